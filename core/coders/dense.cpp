@@ -19,50 +19,45 @@ unsigned symbol_bits(const Dtype& dtype) { return 4 + trailing_zeros(dtype.word_
 class Samples {
  public:
   template <class T>
-  Samples(const Dtype& dtype, const uint8_t* base, const uint8_t* symbols, size_t n, T)
-      : num_symbols_(1u << symbol_bits(dtype)) {
-    uint32_t words[256] = {};
+  Samples(const Dtype& dtype, const uint8_t* base, const uint8_t* symbols, size_t n, T) {
+    const unsigned shift = symbol_bits(dtype), num_exponents = 1u << dtype.exponent_bits;
+    bool occurs[256] = {};
+    uint16_t counts[256 << kMaxShift];
+    std::memset(counts, 0, sizeof *counts * num_exponents << shift);
     const size_t distance = n < 64 * kSampled ? 1 : kSampled | 1;
-    const auto each = [&](auto&& body) {
-      for (size_t i = 0; i < n; i += distance) {
-        const T word = load<T>(base + i * sizeof(T));
-        body(has_classes(dtype)
-                 ? static_cast<uint8_t>(word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1))
-                 : uint8_t{0},
-             i);
+    for (size_t i = 0; i < n; i += distance) {
+      const T exponent = static_cast<T>(load<T>(base + i * sizeof(T)) >> dtype.exponent_shift() & (num_exponents - 1));
+      ++counts[size_t{exponent} << shift | symbols[i]];
+      occurs[exponent] = true;
+    }
+    unsigned lowest = 0;  // the exponent of the lowest cut, to which those below it count
+    for (unsigned e = num_exponents, found = 0; e-- > 0;) {
+      if (occurs[e] && ++found == kMaxCuts) lowest = e;
+    }
+    for (unsigned e = 0; e < num_exponents; ++e) {
+      if (!occurs[e]) continue;
+      if (num_cuts == 0 || e > lowest) {
+        std::memcpy(counts_[num_cuts + 1], counts_[num_cuts], sizeof *counts_);
+        cuts[num_cuts++] = static_cast<uint8_t>(std::max(e, lowest));
       }
-    };
-    each([&](uint8_t exponent, size_t) { ++words[exponent]; });
-    unsigned lowest = 256;
-    for (unsigned found = 0; lowest > 0 && found < kMaxCuts; --lowest) found += words[lowest - 1] != 0;
-    for (unsigned e = lowest; e < 256; ++e) {
-      if (words[e] != 0) cuts[num_cuts++] = static_cast<uint8_t>(e);
+      for (unsigned s = 0; s < 1u << shift; ++s) {
+        counts_[num_cuts][s] += static_cast<uint32_t>(counts[e << shift | s] * distance);
+      }
     }
-    uint8_t cut_of[256];
-    for (unsigned e = 0, cut = 0; e < 256; ++e) {
-      while (cut + 1 < num_cuts && e >= cuts[cut + 1]) ++cut;
-      cut_of[e] = static_cast<uint8_t>(cut);
-    }
-    each([&](uint8_t exponent, size_t i) {
-      counts_[cut_of[exponent] + 1][symbols[i]] += static_cast<uint32_t>(distance);
-    });
-    for (unsigned cut = 0; cut < num_cuts; ++cut) {
-      for (unsigned s = 0; s < num_symbols_; ++s) counts_[cut + 1][s] += counts_[cut][s];
-    }
+    num_symbols_ = 1u << shift;
     while (num_symbols_ > 1 && counts_[num_cuts][num_symbols_ - 1] == 0) --num_symbols_;
   }
-  // The entropy of the symbols and about what a table takes.
+  // The entropy of the symbols and about what a table takes. No branches: no processor foresees which symbols occur.
   uint64_t cost(unsigned first, unsigned last) const {
-    uint64_t n = 0, sum = 0;
-    unsigned present = 0;
+    uint64_t sum = 0;
+    uint32_t n = 0, present = 0;
     for (unsigned s = 0; s < num_symbols_; ++s) {
-      const uint64_t count = counts_[last][s] - counts_[first][s];
-      if (count == 0) continue;
+      const uint32_t count = counts_[last][s] - counts_[first][s];
       n += count;
-      sum += count * log2_64ths(count);
-      ++present;
+      sum += uint64_t{count} * log2_64ths(count);
+      present += count != 0;
     }
-    return (n * log2_64ths(n) - sum) * 4 + ((uint64_t{32} + 6 * present) << kCostFraction);
+    return (uint64_t{n} * log2_64ths(n) - sum) * 4 + ((uint64_t{32} + 6 * present) << kCostFraction);
   }
 
   uint8_t cuts[kMaxCuts];
@@ -82,9 +77,9 @@ bool ends_well(const BitSource& bits, size_t* nbytes) {
 
 }  // namespace
 
-void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, unsigned max_classes,
-                DensePlan* plan, DenseEncodeScratch* scratch) {
-  plan->bits = step_kernels.measure(dtype, words, base, n, scratch->symbols, scratch->signs, scratch->low);
+void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
+                unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch) {
+  plan->bits = step_kernels.measure(dtype, words, base, n, upcoming, scratch->symbols, scratch->signs, scratch->low);
   const unsigned shift = symbol_bits(dtype);
   max_classes = has_classes(dtype) ? std::min(max_classes, 256u >> shift) : 1;
   plan->thresholds = Thresholds{};
@@ -98,15 +93,14 @@ void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, s
     });
     step_kernels.classify(dtype, base, n, classes_of(dtype, plan->thresholds), shift, scratch->symbols);
   }
-  histogram_kernels.bytes(scratch->symbols, n, plan->histogram);
-  plan->nbytes = entropy_estimate_classes(plan->histogram, plan->thresholds.num_classes, shift) +
+  uint32_t histogram[256];
+  histogram_kernels.bytes(scratch->symbols, n, histogram);
+  plan->nbytes = entropy_choose_classes(histogram, plan->thresholds.num_classes, shift, &plan->tables) +
                  bit_string_nbytes(plan->bits.signs) + bit_string_nbytes(plan->bits.low);
 }
 
-size_t dense_encode(const Dtype& dtype, size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity,
-                    DenseEncodeScratch* scratch) {
-  const size_t symbols = entropy_encode_classes(scratch->symbols, n, plan.histogram, plan.thresholds.num_classes,
-                                                symbol_bits(dtype), dst, capacity, &scratch->entropy);
+size_t dense_encode(size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity, DenseEncodeScratch* scratch) {
+  const size_t symbols = entropy_encode_classes(scratch->symbols, n, plan.tables, dst, capacity, &scratch->entropy);
   const size_t signs = bit_string_nbytes(plan.bits.signs), low = bit_string_nbytes(plan.bits.low);
   if (symbols == 0 || signs + low > capacity - symbols) return 0;
   std::memcpy(dst + symbols, scratch->signs, signs);
@@ -116,9 +110,11 @@ size_t dense_encode(const Dtype& dtype, size_t n, const DensePlan& plan, uint8_t
 
 bool DenseDecoder::open(const Dtype& dtype, const uint8_t* src, size_t available, size_t n, const StepClasses& classes,
                         size_t num_changed) {
-  dtype_ = &dtype;
+  dtype_ = dtype;
   classes_ = classes;
+  num_words_ = n;
   num_changed_ = num_changed;
+  num_decoded_ = 0;
   size_t consumed = 0;
   if (!entropy_.open(src, available, n, classes.count, &consumed)) return false;
   const size_t signs_nbytes = bit_string_nbytes(num_changed);
@@ -129,11 +125,38 @@ bool DenseDecoder::open(const Dtype& dtype, const uint8_t* src, size_t available
   return ends_well({signs_.src, signs_nbytes, num_changed}, &consumed);
 }
 
+void DenseDecoder::classify(size_t first, size_t count, const uint8_t* base, uint8_t classes[kDenseTile]) const {
+  std::memset(classes, 0, count);
+  step_kernels.classify(dtype_, base + first * dtype_.word_nbytes, count, classes_, 0, classes);
+}
+
+void DenseDecoder::decode_symbols_from(size_t first, const uint8_t* base) {
+  uint8_t classes[kDenseTile];
+  for (; first < num_words_; first += kDenseTile) {
+    const size_t count = std::min(kDenseTile, num_words_ - first);
+    classify(first, count, base, classes);
+    entropy_.decode(classes, symbols_ + first, count);
+  }
+}
+
+void DenseDecoder::decode_symbols_of_two(DenseDecoder* a, const uint8_t* a_base, DenseDecoder* b,
+                                         const uint8_t* b_base) {
+  uint8_t a_classes[kDenseTile], b_classes[kDenseTile];
+  size_t first = 0;
+  for (; first + kDenseTile <= std::min(a->num_words_, b->num_words_); first += kDenseTile) {
+    a->classify(first, kDenseTile, a_base, a_classes);
+    b->classify(first, kDenseTile, b_base, b_classes);
+    EntropyClassDecoder::decode_two(&a->entropy_, a_classes, a->symbols_ + first, &b->entropy_, b_classes,
+                                    b->symbols_ + first, kDenseTile);
+  }
+  a->decode_symbols_from(first, a_base);
+  b->decode_symbols_from(first, b_base);
+}
+
 bool DenseDecoder::decode(const uint8_t* base, size_t count, uint8_t* words) {
-  std::memset(tile_classes_, 0, count);
-  step_kernels.classify(*dtype_, base, count, classes_, 0, tile_classes_);
-  entropy_.decode(tile_classes_, symbols_, count);
-  return step_kernels.apply_dense(*dtype_, base, count, symbols_, &signs_, &low_, words) && signs_.at <= num_changed_;
+  const uint8_t* const symbols = symbols_ + num_decoded_;
+  num_decoded_ += count;
+  return step_kernels.apply_dense(dtype_, base, count, symbols, &signs_, &low_, words) && signs_.at <= num_changed_;
 }
 
 bool DenseDecoder::finish(size_t* nbytes) {

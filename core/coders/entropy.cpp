@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "coders/entropy_table.h"
 #include "common/cpu.h"
 
 namespace tw {
@@ -90,24 +89,6 @@ size_t encode_stream(const uint8_t* symbols, size_t n, const RansCode codes[256]
   return nbytes;
 }
 
-// The parts of a stream behind its tables, checked. next and end receive where its words are.
-bool open_states(const uint8_t* src, size_t available, size_t n, size_t tables_nbytes, uint32_t states[kRansStates],
-                 const uint8_t** next, const uint8_t** end, size_t* consumed) {
-  const size_t num_words = load<uint32_t>(src);
-  if (num_words > n) return false;
-  const size_t at_states = states_offset(tables_nbytes), nbytes = stream_nbytes(tables_nbytes, num_words);
-  if (nbytes > available) return false;
-  *next = src + at_states + kStatesNbytes;
-  *end = *next + num_words * sizeof(uint16_t);
-  if (!all_zero(src + sizeof(uint32_t) + tables_nbytes, src + at_states) || !all_zero(*end, src + nbytes)) return false;
-  std::memcpy(states, src + at_states, kStatesNbytes);
-  for (size_t i = 0; i < kRansStates; ++i) {
-    if (states[i] < kRansLow) return false;
-  }
-  *consumed = nbytes;
-  return true;
-}
-
 void fill_slots(const EntropyTable& table, uint32_t* slot) {
   for (uint32_t s = table.first; s <= table.last; ++s) {
     const uint32_t frequency = table.frequencies[s];
@@ -140,52 +121,103 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
   return encode_stream(symbols, n, codes, written, table_nbytes, dst, capacity, scratch, kernels);
 }
 
-size_t entropy_estimate_classes(const uint32_t histogram[256], unsigned num_classes, unsigned shift) {
+size_t entropy_choose_classes(const uint32_t histogram[256], unsigned num_classes, unsigned shift,
+                              EntropyTables* tables) {
+  tables->num_classes = num_classes;
+  tables->shift = shift;
   uint64_t payload = 0;
   size_t tables_nbytes = 0;
   for (unsigned c = 0; c < num_classes; ++c) {
     uint32_t of_class[256];
     histogram_of(histogram, c, shift, of_class);
-    EntropyTable table;
-    const EntropyCost cost = entropy_choose(of_class, sum_of(of_class), &table);
+    const EntropyCost cost = entropy_choose(of_class, sum_of(of_class), &tables->of_classes[c]);
     payload += cost.payload;
     tables_nbytes += cost.table_nbytes;
   }
   return estimate(tables_nbytes, payload);
 }
 
-size_t entropy_encode_classes(const uint8_t* joint, size_t n, const uint32_t histogram[256], unsigned num_classes,
-                              unsigned shift, uint8_t* dst, size_t capacity, EntropyScratch* scratch,
-                              const RansKernels& kernels) {
+size_t entropy_encode_classes(const uint8_t* joint, size_t n, const EntropyTables& tables, uint8_t* dst,
+                              size_t capacity, EntropyScratch* scratch, const RansKernels& kernels) {
   RansCode codes[256];
   uint8_t written[kMaxEntropyTables * kMaxTableNbytes];
   size_t tables_nbytes = 0;
-  for (unsigned c = 0; c < num_classes; ++c) {
-    uint32_t of_class[256];
-    histogram_of(histogram, c, shift, of_class);
-    EntropyTable table;
-    entropy_choose(of_class, sum_of(of_class), &table);
-    fill_codes(table, 1u << shift, codes + (c << shift));
-    tables_nbytes += entropy_write_table(table, written + tables_nbytes);
+  for (unsigned c = 0; c < tables.num_classes; ++c) {
+    fill_codes(tables.of_classes[c], 1u << tables.shift, codes + (c << tables.shift));
+    tables_nbytes += entropy_write_table(tables.of_classes[c], written + tables_nbytes);
   }
   return encode_stream(joint, n, codes, written, tables_nbytes, dst, capacity, scratch, kernels);
 }
 
+bool EntropyStream::open(const uint8_t* src, size_t available, size_t n, size_t tables_nbytes, size_t* consumed,
+                         const RansKernels& kernels) {
+  kernels_ = &kernels;
+  const size_t num_words = load<uint32_t>(src);
+  if (num_words > n) return false;
+  const size_t at_states = states_offset(tables_nbytes), nbytes = stream_nbytes(tables_nbytes, num_words);
+  if (nbytes > available) return false;
+  next_ = src + at_states + kStatesNbytes;
+  end_ = next_ + num_words * sizeof(uint16_t);
+  if (!all_zero(src + sizeof(uint32_t) + tables_nbytes, src + at_states) || !all_zero(end_, src + nbytes)) return false;
+  std::memcpy(states_, src + at_states, kStatesNbytes);
+  for (const uint32_t x : states_) {
+    if (x < kRansLow) return false;
+  }
+  *consumed = nbytes;
+  return true;
+}
+
+void EntropyStream::decode(const uint32_t* tables, const uint8_t* classes, uint8_t* out, size_t count) {
+  const size_t num_groups = count / kRansStates, whole = num_groups * kRansStates;
+  RansStream groups = stream(tables, classes, out);
+  kernels_->decode(&groups, num_groups);
+  next_ = groups.next;
+  if (next_ > end_) {
+    std::memset(out + whole, 0, count - whole);
+    return;
+  }
+  for (size_t i = whole; i < count; ++i) {
+    const uint32_t* const table = tables + (classes == nullptr ? 0 : classes[i] * kRansTotal);
+    out[i] = rans_decode_symbol(table, &states_[i - whole], &next_);
+  }
+}
+
+size_t EntropyStream::decode_two(EntropyStream* a, RansStream a_stream, EntropyStream* b, RansStream b_stream,
+                                 size_t count) {
+  if (a->kernels_->decode_two == nullptr) return 0;
+  const size_t num_groups = a->kernels_->decode_two(&a_stream, &b_stream, count / kRansStates);
+  a->next_ = a_stream.next;
+  b->next_ = b_stream.next;
+  return num_groups * kRansStates;
+}
+
+bool EntropyStream::finish() const {
+  uint32_t different = 0;
+  for (const uint32_t x : states_) different |= x ^ kRansLow;
+  return different == 0 && next_ == end_;
+}
+
 bool EntropyDecoder::open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
                           const RansKernels& kernels) {
-  kernels_ = &kernels;
   if (available < sizeof(uint32_t)) return false;
   EntropyTable table;
   const size_t table_nbytes = entropy_read_table(src + sizeof(uint32_t), available - sizeof(uint32_t), &table);
-  if (table_nbytes == 0 || !open_states(src, available, n, table_nbytes, states_, &next_, &end_, consumed))
-    return false;
+  if (table_nbytes == 0 || !EntropyStream::open(src, available, n, table_nbytes, consumed, kernels)) return false;
   fill_slots(table, table_);
   return true;
 }
 
+void EntropyDecoder::decode(uint8_t* out, size_t count) { EntropyStream::decode(table_, nullptr, out, count); }
+
+void EntropyDecoder::decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecoder* b, uint8_t* b_out, size_t count) {
+  const size_t done = EntropyStream::decode_two(a, a->stream(a->table_, nullptr, a_out), b,
+                                                b->stream(b->table_, nullptr, b_out), count);
+  a->decode(a_out + done, count - done);
+  b->decode(b_out + done, count - done);
+}
+
 bool EntropyClassDecoder::open(const uint8_t* src, size_t available, size_t n, unsigned num_classes, size_t* consumed,
                                const RansKernels& kernels) {
-  kernels_ = &kernels;
   if (available < sizeof(uint32_t)) return false;
   size_t used = sizeof(uint32_t);
   for (unsigned c = 0; c < num_classes; ++c) {
@@ -195,57 +227,19 @@ bool EntropyClassDecoder::open(const uint8_t* src, size_t available, size_t n, u
     used += nbytes;
     fill_slots(table, tables_ + c * kRansTotal);
   }
-  return open_states(src, available, n, used - sizeof(uint32_t), states_, &next_, &end_, consumed);
+  return EntropyStream::open(src, available, n, used - sizeof(uint32_t), consumed, kernels);
 }
 
 void EntropyClassDecoder::decode(const uint8_t* classes, uint8_t* out, size_t count) {
-  const size_t num_groups = count / kRansStates, whole = num_groups * kRansStates;
-  next_ = kernels_->decode_classes(tables_, classes, states_, next_, end_, num_groups, out);
-  if (next_ > end_) {
-    std::memset(out + whole, 0, count - whole);
-    return;
-  }
-  for (size_t i = whole; i < count; ++i) {
-    out[i] = rans_decode_symbol(tables_ + classes[i] * kRansTotal, &states_[i - whole], &next_);
-  }
+  EntropyStream::decode(tables_, classes, out, count);
 }
 
-void EntropyDecoder::decode(uint8_t* out, size_t count) {
-  const size_t num_groups = count / kRansStates, rest = count % kRansStates;
-  next_ = kernels_->decode(table_, states_, next_, end_, num_groups, out);
-  out += num_groups * kRansStates;
-  if (next_ > end_) {
-    std::memset(out, 0, rest);
-    return;
-  }
-  for (size_t i = 0; i < rest; ++i) out[i] = rans_decode_symbol(table_, &states_[i], &next_);
+void EntropyClassDecoder::decode_two(EntropyClassDecoder* a, const uint8_t* a_classes, uint8_t* a_out,
+                                     EntropyClassDecoder* b, const uint8_t* b_classes, uint8_t* b_out, size_t count) {
+  const size_t done = EntropyStream::decode_two(a, a->stream(a->tables_, a_classes, a_out), b,
+                                                b->stream(b->tables_, b_classes, b_out), count);
+  a->decode(a_classes + done, a_out + done, count - done);
+  b->decode(b_classes + done, b_out + done, count - done);
 }
-
-void EntropyDecoder::decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecoder* b, uint8_t* b_out, size_t count) {
-  size_t done = 0;
-  if (a->kernels_->decode_two != nullptr) {
-    RansStream first = {a->table_, a->states_, a->next_, a->end_, a_out};
-    RansStream second = {b->table_, b->states_, b->next_, b->end_, b_out};
-    done = a->kernels_->decode_two(&first, &second, count / kRansStates) * kRansStates;
-    a->next_ = first.next;
-    b->next_ = second.next;
-  }
-  a->decode(a_out + done, count - done);
-  b->decode(b_out + done, count - done);
-}
-
-namespace {
-
-bool all_low(const uint32_t states[kRansStates]) {
-  uint32_t different = 0;
-  for (size_t i = 0; i < kRansStates; ++i) different |= states[i] ^ kRansLow;
-  return different == 0;
-}
-
-}  // namespace
-
-bool EntropyDecoder::finish() const { return all_low(states_) && next_ == end_; }
-
-bool EntropyClassDecoder::finish() const { return all_low(states_) && next_ == end_; }
 
 }  // namespace tw

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "coders/entropy_table.h"
 #include "coders/rans.h"
 #include "common/format.h"
 
@@ -26,13 +27,42 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
 // The same with a table for each class: joint symbols have the class from bit `shift` on and the symbol below. At most
 // 8 classes, and 256 joint symbols; some classes may have none.
 constexpr unsigned kMaxEntropyTables = 8;
-size_t entropy_estimate_classes(const uint32_t histogram[256], unsigned num_classes, unsigned shift);
-size_t entropy_encode_classes(const uint8_t* joint, size_t n, const uint32_t histogram[256], unsigned num_classes,
-                              unsigned shift, uint8_t* dst, size_t capacity, EntropyScratch* scratch,
-                              const RansKernels& kernels = rans_kernels);
+struct EntropyTables {
+  unsigned num_classes, shift;
+  EntropyTable of_classes[kMaxEntropyTables];
+};
+// Choose the tables for a histogram of joint symbols. Returns what entropy_estimate() does.
+size_t entropy_choose_classes(const uint32_t histogram[256], unsigned num_classes, unsigned shift,
+                              EntropyTables* tables);
+size_t entropy_encode_classes(const uint8_t* joint, size_t n, const EntropyTables& tables, uint8_t* dst,
+                              size_t capacity, EntropyScratch* scratch, const RansKernels& kernels = rans_kernels);
+
+// What the decoders below share: a stream in the middle of being decoded.
+class EntropyStream {
+ public:
+  // After the last tile: whether the stream ended as it must.
+  bool finish() const;
+
+ protected:
+  // What stands behind the tables of a stream at src.
+  bool open(const uint8_t* src, size_t available, size_t n, size_t tables_nbytes, size_t* consumed,
+            const RansKernels& kernels);
+  void decode(const uint32_t* tables, const uint8_t* classes, uint8_t* out, size_t count);
+  // Symbols of two streams, as many of each as go well together. Returns how many.
+  static size_t decode_two(EntropyStream* a, RansStream a_stream, EntropyStream* b, RansStream b_stream, size_t count);
+  RansStream stream(const uint32_t* tables, const uint8_t* classes, uint8_t* out) {
+    return {tables, classes, states_, next_, end_, out};
+  }
+
+ private:
+  alignas(64) uint32_t states_[kRansStates];
+  const RansKernels* kernels_;
+  const uint8_t* next_;
+  const uint8_t* end_;
+};
 
 // Decodes a stream tile by tile. No input makes it read or write out of bounds.
-class EntropyDecoder {
+class EntropyDecoder : public EntropyStream {
  public:
   // Check table, states and sizes of the stream of n symbols at src; kRansSlack bytes are readable behind the
   // `available` ones. *consumed receives the bytes of the stream. src must outlive the decoding.
@@ -42,32 +72,24 @@ class EntropyDecoder {
   void decode(uint8_t* out, size_t count);
   // The first `count` symbols of two streams, faster than one after the other; then decode() goes on with each.
   static void decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecoder* b, uint8_t* b_out, size_t count);
-  // After the last tile: whether the stream ended as it must.
-  bool finish() const;
 
  private:
   alignas(64) uint32_t table_[kRansTotal];
-  alignas(64) uint32_t states_[kRansStates];
-  const RansKernels* kernels_;
-  const uint8_t* next_;
-  const uint8_t* end_;
 };
 
 // Likewise a stream with a table for each class.
-class EntropyClassDecoder {
+class EntropyClassDecoder : public EntropyStream {
  public:
   bool open(const uint8_t* src, size_t available, size_t n, unsigned num_classes, size_t* consumed,
             const RansKernels& kernels = rans_kernels);
   // classes[i], below num_classes, is that of symbol i.
   void decode(const uint8_t* classes, uint8_t* out, size_t count);
-  bool finish() const;
+  // The next `count` symbols of two streams.
+  static void decode_two(EntropyClassDecoder* a, const uint8_t* a_classes, uint8_t* a_out, EntropyClassDecoder* b,
+                         const uint8_t* b_classes, uint8_t* b_out, size_t count);
 
  private:
   alignas(64) uint32_t tables_[kMaxEntropyTables * kRansTotal];
-  alignas(64) uint32_t states_[kRansStates];
-  const RansKernels* kernels_;
-  const uint8_t* next_;
-  const uint8_t* end_;
 };
 
 }  // namespace tw

@@ -15,9 +15,11 @@ constexpr size_t kRansSlack = 64;        // what kernels may read past the words
 
 // The decoding table has an entry for each slot: frequency << 20 | (slot - start) << 8 | symbol.
 
-// A stream in the middle of being decoded.
+// A stream in the middle of being decoded. It has one table; or one for each class, one behind the other, and for each
+// symbol to come the class that says which one it is coded by.
 struct RansStream {
-  const uint32_t* table;
+  const uint32_t* tables;
+  const uint8_t* classes;  // nullptr: one table
   uint32_t* states;
   const uint8_t* next;
   const uint8_t* end;
@@ -43,16 +45,12 @@ struct RansCode {
 };
 
 struct RansKernels {
-  // num_groups times 32 symbols, one of each state. Returns the next unread word; once that is beyond `end`, zeros are
-  // written and nothing more is read. Reads up to kRansSlack past end, writes 32 * num_groups bytes.
-  const uint8_t* (*decode)(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
-                           const uint8_t* end, size_t num_groups, uint8_t* out);
-  // The same for two streams at once, which hides the latency of each behind the other; their next and out are moved
-  // on. Stops when one of them is beyond its end. Returns the groups decoded of each. Null where it gains nothing.
+  // num_groups times 32 symbols, one of each state; next moves on, out and classes do not. Once next is beyond `end`,
+  // zeros are written and nothing more is read. Reads up to kRansSlack past end, writes 32 * num_groups bytes.
+  void (*decode)(RansStream* stream, size_t num_groups);
+  // The same for two streams at once, which hides the latency of each behind the other; both have classes or neither
+  // has. Stops when one of them is beyond its end. Returns the groups decoded of each. Null where it gains nothing.
   size_t (*decode_two)(RansStream* a, RansStream* b, size_t num_groups);
-  // As decode(), with a table for each class one behind the other: classes[i] says which one symbol i is coded by.
-  const uint8_t* (*decode_classes)(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
-                                   const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out);
   // num_groups times 32 symbols, the last one first; next moves down. Returns where it ends.
   uint16_t* (*encode)(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
                       uint32_t states[kRansStates], uint16_t* next);

@@ -65,28 +65,31 @@ constexpr WordShuffles kWordShuffles = make_word_shuffles();
 template <class Lookup>
 class Lanes {
  public:
-  Lanes(const uint32_t* table, const uint32_t states[kRansStates], const uint8_t* next)
-      : table_(table), next_(reinterpret_cast<const uint16_t*>(next)) {
-    for (size_t v = 0; v < kVectors; ++v) x_[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(states + 8 * v));
+  explicit Lanes(const RansStream& stream)
+      : tables_(stream.tables), next_(reinterpret_cast<const uint16_t*>(stream.next)) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      x_[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(stream.states + 8 * v));
+    }
   }
-  void store(uint32_t states[kRansStates]) const {
-    for (size_t v = 0; v < kVectors; ++v) _mm256_storeu_si256(reinterpret_cast<__m256i*>(states + 8 * v), x_[v]);
+  void store(RansStream* stream) const {
+    for (size_t v = 0; v < kVectors; ++v) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(stream->states + 8 * v), x_[v]);
+    }
+    stream->next = next();
   }
   const uint8_t* next() const { return reinterpret_cast<const uint8_t*>(next_); }
 
-  void decode(uint8_t* out) {
-    look_up(lookup_);
-    advance();
-    store_symbols(out);
-  }
+  template <bool kClasses>
   void decode(const uint8_t* classes, uint8_t* out) {
-    look_up(lookup_, classes);
+    look_up<kClasses>(lookup_, classes);
     advance();
     store_symbols(out);
   }
-  static void decode_two(Lanes* a, uint8_t* a_out, Lanes* b, uint8_t* b_out) {
-    a->look_up(a->lookup_);
-    b->look_up(a->lookup_);  // one for both, or registers run out
+  template <bool kClasses>
+  static void decode_two(Lanes* a, const uint8_t* a_classes, uint8_t* a_out, Lanes* b, const uint8_t* b_classes,
+                         uint8_t* b_out) {
+    a->template look_up<kClasses>(a->lookup_, a_classes);
+    b->template look_up<kClasses>(a->lookup_, b_classes);  // one for both, or registers run out
     a->advance();
     a->store_symbols(a_out);
     b->advance();
@@ -96,16 +99,16 @@ class Lanes {
  private:
   static __m256i slot_mask() { return _mm256_set1_epi32(kRansTotal - 1); }
 
-  void look_up(const Lookup& lookup) {
-    for (size_t v = 0; v < kVectors; ++v) entries_[v] = lookup(table_, _mm256_and_si256(x_[v], slot_mask()));
-  }
-
-  // Each lane in the table of its class.
+  // Each lane in its table.
+  template <bool kClasses>
   void look_up(const Lookup& lookup, const uint8_t* classes) {
     for (size_t v = 0; v < kVectors; ++v) {
-      const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(classes + 8 * v)));
-      const __m256i slots = _mm256_and_si256(x_[v], slot_mask());
-      entries_[v] = lookup(table_, _mm256_or_si256(slots, _mm256_slli_epi32(bytes, kRansBits)));
+      __m256i slots = _mm256_and_si256(x_[v], slot_mask());
+      if constexpr (kClasses) {
+        const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(classes + 8 * v)));
+        slots = _mm256_or_si256(slots, _mm256_slli_epi32(bytes, kRansBits));
+      }
+      entries_[v] = lookup(tables_, slots);
     }
   }
 
@@ -118,7 +121,7 @@ class Lanes {
       const __m256i x = _mm256_add_epi32(products, offsets);
       const __m256i refill = _mm256_cmpeq_epi32(_mm256_srli_epi32(x, 16), _mm256_setzero_si256());
       masks[v] = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(refill)));
-      x_[v] = _mm256_blendv_epi8(x, _mm256_slli_epi32(x, 16), refill);
+      x_[v] = _mm256_sllv_epi32(x, _mm256_and_si256(refill, _mm256_set1_epi32(16)));  // a blend takes longer
     }
     for (size_t v = 0; v < kVectors; ++v) {
       const __m256i words = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next_)));
@@ -140,7 +143,7 @@ class Lanes {
   }
 
   const Lookup lookup_{};
-  const uint32_t* table_;
+  const uint32_t* tables_;
   const uint16_t* next_;
   __m256i x_[kVectors], entries_[kVectors];
 };
@@ -148,10 +151,8 @@ class Lanes {
 }  // namespace
 
 extern const RansKernels kRansAvx2, kRansAvx2Loads;
-const RansKernels kRansAvx2 = {decode<Lanes<Gather>>, decode_two<Lanes<Gather>>, decode_classes<Lanes<Gather>>,
-                               rans_encode_avx2};
-const RansKernels kRansAvx2Loads = {decode<Lanes<Loads>>, decode_two<Lanes<Loads>>, decode_classes<Lanes<Loads>>,
-                                    rans_encode_avx2};
+const RansKernels kRansAvx2 = {decode<Lanes<Gather>>, decode_two<Lanes<Gather>>, rans_encode_avx2};
+const RansKernels kRansAvx2Loads = {decode<Lanes<Loads>>, decode_two<Lanes<Loads>>, rans_encode_avx2};
 
 }  // namespace tw
 #endif

@@ -22,12 +22,10 @@ inline __m512i step(const uint32_t* table, __m512i starts, __m512i& x, const uin
   return entries;
 }
 
-inline __m512i step(const uint32_t* table, __m512i& x, const uint8_t*& next) {
-  return step(table, _mm512_setzero_si512(), x, next);
-}
-
-// Where the tables of 16 classes begin.
+// Where the tables of 16 symbols begin.
+template <bool kClasses>
 inline __m512i starts_of(const uint8_t* classes) {
+  if constexpr (!kClasses) return _mm512_setzero_si512();
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(classes));
   return _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), kRansBits);
 }
@@ -39,33 +37,43 @@ inline void store_symbols(uint8_t* out, __m512i low, __m512i high) {
 
 class Lanes {
  public:
-  Lanes(const uint32_t* table, const uint32_t states[kRansStates], const uint8_t* next)
-      : table_(table), next_(next), low_(_mm512_loadu_si512(states)), high_(_mm512_loadu_si512(states + 16)) {}
-  void store(uint32_t states[kRansStates]) const {
-    _mm512_storeu_si512(states, low_);
-    _mm512_storeu_si512(states + 16, high_);
+  explicit Lanes(const RansStream& stream)
+      : tables_(stream.tables),
+        next_(stream.next),
+        low_(_mm512_loadu_si512(stream.states)),
+        high_(_mm512_loadu_si512(stream.states + 16)) {}
+  void store(RansStream* stream) const {
+    _mm512_storeu_si512(stream->states, low_);
+    _mm512_storeu_si512(stream->states + 16, high_);
+    stream->next = next_;
   }
   const uint8_t* next() const { return next_; }
 
-  void decode(uint8_t* out) {
-    const __m512i low = step(table_, low_, next_);
-    const __m512i high = step(table_, high_, next_);
-    store_symbols(out, low, high);
-  }
+  template <bool kClasses>
   void decode(const uint8_t* classes, uint8_t* out) {
-    const __m512i low = step(table_, starts_of(classes), low_, next_);
-    const __m512i high = step(table_, starts_of(classes + 16), high_, next_);
+    const __m512i low = decode_low<kClasses>(classes), high = decode_high<kClasses>(classes);
     store_symbols(out, low, high);
   }
-  static void decode_two(Lanes* a, uint8_t* a_out, Lanes* b, uint8_t* b_out) {
-    const __m512i a_low = step(a->table_, a->low_, a->next_), b_low = step(b->table_, b->low_, b->next_);
-    const __m512i a_high = step(a->table_, a->high_, a->next_), b_high = step(b->table_, b->high_, b->next_);
+  template <bool kClasses>
+  static void decode_two(Lanes* a, const uint8_t* a_classes, uint8_t* a_out, Lanes* b, const uint8_t* b_classes,
+                         uint8_t* b_out) {
+    const __m512i a_low = a->decode_low<kClasses>(a_classes), b_low = b->decode_low<kClasses>(b_classes);
+    const __m512i a_high = a->decode_high<kClasses>(a_classes), b_high = b->decode_high<kClasses>(b_classes);
     store_symbols(a_out, a_low, a_high);
     store_symbols(b_out, b_low, b_high);
   }
 
  private:
-  const uint32_t* table_;
+  template <bool kClasses>
+  __m512i decode_low(const uint8_t* classes) {
+    return step(tables_, starts_of<kClasses>(classes), low_, next_);
+  }
+  template <bool kClasses>
+  __m512i decode_high(const uint8_t* classes) {
+    return step(tables_, starts_of<kClasses>(kClasses ? classes + 16 : nullptr), high_, next_);
+  }
+
+  const uint32_t* tables_;
   const uint8_t* next_;
   __m512i low_, high_;
 };
@@ -73,7 +81,7 @@ class Lanes {
 }  // namespace
 
 extern const RansKernels kRansAvx512;
-const RansKernels kRansAvx512 = {decode<Lanes>, decode_two<Lanes>, decode_classes<Lanes>, rans_encode_avx2};
+const RansKernels kRansAvx512 = {decode<Lanes>, decode_two<Lanes>, rans_encode_avx2};
 
 }  // namespace tw
 #endif

@@ -27,44 +27,46 @@ constexpr WordShuffles make_word_shuffles() {
 }
 constexpr WordShuffles kWordShuffles = make_word_shuffles();
 
-// The codes of 8 symbols, member by member.
+// The codes of 8 symbols: reciprocals of the even and of the odd lanes where products of these need them, and all
+// frequencies and starts.
 struct Codes {
-  __m256i reciprocals, frequencies, starts;
+  __m256i even_reciprocals, odd_reciprocals, frequencies, starts;
 };
 
 inline __m128i two(const RansCode* codes, const uint8_t* symbols) {
   const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + symbols[0]));
-  return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), reinterpret_cast<const __m64*>(codes + symbols[1])));
+  return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), reinterpret_cast<const __m64*>(codes + symbols[2])));
 }
 
-inline __m256 four(const RansCode* codes, const uint8_t* low, const uint8_t* high) {
-  return _mm256_castsi256_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(two(codes, low)), two(codes, high), 1));
+// Those of every other symbol.
+inline __m256i four(const RansCode* codes, const uint8_t* symbols) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(two(codes, symbols)), two(codes, symbols + 4), 1);
 }
 
 inline Codes look_up(const RansCode* codes, const uint8_t* symbols) {
-  const __m256 a = four(codes, symbols, symbols + 4), b = four(codes, symbols + 2, symbols + 6);
-  const __m256i places = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
-  return {_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)), _mm256_blend_epi16(places, _mm256_setzero_si256(), 0xaa),
-          _mm256_srli_epi32(places, 16)};
+  const __m256i even = four(codes, symbols), odd = four(codes, symbols + 1);
+  const __m256i places = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  return {even, odd, _mm256_blend_epi16(places, _mm256_setzero_si256(), 0xaa), _mm256_srli_epi32(places, 16)};
 }
 
 // Full lanes of x give their low words away.
 inline uint16_t* give_words(const Codes& codes, __m256i* x, uint16_t* next) {
   const __m256i limits = _mm256_slli_epi32(codes.frequencies, 32 - kRansBits);
   const __m256i full = _mm256_cmpeq_epi32(_mm256_max_epu32(*x, limits), *x);
-  const __m256i low = _mm256_blend_epi16(*x, _mm256_setzero_si256(), 0xaa);
-  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  const __m256i low = _mm256_shuffle_epi8(
+      *x, _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1)));
+  const __m128i words = _mm256_castsi256_si128(_mm256_permute4x64_epi64(low, 0x08));
   const unsigned mask = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(full)));
   const __m128i shuffle = _mm_load_si128(reinterpret_cast<const __m128i*>(kWordShuffles.bytes[mask]));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(next - 8), _mm_shuffle_epi8(words, shuffle));
-  *x = _mm256_blendv_epi8(*x, _mm256_srli_epi32(*x, 16), full);
+  *x = _mm256_srlv_epi32(*x, _mm256_and_si256(full, _mm256_set1_epi32(16)));  // a blend takes longer
   return next - _mm_popcnt_u32(mask);
 }
 
 // As in rans_encode_symbol().
 inline __m256i encode(const Codes& codes, __m256i x) {
-  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, codes.reciprocals), 32);
-  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(codes.reciprocals, 32));
+  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, codes.even_reciprocals), 32);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), codes.odd_reciprocals);
   const __m256i q = _mm256_blend_epi32(even, odd, 0xaa);
   const __m256i complements = _mm256_sub_epi32(_mm256_set1_epi32(kRansTotal), codes.frequencies);
   const __m256i sum = _mm256_add_epi32(x, _mm256_mullo_epi32(q, complements));

@@ -8,25 +8,25 @@ namespace {
 // The states are stepped one by one, in registers' reach of each other.
 class Lanes {
  public:
-  Lanes(const uint32_t* table, const uint32_t states[kRansStates], const uint8_t* next) : table_(table), next_(next) {
-    std::memcpy(states_, states, sizeof states_);
+  explicit Lanes(const RansStream& stream) : tables_(stream.tables), next_(stream.next) {
+    std::memcpy(states_, stream.states, sizeof states_);
   }
-  void store(uint32_t states[kRansStates]) const { std::memcpy(states, states_, sizeof states_); }
+  void store(RansStream* stream) const {
+    std::memcpy(stream->states, states_, sizeof states_);
+    stream->next = next_;
+  }
   const uint8_t* next() const { return next_; }
 
-  void decode(uint8_t* out) {
-#pragma GCC unroll 8
-    for (size_t i = 0; i < kRansStates; ++i) out[i] = rans_decode_symbol(table_, &states_[i], &next_);
-  }
+  template <bool kClasses>
   void decode(const uint8_t* classes, uint8_t* out) {
 #pragma GCC unroll 8
     for (size_t i = 0; i < kRansStates; ++i) {
-      out[i] = rans_decode_symbol(table_ + classes[i] * kRansTotal, &states_[i], &next_);
+      out[i] = rans_decode_symbol(tables_ + (kClasses ? classes[i] * kRansTotal : 0), &states_[i], &next_);
     }
   }
 
  private:
-  const uint32_t* table_;
+  const uint32_t* tables_;
   const uint8_t* next_;
   uint32_t states_[kRansStates];
 };
@@ -42,6 +42,6 @@ uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, 
 }
 
 extern const RansKernels kRansScalar;
-const RansKernels kRansScalar = {decode<Lanes>, nullptr, decode_classes<Lanes>, rans_encode_scalar};
+const RansKernels kRansScalar = {decode<Lanes>, nullptr, rans_encode_scalar};
 
 }  // namespace tw

@@ -5,8 +5,7 @@
 namespace tw {
 namespace {
 
-constexpr unsigned kFraction = 6;  // of logarithms
-constexpr unsigned kMaxLog = 20 << kFraction;
+constexpr unsigned kMaxLog = 20 << kLogFraction;
 
 // By log2(n / m): the bits of a gap in units of 2^-8. With q = 1 - m / n the quotient of a gap by 2^k is on average
 // 1 / (1 - q^(2^k)) - 1.
@@ -27,11 +26,6 @@ constexpr std::array<uint16_t, kMaxLog> make_gap_costs() {
 }
 constexpr std::array<uint16_t, kMaxLog> kGapCosts = make_gap_costs();
 
-// log2(1 + i / 64) in units of 2^-6, rounded to the nearest.
-constexpr uint8_t kLogs[64] = {0,  1,  3,  4,  6,  7,  8,  10, 11, 12, 13, 15, 16, 17, 18, 19, 21, 22, 23, 24, 25, 26,
-                               27, 28, 29, 30, 31, 32, 34, 35, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 47,
-                               48, 49, 50, 51, 52, 52, 53, 54, 55, 56, 56, 57, 58, 59, 60, 60, 61, 62, 63, 63};
-
 }  // namespace
 
 StepClasses classes_of(const Dtype& dtype, const Thresholds& thresholds) {
@@ -42,14 +36,9 @@ StepClasses classes_of(const Dtype& dtype, const Thresholds& thresholds) {
   return classes;
 }
 
-uint32_t log2_64ths(uint64_t x) {
-  const unsigned length = bit_length(x);
-  return (length - 1) << kFraction | kLogs[(x << (64 - length) >> (63 - kFraction)) & 63];
-}
-
 uint64_t rice_cost(uint64_t n, uint64_t m) {
   if (m == 0) return 0;
-  const uint32_t high = log2_64ths(n), low = log2_64ths(m);
+  const uint32_t high = log2_64ths(static_cast<uint32_t>(n)), low = log2_64ths(static_cast<uint32_t>(m));
   const uint32_t log = high > low ? high - low : 0;
   return m * kGapCosts[log < kMaxLog ? log : kMaxLog - 1];
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/bits.h"
 #include "transforms/steps.h"
 
 namespace tw {
@@ -18,8 +19,20 @@ StepClasses classes_of(const Dtype& dtype, const Thresholds& thresholds);
 // Costs are bits in units of 2^-8.
 constexpr unsigned kCostFraction = 8;
 
-// log2(x) in units of 2^-6, for x of at least 1: off by less than 1.
-uint32_t log2_64ths(uint64_t x);
+// log2(1 + i / 64) - i / 64 in units of 2^-6, rounded to the nearest.
+constexpr uint8_t kLogErrors[64] = {0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5,
+                                    5, 5, 5, 5, 5, 5, 6, 6, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 4,
+                                    4, 4, 4, 4, 4, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 1, 1, 1, 1, 0};
+constexpr unsigned kLogFraction = 6;
+
+// log2(x) in units of 2^-6, for x of 1 to 2^24: off by less than 1. A float of x has nearly that below its sign, but
+// for the exponent's bias. Some number for x of 0: no branches.
+static inline uint32_t log2_64ths(uint32_t x) {
+  constexpr unsigned kMantissaBits = 23, kBias = 127;
+  const float number = static_cast<float>(static_cast<int32_t>(x));
+  const uint32_t log = (load<uint32_t>(&number) >> (kMantissaBits - kLogFraction)) - (kBias << kLogFraction);
+  return log + kLogErrors[log % (1u << kLogFraction)];
+}
 // About what m of n words at random places take as gaps in Rice's code with the best k.
 uint64_t rice_cost(uint64_t n, uint64_t m);
 
@@ -46,15 +59,17 @@ Thresholds choose_thresholds(const uint8_t* cuts, unsigned num_cuts, unsigned ma
       }
     }
   }
-  Thresholds chosen;
+  unsigned num_classes = 1;
   for (unsigned c = 2; c <= max_classes; ++c) {
-    if (best[c][num_cuts] < best[chosen.num_classes][num_cuts]) chosen.num_classes = c;
+    if (best[c][num_cuts] < best[num_classes][num_cuts]) num_classes = c;
   }
-  *chosen_cost = best[chosen.num_classes][num_cuts];
+  *chosen_cost = best[num_classes][num_cuts];
+  Thresholds chosen = {num_classes, {}};
   unsigned last = num_cuts;
-  for (unsigned c = chosen.num_classes; c > 1; --c) {
-    last = from[c][last];
-    chosen.thresholds[c - 2] = cuts[last];
+  for (unsigned t = kMaxClasses - 1; t-- > 0;) {
+    if (t + 1 >= num_classes) continue;  // not in the loop's bounds, which GCC would not believe
+    last = from[t + 2][last];
+    chosen.thresholds[t] = cuts[last];
   }
   return chosen;
 }

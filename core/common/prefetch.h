@@ -12,6 +12,11 @@ struct Fetch {
   size_t nbytes = 0;
 };
 
+// Words and those of their base.
+struct FetchPair {
+  Fetch words, base;
+};
+
 // The cache that bytes come into, as __builtin_prefetch() numbers them.
 enum CacheLevel : int { kFirstLevel = 3, kSecondLevel = 2 };
 enum Access : int { kRead = 0, kWrite = 1 };

@@ -324,27 +324,36 @@ Fault decode_block(const BlockSpec& spec, const BlockBytes& block, const BlockOu
   return decode_any(spec, block, output, scratch, false);
 }
 
-void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const BlockBytes& b, DecodeScratch* scratch) {
-  const BlockBytes* const blocks[] = {&a, &b};
-  for (size_t i = 0; i < 2; ++i) {
-    const BlockBytes& block = *blocks[i];
-    if (block.length == 0 || block.stored) return;
-    const Tag tag = Tag::from(block.bytes[block.length - 1]);
-    if (tag.kind != kEntropy) return;
-    Coded coded{spec, block.bytes, block.n, {}, 0, nullptr, 0, {}};
-    size_t consumed = 0;
-    if (open_coded(block.length, &scratch->rest, &coded) ||
-        !scratch->ahead[i].entropy.open(coded.kind_streams(), coded.left(), block.n, &consumed)) {
-      return;
-    }
-  }
+namespace {
+
+void decode_entropy_ahead(const Coded& a, const Coded& b, DecodeScratch* scratch) {
   SymbolsAhead &first = scratch->ahead[0], &second = scratch->ahead[1];
+  size_t consumed = 0;
+  if (!first.entropy.open(a.kind_streams(), a.left(), a.n, &consumed)) return;
+  if (!second.entropy.open(b.kind_streams(), b.left(), b.n, &consumed)) return;
   const size_t together = (a.n < b.n ? a.n : b.n) / kRansStates * kRansStates;
   EntropyDecoder::decode_two(&first.entropy, first.symbols, &second.entropy, second.symbols, together);
   first.entropy.decode(first.symbols + together, a.n - together);
   second.entropy.decode(second.symbols + together, b.n - together);
-  first.block = a.bytes;
-  second.block = b.bytes;
+  first.block = a.block;
+  second.block = b.block;
+}
+
+// Take apart a block that may have symbols. False if it has none, or is not valid.
+bool open_symbols(const BlockBytes& block, RestDecodeScratch* scratch, Coded* coded) {
+  if (block.length == 0 || block.stored) return false;
+  const uint8_t kind = Tag::from(block.bytes[block.length - 1]).kind;
+  return (kind == kEntropy || kind == kExtended) && !open_coded(block.length, scratch, coded);
+}
+
+}  // namespace
+
+void decode_symbols_ahead(const BlockSpec& a_spec, const BlockBytes& a, const BlockSpec& b_spec, const BlockBytes& b,
+                          DecodeScratch* scratch) {
+  Coded first{a_spec, a.bytes, a.n, {}, 0, nullptr, 0, {}}, second{b_spec, b.bytes, b.n, {}, 0, nullptr, 0, {}};
+  if (!open_symbols(a, &scratch->rest, &first) || !open_symbols(b, &scratch->rest, &second)) return;
+  if (first.tag.kind == kEntropy && second.tag.kind == kEntropy) decode_entropy_ahead(first, second, scratch);
+  if (first.extended == kDense && second.extended == kDense) decode_dense_ahead(first, second, &scratch->relative);
 }
 
 }  // namespace tw

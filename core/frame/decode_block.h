@@ -25,10 +25,16 @@ struct SymbolsAhead {
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
 };
 
+// Likewise a block of kind dense.
+struct DenseAhead {
+  const uint8_t* block = nullptr;
+  DenseDecoder decoder;
+};
+
 // For the kinds of relative frames.
 struct RelativeDecodeScratch {
   SparseDecodeScratch sparse;
-  DenseDecoder dense;
+  DenseAhead dense[2];
   alignas(64) uint8_t tile[kSegment * kMaxWordNbytes];
 };
 
@@ -80,9 +86,11 @@ struct BlockOutput {
   Taker* taker = nullptr;
 };
 
-// Decode the symbols of two blocks of kind entropy together, which is faster than one after the other: decode_block()
-// of each then finds them done. Does nothing where one of them is not of that kind, or not valid.
-void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const BlockBytes& b, DecodeScratch* scratch);
+// Decode the symbols of two blocks of kind entropy, or of kind dense, together, which is faster than one after the
+// other: decode_block() of each then finds them done. Does nothing where their kinds are others, or one of them is not
+// valid.
+void decode_symbols_ahead(const BlockSpec& a_spec, const BlockBytes& a, const BlockSpec& b_spec, const BlockBytes& b,
+                          DecodeScratch* scratch);
 
 // What is in a block, for those who look without decoding.
 struct BlockFacts {

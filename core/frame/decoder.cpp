@@ -58,7 +58,8 @@ bool begin_pair(const Job& job, uint64_t block, TileScratch* scratch) {
     if (job.check(block, &unused) != TW_OK || job.check(block + 1, &unused) != TW_OK) return false;
   }
   const BlockBytes first = job.bytes(block, scratch->last), second = job.bytes(block + 1, scratch->last);
-  decode_symbols_ahead(spec_of(job.frame, nullptr), first, second, &scratch->block);
+  const auto spec = [&](uint64_t k) { return spec_of(job.frame, job.base_of(k)); };
+  decode_symbols_ahead(spec(block), first, spec(block + 1), second, &scratch->block);
   return true;
 }
 
@@ -122,10 +123,13 @@ int check_base(const tw_frame& frame, BlockRange range, const Data& base, uint64
               "expected an output apart from the base, or whole blocks in the place of their base");
 }
 
+// Whether blocks may have entropy streams, which are decoded two at a time.
+bool has_pairs(const tw_frame& frame) { return frame.profile == kProfileCompact || is_relative(frame); }
+
 // The blocks of a tile. False if one is not valid.
 bool decode_tile(const Job& job, BlockRange tile, uint64_t last_block, LeafHasher* hasher, TileScratch* scratch,
                  FirstFailure* failure) {
-  const bool pairs = job.frame.profile == kProfileCompact;  // whose entropy streams are decoded two at a time
+  const bool pairs = has_pairs(job.frame);
   const uint64_t start = tile.first * block_nbytes(job.frame), total = job.frame.uncompressed_nbytes;
   const uint64_t stop = std::min(tile.last * block_nbytes(job.frame), total);
   LeavesAhead ahead(job.base.bytes, job.base.offset, total, start, stop, job.base_leaves);
@@ -148,7 +152,7 @@ uint64_t blocks_of_tile(const Job& job) {
   const uint64_t block = block_nbytes(job.frame);
   const bool shared = job.leaves != nullptr && kTileNbytes % block != 0 && block % TW_LEAF_NBYTES != 0;
   const uint64_t fitting = std::max<uint64_t>(1, (shared ? kSharedTileNbytes : kTileNbytes) / block);
-  return job.frame.profile == kProfileCompact ? ceil_to(fitting, 2) : fitting;
+  return has_pairs(job.frame) ? ceil_to(fitting, 2) : fitting;
 }
 
 int decode_blocks(const Job& job, const void* header, Workers workers, tw_error* error) {

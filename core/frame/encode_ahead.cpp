@@ -27,7 +27,7 @@ bool write_ahead(const Block& block) {
   // Of the rests' largest plane, if they have bits.
   const unsigned plane_bits = dtype.rest_bits == 0 ? 0 : 1u << (bit_length(dtype.rest_bits) - 1);
   uint8_t* next = scratch.cascade.even;
-  Prefetcher<kFirstLevel> prefetcher(scratch.upcoming, ceil_div(block.n, tile));
+  Prefetcher<kFirstLevel> prefetcher(scratch.upcoming.words, ceil_div(block.n, tile));
   for (size_t first = 0; first < block.n; first += tile) {
     const size_t count = block.n - first < tile ? block.n - first : tile;
     scratch.arrival.reach((first + count) * dtype.word_nbytes);

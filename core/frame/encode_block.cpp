@@ -342,7 +342,8 @@ size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8
   const Block block = {spec, words, n, dst, stored_nbytes(spec, n), scratch};
   if (!spec.relative) return encode_alone(block);
   scratch->arrival.all();
-  const RelativeBlock relative = encode_relative(spec, words, n, scratch->relative.block, &scratch->relative);
+  const RelativeBlock relative =
+      encode_relative(spec, words, n, scratch->upcoming, scratch->relative.block, &scratch->relative);
   const size_t alone = relative.settled ? SIZE_MAX : encode_alone(block);
   if (alone <= relative.length) return alone;
   std::memcpy(dst, scratch->relative.block, relative.length);

@@ -34,7 +34,7 @@ struct EncodeScratch {
   size_t num_counted;
   FirstTier first_tier;
   Arrival arrival;
-  Fetch upcoming;  // bytes that will be read next
+  FetchPair upcoming;  // bytes that will be read next
   uint32_t wide_histogram[kMaxWideValues];
   CascadeScratch cascade;
   EnecScratch enec;

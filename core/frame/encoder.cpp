@@ -17,6 +17,7 @@ namespace tw {
 namespace {
 
 // Content that one thread takes at a time, in whole blocks, or a block if that is more.
+constexpr uint64_t kMostFetched = 131072;
 constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = kMaxBlockWords * kMaxWordNbytes;
 
 struct TileScratch {
@@ -48,10 +49,11 @@ struct Hashers {
   LeafHasher content, base;
 };
 
-// While a block is encoded that begins at `start`, the next one is fetched.
-Fetch upcoming(const Chunk& chunk, uint64_t start, uint64_t end) {
-  const uint64_t nbytes = block_nbytes(chunk.frame), next = std::min(start + nbytes, end);
-  return {chunk.src + next, std::min(nbytes, end - next)};
+// While a block is encoded that begins at `start`, the next one is fetched; of a large one as much as no cache minds.
+FetchPair upcoming(const Chunk& chunk, uint64_t start, uint64_t end) {
+  const uint64_t block = block_nbytes(chunk.frame), next = std::min(start + block, end);
+  const uint64_t nbytes = std::min({block, end - next, kMostFetched});
+  return {{chunk.src + next, nbytes}, chunk.base == nullptr ? Fetch() : Fetch{chunk.base + next, nbytes}};
 }
 
 // Blocks of one tile to dst; entries of the index get offsets from the tile's start. Returns their size.

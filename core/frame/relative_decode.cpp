@@ -57,19 +57,38 @@ Fault decode_sparse(const Coded& coded, const BlockOutput& output, RelativeDecod
   return sparse.complete() ? Fault() : Fault("expected changed words that their class has");
 }
 
-Fault decode_dense(const Coded& coded, const BlockOutput& output, RelativeDecodeScratch* scratch) {
+const char* open_dense(const Coded& coded, DenseDecoder* dense) {
   StepClasses classes;
   const char* wrong = read_classes(coded, coded.params + sizeof(uint32_t), &classes);
   if (wrong != nullptr) return wrong;
-  DenseDecoder& dense = scratch->dense;
-  if (!dense.open(coded.dtype(), coded.block, coded.available, coded.n, classes, load<uint32_t>(coded.params))) {
-    return "expected a valid entropy stream of symbols, and signs of as many as num_changed";
+  const uint32_t num_changed = load<uint32_t>(coded.params);
+  if (dense->open(coded.dtype(), coded.block, coded.available, coded.n, classes, num_changed)) return nullptr;
+  return "expected a valid entropy stream of symbols, and signs of as many as num_changed";
+}
+
+// The decoder that has the block's symbols.
+const char* find_symbols(const Coded& coded, RelativeDecodeScratch* scratch, DenseDecoder** found) {
+  for (DenseAhead& ahead : scratch->dense) {
+    if (ahead.block != coded.block) continue;
+    ahead.block = nullptr;
+    *found = &ahead.decoder;
+    return nullptr;
   }
+  *found = &scratch->dense[0].decoder;
+  const char* wrong = open_dense(coded, *found);
+  if (wrong == nullptr) (*found)->decode_symbols(coded.spec.base);
+  return wrong;
+}
+
+Fault decode_dense(const Coded& coded, const BlockOutput& output, RelativeDecodeScratch* scratch) {
+  DenseDecoder* dense = nullptr;
+  const char* wrong = find_symbols(coded, scratch, &dense);
+  if (wrong != nullptr) return wrong;
   const bool valid = for_tiles(coded, output, scratch->tile, [&](const uint8_t* base, size_t count, uint8_t* words) {
-    return dense.decode(base, count, words);
+    return dense->decode(base, count, words);
   });
   size_t nbytes = 0;
-  if (!valid || !dense.finish(&nbytes)) return "expected num_changed steps that words can make, and streams that end";
+  if (!valid || !dense->finish(&nbytes)) return "expected num_changed steps that words can make, and streams that end";
   return check_padding(coded, nbytes);
 }
 
@@ -77,6 +96,14 @@ Fault decode_dense(const Coded& coded, const BlockOutput& output, RelativeDecode
 
 Fault decode_relative(const Coded& coded, const BlockOutput& output, RelativeDecodeScratch* scratch) {
   return coded.extended == kSparse ? decode_sparse(coded, output, scratch) : decode_dense(coded, output, scratch);
+}
+
+void decode_dense_ahead(const Coded& a, const Coded& b, RelativeDecodeScratch* scratch) {
+  DenseAhead &first = scratch->dense[0], &second = scratch->dense[1];
+  if (open_dense(a, &first.decoder) != nullptr || open_dense(b, &second.decoder) != nullptr) return;
+  DenseDecoder::decode_symbols_of_two(&first.decoder, a.spec.base, &second.decoder, b.spec.base);
+  first.block = a.block;
+  second.block = b.block;
 }
 
 }  // namespace tw

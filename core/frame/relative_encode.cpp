@@ -1,5 +1,6 @@
 #include "frame/relative_encode.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "frame/encode_parts.h"
@@ -17,6 +18,18 @@ constexpr size_t kSparseShare = 8, kDenseShare = 16;
 constexpr unsigned kFastClasses = 2, kFastDenseClasses = 4;
 // Samples of a block's words, and the counters that they hash to.
 constexpr size_t kMaxSamples = 1024, kCounterBits = 10;
+
+// Find the words that differ. Returns how many; not all are looked at once they are more than `enough`.
+size_t find_changed(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, size_t enough,
+                    uint64_t* masks) {
+  constexpr size_t kTile = 64 * kMaskWords;
+  size_t count = 0;
+  for (size_t first = 0; first < n && count <= enough; first += kTile) {
+    const size_t at = first * dtype.word_nbytes;
+    count += step_kernels.compare(dtype, words + at, base + at, std::min(kTile, n - first), masks + first / kMaskWords);
+  }
+  return count;
+}
 
 // What stands behind the parameters of either kind.
 void push_classes(const Thresholds& thresholds, ExtendedKind kind, Written* written) {
@@ -47,11 +60,11 @@ bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbyt
 
 }  // namespace
 
-RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst,
-                              RelativeEncodeScratch* scratch) {
+RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, const FetchPair& upcoming,
+                              uint8_t* dst, RelativeEncodeScratch* scratch) {
   const Dtype& dtype = spec.dtype;
   const size_t stored = stored_nbytes(spec, n);
-  const size_t count = step_kernels.compare(dtype, words, spec.base, n, scratch->changed);
+  const size_t count = find_changed(dtype, words, spec.base, n, n / kSparseShare, scratch->changed);
   if (count == 0) return {0, true};
   const bool compact = spec.profile == kProfileCompact;
   SparsePlan sparse;
@@ -62,7 +75,8 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
     sparse_nbytes = sparse.nbits / 8;
   }
   if (count > n / (compact ? kDenseShare : kSparseShare) || sparse_nbytes == UINT64_MAX) {
-    dense_plan(dtype, words, spec.base, n, compact ? kMaxClasses : kFastDenseClasses, &dense, &scratch->dense);
+    dense_plan(dtype, words, spec.base, n, upcoming, compact ? kMaxClasses : kFastDenseClasses, &dense,
+               &scratch->dense);
     dense_nbytes = dense.nbytes;
   }
   Written written{};
@@ -70,7 +84,7 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
     written.streams = sparse_encode(dtype, spec.base, n, sparse, dst, stored, &scratch->sparse);
     push_classes(sparse.thresholds, kSparse, &written);
   } else if (dense_nbytes < stored) {
-    written.streams = dense_encode(dtype, n, dense, dst, stored, &scratch->dense);
+    written.streams = dense_encode(n, dense, dst, stored, &scratch->dense);
     written.push(dense.bits.signs, sizeof(uint32_t));
     push_classes(dense.thresholds, kDense, &written);
   }

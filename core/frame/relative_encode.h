@@ -21,8 +21,9 @@ struct RelativeBlock {
   bool settled;   // no other kind is worth trying
 };
 
-// Encode n words relative to those of spec.base, to dst, which has room for stored_nbytes().
-RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst,
-                              RelativeEncodeScratch* scratch);
+// Encode n words relative to those of spec.base, to dst, which has room for stored_nbytes(). Meanwhile fetches what
+// will be read next, if that takes long enough.
+RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, const FetchPair& upcoming,
+                              uint8_t* dst, RelativeEncodeScratch* scratch);
 
 }  // namespace tw

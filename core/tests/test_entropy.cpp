@@ -10,6 +10,7 @@
 
 #include "coders/entropy.h"
 #include "coders/entropy_table.h"
+#include "common/bits.h"
 #include "common/cpu.h"
 
 namespace tw {
@@ -246,7 +247,85 @@ void test_two(const Bytes& a, const Bytes& b) {
   }
 }
 
+// Symbols of 5 bits, each coded by the table of its class; some classes may have none.
+struct Classified {
+  Bytes classes, symbols, stream;
+};
+
+Classified classify(size_t n, unsigned num_classes) {
+  Classified made = {uniform(n, num_classes), geometric(n, 60), Bytes(2 * n + 5000)};
+  Bytes joint(n);
+  uint32_t histogram[256] = {};
+  for (size_t i = 0; i < n; ++i) {
+    made.symbols[i] = static_cast<uint8_t>(std::min(31, made.symbols[i] + 2 * made.classes[i]));
+    joint[i] = static_cast<uint8_t>(made.classes[i] << 5 | made.symbols[i]);
+    ++histogram[joint[i]];
+  }
+  EntropyTables tables;
+  const size_t estimate = entropy_choose_classes(histogram, num_classes, 5, &tables);
+  Bytes first;
+  for (const RansKernels* kernels : targets()) {
+    Bytes stream = made.stream;
+    const size_t nbytes =
+        entropy_encode_classes(joint.data(), n, tables, stream.data(), stream.size(), scratch.get(), *kernels);
+    assert(nbytes != 0 && (nbytes > estimate ? nbytes - estimate : estimate - nbytes) <= 36 + nbytes / 1000);
+    stream.resize(nbytes);
+    assert(first.empty() || stream == first);
+    first = stream;
+  }
+  made.stream = first;
+  return made;
+}
+
+// Two streams with classes, one after the other and at once. The second one may run out of words.
+void test_two_with_classes(const Classified& a, const Classified& b, unsigned num_classes, size_t missing) {
+  static const std::unique_ptr<EntropyClassDecoder[]> decoders(new EntropyClassDecoder[2]);
+  const Stream first(a.stream.data(), a.stream.size());
+  Bytes cut = b.stream;
+  if (missing != 0) {
+    const uint32_t num_words = load<uint32_t>(cut.data());
+    const size_t words_end =
+        cut.size() - num_words % 2 * 2;  // behind the tables and states, which are whole units of 4
+    std::fill(cut.begin() + static_cast<ptrdiff_t>(words_end - 2 * missing), cut.end(), uint8_t{0});
+    store(cut.data(), num_words - static_cast<uint32_t>(missing));
+  }
+  const Stream second(cut.data(), cut.size());
+  Bytes expected;
+  bool expected_finish = false;
+  const size_t together = std::min(a.symbols.size(), b.symbols.size()) / kRansStates * kRansStates;
+  for (const RansKernels* kernels : targets()) {
+    for (const size_t at_once : {size_t{0}, together}) {
+      Bytes a_out(a.symbols.size()), b_out(b.symbols.size());
+      size_t consumed;
+      assert(decoders[0].open(first.bytes.data(), first.nbytes, a_out.size(), num_classes, &consumed, *kernels));
+      assert(consumed == a.stream.size());
+      assert(decoders[1].open(second.bytes.data(), second.nbytes, b_out.size(), num_classes, &consumed, *kernels));
+      EntropyClassDecoder::decode_two(&decoders[0], a.classes.data(), a_out.data(), &decoders[1], b.classes.data(),
+                                      b_out.data(), at_once);
+      decoders[0].decode(a.classes.data() + at_once, a_out.data() + at_once, a_out.size() - at_once);
+      decoders[1].decode(b.classes.data() + at_once, b_out.data() + at_once, b_out.size() - at_once);
+      assert(decoders[0].finish() && a_out == a.symbols);
+      if (missing == 0) assert(decoders[1].finish() && b_out == b.symbols);
+      assert(expected.empty() || (b_out == expected && decoders[1].finish() == expected_finish));
+      expected = b_out;
+      expected_finish = decoders[1].finish();
+    }
+  }
+}
+
+void test_classes() {
+  for (const unsigned num_classes : {1u, 2u, 5u, 8u}) {
+    for (const size_t n : {size_t{1}, size_t{33}, size_t{2048}, size_t{5003}}) {
+      const Classified a = classify(5003, num_classes), b = classify(n, num_classes);
+      test_two_with_classes(a, b, num_classes, 0);
+      test_two_with_classes(b, a, num_classes, 0);
+      test_two_with_classes(b, a, num_classes, 100);
+    }
+  }
+}
+
 void test_round_trips() {
+  test_classes();
   test_two(exponents(20000), exponents(20000));
   test_two(exponents(4095), geometric(5000, 250));
   test_two(uniform(5000, 256), exponents(1000));

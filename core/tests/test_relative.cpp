@@ -163,13 +163,14 @@ void check_refusals(const Bytes& base) {
 }
 
 // The hashes that decoding gives are those of the bytes, wherever leaves, blocks and the tiles of threads end. Blocks
-// are of kinds sparse and same, and every eighth one is rewritten.
+// are of kinds sparse, dense and same, and every eighth one is rewritten.
 void check_hashes(size_t numel, uint32_t block_words) {
   const Bytes base = make_base(numel);
   Bytes content = base;
   for (size_t i = 0; i < numel; ++i) {
     const size_t block = i / block_words;
-    if (block % 8 == 3 || (block % 8 != 5 && i % 61 == 0)) content[2 * i] ^= static_cast<uint8_t>(1 + i % 3);
+    if (block % 8 >= 6 && i % 2 == 0) content[2 * i] ^= static_cast<uint8_t>(1 + i % 7);
+    if (block % 8 == 3 || (block % 8 < 5 && i % 61 == 0)) content[2 * i] ^= static_cast<uint8_t>(1 + i % 3);
   }
   const Bytes bytes = compress(content, base, 1, block_words);
   CHECK(compress(content, base, 3, block_words) == bytes);

@@ -166,7 +166,8 @@ void test_dense_kernels(const StepKernels& kernels, const Dtype& dtype, const By
   Bytes symbols(n), signs(n / 8 + kStepSlack, 0xa5), low(n * width + kStepSlack, 0xa5);
   Bits expected_signs, expected_low;
   const size_t counted = kernels.compare(dtype, words.data(), base.data(), n, differ.data());
-  const DenseBits bits = kernels.measure(dtype, words.data(), base.data(), n, symbols.data(), signs.data(), low.data());
+  const DenseBits bits =
+      kernels.measure(dtype, words.data(), base.data(), n, {}, symbols.data(), signs.data(), low.data());
   for (size_t i = 0; i < n; ++i) {
     const Step step = step_of(dtype, word_at(dtype, words, i), word_at(dtype, base, i));
     CHECK(bit(differ, i) == (step.size != 0));
@@ -283,13 +284,22 @@ void test_class_kernels(const StepKernels& kernels, const Dtype& dtype, const By
   }
 }
 
+// Every step that a word of 16 bits can make.
+void test_all_steps(const StepKernels& kernels, const Dtype& dtype) {
+  Bytes words(2 << 16), base(2 << 16);
+  for (unsigned i = 0; i < 1u << 16; ++i) store(words.data() + 2 * i, static_cast<uint16_t>(i));
+  for (unsigned i = 0; i < 1u << 16; ++i) store(base.data() + 2 * i, uint16_t{0x1234});
+  test_dense_kernels(kernels, dtype, words, base, 1 << 16);
+}
+
 struct Decoded {
   bool valid;
   Bytes words;
 };
 
+const std::unique_ptr<DecodeScratch> scratch(new DecodeScratch);
+
 Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t n, bool in_place) {
-  static const std::unique_ptr<DecodeScratch> scratch(new DecodeScratch);
   Bytes out(n * spec.dtype.word_nbytes);
   BlockSpec own = spec;
   if (in_place) {
@@ -301,6 +311,15 @@ Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t 
   const Fault fault =
       decode_block(own, {block.data(), length, n, length == stored_nbytes(spec, n)}, output, scratch.get());
   return {!fault, out};
+}
+
+void damage(Bytes* block, size_t length) {
+  const unsigned flips = 1 + random64() % 3;
+  for (unsigned f = 0; f < flips; ++f) {
+    const size_t at =
+        random64() % 2 == 0 ? length - 1 - random64() % std::min<size_t>(length, 40) : random64() % length;
+    (*block)[at] ^= static_cast<uint8_t>(1 << random64() % 8);
+  }
 }
 
 // Blocks of n words of which one in `rarity` changed: what they decode to, and that damage is found or decodes to
@@ -318,13 +337,45 @@ void test_blocks(const Dtype& dtype, uint8_t profile, size_t n, uint64_t rarity,
   }
   for (unsigned i = 0; i < damages && length != 0; ++i) {
     Bytes damaged = block;
-    const unsigned flips = 1 + random64() % 3;
-    for (unsigned f = 0; f < flips; ++f) {
-      const size_t at =
-          random64() % 2 == 0 ? length - 1 - random64() % std::min<size_t>(length, 40) : random64() % length;
-      damaged[at] ^= static_cast<uint8_t>(1 << random64() % 8);
-    }
+    damage(&damaged, length);
     decode(spec, damaged, length, n, random64() % 2 == 0);
+  }
+}
+
+// Two blocks decode alike whether or not their symbols were decoded ahead, sound or damaged.
+void test_pairs(const Dtype& dtype, uint8_t profile, size_t a_n, size_t b_n, uint64_t rarity, unsigned damages) {
+  static const std::unique_ptr<EncodeScratch> encode_scratch(new EncodeScratch);
+  struct Coded {
+    size_t n;
+    Bytes base, words, block;
+    size_t length;
+  };
+  std::vector<Coded> coded;
+  for (const size_t n : {a_n, b_n}) {
+    const Bytes base = make_base(dtype, n);
+    coded.push_back({n, base, change(dtype, base, rarity), Bytes(n * dtype.word_nbytes + kBlockAlign + kSlack), 0});
+    const BlockSpec spec = {dtype, profile, true, coded.back().base.data(), kBlockAlign};
+    coded.back().length =
+        encode_block(spec, coded.back().words.data(), n, coded.back().block.data(), encode_scratch.get());
+    CHECK(coded.back().length != 0);
+  }
+  for (unsigned i = 0; i < damages; ++i) {
+    std::vector<Bytes> blocks = {coded[0].block, coded[1].block};
+    if (i != 0) damage(&blocks[i % 2], coded[i % 2].length);
+    const auto spec_of = [&](size_t k) { return BlockSpec{dtype, profile, true, coded[k].base.data(), kBlockAlign}; };
+    const auto bytes_of = [&](size_t k) {
+      const bool stored = coded[k].length == stored_nbytes(spec_of(k), coded[k].n);
+      return BlockBytes{blocks[k].data(), coded[k].length, coded[k].n, stored};
+    };
+    std::vector<Decoded> alone;
+    for (size_t k = 0; k < 2; ++k) alone.push_back(decode(spec_of(k), blocks[k], coded[k].length, coded[k].n, false));
+    decode_symbols_ahead(spec_of(0), bytes_of(0), spec_of(1), bytes_of(1), scratch.get());
+    for (size_t k = 0; k < 2; ++k) {
+      const Decoded ahead = decode(spec_of(k), blocks[k], coded[k].length, coded[k].n, false);
+      CHECK(ahead.valid == alone[k].valid);
+      if (ahead.valid) CHECK(ahead.words == alone[k].words);
+      if (i == 0) CHECK(ahead.valid && ahead.words == coded[k].words);
+    }
   }
 }
 
@@ -347,6 +398,12 @@ int main() {
           test_blocks(dtype, profile, n, rarity, 100);
         }
       }
+    }
+    for (const uint64_t rarity : {1, 2, 3, 200}) {
+      for (const uint8_t profile : {kProfileFast, kProfileCompact}) test_pairs(dtype, profile, 5000, 4100, rarity, 60);
+    }
+    for (const StepKernels* kernels : targets()) {
+      if (dtype.word_nbytes == 2) test_all_steps(*kernels, dtype);
     }
     for (const uint64_t rarity : {1, 30, 300, 10000}) test_blocks(dtype, kProfileCompact, 100000, rarity, 20);
     test_blocks(dtype, kProfileFast, kMaxBlockWords, 100, 2);

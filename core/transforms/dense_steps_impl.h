@@ -97,51 +97,74 @@ inline void find_symbols_of(const T sizes[kMaskWords], uint8_t symbols[kMaskWord
 // Width of the low bits of a size whose symbol is 4 or more.
 inline unsigned low_width(uint8_t symbol) { return symbol / 2 - 1; }
 
-// Symbols and low bits of 64 words. Returns a mask of the steps that are negative.
-template <class T, bool kOrdered>
-inline uint64_t measure_group(const uint8_t* words, const uint8_t* base, uint8_t symbols[kMaskWords], BitSink* low) {
-  T sizes[kMaskWords], old[kMaskWords];
-  uint8_t signs[kMaskWords];
-  std::memcpy(sizes, words, sizeof sizes);
-  std::memcpy(old, base, sizeof old);
-  for (size_t i = 0; i < kMaskWords; ++i) {
-    const T step = static_cast<T>(order<T, kOrdered>(sizes[i]) - order<T, kOrdered>(old[i]));
-    const T sign = static_cast<T>(0 - (step >> (8 * sizeof(T) - 1)));
-    signs[i] = static_cast<uint8_t>(sign);
-    sizes[i] = static_cast<T>((step ^ sign) - sign);
+// As the Measurer of a target's Dense.
+template <class T>
+class PortableMeasurer {
+ public:
+  explicit PortableMeasurer(BitSink* low) : low_(low) {}
+
+  // Symbols of 64 words. Returns a mask of the steps that are negative.
+  template <bool kOrdered>
+  uint64_t measure(const uint8_t* words, const uint8_t* base, uint8_t symbols[kMaskWords]) {
+    T sizes[kMaskWords], old[kMaskWords];
+    uint8_t signs[kMaskWords];
+    std::memcpy(sizes, words, sizeof sizes);
+    std::memcpy(old, base, sizeof old);
+    for (size_t i = 0; i < kMaskWords; ++i) {
+      const T step = static_cast<T>(order<T, kOrdered>(sizes[i]) - order<T, kOrdered>(old[i]));
+      const T sign = static_cast<T>(0 - (step >> (8 * sizeof(T) - 1)));
+      signs[i] = static_cast<uint8_t>(sign);
+      sizes[i] = static_cast<T>((step ^ sign) - sign);
+    }
+    find_symbols_of(sizes, symbols);
+    for (uint64_t large = Masks::above(symbols, 3); large != 0; large &= large - 1) {
+      const unsigned i = trailing_zeros(large, 0), width = low_width(symbols[i]);
+      low_->put_long(sizes[i] & ((uint64_t{1} << width) - 1), width);
+    }
+    return Masks::above(signs, 0);
   }
-  find_symbols_of(sizes, symbols);
-  for (uint64_t large = Masks::above(symbols, 3); large != 0; large &= large - 1) {
-    const unsigned i = trailing_zeros(large, 0), width = low_width(symbols[i]);
-    low->put_long(sizes[i] & ((uint64_t{1} << width) - 1), width);
+  // The low bits of all sizes so far, if they are not written yet.
+  void write() {}
+
+ private:
+  BitSink* const low_;
+};
+
+template <class M, class T>
+auto make_measurer(BitSink* low) {
+  if constexpr (M::template kDense<T>) {
+    return typename M::Dense::Measurer(low);
+  } else {
+    return PortableMeasurer<T>(low);
   }
-  return Masks::above(signs, 0);
 }
 
 template <class M, class T, bool kOrdered>
-inline DenseBits measure_words(const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols, uint8_t* signs,
-                               uint8_t* low) {
+inline DenseBits measure_words(const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
+                               uint8_t* symbols, uint8_t* signs, uint8_t* low) {
+  Prefetcher<kSecondLevel> next_words(upcoming.words, ceil_div(n, kMaskWords));
+  Prefetcher<kSecondLevel> next_base(upcoming.base, ceil_div(n, kMaskWords));
   BitSink signs_sink(signs), low_sink(low);
+  auto measurer = make_measurer<M, T>(&low_sink);
   for_groups<T>(words, base, n, [&](const uint8_t* a, const uint8_t* b, size_t g, uint64_t present) {
+    next_words.step();
+    next_base.step();
     uint8_t last[kMaskWords];
     uint8_t* const found = present == ~uint64_t{0} ? symbols + g * kMaskWords : last;
-    uint64_t negative;
-    if constexpr (M::template kDense<T>) {
-      negative = M::Dense::template measure<kOrdered>(a, b, found, &low_sink);
-    } else {
-      negative = measure_group<T, kOrdered>(a, b, found, &low_sink);
-    }
+    const uint64_t negative = measurer.template measure<kOrdered>(a, b, found);
     const uint64_t changed = Masks::above(found, 0);
     signs_sink.put_long(Masks::extract(negative, changed), count_bits(changed));
     if (found == last) std::memcpy(symbols + g * kMaskWords, last, count_bits(present));
   });
+  measurer.write();
   return {signs_sink.finish(signs), low_sink.finish(low)};
 }
 
-DenseBits measure(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
-                  uint8_t* signs, uint8_t* low) {
+DenseBits measure(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
+                  uint8_t* symbols, uint8_t* signs, uint8_t* low) {
   return with_words(dtype, [&](auto word, auto ordered) {
-    return measure_words<Masks, decltype(word), decltype(ordered)::value>(words, base, n, symbols, signs, low);
+    return measure_words<Masks, decltype(word), decltype(ordered)::value>(words, base, n, upcoming, symbols, signs,
+                                                                          low);
   });
 }
 
@@ -152,17 +175,6 @@ inline uint64_t take(const uint8_t* src, uint64_t* at, unsigned width) {
   *at += width;
   const uint64_t bits = load<uint64_t>(from) >> shift | uint64_t{from[8]} << 1 << (63 - shift);
   return width == 64 ? bits : bits & ((uint64_t{1} << width) - 1);
-}
-
-// The next bits of a string, at least 8 * kNbytes - 7 of them, from bit `source->at % 8` on: in place, or a copy with
-// zeros behind it where the string ends.
-template <size_t kNbytes>
-inline const uint8_t* next_bytes(const BitSource& source, uint8_t* copy) {
-  const uint64_t byte = source.at / 8;
-  if (byte + kNbytes <= source.nbytes) return source.src + byte;
-  std::memset(copy, 0, kNbytes);
-  if (byte < source.nbytes) std::memcpy(copy, source.src + byte, source.nbytes - byte);
-  return copy;
 }
 
 // The sizes of 64 words. False if there is one that no word can move by.
@@ -199,32 +211,47 @@ inline void move_group(const uint8_t* base, const T sizes[kMaskWords], uint64_t 
   std::memcpy(words, sums, sizeof sums);
 }
 
+// The signs of the words that changed among 64.
+inline uint64_t take_signs(uint64_t changed, BitSource* signs) {
+  constexpr size_t kNbytes = kMaskWords / 8 + 1;
+  uint8_t copy[kNbytes];
+  uint64_t at = signs->at % 8;
+  const uint64_t bits = take(next_bytes<kNbytes>(*signs, copy), &at, 64);
+  signs->at += count_bits(changed);
+  return Masks::deposit(bits, changed);
+}
+
 // 64 words, all of them.
-template <class M, class T, bool kOrdered>
+template <class T, bool kOrdered>
 inline bool apply_group(const uint8_t* base, const uint8_t symbols[kMaskWords], BitSource* signs, BitSource* low,
                         uint8_t* words) {
-  constexpr size_t kSignNbytes = kMaskWords / 8 + 1, kLowNbytes = kMaskWords * sizeof(T) + 8;
-  uint8_t sign_copy[kSignNbytes], low_copy[kLowNbytes];
-  const uint64_t changed = Masks::above(symbols, 0);
-  uint64_t at = signs->at % 8;
-  const uint64_t bits = take(next_bytes<kSignNbytes>(*signs, sign_copy), &at, 64);
-  const uint64_t negative = Masks::deposit(bits, changed);
-  signs->at += count_bits(changed);
-  const uint8_t* const low_bytes = next_bytes<kLowNbytes>(*low, low_copy);
-  const uint64_t first = low->at % 8;
-  at = first;
-  if constexpr (M::template kDense<T>) {
-    if (Masks::above(symbols, 2 * (8 * sizeof(T) - 1) - 1) == 0) {
-      M::Dense::template apply<kOrdered>(base, symbols, negative, low_bytes, &at, words);
-      low->at += at - first;
-      return true;
-    }
-  }
+  constexpr size_t kNbytes = kMaskWords * sizeof(T) + 8;
+  uint8_t copy[kNbytes];
+  const uint64_t negative = take_signs(Masks::above(symbols, 0), signs);
+  uint64_t at = low->at % 8;
+  const uint64_t first = at;
   T sizes[kMaskWords];
-  if (!read_sizes(symbols, negative, low_bytes, &at, sizes)) return false;
+  if (!read_sizes(symbols, negative, next_bytes<kNbytes>(*low, copy), &at, sizes)) return false;
   low->at += at - first;
   move_group<T, kOrdered>(base, sizes, negative, words);
   return true;
+}
+
+// Whole groups by a target's Mover, up to those that it leaves. Returns the words that are done.
+template <class Mover, bool kOrdered>
+inline size_t move_words(const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs, BitSource* low,
+                         uint8_t* words) {
+  Mover mover;
+  size_t done = 0;
+  while (n - done >= kMaskWords) {
+    const size_t count = n - done < Mover::kMaxWords ? (n - done) / kMaskWords * kMaskWords : Mover::kMaxWords;
+    if (!mover.read(symbols + done, count, low)) break;
+    for (const size_t end = done + count; done < end; done += kMaskWords) {
+      const uint64_t negative = take_signs(Masks::above(symbols + done, 0), signs);
+      mover.template move<kOrdered>(base + 2 * done, symbols + done, negative, words + 2 * done);
+    }
+  }
+  return done;
 }
 
 template <class M, class T, bool kOrdered>
@@ -232,8 +259,11 @@ inline bool apply_words(const uint8_t* base, size_t n, const uint8_t* symbols, B
                         uint8_t* words) {
   constexpr size_t nbytes = kMaskWords * sizeof(T);
   size_t g = 0;
+  if constexpr (M::template kDense<T>) {
+    g = move_words<typename M::Dense::Mover, kOrdered>(base, n, symbols, signs, low, words) / kMaskWords;
+  }
   for (; g < n / kMaskWords; ++g) {
-    if (!apply_group<M, T, kOrdered>(base + g * nbytes, symbols + g * kMaskWords, signs, low, words + g * nbytes)) {
+    if (!apply_group<T, kOrdered>(base + g * nbytes, symbols + g * kMaskWords, signs, low, words + g * nbytes)) {
       return false;
     }
   }
@@ -242,7 +272,7 @@ inline bool apply_words(const uint8_t* base, size_t n, const uint8_t* symbols, B
   uint8_t last[nbytes] = {}, last_symbols[kMaskWords] = {};
   std::memcpy(last, base + g * nbytes, left * sizeof(T));
   std::memcpy(last_symbols, symbols + g * kMaskWords, left);
-  if (!apply_group<M, T, kOrdered>(last, last_symbols, signs, low, last)) return false;
+  if (!apply_group<T, kOrdered>(last, last_symbols, signs, low, last)) return false;
   std::memcpy(words + g * nbytes, last, left * sizeof(T));
   return true;
 }

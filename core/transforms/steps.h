@@ -7,6 +7,7 @@
 
 #include "common/bits.h"
 #include "common/dtype.h"
+#include "common/prefetch.h"
 
 namespace tw {
 
@@ -102,9 +103,9 @@ struct StepKernels {
                    uint8_t* out);
   // Kind dense (docs/format.md): the symbol of each word's step, the signs of the steps that are not 0, and the low
   // bits of their sizes. Both bit strings are whole, padding included; signs has room for n / 8 bytes and kStepSlack
-  // more, low for as many as the words have and kStepSlack more.
-  DenseBits (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
-                       uint8_t* signs, uint8_t* low);
+  // more, low for as many as the words have and kStepSlack more. `upcoming` is fetched meanwhile.
+  DenseBits (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n,
+                       const FetchPair& upcoming, uint8_t* symbols, uint8_t* signs, uint8_t* low);
   // The reverse: the next n words, a multiple of 64 but at the block's end, from those of the base, which may be in the
   // same place. False if symbols and low bits make no size, or one that no word can move by.
   bool (*apply_dense)(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
