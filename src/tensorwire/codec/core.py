@@ -299,7 +299,8 @@ def header_size(src: Buffer) -> int:
         status = _decode_fixed(source.address, source.nbytes, frame, None)
     if status not in (_OK, _TRUNCATED) or frame.header_nbytes == 0:
         frame = decode_fixed(src)  # which raises what is wrong
-    return int(frame.header_nbytes)
+    # The shape stands in the header, whatever this says of its own size: decoding finds then that it is too small.
+    return int(max(frame.header_nbytes, FIXED_HEADER_NBYTES + 8 * frame.ndim))
 
 
 def frame_init(
