@@ -27,6 +27,8 @@ INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.t
 # Not the one that limits the address space: the sanitizer reserves terabytes of it.
 SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py) \
   --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
+SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site
 # Folders too: theirs is the time at which a file was removed.
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src ! -path '*/__pycache__*' ! -name '*.so')
 CXX_SOURCES = $(shell find core fuzz benchmarks tests -name '*.cpp' -o -name '*.h')
@@ -87,10 +89,9 @@ sanitize: $(VENV)/.test ## The core's tests, the codec's and MUTATIONS damaged f
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
-	build/sanitize/core/core/test_mutations $(MUTATIONS)
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site \
-	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not slow" $(SANITIZE_TESTS)
+	cmake -DPROGRAM=build/sanitize/core/core/test_mutations -DARGUMENTS=$(MUTATIONS) -P core/cmake/on_every_target.cmake
+	$(SANITIZED) $(VENV)/bin/python -m tests.mutants build/sanitize/core/core/test_mutations $$(($(MUTATIONS) / 10))
+	$(SANITIZED) $(VENV)/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not slow" $(SANITIZE_TESTS)
 
 fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 	@command -v clang++ >/dev/null || { echo "make fuzz needs the Debian packages clang and libclang-rt-dev"; exit 1; }

@@ -1,7 +1,8 @@
-# Run PROGRAM (under EMULATOR, if there is one) on each SIMD target. It exits with 77 for a target that this machine
-# lacks, and must print the same on all others: the library chooses its target when it is loaded, so each needs a process.
+# Run PROGRAM (with ARGUMENTS, and under EMULATOR, if there are such) on each SIMD target. It exits with 77 for a target
+# that this machine lacks, and must print the same on all others: the library chooses its target when it is loaded, so
+# each needs a process.
 foreach(target IN ITEMS scalar avx2 avx512 neon)
-  execute_process(COMMAND "${CMAKE_COMMAND}" -E env "TENSORWIRE_CPU=${target}" ${EMULATOR} "${PROGRAM}"
+  execute_process(COMMAND "${CMAKE_COMMAND}" -E env "TENSORWIRE_CPU=${target}" ${EMULATOR} "${PROGRAM}" ${ARGUMENTS}
     OUTPUT_VARIABLE printed RESULT_VARIABLE code)
   if(code EQUAL 77)
     continue()

@@ -1,223 +1,75 @@
-// Frames of every dtype, profile and kind, and damage to them that leaves their checksums right.
+// Damage to frames that leaves their checksums right.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "form.h"
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/repair.h"
+#include "tests/sources.h"
 
 namespace tests {
 
-using Bytes = std::vector<uint8_t>;
-
-constexpr uint64_t kMaxContent = 1u << 20;
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next() {
-    state_ += 0x9E3779B97F4A7C15;
-    uint64_t z = state_;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-  }
-  uint64_t below(uint64_t limit) { return next() % limit; }
-  bool one_in(uint64_t n) { return next() % n == 0; }
-
- private:
-  uint64_t state_;
-};
-
-// A frame, and what a decoder takes for its base: as many bytes as the frame says, these again and again.
-struct Source {
-  Bytes frame, base;
-};
-
-inline Bytes repeated(const Bytes& pattern, uint64_t nbytes) {
-  Bytes bytes(nbytes);
-  for (uint64_t i = 0; i < nbytes && !pattern.empty(); ++i) bytes[i] = pattern[i % pattern.size()];
-  return bytes;
-}
-
-// Sources ------------------------------------------------------------------------------------------------------------
-
-struct Type {
-  const char* name;
-  uint32_t bits;
-  unsigned nbytes, exponent_bits, rest_bits;
-};
-constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F32", 32, 4, 8, 23},
-                           {"F8_E4M3", 8, 1, 4, 3}, {"F8_E5M2", 8, 1, 5, 2}, {"F64", 64, 8, 11, 52},
-                           {"I8", 8, 1, 4, 3},      {"U8", 8, 1, 4, 4},      {"I64", 64, 8, 0, 63},
-                           {"U16", 16, 2, 0, 16},   {"F4", 4, 1, 4, 4},      {"F8_E8M0", 8, 1, 8, 0},
-                           {"C64", 64, 4, 8, 23},   {"QI4", 4, 1, 0, 8}};
-
-enum Content { kWeights, kZeros, kNarrow, kModal, kConstant, kNoise, kNumContents };
-enum Change { kNoBase, kFewSteps, kManySteps, kOneBlock, kNothing, kNumChanges };
-
-// Three blocks, the last one shorter. Profile compact has larger ones, or kind entropy would not pay.
-constexpr uint32_t block_words_of(uint32_t profile) { return profile == TW_COMPACT ? 1536 : 512; }
-constexpr size_t num_words_of(uint32_t profile) { return 2 * block_words_of(profile) + 76; }
-
-// Exponents fall off by half from a mode, signs and mantissas are noise.
-inline uint64_t word(const Type& type, Content content, Random* random) {
-  const uint64_t noise = random->next();
-  const uint64_t top = (uint64_t{1} << type.exponent_bits) * 3 / 4;
-  const uint64_t depth = static_cast<uint64_t>(__builtin_ctzll(random->next() | uint64_t{1} << 40));
-  uint64_t exponent = depth < top ? top - depth : 0;
-  uint64_t mantissa = noise & ((uint64_t{1} << type.rest_bits) - 1);
-  switch (content) {
-    case kZeros:
-      if (!random->one_in(3)) exponent = mantissa = 0;
-      break;
-    case kNarrow:
-      mantissa &= ~((uint64_t{1} << type.rest_bits * 2 / 3) - 1);
-      break;
-    case kModal:
-      if (!random->one_in(40)) exponent = top;
-      break;
-    case kConstant:
-      return 0x3f813f813f813f81;
-    case kNoise:
-      return noise;
-    default:
-      break;
-  }
-  return noise >> 63 << (8 * type.nbytes - 1) | exponent << type.rest_bits | mantissa;
-}
-
-inline Bytes make_content(const Type& type, uint32_t profile, Content content, Random* random) {
-  Bytes bytes(num_words_of(profile) * type.nbytes);
-  for (size_t i = 0; i < num_words_of(profile); ++i) {
-    const uint64_t value = word(type, content, random);
-    std::memcpy(&bytes[i * type.nbytes], &value, type.nbytes);
-  }
-  return bytes;
-}
-
-// Small steps of some words.
-inline Bytes make_base(const Type& type, uint32_t profile, const Bytes& content, Change change, Random* random) {
-  Bytes base = content;
-  const size_t end = change == kNothing ? 0 : change == kOneBlock ? block_words_of(profile) : num_words_of(profile);
-  for (size_t i = 0; i < end; ++i) {
-    if (change != kManySteps && !random->one_in(30)) continue;
-    uint64_t value = 0;
-    std::memcpy(&value, &base[i * type.nbytes], type.nbytes);
-    value += random->below(change == kManySteps ? 40 : 5) - 2;
-    std::memcpy(&base[i * type.nbytes], &value, type.nbytes);
-  }
-  return base;
-}
-
-inline Source make_source(const Type& type, uint32_t profile, Content content, Change change) {
-  Random random(1000 * profile + 100 * content + change);
-  const Bytes bytes = make_content(type, profile, content, &random);
-  Source source = {{}, make_base(type, profile, bytes, change, &random)};
-  uint8_t leaf[16], hash[16];
-  tw_hash_leaves(source.base.data(), source.base.size(), leaf, 1);
-  tw_hash_root(source.base.size(), leaf, hash);
-  const uint64_t numel = 8 * bytes.size() / type.bits;
-  tw_frame frame;
-  tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, tests::BlockWords(block_words_of(profile)),
-                      change == kNoBase ? nullptr : hash, &error) == TW_OK);
-  source.frame.resize(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, bytes.data(), bytes.size(), change == kNoBase ? nullptr : source.base.data(),
-                    source.frame.data(), source.frame.size(), 1, 0, &error) == TW_OK);
-  source.frame.resize(frame.frame_nbytes);
-  return source;
-}
-
-inline std::vector<Source> make_sources() {
-  std::vector<Source> sources;
-  for (const Type& type : kTypes) {
-    for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
-      for (int content = 0; content < kNumContents; ++content) {
-        sources.push_back(make_source(type, profile, static_cast<Content>(content), kNoBase));
-      }
-      for (int change = kFewSteps; change < kNumChanges && profile != TW_RESIDENT; ++change) {
-        sources.push_back(make_source(type, profile, kWeights, static_cast<Change>(change)));
-      }
-    }
-  }
-  return sources;
-}
-
-// The kinds of all blocks, by number; extended ones as 7.1 and so on.
-inline std::string kinds_of(const std::vector<Source>& sources) {
-  std::set<std::string> kinds;
-  for (const Source& source : sources) {
-    tw_frame frame;
-    tw_error error;
-    CHECK(tw_decode_header(source.frame.data(), source.frame.size(), &frame, &error) == TW_OK);
-    std::vector<tw_block_info> infos(frame.num_blocks);
-    CHECK(tw_block_infos(&frame, source.frame.data(), source.frame.data() + frame.header_nbytes, 0, frame.data_nbytes,
-                         0, infos.size(), infos.data(), &error) == TW_OK);
-    for (const tw_block_info& info : infos) {
-      const std::string kind = std::to_string(info.kind);
-      kinds.insert(info.extended == 0 ? kind : kind + "." + std::to_string(info.extended));
-    }
-  }
-  std::string list = "kinds";
-  for (const std::string& kind : kinds) list += " " + kind;
-  return list;
-}
-
-// Damage -------------------------------------------------------------------------------------------------------------
-
-// A frame in its parts: the header with its shape, the index, the blocks.
+// A frame in its parts: the fixed part with the shape, the index, the extensions, the blocks, the padding.
 struct Parts {
-  Bytes fixed, data;
+  Bytes fixed, extensions, data, padding;
   std::vector<uint32_t> places;
 
   explicit Parts(const Bytes& frame) {
     tw_frame parsed;
     tw_error error;
     CHECK(tw_decode_header(frame.data(), frame.size(), &parsed, &error) == TW_OK);
-    const size_t index = tw::index_offset(parsed);
-    const auto blocks = frame.begin() + static_cast<ptrdiff_t>(parsed.header_nbytes);
-    fixed.assign(frame.begin(), frame.begin() + static_cast<ptrdiff_t>(index));
-    data.assign(blocks, blocks + static_cast<ptrdiff_t>(parsed.data_nbytes));
+    const size_t index = tw::index_offset(parsed), blocks = parsed.header_nbytes;
+    const auto bytes = [&](size_t start, size_t stop) { return Bytes(&frame[0] + start, &frame[0] + stop); };
+    fixed = bytes(0, index);
+    extensions = bytes(blocks - parsed.extensions_nbytes, blocks);
+    while (!extensions.empty() && extensions.back() == 0) extensions.pop_back();
+    data = bytes(blocks, blocks + parsed.data_nbytes);
+    padding = bytes(blocks + parsed.data_nbytes, frame.size());
     for (uint64_t i = 0; parsed.data_nbytes != 0 && i < parsed.num_blocks; ++i) {
       places.push_back(tw::load<uint32_t>(&frame[index + 8 * i]));
     }
   }
 
+  size_t unit() const { return size_t{1} << fixed[tw::kAtBlockAlignment]; }
   // The extent of a block that lies in the data; nothing of others.
   std::pair<uint64_t, uint64_t> extent(size_t block) const {
     const uint64_t start = start_of(block), stop = block + 1 < places.size() ? start_of(block + 1) : data.size();
     return start <= stop && stop <= data.size() ? std::make_pair(start, stop) : std::make_pair(0ul, 0ul);
   }
-  uint64_t start_of(size_t block) const { return 32ull * (places[block] & ~tw::kStoredBit); }
+  uint64_t start_of(size_t block) const { return uint64_t{places[block] & ~tw::kStoredBit} * unit(); }
 
-  // The frame, with the checksums of what it is now.
+  // The frame, with the sizes and checksums of what it is now.
   Bytes assemble() const {
+    const uint64_t alignment = uint64_t{1} << fixed[tw::kAtFrameAlignment];
     Bytes frame = fixed;
+    frame.resize(fixed.size() + sizeof(tw::IndexEntry) * places.size());
     for (size_t block = 0; block < places.size(); ++block) {
-      const auto [start, stop] = extent(block);
-      const uint64_t hash = start == stop ? 0 : tw::hash128(data.data() + start, stop - start).low;
-      const uint32_t entry[2] = {places[block], static_cast<uint32_t>(hash)};
-      const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(entry);
-      frame.insert(frame.end(), bytes, bytes + sizeof entry);
+      tw::store(&frame[fixed.size() + sizeof(tw::IndexEntry) * block], places[block]);
     }
-    frame.resize(tw::ceil_to(frame.size(), 32));
+    frame.insert(frame.end(), extensions.begin(), extensions.end());
+    frame.resize(tw::ceil_to(frame.size(), alignment));
     tw::store(&frame[tw::kAtHeader], uint64_t{frame.size()});
-    tw::store(&frame[tw::kAtIndexChecksum], tw::hash128(&frame[fixed.size()], frame.size() - fixed.size()).low);
-    tw::store(&frame[tw::kAtChecksum], uint64_t{0});
-    tw::store(&frame[tw::kAtChecksum], tw::hash128(frame.data(), fixed.size()).low);
+    tw::store(&frame[tw::kAtData], uint64_t{data.size()});
     frame.insert(frame.end(), data.begin(), data.end());
+    const size_t end = frame.size();
+    frame.insert(frame.end(), padding.begin(), padding.end());
+    frame.resize(tw::ceil_to(frame.size(), alignment));
+    tw::store(&frame[tw::kAtPadding], static_cast<uint32_t>(frame.size() - end));
+    repair(&frame);
     return frame;
   }
 };
+
+template <class T, size_t N>
+const T& one_of(const T (&all)[N], Random* random) {
+  return all[random->below(N)];
+}
 
 // Where damage goes: the whole range, or its last bytes, where descriptors are.
 inline void damage_bytes(uint8_t* bytes, size_t nbytes, const Bytes& other, Random* random) {
@@ -234,7 +86,7 @@ inline void damage_bytes(uint8_t* bytes, size_t nbytes, const Bytes& other, Rand
       bytes[at] = static_cast<uint8_t>(random->next());
       break;
     case 3:
-      std::memset(bytes + at, kEdges[random->below(sizeof kEdges)], std::min<size_t>(left, 1 + random->below(8)));
+      std::memset(bytes + at, one_of(kEdges, random), std::min<size_t>(left, 1 + random->below(8)));
       break;
     case 4:
       bytes[at] = static_cast<uint8_t>(bytes[at] + random->below(5) - 2);
@@ -247,42 +99,88 @@ inline void damage_bytes(uint8_t* bytes, size_t nbytes, const Bytes& other, Rand
   }
 }
 
-inline void damage_field(Parts* parts, Random* random) {
+// Any field of the fixed part but the checksums, and the first size of the shape.
+inline void damage_field(Bytes* frame, Random* random) {
   struct Field {
     size_t at, nbytes;
   };
-  constexpr Field kFields[] = {{tw::kAtProfile, 1},        {tw::kAtNdim, 1},           {tw::kAtFeatures, 1},
-                               {tw::kAtBits, 2},           {tw::kAtBlockWords, 4},     {tw::kAtData, 8},
-                               {tw::kAtHeader, 8},         {tw::kAtLayout, 1},         {tw::kAtLayout + 1, 1},
-                               {tw::kAtLayout + 2, 1},     {tw::kAtLayout + 3, 1},     {tw::kAtLayout + 4, 1},
-                               {tw::kAtBlockAlignment, 1}, {tw::kAtFrameAlignment, 1}, {tw::kAtPadding, 4},
-                               {tw::kAtBaseHash, 1},       {tw::kAtUncompressed, 8},   {tw::kAtShape, 8}};
-  constexpr uint64_t kValues[] = {0,
-                                  1,
-                                  2,
-                                  3,
-                                  31,
-                                  32,
-                                  256,
-                                  1 << 18,
-                                  uint64_t{1} << 32,
-                                  uint64_t{1} << 37,
-                                  uint64_t{1} << 53,
-                                  uint64_t{1} << 62,
-                                  uint64_t{1} << 63,
-                                  ~uint64_t{0}};
-  const Field field = kFields[random->below(sizeof kFields / sizeof kFields[0])];
-  uint8_t* const at = &parts->fixed[field.at];
+  constexpr Field kFields[] = {{0, 8},
+                               {tw::kAtVersion, 1},
+                               {tw::kAtProfile, 1},
+                               {tw::kAtOrder, 1},
+                               {tw::kAtNdim, 1},
+                               {tw::kAtFeatures, 4},
+                               {tw::kAtFeatures + 4, 4},  // the optional ones
+                               {tw::kAtHashAlgorithm, 1},
+                               {tw::kAtBlockAlignment, 1},
+                               {tw::kAtFrameAlignment, 1},
+                               {tw::kAtReserved1, 1},
+                               {tw::kAtLayout, 1},
+                               {tw::kAtLayout + 1, 1},
+                               {tw::kAtLayout + 2, 1},
+                               {tw::kAtLayout + 3, 1},
+                               {tw::kAtLayout + 4, 1},
+                               {tw::kAtReserved2, 1},
+                               {tw::kAtBits, 2},
+                               {tw::kAtDtype, 1},
+                               {tw::kAtDtype + 4, 8},
+                               {tw::kAtUncompressed, 8},
+                               {tw::kAtHeader, 8},
+                               {tw::kAtData, 8},
+                               {tw::kAtBlockWords, 4},
+                               {tw::kAtPadding, 4},
+                               {tw::kAtContentHash, 8},
+                               {tw::kAtBaseHash, 8},
+                               {tw::kAtShape, 8}};
+  constexpr uint64_t kValues[] = {
+      0,       1,          2,          3,          5,          8,          31,         32,         48,        65,
+      95,      ~0ull,      ~0ull - 31, 64,         80,         128,        256,        4096,       1 << 18,   1 << 21,
+      1 << 22, 1ull << 31, 1ull << 32, 1ull << 36, 1ull << 37, 1ull << 53, 1ull << 56, 1ull << 62, 1ull << 63};
+  const Field field = one_of(kFields, random);
+  uint8_t* const at = frame->data() + field.at;
   uint64_t value = 0;
   std::memcpy(&value, at, field.nbytes);
-  const uint64_t edge = kValues[random->below(sizeof kValues / sizeof kValues[0])];
-  value = random->one_in(3) ? edge : random->one_in(2) ? value + edge : value ^ uint64_t{1} << random->below(64);
+  const uint64_t edge = one_of(kValues, random);
+  value = random->one_in(3)   ? edge
+          : random->one_in(2) ? value + edge
+                              : value ^ uint64_t{1} << random->below(8 * field.nbytes);
   std::memcpy(at, &value, field.nbytes);
 }
 
-// Another dtype, profile, size of blocks or number of elements, with sizes and counts that agree.
+// Another layout of as much content; of as long words more often than not, since then all blocks keep their sizes.
+inline void change_layout(tw_frame* frame, Random* random) {
+  const unsigned old = frame->layout.word_nbytes, width = random->one_in(3) ? 1u << random->below(4) : old;
+  const auto exponent_bits = static_cast<uint8_t>(random->below(9));
+  const uint64_t bits = frame->shape[0] * frame->bits;
+  frame->layout = {static_cast<uint8_t>(width), exponent_bits,
+                   static_cast<uint8_t>(exponent_bits == 0 ? 0 : 8 * width - exponent_bits),
+                   static_cast<uint8_t>(exponent_bits == 0 ? 0 : 1 + random->below(3)),
+                   static_cast<uint8_t>(random->below(2))};
+  frame->bits = static_cast<uint32_t>(8 * width * (1 + random->below(2)));
+  frame->shape[0] = bits / frame->bits;
+}
+
+// Another alignment of blocks, a smaller one more often than not, since then all blocks begin where they did; or of the
+// frame.
+inline void change_alignment(Parts* parts, Random* random) {
+  uint8_t &block = parts->fixed[tw::kAtBlockAlignment], &frame = parts->fixed[tw::kAtFrameAlignment];
+  const unsigned old = block, least = tw::kLeastAlignment;
+  if (random->one_in(2)) {
+    const unsigned most = random->one_in(3) ? unsigned{tw::kMaxBlockAlignment} : old;
+    block = static_cast<uint8_t>(least + random->below(most + 1 - least));
+  }
+  frame = std::max(block, random->one_in(2) ? frame : static_cast<uint8_t>(least + random->below(10)));
+  for (uint32_t& place : parts->places) {
+    const uint64_t start = uint64_t{place & ~tw::kStoredBit} << old >> block;
+    place = static_cast<uint32_t>(start) | (place & tw::kStoredBit);
+  }
+  parts->data.resize(tw::ceil_to(parts->data.size(), parts->unit()));
+}
+
+// Another dtype, layout, profile, alignment, size of blocks or number of elements, with sizes and counts that agree.
 inline void reinterpret(Parts* parts, Random* random) {
-  const Type& type = kTypes[random->below(sizeof kTypes / sizeof kTypes[0])];
+  const Type& type = one_of(kTypes, random);
+  const tw::NamedDtype* const known = tw::find_dtype(type.name);
   Bytes& fixed = parts->fixed;
   tw_frame frame = {};
   frame.ndim = 1;
@@ -291,10 +189,10 @@ inline void reinterpret(Parts* parts, Random* random) {
   frame.bits = tw::load<uint16_t>(&fixed[tw::kAtBits]);
   std::memcpy(frame.dtype, &fixed[tw::kAtDtype], tw::kMaxDtypeName);
   std::memcpy(&frame.layout, &fixed[tw::kAtLayout], sizeof frame.layout);
-  switch (random->below(5)) {
+  switch (random->below(8)) {
     case 0:
       frame.bits = type.bits;
-      frame.layout = tw::numbers_of(tw::find_dtype(type.name)->layout);
+      frame.layout = tw::numbers_of(known == nullptr ? tw::kOpaque : known->layout);
       std::memset(frame.dtype, 0, sizeof frame.dtype);
       std::memcpy(frame.dtype, type.name, std::strlen(type.name));
       break;
@@ -308,8 +206,14 @@ inline void reinterpret(Parts* parts, Random* random) {
     case 3:
       frame.block_words = 256u << random->below(11);
       break;
-    default:
+    case 4:
       frame.shape[0] += random->below(600) - 300;
+      break;
+    case 5:
+      change_alignment(parts, random);
+      break;
+    default:
+      change_layout(&frame, random);
   }
   tw_error error;
   if (fixed.size() != tw::kAtShape + 8 || !tw::valid_block_words(frame.block_words)) return;
@@ -320,24 +224,62 @@ inline void reinterpret(Parts* parts, Random* random) {
   tw::store(&fixed[tw::kAtUncompressed], frame.uncompressed_nbytes);
   std::memcpy(&fixed[tw::kAtLayout], &frame.layout, sizeof frame.layout);
   tw::store(&fixed[tw::kAtShape], frame.shape[0]);
-  if (frame.num_blocks <= 64) parts->places.resize(frame.num_blocks, static_cast<uint32_t>(parts->data.size() / 32));
+  const bool has_index = fixed[tw::kAtFeatures] == 0 || !parts->data.empty();
+  const uint64_t num_blocks = has_index ? frame.num_blocks : 0;
+  if (num_blocks <= 64) parts->places.resize(num_blocks, static_cast<uint32_t>(parts->data.size() / parts->unit()));
 }
 
-// Another length for a block: units of 32 bytes come or go, in front of the descriptor or behind it.
+// Another length for a block: a unit comes or goes, in front of the descriptor or behind it.
 inline void stretch(Parts* parts, Random* random) {
   if (parts->places.empty()) return;
-  const size_t block = random->below(parts->places.size());
+  const size_t block = random->below(parts->places.size()), unit = parts->unit();
   const auto [start, stop] = parts->extent(block);
   const bool longer = start == stop || random->one_in(2);
-  const ptrdiff_t at = static_cast<ptrdiff_t>(random->one_in(2) ? start : stop - (longer || start == stop ? 0 : 32));
-  const auto place = parts->data.begin() + at;
+  const size_t at = random->one_in(2) ? start : stop - (longer ? 0 : unit);
+  const auto place = parts->data.begin() + static_cast<ptrdiff_t>(at);
   if (longer) {
-    parts->data.insert(place, 32, 0);
+    parts->data.insert(place, unit, 0);
   } else {
-    parts->data.erase(place, place + 32);
+    parts->data.erase(place, place + static_cast<ptrdiff_t>(unit));
   }
   for (size_t i = block + 1; i < parts->places.size(); ++i) parts->places[i] += longer ? 1 : uint32_t(-1);
-  tw::store(&parts->fixed[tw::kAtData], uint64_t{parts->data.size()});
+}
+
+// Another start for a block, or another word on whether it is stored.
+inline void displace(Parts* parts, Random* random) {
+  if (parts->places.empty()) return;
+  uint32_t* const place = &parts->places[random->below(parts->places.size())];
+  *place = random->one_in(2) ? *place ^ tw::kStoredBit : *place + static_cast<uint32_t>(random->below(5)) - 2;
+}
+
+// A record more, some records less, or others.
+inline void damage_extensions(Bytes* records, const Bytes& other, Random* random) {
+  constexpr uint32_t kTags[] = {0, 1, 1, 2, 3, 5, 77, 78, 0x80000005, 0xffffffff};
+  constexpr uint32_t kLengths[] = {1u << 16, 1u << 31, ~0u - 7, ~0u};
+  const size_t at = 8 * random->below(records->size() / 8 + 1);
+  switch (random->below(3)) {
+    case 0: {
+      const uint32_t tag = one_of(kTags, random), length = static_cast<uint32_t>(random->below(12));
+      Bytes record;
+      add_extension(&record, tag, length, random);
+      if (random->one_in(4)) tw::store(&record[4], one_of(kLengths, random));
+      records->insert(records->begin() + static_cast<ptrdiff_t>(at), record.begin(), record.end());
+      break;
+    }
+    case 1:
+      records->resize(at);
+      break;
+    default:
+      damage_bytes(records->data(), records->size(), other, random);
+  }
+}
+
+inline void damage_padding(Bytes* padding, const Bytes& other, Random* random) {
+  if (random->one_in(2)) {
+    padding->resize(random->below(3000));
+  } else {
+    damage_bytes(padding->data(), padding->size(), other, random);
+  }
 }
 
 // A case: up to four pieces of damage to a source; some borrow bytes of another one.
@@ -345,22 +287,31 @@ inline Source mutate(const std::vector<Source>& sources, size_t index, Random* r
   Source mutant = sources[index];
   Parts parts(mutant.frame);
   const Bytes& other = sources[random->below(sources.size())].frame;
+  uint64_t fields = 0;
   for (uint64_t times = 1 + random->below(4); times > 0; --times) {
-    switch (random->below(16)) {
+    switch (random->below(20)) {
       case 0:
-        damage_field(&parts, random);
-        break;
       case 1:
-        reinterpret(&parts, random);
+        ++fields;
         break;
       case 2:
-        if (!parts.places.empty()) parts.places[random->below(parts.places.size())] += random->below(5) - 2;
-        break;
       case 3:
-        stretch(&parts, random);
+        reinterpret(&parts, random);
         break;
       case 4:
+        displace(&parts, random);
+        break;
+      case 5:
+        stretch(&parts, random);
+        break;
+      case 6:
         damage_bytes(mutant.base.data(), mutant.base.size(), other, random);
+        break;
+      case 7:
+        damage_extensions(&parts.extensions, other, random);
+        break;
+      case 8:
+        damage_padding(&parts.padding, other, random);
         break;
       default:
         if (!parts.places.empty()) {
@@ -370,6 +321,9 @@ inline Source mutate(const std::vector<Source>& sources, size_t index, Random* r
     }
   }
   mutant.frame = parts.assemble();
+  // Last, so that nothing makes these agree with the rest again.
+  for (; fields > 0; --fields) damage_field(&mutant.frame, random);
+  repair(&mutant.frame);
   if (random->one_in(50)) mutant.frame.resize(random->below(mutant.frame.size()));
   return mutant;
 }

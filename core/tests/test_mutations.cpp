@@ -1,8 +1,12 @@
 // Mutated frames whose checksums are right: `test_mutations [COUNT [FIRST]]`, of 5,000 cases by default. Frames of all
-// dtypes and profiles, plain and relative, are damaged in header, index, blocks, descriptors and base. The decoder may
-// refuse the result, by a status of the format; or decode it, then in every way the same. Case i depends on i alone.
-// Prints how many were refused and a hash of all results, which must be the same on every target
-// (cmake/on_every_target.cmake). `make sanitize` runs a million of them under the sanitizers.
+// layouts and profiles, plain and relative, are damaged in header, index, extensions, blocks, descriptors, padding and
+// base, or read as if they had another layout. The decoder may refuse the result, by a status of the format; or decode
+// it, then in every way the same. Case i depends on i alone. Prints how many were refused and a hash of all results,
+// which must be the same on every target (cmake/on_every_target.cmake). `make sanitize` runs a million of them under
+// the sanitizers.
+//
+// `test_mutations COUNT FIRST write` writes the cases instead, for another decoder (tests/mutants.py): the sizes of
+// frame and base, 8 bytes each, then these two.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -99,6 +103,23 @@ Result run(const Source& mutant, Random* random) {
   return result;
 }
 
+// As much of a base as the frame claims; none if no caller would have so much.
+Bytes whole_base(const Source& mutant) {
+  tw_frame frame;
+  const bool decodes = tw_decode_header(mutant.frame.data(), mutant.frame.size(), &frame, nullptr) == TW_OK;
+  if (!decodes || frame.features == 0 || frame.uncompressed_nbytes > tests::kMaxContent) return {};
+  return tests::repeated(mutant.base, frame.uncompressed_nbytes);
+}
+
+void write(const Source& mutant) {
+  const Bytes base = whole_base(mutant);
+  const uint64_t sizes[] = {mutant.frame.size(), base.size()};
+  CHECK(std::fwrite(sizes, sizeof sizes, 1, stdout) == 1);
+  for (const Bytes* bytes : {&mutant.frame, &base}) {
+    CHECK(bytes->empty() || std::fwrite(bytes->data(), bytes->size(), 1, stdout) == 1);
+  }
+}
+
 uint64_t number(const char* text) { return std::strtoull(text, nullptr, 10); }
 
 }  // namespace
@@ -106,21 +127,28 @@ uint64_t number(const char* text) { return std::strtoull(text, nullptr, 10); }
 int main(int argc, char** argv) {
   if (!tests::forced_target_runs()) return tests::kSkipped;
   const uint64_t count = argc > 1 ? number(argv[1]) : 5000, first = argc > 2 ? number(argv[2]) : 0;
+  const bool writes = argc > 3;
   const std::vector<Source> sources = tests::make_sources();
   const std::string kinds = tests::kinds_of(sources);
   CHECK(kinds == "kinds 0 1 2 255 3 4 5 6 7.1 7.2 7.3 7.4");  // all that there are
+  for (const Source& source : sources) CHECK(tests::Parts(source.frame).assemble() == source.frame);
   std::map<int, uint64_t> by_status;
   uint64_t digest = 0;
   for (uint64_t i = first; i < first + count; ++i) {
     if (i % 100000 == 0 && i != first) std::fprintf(stderr, "%llu mutations\n", static_cast<unsigned long long>(i));
     Random random(i);
     const Source mutant = tests::mutate(sources, i % sources.size(), &random);
+    if (writes) {
+      write(mutant);
+      continue;
+    }
     const Result result = run(mutant, &random);
     ++by_status[result.status];
     const uint64_t content = tw::hash128(result.content.data(), result.content.size()).low;
     const uint64_t all[] = {digest, static_cast<uint64_t>(result.status), result.block, content};
     digest = tw::hash128(reinterpret_cast<const uint8_t*>(all), sizeof all).low;
   }
+  if (writes) return 0;
   std::printf("%llu mutations of %zu frames (%s): %llu decoded", static_cast<unsigned long long>(count), sources.size(),
               kinds.c_str(), static_cast<unsigned long long>(by_status[TW_OK]));
   const char* const names[] = {"", "corrupt", "truncated", "of another version", "beyond a limit"};

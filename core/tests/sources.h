@@ -1,0 +1,231 @@
+// Frames of every layout, profile and kind, with and without a base, alignments, padding and extensions.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frame/layout.h"
+#include "include/tensorwire.h"
+#include "tests/check.h"
+#include "tests/layouts.h"
+
+namespace tests {
+
+using Bytes = std::vector<uint8_t>;
+
+constexpr uint64_t kMaxContent = 1u << 20;
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    state_ += 0x9E3779B97F4A7C15;
+    uint64_t z = state_;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+  }
+  uint64_t below(uint64_t limit) { return next() % limit; }
+  bool one_in(uint64_t n) { return next() % n == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+// A frame, and what a decoder takes for its base: as many bytes as the frame says, these again and again.
+struct Source {
+  Bytes frame, base;
+};
+
+inline Bytes repeated(const Bytes& pattern, uint64_t nbytes) {
+  Bytes bytes(nbytes);
+  for (uint64_t i = 0; i < nbytes && !pattern.empty(); ++i) bytes[i] = pattern[i % pattern.size()];
+  return bytes;
+}
+
+// What words look like: bits of an exponent, and of what stands below it; with another layout than the name's, if it
+// has a word_nbytes.
+struct Type {
+  const char* name;
+  uint32_t bits;
+  unsigned nbytes, exponent_bits, rest_bits;
+  tw_layout layout = {};
+};
+constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F32", 32, 4, 8, 23},
+                           {"F8_E4M3", 8, 1, 4, 3}, {"F8_E5M2", 8, 1, 5, 2}, {"F64", 64, 8, 11, 52},
+                           {"I8", 8, 1, 4, 3},      {"U8", 8, 1, 4, 4},      {"I64", 64, 8, 0, 63},
+                           {"U16", 16, 2, 0, 16},   {"F4", 4, 1, 4, 4},      {"F8_E8M0", 8, 1, 8, 0},
+                           {"C64", 64, 4, 8, 23},   {"QI4", 4, 1, 0, 8}};
+
+enum Content { kWeights, kZeros, kNarrow, kModal, kConstant, kNoise, kNumContents };
+enum Change { kNoBase, kFewSteps, kManySteps, kOneBlock, kNothing, kNumChanges };
+
+// Three blocks, the last one shorter. Profile compact has larger ones, or kind entropy would not pay.
+constexpr uint32_t block_words_of(uint32_t profile) { return profile == TW_COMPACT ? 1536 : 512; }
+constexpr size_t num_words_of(uint32_t profile) { return 2 * block_words_of(profile) + 76; }
+
+// Exponents fall off by half from a mode, signs and mantissas are noise.
+inline uint64_t word(const Type& type, Content content, Random* random) {
+  const uint64_t noise = random->next();
+  const uint64_t top = (uint64_t{1} << type.exponent_bits) * 3 / 4;
+  const uint64_t depth = static_cast<uint64_t>(__builtin_ctzll(random->next() | uint64_t{1} << 40));
+  uint64_t exponent = depth < top ? top - depth : 0;
+  uint64_t mantissa = noise & ((uint64_t{1} << type.rest_bits) - 1);
+  switch (content) {
+    case kZeros:
+      if (!random->one_in(3)) exponent = mantissa = 0;
+      break;
+    case kNarrow:
+      mantissa &= ~((uint64_t{1} << type.rest_bits * 2 / 3) - 1);
+      break;
+    case kModal:
+      if (!random->one_in(40)) exponent = top;
+      break;
+    case kConstant:
+      return 0x3f813f813f813f81;
+    case kNoise:
+      return noise;
+    default:
+      break;
+  }
+  return noise >> 63 << (8 * type.nbytes - 1) | exponent << type.rest_bits | mantissa;
+}
+
+inline Bytes make_content(const Type& type, uint32_t profile, Content content, Random* random) {
+  Bytes bytes(num_words_of(profile) * type.nbytes);
+  for (size_t i = 0; i < num_words_of(profile); ++i) {
+    const uint64_t value = word(type, content, random);
+    std::memcpy(&bytes[i * type.nbytes], &value, type.nbytes);
+  }
+  return bytes;
+}
+
+// Small steps of some words.
+inline Bytes make_base(const Type& type, uint32_t profile, const Bytes& content, Change change, Random* random) {
+  Bytes base = content;
+  const size_t end = change == kNothing ? 0 : change == kOneBlock ? block_words_of(profile) : num_words_of(profile);
+  for (size_t i = 0; i < end; ++i) {
+    if (change != kManySteps && !random->one_in(30)) continue;
+    uint64_t value = 0;
+    std::memcpy(&value, &base[i * type.nbytes], type.nbytes);
+    value += random->below(change == kManySteps ? 40 : 5) - 2;
+    std::memcpy(&base[i * type.nbytes], &value, type.nbytes);
+  }
+  return base;
+}
+
+inline void add_extension(Bytes* records, uint32_t tag, uint32_t length, Random* random) {
+  const uint32_t head[2] = {tag, length};
+  const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(head);
+  records->insert(records->end(), bytes, bytes + sizeof head);
+  for (uint32_t i = 0; i < length; ++i) records->push_back(static_cast<uint8_t>(random->next()));
+  records->resize(tw::ceil_to(records->size(), 8));
+}
+
+inline Source make_source(const Type& type, uint32_t profile, Content content, Change change, tw_form form = {},
+                          const Bytes& extensions = {}) {
+  Random random(1000 * profile + 100 * content + change);
+  const Bytes bytes = make_content(type, profile, content, &random);
+  Source source = {{}, make_base(type, profile, bytes, change, &random)};
+  const uint8_t* const base = change == kNoBase ? nullptr : source.base.data();
+  uint8_t leaf[16], hash[16];
+  tw_hash_leaves(source.base.data(), source.base.size(), leaf, 1);
+  tw_hash_root(source.base.size(), leaf, hash);
+  const uint64_t numel = 8 * bytes.size() / type.bits;
+  form.layout = type.layout;
+  form.block_words = block_words_of(profile);
+  form.extensions_nbytes = extensions.size();
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, &form, base == nullptr ? nullptr : hash,
+                      &error) == TW_OK);
+  Bytes index(8 * frame.num_blocks), blocks(tw_data_bound(&frame, bytes.size()));
+  tw_leaves leaves = {leaf, {}};
+  uint64_t written = 0;
+  CHECK(tw_encode_blocks(&frame, 0, bytes.data(), bytes.size(), base, 0, blocks.data(), blocks.size(), &written,
+                         index.data(), &leaves, nullptr, 1, &error) == TW_OK);
+  source.frame.resize(frame.header_nbytes);
+  CHECK(tw_encode_header(&frame, written, index.data(), leaf, extensions.data(), source.frame.data(), &error) == TW_OK);
+  source.frame.resize(frame.header_nbytes);
+  source.frame.insert(source.frame.end(), blocks.begin(), blocks.begin() + static_cast<ptrdiff_t>(written));
+  source.frame.resize(frame.frame_nbytes);
+  return source;
+}
+
+// Every layout there is, as a dtype that the format's table does not have; of one word an element, or of two.
+inline std::vector<Type> odd_types() {
+  std::vector<Type> types;
+  for (const tw::Dtype& layout : all_layouts()) {
+    const unsigned bits = 8u * layout.word_nbytes;
+    const unsigned below = layout.exponent_bits == 0 ? bits - 1 : layout.exponent_shift();
+    const uint32_t words = layout.exponent_bits % 2 == 0 ? 2 : 1;
+    types.push_back({"ODD_1", bits * words, layout.word_nbytes, layout.exponent_bits, below, tw::numbers_of(layout)});
+  }
+  return types;
+}
+
+// Alignments, padding, extensions, content and base by chance.
+inline Source make_odd_source(const Type& type, uint32_t profile, uint64_t seed) {
+  Random random(seed);
+  tw_form form = {};
+  form.block_alignment = static_cast<uint32_t>(random.one_in(2) ? 5 : random.one_in(2) ? 7 : 12);
+  form.frame_alignment = static_cast<uint32_t>(form.block_alignment + (random.one_in(2) ? random.below(3) : 0));
+  form.padding_nbytes = static_cast<uint32_t>(random.one_in(2) ? random.below(5000) : 0);
+  constexpr uint32_t kEncoder = 1, kReserved = 3, kUnknown = 77, kPrivate = 0x80000005;
+  Bytes extensions;
+  if (random.one_in(3)) add_extension(&extensions, kEncoder, 4, &random);
+  for (const uint32_t tag : {kReserved, kUnknown, kPrivate}) {
+    if (random.one_in(4)) add_extension(&extensions, tag, static_cast<uint32_t>(random.below(40)), &random);
+  }
+  const auto content = static_cast<Content>(random.below(kNumContents));
+  const bool plain = profile == TW_RESIDENT || random.one_in(2);
+  const auto change = plain ? kNoBase : static_cast<Change>(kFewSteps + random.below(kNumChanges - kFewSteps));
+  return make_source(type, profile, content, change, form, extensions);
+}
+
+inline std::vector<Source> make_sources() {
+  std::vector<Source> sources;
+  for (const Type& type : kTypes) {
+    for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
+      for (int content = 0; content < kNumContents; ++content) {
+        sources.push_back(make_source(type, profile, static_cast<Content>(content), kNoBase));
+      }
+      for (int change = kFewSteps; change < kNumChanges && profile != TW_RESIDENT; ++change) {
+        sources.push_back(make_source(type, profile, kWeights, static_cast<Change>(change)));
+      }
+    }
+  }
+  for (const Type& type : odd_types()) {
+    for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
+      sources.push_back(make_odd_source(type, profile, sources.size()));
+    }
+  }
+  return sources;
+}
+
+// The kinds of all blocks, by number; extended ones as 7.1 and so on.
+inline std::string kinds_of(const std::vector<Source>& sources) {
+  std::set<std::string> kinds;
+  for (const Source& source : sources) {
+    tw_frame frame;
+    tw_error error;
+    CHECK(tw_decode_header(source.frame.data(), source.frame.size(), &frame, &error) == TW_OK);
+    std::vector<tw_block_info> infos(frame.num_blocks);
+    CHECK(tw_block_infos(&frame, source.frame.data(), source.frame.data() + frame.header_nbytes, 0, frame.data_nbytes,
+                         0, infos.size(), infos.data(), &error) == TW_OK);
+    for (const tw_block_info& info : infos) {
+      const std::string kind = std::to_string(info.kind);
+      kinds.insert(info.extended == 0 ? kind : kind + "." + std::to_string(info.extended));
+    }
+  }
+  std::string list = "kinds";
+  for (const std::string& kind : kinds) list += " " + kind;
+  return list;
+}
+
+}  // namespace tests
