@@ -1,6 +1,7 @@
-// Decode arbitrary bytes as one block, where no checksum stands in the way. Four bytes choose dtype, profile (and that
-// the frame is relative) and the number of words, two more how many bytes of the input are the base, again and again.
-// What is left is the block, of whole units of 32 bytes; its end, which has the descriptor, is that of the input.
+// Decode arbitrary bytes as one block, where no checksum stands in the way. Six bytes come first: the layout
+// (layout.h), its highest bit for ordered; the form: profile, stored, alignment, and in the highest bit that the frame
+// is relative; two for the number of words; two for how many bytes of the input are the base, again and again. What is
+// left is the block, of whole units of the alignment; its end, which has the descriptor, is that of the input.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -8,12 +9,10 @@
 #include "check.h"
 #include "frame/decode_block.h"
 #include "frame/layout.h"
-#include "transforms/planes.h"
+#include "layout.h"
 
 namespace {
 
-constexpr const char* kDtypes[] = {"BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64",
-                                   "I8",   "U8",  "I64", "I32",     "U16",     "BOOL"};
 constexpr size_t kHead = 6;
 constexpr size_t kMaxWords = 1u << 15;
 
@@ -27,26 +26,31 @@ void check_fault(const tw::Fault& fault) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   if (size < kHead) return 0;
   tw_frame frame = {};
-  std::strcpy(frame.dtype, kDtypes[input[0] % (sizeof kDtypes / sizeof kDtypes[0])]);
-  frame.profile = input[1] % 4;
+  frame.layout = layout_of(input[0], input[0] >= 128);
+  frame.profile = input[1] & 3;
+  frame.block_alignment = tw::kLeastAlignment + (input[1] >> 3 & 7);
   frame.features = input[1] >= 128 && frame.profile != TW_RESIDENT ? TW_BASE_RELATIVE : 0;
   const size_t n = 1 + tw::load<uint16_t>(input + 2) % kMaxWords;
   const size_t pattern = tw::load<uint16_t>(input + 4) % (size - kHead + 1);
-  const size_t width = tw::layout_of(frame).word_nbytes;
-  const size_t length = (size - kHead - pattern) / tw::kBlockAlign * tw::kBlockAlign;
-  if (length == 0 && frame.features == 0) return 0;  // the index allows that in relative frames alone
+  const size_t width = frame.layout.word_nbytes, unit = tw::block_align(frame);
+  const size_t length = (size - kHead - pattern) / unit * unit;
 
-  std::vector<uint8_t> base(n * width), block(length + tw::kSlack);
+  std::vector<uint8_t> base(n * width), bytes(length + tw::kSlack);
   for (size_t i = 0; i < base.size() && pattern != 0; ++i) base[i] = input[kHead + i % pattern];
-  if (length != 0) std::memcpy(block.data(), input + size - length, length);
+  if (length != 0) std::memcpy(bytes.data(), input + size - length, length);
   const std::vector<uint8_t> original = base;
-  const tw::BlockSpec spec = tw::spec_of(frame, frame.features != 0 ? base.data() : nullptr);
+  const bool relative = frame.features != 0;
+  const tw::BlockSpec spec = tw::spec_of(frame, relative ? base.data() : nullptr);
+  const tw::BlockBytes block = {bytes.data(), length, n, (input[1] & 4) != 0};
+  // The index allows no others.
+  if (length == 0 ? block.stored || !relative : tw::check_length(spec, block) != nullptr) return 0;
   static const auto scratch = std::make_unique<tw::DecodeScratch>();
 
   std::vector<uint8_t> words(n * width), again(n * width);
-  const tw::Fault fault = tw::decode_block(spec, block.data(), length, n, {words.data(), false, nullptr, 0}, &*scratch);
+  tw::LeafHasher hasher;
+  const tw::Fault fault = tw::decode_block(spec, block, {words.data(), false, {}, &hasher}, &*scratch);
   tw::BlockFacts facts;
-  const tw::Fault of_facts = tw::inspect_block(tw::spec_of(frame, nullptr), block.data(), length, n, &facts, &*scratch);
+  const tw::Fault of_facts = tw::inspect_block(tw::spec_of(frame, nullptr), block, &facts, &*scratch);
   if (of_facts) {
     check_fault(of_facts);
     CHECK(fault);
@@ -57,13 +61,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   }
   // The same once more, around the caches where memory allows, and in the place of the base. Bytes behind a block that
   // are not its own change nothing.
-  std::memset(block.data() + length, 0xa5, tw::kSlack);
+  std::memset(bytes.data() + length, 0xa5, tw::kSlack);
   const bool aligned = reinterpret_cast<uintptr_t>(again.data()) % 64 == 0;
-  CHECK(
-      !tw::decode_block(spec, block.data(), length, n, {again.data(), aligned, words.data(), words.size()}, &*scratch));
+  const tw::Fetch next = {words.data(), words.size()};
+  CHECK(!tw::decode_block(spec, block, {again.data(), aligned, next, &hasher}, &*scratch));
   CHECK(again == words && base == original);
-  if (frame.features != 0) {
-    CHECK(!tw::decode_block(spec, block.data(), length, n, {base.data(), false, nullptr, 0}, &*scratch));
+  if (relative) {
+    CHECK(!tw::decode_block(spec, block, {base.data(), false, {}, &hasher}, &*scratch));
     CHECK(base == words);
   }
   return 0;

@@ -1,10 +1,11 @@
-// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile (and how the
-// base is made, if there is one), block size and how often the rest is repeated (so that a short input makes a tensor
-// of several blocks that are worth coding).
+// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype or layout (layout.h),
+// profile with the alignment of blocks (and how the base is made, if there is one), block size and how often the rest
+// is repeated (so that a short input makes a tensor of several blocks that are worth coding).
 #include <cstdint>
 #include <vector>
 
 #include "check.h"
+#include "layout.h"
 
 namespace {
 
@@ -40,10 +41,16 @@ std::vector<uint8_t> base_of(std::vector<uint8_t> content, const uint8_t* input,
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   if (size < 4) return 0;
-  const Choice choice = kChoices[input[0] % (sizeof kChoices / sizeof kChoices[0])];
+  tw_form form = {};
+  Choice choice = kChoices[input[0] % (sizeof kChoices / sizeof kChoices[0])];
+  if (input[0] >= 128) {
+    form.layout = layout_of(input[0], input[3] % 2 != 0);
+    choice = {"ODD_1", 8u * form.layout.word_nbytes};
+  }
   const uint32_t profile = input[1] % 4;
   const bool relative = input[1] >= 128 && profile != TW_RESIDENT;
-  const uint32_t block_words = input[2] * 256u;  // 0 is the library's choice
+  form.block_alignment = 5 + (input[1] >> 2 & 7);
+  form.block_words = input[2] * 256u;  // 0 is the library's choice
   const size_t repeats = 1 + input[3];
   std::vector<uint8_t> content;
   for (size_t i = 0; i < repeats && content.size() + (size - 4) <= kMaxContent; ++i) {
@@ -61,15 +68,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
 
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, choice.dtype, choice.bits, &numel, 1, profile, block_words,
+  CHECK(tw_frame_init(&frame, choice.dtype, choice.bits, &numel, 1, profile, &form,
                       relative ? base_hash.data() : nullptr, &error) == TW_OK);
   std::vector<uint8_t> bytes(tw_frame_bound(&frame));
-  if (block_words == 0) tw_frame_fit(&frame, content.data(), base);
+  if (form.block_words == 0) tw_frame_fit(&frame, content.data(), base);
   CHECK(tw_frame_bound(&frame) == bytes.size());
   std::vector<uint8_t> index(8 * frame.num_blocks);
-  std::vector<uint8_t> blocks(tw_data_bound(content.size()));
+  std::vector<uint8_t> blocks(tw_data_bound(&frame, content.size()));
   tw_frame in_chunks = frame;
-  CHECK(tw_compress(&frame, content.data(), content.size(), base, bytes.data(), bytes.size(), 2, &error) == TW_OK);
+  CHECK(tw_compress(&frame, content.data(), content.size(), base, bytes.data(), bytes.size(), 2, 0, &error) == TW_OK);
   CHECK(content == original);
   CHECK(frame.header_nbytes <= in_chunks.header_nbytes && frame.frame_nbytes <= bytes.size());
   const uint64_t header_nbytes = frame.header_nbytes;
@@ -83,7 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(written == frame.data_nbytes);
   CHECK(same(blocks.data(), bytes.data() + header_nbytes, written));
   std::vector<uint8_t> header(in_chunks.header_nbytes);
-  CHECK(tw_encode_header(&in_chunks, written, index.data(), leaves.data(), header.data(), &error) == TW_OK);
+  CHECK(tw_encode_header(&in_chunks, written, index.data(), leaves.data(), nullptr, header.data(), &error) == TW_OK);
   CHECK(in_chunks.header_nbytes == header_nbytes);
   CHECK(same(header.data(), bytes.data(), header_nbytes));
 

@@ -10,18 +10,18 @@ import hashlib
 import struct
 from pathlib import Path
 
-from reference.tensorwire_reference import decode
+from reference.tensorwire_reference import Layout, decode
+from reference.tensorwire_reference.header import PROFILES, Header
+from reference.tensorwire_reference.index import parse_header
+from reference.tensorwire_reference.layouts import SPLITS
 from tests.support import golden
-from tests.support.frame_surgery import Surgery
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_NBYTES = 640
 # As in round_trip.cpp.
 DTYPES = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64", "I64", "I32", "U16", "BOOL", "F4", "C128")
-PROFILES = ("enec", "fast", "compact", "resident")
 REPAIR, BASE = 1, 2  # as in decode.cpp
-# As in block.cpp.
-BLOCK_DTYPES = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64", "I8", "U8", "I64", "I32", "U16", "BOOL")
+RELATIVE, ORDERED, GIVEN_LAYOUT = 128, 128, 128  # as in block.cpp and round_trip.cpp
 MAX_BLOCK_WORDS = 1 << 15
 
 
@@ -37,22 +37,39 @@ def prefixed(base: bytes | None) -> bytes:
     return struct.pack("<H", len(base)) + base
 
 
+def layout_bits(layout: Layout) -> int:
+    """As layout.h reads them."""
+    exponent = max(layout.exponent_bits, 1) - 1
+    return layout.word_nbytes.bit_length() - 1 | exponent << 2 | SPLITS.index(layout.split) << 5
+
+
+def alignment(header: Header) -> int:
+    return header.block_alignment.bit_length() - 6
+
+
 def add_blocks(frame: bytes, base: bytes | None) -> None:
-    surgery = Surgery(frame)
-    dtype = frame[16:32].rstrip(b"\0").decode()
-    if dtype not in BLOCK_DTYPES or surgery.num_blocks > 3 or surgery.get("data_nbytes") == 0:
+    header, index = parse_header(frame)
+    layout = header.layout
+    form = PROFILES.index(header.profile) | alignment(header) << 3 | (0 if base is None else RELATIVE)
+    for block, entry in enumerate(index[:3]):
+        words = header.words_of(block)
+        n = words.stop - words.start
+        if n <= MAX_BLOCK_WORDS and entry.end - entry.start <= MAX_NBYTES:
+            of_base = base and base[words.start * layout.word_nbytes : words.stop * layout.word_nbytes]
+            head = bytes([layout_bits(layout) | ORDERED * layout.ordered, form | 4 * entry.stored])
+            coded = frame[header.header_nbytes + entry.start : header.header_nbytes + entry.end]
+            add("block", head + struct.pack("<H", n - 1) + prefixed(of_base) + coded)
+
+
+def add_content(frame: bytes, base: bytes | None) -> None:
+    decoded = decode(frame, base)
+    header = decoded.header
+    if len(decoded.data) > MAX_NBYTES:
         return
-    relative = 128 if surgery.get("required_features") else 0
-    block_words, word_nbytes = surgery.get("block_words"), surgery.get("bits") // 8
-    num_words = surgery.get("uncompressed_nbytes") // word_nbytes
-    for block in range(surgery.num_blocks):
-        start, stop = surgery.block_span(block)
-        first = block * block_words
-        n = min(block_words, num_words - first)
-        if 1 <= n <= MAX_BLOCK_WORDS and stop - start <= MAX_NBYTES:
-            words = prefixed(base and base[first * word_nbytes : (first + n) * word_nbytes])
-            head = bytes([BLOCK_DTYPES.index(dtype), relative + surgery.get("profile")])
-            add("block", head + struct.pack("<H", n - 1) + words + frame[start:stop])
+    given = GIVEN_LAYOUT | layout_bits(header.layout)
+    dtype = DTYPES.index(header.dtype) if header.dtype in DTYPES else given
+    form = PROFILES.index(header.profile) | alignment(header) << 2 | (0 if base is None else RELATIVE)
+    add("round_trip", bytes([dtype, form, header.block_words // 256 % 256, 0]) + decoded.data)
 
 
 def main() -> None:
@@ -65,12 +82,7 @@ def main() -> None:
     for entry in valid:
         frame, base = golden.frame_of(entry), golden.base_of(entry)
         add_blocks(frame, base)
-        decoded = decode(frame, base)
-        if decoded.dtype in DTYPES and len(decoded.data) <= MAX_NBYTES:
-            dtype, profile = DTYPES.index(decoded.dtype), PROFILES.index(decoded.profile)
-            relative = 0 if base is None else 128
-            head = bytes([dtype, relative + profile, decoded.block_words // 256 % 256, 0])
-            add("round_trip", head + decoded.data)
+        add_content(frame, base)
 
 
 if __name__ == "__main__":
