@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..errors import UnsupportedTensorError
 from . import core
+from .buffers import Pin, view_of_memory
 from .dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtype_bits, numpy_name, torch_name
 
 TYPE_CHECKING = False
@@ -59,7 +60,7 @@ class TensorView(NamedTuple):
             room, address = self.owner.nbytes, self.owner.__array_interface__["data"][0]
         else:
             return
-        with core.Pin(self.data) as pin:
+        with Pin(self.data) as pin:
             if pin.address != address or nbytes > room:
                 raise BufferError(
                     "the memory of the array was freed, moved or cut while it was read; "
@@ -225,6 +226,18 @@ def _numpy_dtype(dtype: str) -> Any:
         ) from None
 
 
+def torch_dtype(dtype: str, bits: int) -> Any:
+    """torch's dtype of which each element is one of `bits` bits of a frame.
+
+    Raises:
+        UnsupportedTensorError: the frame's label contradicts itself, or torch has no such elements.
+    """
+    check_label(dtype, bits)
+    if bits % 8:
+        raise UnsupportedTensorError(f"torch has no dtype for {dtype}, of {bits} bits an element", advice=_AS_BYTES)
+    return _torch_dtype(dtype)
+
+
 def _torch_dtype(dtype: str) -> Any:
     import torch
 
@@ -304,7 +317,7 @@ class _Source:
                 f"expected a tensor with memory of its own, got {type(tensor).__name__}",
                 advice="convert it to a plain tensor first",
             )
-        self.data = core.view_of_memory(address, nbytes, writable=True)
+        self.data = view_of_memory(address, nbytes, writable=True)
         self.owner = tensor
 
     def _from_buffer(self, buffer: Any, copy: bool) -> None:
@@ -322,8 +335,8 @@ class _Source:
         if not view.c_contiguous:
             _refuse_copy(copy)
             view = memoryview(view.tobytes())
-        with core.Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
-            self.data = core.view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
+        with Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
+            self.data = view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
         self.owner = view
 
 

@@ -10,14 +10,13 @@ import ctypes
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 from .._ground.library import find_library
 from ..errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+from .buffers import Pin, pin_if_given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from typing import Any
 
     from typing_extensions import Buffer
@@ -124,77 +123,6 @@ class Leaves(ctypes.Structure):
     def __init__(self, nbytes: int) -> None:
         self.hashes = ctypes.create_string_buffer(16 * -(-nbytes // LEAF_NBYTES))
         super().__init__(_hashes=ctypes.addressof(self.hashes))
-
-
-class _PyBuffer(ctypes.Structure):
-    """Py_buffer, the same in every CPython that we support."""
-
-    _fields_ = [
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.c_void_p),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    ]
-
-
-# Indexing, unlike attribute access, gives function objects of our own: prototypes on shared ones would be seen by all.
-_get_buffer = ctypes.pythonapi["PyObject_GetBuffer"]
-_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
-_release_buffer = ctypes.pythonapi["PyBuffer_Release"]
-_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
-_release_buffer.restype = None
-_view_of_memory = ctypes.pythonapi["PyMemoryView_FromMemory"]
-_view_of_memory.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
-_view_of_memory.restype = ctypes.py_object
-
-_PYBUF_SIMPLE = 0
-_PYBUF_WRITABLE = 1
-_PYBUF_READ = 0x100
-_PYBUF_WRITE = 0x200
-
-
-class Pin:
-    """The address and size of a C-contiguous buffer, which stays in place for the length of a ``with`` block.
-
-    Entering raises TypeError without the buffer protocol, BufferError if the buffer is not contiguous, or read-only and
-    `writable` is asked for.
-    """
-
-    __slots__ = ("_buffer", "_flags", "_view", "address", "nbytes")
-
-    def __init__(self, buffer: Buffer, *, writable: bool = False) -> None:
-        self._buffer = buffer
-        self._flags = _PYBUF_WRITABLE if writable else _PYBUF_SIMPLE
-
-    def __enter__(self) -> Pin:
-        self._view = _PyBuffer()
-        _get_buffer(self._buffer, ctypes.byref(self._view), self._flags)
-        self.address: int = self._view.buf or 0
-        self.nbytes: int = self._view.len
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _release_buffer(ctypes.byref(self._view))
-
-
-# The base of a plain frame: to pin anything takes longer than to decode a small frame.
-_NO_BASE = nullcontext(Pin(b""))
-_NO_BASE.enter_result.address = _NO_BASE.enter_result.nbytes = 0
-
-
-def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:
-    """A view of memory that somebody else must keep alive."""
-    if nbytes == 0:
-        return memoryview(bytearray() if writable else b"")
-    view: memoryview = _view_of_memory(address, nbytes, _PYBUF_WRITE if writable else _PYBUF_READ)
-    return view
 
 
 _library = ctypes.CDLL(str(find_library("_tensorwire.so")))
@@ -321,7 +249,7 @@ def frame_fit(frame: Frame, content: Buffer, base: Buffer | None = None) -> None
     """Fit the size of the blocks to the content, of which `content` has the first SAMPLE_NBYTES or all; `base` has the
     same bytes of the base."""
     needed = min(SAMPLE_NBYTES, frame.uncompressed_nbytes)
-    with Pin(content) as source, _pin_base(base) as origin:
+    with Pin(content) as source, pin_if_given(base) as origin:
         if source.nbytes < needed or (base is not None and origin.nbytes < needed):
             raise ValueError(f"expected the first {needed} bytes of the content and of a base")
         _frame_fit(frame, source.address, origin.address)
@@ -338,12 +266,8 @@ def data_bound(frame: Frame, nbytes: int) -> int:
 
 
 def _check_apart(source: Pin, target: Pin, name: str) -> None:
-    if target.address < source.address + source.nbytes and source.address < target.address + target.nbytes:
+    if target.overlaps(source):
         raise ValueError(f"the output overlaps {name}: put it into other memory")
-
-
-def _pin_base(base: Buffer | None) -> AbstractContextManager[Pin]:
-    return _NO_BASE if base is None else Pin(base)
 
 
 def _check_base(base: Buffer | None, origin: Pin, nbytes: int) -> None:
@@ -356,7 +280,7 @@ def compress(
 ) -> None:
     """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`. With `known_base` it has
     the base's hash."""
-    with Pin(src) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
+    with Pin(src) as source, pin_if_given(base) as origin, Pin(dst, writable=True) as target:
         _check_apart(source, target, "the array")
         _check_apart(origin, target, "the base")
         _check_base(base, origin, source.nbytes)
@@ -382,7 +306,7 @@ def encode_blocks(
     written = _u64()
     with (
         Pin(src) as source,
-        _pin_base(base) as origin,
+        pin_if_given(base) as origin,
         Pin(dst, writable=True) as target,
         Pin(index, writable=True) as entries,
     ):
@@ -444,7 +368,7 @@ def decode(
     `base` has the content of the base from `base_offset` on. `dst` may be its memory for [start, stop) if those are
     whole blocks. `parallel` is the address of a tw_parallel.
     """
-    with Pin(data) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
+    with Pin(data) as source, pin_if_given(base) as origin, Pin(dst, writable=True) as target:
         if target.nbytes != stop - start:
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
         _check_apart(source, target, "the compressed data")

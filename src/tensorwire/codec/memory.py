@@ -7,7 +7,7 @@ import mmap
 import sys
 from contextlib import suppress
 
-from .core import view_of_memory
+from .buffers import view_of_memory
 
 PAGE_NBYTES = mmap.PAGESIZE
 _HUGE_PAGE_NBYTES = 2 << 20

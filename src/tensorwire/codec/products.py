@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import ctypes
 
-from .core import Error, Frame, Pin, decode_at, function
+from .buffers import Pin
+from .core import Error, Frame, decode_at, function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

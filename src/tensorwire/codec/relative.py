@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BaseMismatchError, CorruptDataError, FormatError
 from . import core
 from .arrays import byte_view, tensor_view
+from .buffers import Pin
 from .dtypes import as_layout
 from .form import new_form, new_frame
 from .threads import num_threads
@@ -171,10 +172,10 @@ def _chain_advice(infos: Sequence[FrameInfo], index: int, base_hash: str) -> str
 
 def is_same_memory(base: memoryview, out: memoryview) -> bool:
     """Whether `out` is the base, so that it is changed in place; ValueError if it is a part of it."""
-    with core.Pin(base) as a, core.Pin(out) as b:
+    with Pin(base) as a, Pin(out) as b:
         if (a.address, a.nbytes) == (b.address, b.nbytes):
             return True
-        if a.address < b.address + b.nbytes and b.address < a.address + a.nbytes:
+        if a.overlaps(b):
             raise ValueError("the output overlaps the base: give all of it to change it in place, or other memory")
         return False
 
