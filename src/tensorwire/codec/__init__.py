@@ -19,10 +19,11 @@ from .arrays import (
     check_framework_name,
     check_label,
     tensor_view,
+    torch_dtype,
 )
 from .core import cpu_target
 from .dtypes import FloatFields, Layout, dtype_bits, float_fields, torch_name
-from .facts import BlockInfo, FrameInfo, Profile
+from .facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
 from .frames import FrameEncoder, FrameReader
 from .hasher import ContentHasher
 from .memory import new_buffer
@@ -55,9 +56,11 @@ __all__ = [
     "as_array",
     "base_mismatch",
     "byte_view",
+    "check_frame_size",
     "check_framework",
     "check_framework_name",
     "check_label",
+    "check_padding",
     "check_takes_base",
     "compose",
     "compress",
@@ -73,5 +76,6 @@ __all__ = [
     "new_buffer",
     "num_threads",
     "tensor_view",
+    "torch_dtype",
     "torch_name",
 ]

@@ -340,8 +340,7 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
     reader = FrameReader(whole.data)
     info = reader.info
     check_frame_size(info, len(whole.data))
-    if info.padding_nbytes:
-        check_padding(info, whole.data[-info.padding_nbytes :])
+    check_padding(info, whole.data[info.header_nbytes + info.data_nbytes :])
     return whole, reader
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...codec import torch_name
-from ...errors import CorruptDataError, UnsupportedTensorError
+from ...codec import torch_dtype
+from ...errors import CorruptDataError
 from . import kernels
 from .fields import BY_GROUP, OVERREAD, PRMT, SHIFTS
 from .plan import (
@@ -80,16 +80,14 @@ class DeviceFrame:
         self.by_group = _is_vector_processor(frame.device)
         self.plan: Plan = plan(frame, _RUNS_OF_WORDS, OVERREAD) if self.by_group else plan(frame)
         self.info = self.plan.reader.info
-        name = torch_name(self.info.dtype)
-        if name is None or self.info.bits % 8:
-            raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
-        self.dtype: torch.dtype = getattr(torch, name)
+        self.dtype: torch.dtype = torch_dtype(self.info.dtype, self.info.bits)
         self.shape = self.info.shape
         self._bytes = frame.detach()  # what keeps this object by the tensor `frame` must not keep that alive
         self.frame = self._bytes.view(torch.uint32)
         self.permutation = PRMT.value if frame.is_cuda and torch.version.hip is None else SHIFTS.value
         self.runs_per_block = self.info.block_words // RUN
-        self._word = _WORDS[self.plan.word_nbytes]
+        self.word_nbytes = self.info.layout.word_nbytes
+        self._word = _WORDS[self.word_nbytes]
         # Through 64 bits: some of the 32-bit numbers are unsigned.
         tables = {launch: torch.tensor(rows).to(torch.int32) for launch, rows in self.plan.rows.items()}
         self._tables = {launch: self.to_device(table) for launch, table in tables.items()}
@@ -107,7 +105,7 @@ class DeviceFrame:
 
     def decode_all(self) -> torch.Tensor:
         """The tensor, new memory on the same device. The kernels run on the current stream and are not waited for."""
-        words = self._decode_blocks(0, self.info.num_blocks)[: self.info.uncompressed_nbytes // self.plan.word_nbytes]
+        words = self._decode_blocks(0, self.info.num_blocks)[: self.info.uncompressed_nbytes // self.word_nbytes]
         return words.view(self.dtype).reshape(self.shape)
 
     def decode(self, first: int, out: torch.Tensor) -> None:
@@ -121,10 +119,10 @@ class DeviceFrame:
             return
         whole = stop - start == self.info.uncompressed_nbytes
         target = out.reshape(-1).view(torch.uint8)
-        if whole and len(target) % (4 * self.plan.word_nbytes) == 0 and target.data_ptr() % _STORE_NBYTES == 0:
+        if whole and len(target) % (4 * self.word_nbytes) == 0 and target.data_ptr() % _STORE_NBYTES == 0:
             self._launch(0, self.info.num_blocks, target.view(self._word))
             return
-        block_nbytes = self.info.block_words * self.plan.word_nbytes
+        block_nbytes = self.info.block_words * self.word_nbytes
         begin = start // block_nbytes
         words = self._decode_blocks(begin, -(-stop // block_nbytes))
         offset = start - begin * block_nbytes
@@ -132,7 +130,7 @@ class DeviceFrame:
 
     def _decode_blocks(self, begin: int, end: int) -> torch.Tensor:
         """Words of the blocks [begin, end), to a multiple of four."""
-        last = self.info.uncompressed_nbytes // self.plan.word_nbytes
+        last = self.info.uncompressed_nbytes // self.word_nbytes
         count = min(end * self.info.block_words, last) - begin * self.info.block_words
         words = torch.empty(-(-max(count, 0) // 4) * 4, dtype=self._word, device=self.frame.device)
         self._launch(begin, end, words)
@@ -150,7 +148,7 @@ class DeviceFrame:
         return self._host_words if launch.by_host else self.frame
 
     def _launch(self, begin: int, end: int, words: torch.Tensor) -> None:
-        fields, word_nbytes = self.plan.fields, self.plan.word_nbytes
+        layout, word_nbytes = self.info.layout, self.word_nbytes
         copied = (words.view(torch.uint32), begin, self.info.block_words * word_nbytes // 4, word_nbytes)
         groups = words.view(torch.uint32 if word_nbytes == 1 else torch.uint64)
         resolved = self.scratch()
@@ -161,8 +159,8 @@ class DeviceFrame:
             elif isinstance(launch, ConstantLaunch):
                 kernels.copy_kernel[(count,)](self.frame, table, *copied, True)
             else:
-                assert fields is not None
                 self.resolve(launch, table, count, resolved)
+                fields = (layout.exponent_bits, layout.rest_bits - 1)
                 arguments = (self.frame, table, self.before, resolved, groups, begin, self.runs_per_block, *fields)
                 rest = (launch.rest_bits, launch.trail)
                 if isinstance(launch, EnecLaunch):

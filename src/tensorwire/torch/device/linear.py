@@ -6,12 +6,14 @@ import functools
 
 import torch
 
+from ...codec import Layout
 from . import kernels, products
 from .decode import DeviceFrame
 from .plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, leading
 
 __all__ = ["DeviceLinear", "DeviceWeight", "arranged", "can_multiply"]
 
+_BF16 = Layout(2, 8, 8, "float", True)
 _ROWS = 4  # that one program takes
 _MOST_CHUNKS = 4
 _FEW_INPUTS = 4  # with more, a program has half as many rows, so that its sums stay in registers
@@ -110,11 +112,13 @@ class DeviceWeight(DeviceFrame):
 
 
 def can_multiply(frame: DeviceFrame) -> bool:
-    """Whether a frame is BF16 of two dimensions with a multiple of 256 columns, its blocks whole rows, its
-    sign_mantissa verbatim, and none of its blocks constant. The kernel is for threads, not for vector processors."""
+    """Whether a frame is BF16, in its usual layout, of two dimensions with a multiple of 256 columns, its blocks whole
+    rows, its sign_mantissa verbatim, and none of its blocks constant. The kernel is for threads, not for vector
+    processors."""
     if (
         frame.by_group
         or frame.dtype != torch.bfloat16
+        or frame.info.layout != _BF16
         or len(frame.shape) != 2
         or 0 in frame.shape
         or frame.shape[1] % RUN

@@ -1,8 +1,9 @@
 """The host's reading of a frame that lies on a device: header, index, and the descriptors of blocks.
 
-A block is decoded by kernels if it is stored, constant, or, in BF16, F16, F32, F8_E4M3 and F8_E5M2, enec or cascade
-with sign_mantissa verbatim or trimmed alike in the whole block. The host decodes any other block, once. Kernels that
-work by group (fields.py) also leave short blocks to it, and those at the end of the frame.
+A block is decoded by kernels if it is stored, constant, or enec or cascade with sign_mantissa verbatim or trimmed alike
+in the whole block; the last two in layouts that the kernels know, those of BF16, F16, F32, F8_E4M3 and F8_E5M2. The
+dtype's name has no say. The host decodes any other block, once. Kernels that work by group (fields.py) also leave short
+blocks to it, and those at the end of a frame that has no padding.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from ...codec import FloatFields, FrameReader, float_fields
-from ...codec.frames import check_frame_size
+from ...codec import FrameReader, Layout, check_frame_size, check_padding
 from ...errors import CorruptDataError, UnsupportedTensorError
 
+_KNOWN_FLOATS = {(2, 8), (2, 5), (4, 8), (1, 4), (1, 5)}  # word_nbytes and exponent_bits
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor that is read here is longer
+_STORED = 1 << 31
 _CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
 _EXTENDED_CASCADE = 1
 _TIER_WIDTHS = (
@@ -71,28 +73,27 @@ class Plan(NamedTuple):
 
     Attributes:
         reader: of the header.
-        fields: of its dtype, None where kernels only copy.
-        word_nbytes: size of a word.
         rows: by launch, the launch data of its blocks (blocks.py), by ordinal.
         later_runs: how many runs later tiers and high parts have, in all blocks.
         host_blocks: ordinals of the blocks that the host decodes, in the order of their words.
     """
 
     reader: FrameReader
-    fields: FloatFields | None
-    word_nbytes: int
     rows: dict[Launch, list[list[int]]]
     later_runs: int
     host_blocks: list[int]
 
 
 class _Block(NamedTuple):
-    """A block. `position` and `nbytes` are those of its bytes in the frame, `tail` is the last 32 of them."""
+    """A block. `position` and `nbytes` are those of its bytes in the frame, `tail` is the last 32 of them; `alignment`
+    is that of all blocks."""
 
     ordinal: int
     num_words: int
     position: int
     nbytes: int
+    stored: bool
+    alignment: int
     tail: bytes
 
     @property
@@ -105,7 +106,7 @@ class _Block(NamedTuple):
 
     def check_size(self, streams_nbytes: int, params_nbytes: int) -> None:
         """Streams, parameters and the tag must fill the block."""
-        needed = -(-(streams_nbytes + params_nbytes + 1) // 32) * 32
+        needed = -(-(streams_nbytes + params_nbytes + 1) // self.alignment) * self.alignment
         if needed != self.nbytes:
             raise self.corrupt(f"expected a block of {needed} bytes by its descriptor, got {self.nbytes}")
 
@@ -122,19 +123,17 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: it is not valid.
         UnsupportedTensorError: it is relative to a base.
     """
-    reader = _open(frame)
+    reader, index = _open(frame)
     if reader.info.base_hash is not None:
         raise UnsupportedTensorError(
             "expected a plain frame, got one that is relative to a base",
             advice="decode it on the CPU: tensorwire.decompress(frame, base=...)",
         )
-    fields = float_fields(reader.info.dtype)
-    word_nbytes = reader.block_nbytes // reader.info.block_words
     rows: dict[Launch, list[list[int]]] = {}
     later_runs = 0
     host_blocks: list[int] = []
-    for block in _blocks(frame, reader, word_nbytes):
-        planned = _plan_block(block, word_nbytes, fields)
+    for block in _blocks(frame, reader, index):
+        planned = _plan_block(block, reader.info.layout)
         if planned is not None and isinstance(planned[0], CascadeLaunch | EnecLaunch):
             short = full_runs and (block.num_words % RUN or block.num_words < full_runs * RUN)
             if short or block.position + block.nbytes + overread > len(frame):
@@ -148,7 +147,7 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         row.append(later_runs)
         later_runs += _later_runs(launch, row)
         rows.setdefault(launch, []).append(row)
-    return Plan(reader, fields, word_nbytes, rows, later_runs, host_blocks)
+    return Plan(reader, rows, later_runs, host_blocks)
 
 
 def _later_runs(launch: Launch, row: list[int]) -> int:
@@ -170,56 +169,67 @@ def host_bytes(part: torch.Tensor) -> bytes:
     return data
 
 
-def _open(frame: torch.Tensor) -> FrameReader:
-    """Check header, index and size."""
+def _open(frame: torch.Tensor) -> tuple[FrameReader, bytes]:
+    """Check header, size and padding; also return the index."""
     header_nbytes = FrameReader.header_size(host_bytes(frame[: FrameReader.MIN_HEADER_NBYTES]))
-    reader = FrameReader(host_bytes(frame[:header_nbytes]))
-    check_frame_size(reader.info, len(frame))
-    return reader
+    header = host_bytes(frame[:header_nbytes])
+    reader = FrameReader(header)
+    info = reader.info
+    check_frame_size(info, len(frame))
+    check_padding(info, host_bytes(frame[info.header_nbytes + info.data_nbytes :]))
+    start = FrameReader.MIN_HEADER_NBYTES + 8 * len(info.shape)
+    return reader, header[start : start + 8 * info.num_blocks]
 
 
-def _blocks(frame: torch.Tensor, reader: FrameReader, word_nbytes: int) -> list[_Block]:
-    info, size = reader.info, reader.block_nbytes
-    spans = []
-    for start in range(0, info.uncompressed_nbytes, size):
-        stop = min(start + size, info.uncompressed_nbytes)
-        lo, hi = reader.data_range(start, stop)
-        spans.append(((stop - start) // word_nbytes, info.header_nbytes + lo, hi - lo))
-    ends = torch.tensor([position + nbytes for _, position, nbytes in spans], dtype=torch.int64, device=frame.device)
+def _blocks(frame: torch.Tensor, reader: FrameReader, index: bytes) -> list[_Block]:
+    info = reader.info
+    places = [place for place, _ in struct.iter_unpack("<II", index)]
+    starts = [info.header_nbytes + place % _STORED * info.block_alignment for place in places]
+    stops = [*starts[1:], info.header_nbytes + info.data_nbytes]
     steps = torch.arange(-_DESCRIPTOR_NBYTES, 0, device=frame.device)
+    ends = torch.tensor(stops[: len(starts)], dtype=torch.int64, device=frame.device)
     tails = host_bytes(frame[ends[:, None] + steps[None, :]])
+    num_words = info.uncompressed_nbytes // info.layout.word_nbytes
     return [
-        _Block(k, *span, tails[k * _DESCRIPTOR_NBYTES : (k + 1) * _DESCRIPTOR_NBYTES]) for k, span in enumerate(spans)
+        _Block(
+            k,
+            min(info.block_words, num_words - k * info.block_words),
+            start,
+            stop - start,
+            place >= _STORED,
+            info.block_alignment,
+            tails[k * _DESCRIPTOR_NBYTES : (k + 1) * _DESCRIPTOR_NBYTES],
+        )
+        for k, (place, start, stop) in enumerate(zip(places, starts, stops, strict=False))
     ]
 
 
-def _plan_block(block: _Block, word_nbytes: int, fields: FloatFields | None) -> tuple[Launch, list[int]] | None:
+def _plan_block(block: _Block, layout: Layout) -> tuple[Launch, list[int]] | None:
     """The launch that decodes a block, and its launch data as far as they are not 0; None if the host decodes it."""
-    stored_nbytes = -(-block.num_words * word_nbytes // 32) * 32
-    if block.nbytes > stored_nbytes:
-        raise block.corrupt(f"expected a block of at most {stored_nbytes} bytes, got {block.nbytes}")
-    if block.nbytes == stored_nbytes:
+    if block.stored:
         return StoredLaunch(False), block.row
+    word_nbytes = layout.word_nbytes
     kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
     if kind == _CONSTANT and word_nbytes <= 4:
         block.check_size(0, word_nbytes)
         word = block.tail[-1 - word_nbytes : -1]
         return ConstantLaunch(), [*block.row, int.from_bytes(word * (4 // word_nbytes), "little")]
+    known = layout.split == "float" and (word_nbytes, layout.exponent_bits) in _KNOWN_FLOATS
     cascade = kind == _CASCADE or (kind == _EXTENDED and block.tail[-2] == _EXTENDED_CASCADE)
-    if fields is None or not (cascade or kind == _ENEC):
+    if not known or not (cascade or kind == _ENEC):
         return None
     end = 2 if kind == _EXTENDED else 1  # bytes of the tag
     params_nbytes = 4 if kind == _ENEC else 13
-    planned = _plan_rest(block, rest, end + params_nbytes, fields)
+    planned = _plan_rest(block, rest, end + params_nbytes, layout)
     if planned is None:
         return None
     params = block.tail[-end - params_nbytes : -end]
     if kind == _ENEC:
-        return _plan_enec(block, params, variant, fields, planned)
+        return _plan_enec(block, params, variant, layout, planned)
     shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
     if variant >= len(shapes):
         raise block.corrupt(f"expected a variant of cascade below {len(shapes)}, got {variant}")
-    return _plan_cascade(block, params, shapes[variant], fields, planned)
+    return _plan_cascade(block, params, shapes[variant], layout, planned)
 
 
 class _Rest(NamedTuple):
@@ -231,9 +241,9 @@ class _Rest(NamedTuple):
     params_nbytes: int
 
 
-def _plan_rest(block: _Block, rest: int, end: int, fields: FloatFields) -> _Rest | None:
+def _plan_rest(block: _Block, rest: int, end: int, layout: Layout) -> _Rest | None:
     """How the rest is stored whose parameters stand `end` bytes before the block's end; None if the host decodes it."""
-    bits = fields.mantissa_bits + 1
+    bits = layout.rest_bits
     if rest == 0:
         return _Rest(bits, 0, end - 1)
     lead, trail = block.tail[-2 - end : -end]
@@ -244,13 +254,11 @@ def _plan_rest(block: _Block, rest: int, end: int, fields: FloatFields) -> _Rest
     return _Rest(bits - lead - trail, trail, end + 1)
 
 
-def _plan_enec(
-    block: _Block, params: bytes, variant: int, fields: FloatFields, rest: _Rest
-) -> tuple[Launch, list[int]]:
+def _plan_enec(block: _Block, params: bytes, variant: int, layout: Layout, rest: _Rest) -> tuple[Launch, list[int]]:
     b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
-    if not (2 <= variant <= 5 and 1 <= m < nb <= fields.exponent_bits):
+    if not (2 <= variant <= 5 and 1 <= m < nb <= layout.exponent_bits):
         raise block.corrupt(
-            f"expected parameters of enec for {fields.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
+            f"expected parameters of enec for {layout.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
         )
     n = block.num_words
     sizes = field_nbytes(n, rest.bits), field_nbytes(n, m), field_nbytes((n + (1 << variant) - 1) >> variant, 1)
@@ -259,7 +267,7 @@ def _plan_enec(
 
 
 def _plan_cascade(
-    block: _Block, params: bytes, widths: tuple[int, ...], fields: FloatFields, rest: _Rest
+    block: _Block, params: bytes, widths: tuple[int, ...], layout: Layout, rest: _Rest
 ) -> tuple[Launch, list[int]]:
     lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
     below = [packed >> 4 * k & 15 for k in range(_MOST_TIERS - 1)]
@@ -269,9 +277,9 @@ def _plan_cascade(
         if a > c:
             raise block.corrupt(f"expected a tier with at most {c} exponents below the others, got {a}")
         begin, end = begin - a, end + c - a
-    if begin < 0 or end > 1 << fields.exponent_bits:
+    if begin < 0 or end > 1 << layout.exponent_bits:
         raise block.corrupt(
-            f"expected tiers that name exponents of {fields.exponent_bits} bits, got {begin} to {end - 1}"
+            f"expected tiers that name exponents of {layout.exponent_bits} bits, got {begin} to {end - 1}"
         )
     if any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
         raise block.corrupt(f"expected zeros where a cascade of {widths} has no parameters")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ...codec import FrameReader
+from ...codec import FrameReader, check_frame_size, check_padding, torch_dtype
 from ...codec.arrays import byte_view
-from ...codec.dtypes import torch_name
 from ...errors import ErrorContext, UnsupportedTensorError
 from .blocks import FileBlocks, MemoryBlocks
 from .team import team
@@ -88,10 +87,10 @@ class OpenFrame:
                     "expected a plain frame, got one that is relative to a base",
                     advice="open the checkpoint with its base, or transcode it",
                 )
-            name = torch_name(self.info.dtype)
-            if name is None or self.info.bits % 8:
-                raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
-        self.dtype: torch.dtype = getattr(torch, name)
+            self.dtype: torch.dtype = torch_dtype(self.info.dtype, self.info.bits)
+            if blocks is None:
+                check_frame_size(self.info, len(view))
+                check_padding(self.info, view[self.info.header_nbytes + self.info.data_nbytes :])
         self.shape = self.info.shape
         self.blocks: MemoryBlocks | FileBlocks = blocks or MemoryBlocks(view[self.info.header_nbytes :])
 
