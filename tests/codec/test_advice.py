@@ -24,9 +24,9 @@ TENSORS = {
     "mkldnn": lambda: EYE.to_mkldnn(),
     "quantized": lambda: torch.quantize_per_tensor(EYE, 0.5, 3, torch.qint8),
     "quantized by channel": lambda: torch.quantize_per_channel(EYE, torch.ones(50), torch.zeros(50), 0, torch.quint8),
-    "complex": lambda: torch.ones(3, dtype=torch.complex128),
-    "complex number": lambda: torch.ones((), dtype=torch.complex128),
-    "strided": lambda: torch.ones(4, 6, dtype=torch.complex128)[:, ::2],
+    "complex": lambda: torch.ones(3, dtype=torch.complex32),
+    "complex number": lambda: torch.ones((), dtype=torch.complex32),
+    "strided": lambda: torch.ones(4, 6, dtype=torch.complex32)[:, ::2],
     "bits": lambda: torch.zeros(3, dtype=torch.uint8).view(torch.bits8),
 }
 ARRAYS = {

@@ -242,7 +242,7 @@ def test_dtype_and_shape_that_do_not_fit(dtype: str, shape: tuple[int, ...] | No
         np.zeros(3, [("a", "f4"), ("b", "i4")]),
         np.array(["text"]),
         np.array(["2020-01-01"], "datetime64[D]"),
-        np.zeros(3, np.complex128),
+        np.zeros(3, np.clongdouble),
         np.zeros(3, np.longdouble),
         np.zeros(3, ml_dtypes.int4),
         np.ma.masked_array([1.0, 2.0], [0, 1]),
@@ -251,7 +251,7 @@ def test_dtype_and_shape_that_do_not_fit(dtype: str, shape: tuple[int, ...] | No
         None,
         torch.zeros(3, device="meta"),
         torch.zeros(3).to_sparse(),
-        torch.zeros(3, dtype=torch.complex128),
+        torch.zeros(3, dtype=torch.complex32),
     ],
     ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
 )
@@ -263,7 +263,7 @@ def test_tensors_that_are_refused(values: object) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [np.arange(3, dtype=complex), np.array([1, 2], "M8[s]"), torch.ones(3, dtype=torch.complex128)],
+    [np.arange(3, dtype=np.clongdouble), np.array([1, 2], "M8[s]"), torch.ones(3, dtype=torch.complex32)],
     ids=lambda value: str(value.dtype),
 )
 def test_the_advice_for_a_dtype_without_a_name_works(values: np.ndarray | torch.Tensor) -> None:
@@ -383,9 +383,16 @@ def test_frame_info() -> None:
     assert info.uncompressed_nbytes == 240_000
     assert info.frame_nbytes == len(frame)
     assert info.ratio == 240_000 / len(frame) > 100
-    assert tensorwire.frame_info(frame[: info.header_nbytes]) == info
-    with pytest.raises(tensorwire.TruncatedDataError):
-        tensorwire.frame_info(frame[: info.header_nbytes - 1])
+    needed = bytearray(frame[: 128 + 8 * 2])
+    assert tensorwire.frame_info(needed) == info
+    for length in range(len(needed)):
+        with pytest.raises(tensorwire.TruncatedDataError):
+            tensorwire.frame_info(needed[:length])
+    for bit in range(8 * len(needed)):
+        needed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(tensorwire.FormatError):
+            tensorwire.frame_info(needed)
+        needed[bit // 8] ^= 1 << bit % 8
 
 
 def test_versions_agree() -> None:

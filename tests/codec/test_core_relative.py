@@ -6,6 +6,7 @@ import pytest
 
 from tensorwire import CorruptDataError
 from tensorwire.codec import core
+from tensorwire.codec.form import new_form
 from tests.support import registry
 from tests.support.frame_surgery import Surgery, content_hash
 
@@ -24,7 +25,9 @@ def contents() -> tuple[bytes, bytes]:
 
 def init(base: bytes, profile: str = "fast") -> core.Frame:
     of_base = bytes.fromhex(content_hash(base))
-    return core.frame_init("BF16", 0, (NUMEL,), core.PROFILES.index(profile), BLOCK_WORDS, of_base)
+    form = new_form(None)
+    form.block_words = BLOCK_WORDS
+    return core.frame_init("BF16", 16, (NUMEL,), core.PROFILES.index(profile), form, of_base)
 
 
 def compress(content: bytes, base: bytes, profile: str = "fast") -> bytes:
@@ -88,12 +91,12 @@ def test_chunks_are_the_frame_of_one_call() -> None:
     for first in range(0, len(content), 6 * BLOCK_WORDS):  # three blocks
         chunk = content[first : first + 6 * BLOCK_WORDS]
         of_base = base[first : first + 6 * BLOCK_WORDS]
-        out = bytearray(core.data_bound(len(of_base)))
+        out = bytearray(core.data_bound(frame, len(of_base)))
         written = core.encode_blocks(frame, first, chunk, len(blocks), out, index, leaves, 1, of_base, base_leaves)
         blocks += out[:written]
     assert core.hash_root(len(base), base_leaves.hashes) == bytes(frame.base_hash)
     header = bytearray(frame.header_nbytes)
-    core.encode_header(frame, len(blocks), index, leaves.hashes, header)
+    core.encode_header(frame, len(blocks), index, leaves.hashes, b"", header)
     assert bytes(header[: frame.header_nbytes]) + blocks == compress(content, base)
 
 

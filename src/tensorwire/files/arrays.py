@@ -13,7 +13,7 @@ from ..codec import dtype_bits, tensor_view
 from ..codec.dtypes import check_dtype_name
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES
-from .header import TensorEntry, build_header, check_given_name
+from .header import TensorEntry, build_header, check_dtype, check_given_name
 from .names import shown
 
 if TYPE_CHECKING:
@@ -76,12 +76,18 @@ def given_arrays(tensors: Any) -> Arrays:
 
     Raises:
         TypeError: it is neither; otherwise as both do.
+        UnsupportedTensorError: safetensors lacks a dtype.
     """
     if hasattr(tensors, "items"):
-        return held_arrays(tensors)
-    if not isinstance(tensors, Iterable):
+        arrays = held_arrays(tensors)
+    elif isinstance(tensors, Iterable):
+        arrays = _made_arrays(tensors)
+    else:
         raise _no_tensors(tensors)
-    return _made_arrays(tensors)
+    for entry in arrays.entries:
+        with ErrorContext(tensor=entry.name):
+            check_dtype(entry.dtype)
+    return arrays
 
 
 def _no_tensors(found: object) -> TypeError:

@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from ..codec import dtype_bits
-from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError, UnsupportedTensorError
 from .names import shown
 
 MAX_HEADER_NBYTES = 100_000_000
@@ -154,6 +154,15 @@ def _padded_length(length: int) -> int:
             advice="spread the tensors over several files",
         )
     return length
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise UnsupportedTensorError for the dtype that we have and safetensors lacks."""
+    if dtype == "C128":
+        raise UnsupportedTensorError(
+            "expected a dtype that safetensors names, got C128",
+            advice="store its parts: array.view(numpy.float64) or torch.view_as_real(tensor)",
+        )
 
 
 def check_name(name: str) -> None:

@@ -115,6 +115,7 @@ def plain_header(stored: StoredFile) -> Header:
     """The header of a plain file with the tensors of `stored`: widest dtypes first, then by name."""
     layouts = []
     for name in stored.tensors:
+        stored.check_label(stored.tensors[name])
         dtype, shape, nbytes = stored.layout(name)
         layouts.append((-dtype_bits(dtype), name, dtype, shape, nbytes))
     entries = []

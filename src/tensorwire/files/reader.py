@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
+from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash, new_buffer
 from ..codec.dtypes import torch_name
 from ..errors import (
     CorruptDataError,
@@ -205,7 +205,7 @@ class StoredFile:
             return Record(unpack(packed), sha256)
 
     def frame(self, tensor: StoredTensor) -> FrameReader:
-        """The checked header of a compressed tensor's frame.
+        """The checked header of a compressed tensor's frame. Padding is read too: a stream keeps what stands before.
 
         Raises:
             FormatError: it is damaged, or does not fill the payload.
@@ -222,6 +222,9 @@ class StoredFile:
                 kind = TruncatedDataError if expected > nbytes else CorruptDataError
                 message = f"expected a frame of {expected} bytes, got a payload of {nbytes}"
                 raise kind(message, byte=min(expected, nbytes))
+            padding = memoryview(bytearray(frame.info.padding_nbytes))
+            self.file.read_into(start + nbytes - len(padding), padding)
+            check_padding(frame.info, padding)
             self.check_hash(tensor, tensor.content_hash, frame.info.content_hash)
         with self._lock:
             self._frames[tensor.name] = frame
@@ -289,6 +292,14 @@ class StoredFile:
                 with self._lock:
                     self._bases[tensor.name] = found
         return found
+
+    def check_label(self, tensor: StoredTensor) -> None:
+        """Raise UnsupportedTensorError if the dtype of a frame contradicts the bits of its elements: no array and no
+        plain file can hold it then."""
+        if tensor.compressed:
+            info = self.frame(tensor).info
+            with ErrorContext(file=self.path, tensor=tensor.name):
+                check_label(info.dtype, info.bits)
 
     def layout(self, name: str) -> tuple[str, tuple[int, ...], int]:
         """Original dtype, shape and size in bytes of a tensor."""

@@ -144,6 +144,7 @@ def _frames(stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, v
 def _compressed_anew(stored: StoredFile, tensor: StoredTensor, threads: int, verify: bool) -> CompressedTensor | None:
     """None if that would not make it smaller."""
     info = stored.frame(tensor).info
+    stored.check_label(tensor)
     (data,) = load_bytes(stored, [tensor], [info.uncompressed_nbytes], threads, verify)
     compressed = CompressedTensor.from_dense(as_array(data, info.dtype, info.shape, "pt"), info.profile)
     return compressed if compressed.frame.numel() < info.uncompressed_nbytes else None

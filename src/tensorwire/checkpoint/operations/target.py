@@ -50,10 +50,13 @@ class Target(NamedTuple):
             raise ValueError(f'expected framework="pt" for compressed=True, got "{framework}"')
         return cls(framework, torch_device, compressed_loaders[framework](torch_device, resident_nbytes))
 
-    def check(self, dtype: str, shape: tuple[int, ...]) -> None:
+    def check(self, stored: StoredFile, tensor: StoredTensor) -> None:
         """Raise what `array` would, before there is any data."""
+        dtype, shape, _ = stored.layout(tensor.name)
         check_framework(dtype, self.framework)
         array_shape(dtype, shape, self.framework)
+        if self.framework != "bytes":
+            stored.check_label(tensor)
 
     def array(self, data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
         array = as_array(data, dtype, shape, self.framework)

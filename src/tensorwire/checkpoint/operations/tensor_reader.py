@@ -151,7 +151,7 @@ def load(
     for tensor in tensors:
         dtype, shape, nbytes = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
-            target.check(dtype, shape)
+            target.check(stored, tensor)
         layouts.append((tensor, dtype, shape, nbytes))
     for batch in _batches(layouts, _TRANSFER_NBYTES if target.device is not None else None):
         batch_tensors, sizes = [layout[0] for layout in batch], [layout[3] for layout in batch]

@@ -30,7 +30,7 @@ class TensorSlice(Generic[Array]):
     def __init__(self, stored: StoredFile, tensor: StoredTensor, target: Target, threads: int, *, verify: bool) -> None:
         self._dtype, self._shape, self._nbytes = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
-            target.check(self._dtype, self._shape)
+            target.check(stored, tensor)
         self._array_shape = array_shape(self._dtype, self._shape, target.framework)
         self._stored = stored
         self._tensor = tensor

@@ -291,6 +291,7 @@ class _Files:
         if is_frame:
             return mapped(stored, tensor, data)
         dtype, shape, _ = stored.layout(tensor.name)
+        stored.check_label(tensor)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             dense: Tensor = as_array(data, dtype, shape, "pt")
         return dense
