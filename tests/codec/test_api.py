@@ -251,7 +251,7 @@ def test_dtype_and_shape_that_do_not_fit(dtype: str, shape: tuple[int, ...] | No
         None,
         torch.zeros(3, device="meta"),
         torch.zeros(3).to_sparse(),
-        torch.zeros(3, dtype=torch.complex32),
+        torch.zeros(3, dtype=torch.uint8).view(torch.bits8),
     ],
     ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
 )
@@ -263,7 +263,7 @@ def test_tensors_that_are_refused(values: object) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [np.arange(3, dtype=np.clongdouble), np.array([1, 2], "M8[s]"), torch.ones(3, dtype=torch.complex32)],
+    [np.arange(3, dtype=np.clongdouble), np.array([1, 2], "M8[s]"), torch.ones(3, dtype=torch.uint8).view(torch.bits8)],
     ids=lambda value: str(value.dtype),
 )
 def test_the_advice_for_a_dtype_without_a_name_works(values: np.ndarray | torch.Tensor) -> None:

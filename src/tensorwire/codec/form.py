@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ALIGNMENT = 32
 NO_HASH = bytes(16)  # of a base that will be hashed
-_HASH_NBYTES = 16
+_HASH = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def core_layout(layout: Layout) -> core.Layout:
@@ -67,7 +68,7 @@ def _log2(alignment: int) -> int:
 
 def checked_hash(digits: str) -> bytes:
     """The bytes of a content hash, or ValueError."""
-    if not isinstance(digits, str) or len(digits) != 2 * _HASH_NBYTES:
+    if not isinstance(digits, str) or not _HASH.fullmatch(digits):
         raise ValueError(f"expected a content hash of 32 hexadecimal digits, got {digits!r}")
     return bytes.fromhex(digits)
 

@@ -55,6 +55,13 @@ class OriginalReader:
         """The size of the original file."""
         return self.header.data_start + self.header.data_nbytes
 
+    def check_labels(self) -> None:
+        """Raise UnsupportedTensorError if the label of a frame contradicts it: no safetensors file has such a tensor. A
+        record of the original, whose header was checked, proves that there is none."""
+        if self.record is None:
+            for tensor in self.stored.tensors.values():
+                self.stored.check_label(tensor)
+
     def block_nbytes(self, index: int) -> int:
         """What chunks of a tensor are best multiples of, so that no block is decoded twice."""
         tensor = self.stored.tensors[self.header.entries[index].name]
@@ -115,7 +122,6 @@ def plain_header(stored: StoredFile) -> Header:
     """The header of a plain file with the tensors of `stored`: widest dtypes first, then by name."""
     layouts = []
     for name in stored.tensors:
-        stored.check_label(stored.tensors[name])
         dtype, shape, nbytes = stored.layout(name)
         layouts.append((-dtype_bits(dtype), name, dtype, shape, nbytes))
     entries = []

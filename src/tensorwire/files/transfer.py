@@ -71,6 +71,7 @@ def compress_file(
     Raises:
         OSError: the file got longer or shorter.
     """
+    original.check_labels()
     stored, entries = original.stored, original.header.entries
     check_names(entries)
     chosen = match_bases(coding, entries, stored.base_file, original.content_hash)
@@ -127,6 +128,7 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
 
 def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance) -> Written:
     """Write an original."""
+    original.check_labels()
     stored, header = original.stored, original.header
     digest = hashlib.sha256(header.prefix)
     file.write(0, header.prefix)

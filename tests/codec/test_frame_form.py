@@ -1,0 +1,218 @@
+"""What FrameEncoder can ask for besides the tensor: alignments, padding, extensions; and what a reader checks of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tensorwire
+from reference.tensorwire_reference import decode
+from tensorwire import CorruptDataError, FormatError, FrameEncoder, FrameReader, TruncatedDataError
+from tests.support import registry
+from tests.support.encoders import encode
+from tests.support.frame_surgery import Surgery
+from tests.support.frames import decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NUMEL = 50_001
+BASE = registry.weights("BF16", NUMEL, "base").tobytes()
+CONTENT = bytes(b ^ (i % 9001 == 0) for i, b in enumerate(BASE))
+
+
+def encoded(*, relative: bool = False, **options: Any) -> bytes:
+    return encode(CONTENT, "BF16", (NUMEL,), base=BASE if relative else None, **options)
+
+
+# Alignments and padding -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relative", [False, True], ids=["plain", "relative"])
+@pytest.mark.parametrize(
+    ("block", "frame"), [(32, 32), (32, 2**21), (64, 64), (128, 4096), (512, 1024), (4096, 4096), (4096, None)]
+)
+def test_alignments(block: int, frame: int | None, relative: bool) -> None:
+    data = encoded(relative=relative, block_alignment=block, frame_alignment=frame)
+    info = tensorwire.frame_info(data)
+    frame = frame or block
+    assert (info.block_alignment, info.frame_alignment) == (block, frame)
+    assert info.header_nbytes % frame == info.frame_nbytes % frame == 0
+    assert info.frame_nbytes == len(data) == info.header_nbytes + info.data_nbytes + info.padding_nbytes
+    blocks = FrameReader(data).block_infos(data[info.header_nbytes :])
+    assert all(each.offset % block == each.nbytes % block == 0 for each in blocks)
+    base = BASE if relative else None
+    assert decompress(data, base) == decode(data, base).data == CONTENT
+    assert decompress(data, base, verify=False) == CONTENT
+    assert bytes(tensorwire.decompress_range(data, 9001, 20_000, base=base)) == CONTENT[9001:20_000]
+
+
+@pytest.mark.parametrize("chunk", [1, 777, 65_536])
+def test_chunks_of_any_size_give_the_same_frame(chunk: int) -> None:
+    content, shape = CONTENT[:2000] if chunk == 1 else CONTENT, (1000 if chunk == 1 else NUMEL,)
+    options: dict[str, Any] = {"block_alignment": 256, "frame_alignment": 4096, "extensions": {2**31: b"x"}}
+    assert encode(content, "BF16", shape, chunk=chunk, **options) == encode(content, "BF16", shape, **options)
+
+
+def test_by_default_the_frame_is_that_of_compress() -> None:
+    assert encoded(beginning=CONTENT) == tensorwire.compress(CONTENT, dtype="BF16")
+
+
+@pytest.mark.parametrize(("asked", "least"), [(0, 0), (1, 1), (1024, 1024), (2**21, 2**21)])
+def test_padding_is_at_least_what_was_asked_for(asked: int, least: int) -> None:
+    data = encoded(padding_nbytes=asked)
+    info = tensorwire.frame_info(data)
+    assert least <= info.padding_nbytes < least + 32
+    assert decompress(data) == CONTENT
+    assert (data[info.header_nbytes :]).startswith(encoded()[info.header_nbytes :])
+
+
+@pytest.mark.parametrize("relative", [False, True], ids=["plain", "relative"])
+def test_padding_is_there_and_zero(relative: bool) -> None:
+    data, base = bytearray(encoded(relative=relative, padding_nbytes=96)), BASE if relative else None
+    info = tensorwire.frame_info(data)
+    start = info.header_nbytes + info.data_nbytes
+    for place in (start, start + 31, len(data) - 1):
+        data[place] = 1
+        for call in (
+            lambda: decompress(data, base),
+            lambda: decompress(data, base, verify=False),
+            lambda: tensorwire.decompress_range(data, 0, 2, base=base),
+        ):
+            with pytest.raises(CorruptDataError, match="zeros behind the blocks") as caught:
+                call()
+            assert caught.value.byte == start
+        data[place] = 0
+    with pytest.raises(TruncatedDataError):
+        decompress(data[:-1], base)
+    with pytest.raises(CorruptDataError):
+        decompress(data + b"\0", base)
+
+
+def test_a_frame_that_changes_nothing_has_extensions_and_padding_too() -> None:
+    data = encode(BASE, "BF16", (NUMEL,), base=BASE, padding_nbytes=64, frame_alignment=256, extensions={7: b"seven"})
+    info = tensorwire.frame_info(data)
+    assert (info.data_nbytes, info.frame_nbytes % 256, len(data)) == (0, 0, info.frame_nbytes)
+    assert info.padding_nbytes >= 64
+    assert FrameReader(data).extensions == {7: b"seven"}
+    assert decompress(data, BASE) == decode(data, BASE).data == BASE
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_alignment": 0},
+        {"block_alignment": 16},
+        {"block_alignment": 48},
+        {"block_alignment": 8192},
+        {"block_alignment": 2**31},
+        {"block_alignment": -32},
+        {"frame_alignment": 16},
+        {"frame_alignment": 96},
+        {"frame_alignment": 2**22},
+        {"frame_alignment": 2**31},
+        {"block_alignment": 4096, "frame_alignment": 2048},
+        {"padding_nbytes": -1},
+        {"padding_nbytes": 2**21 + 1},
+        {"padding_nbytes": 2**32},
+        {"extensions": {0: b""}},
+        {"extensions": {2**32: b""}},
+        {"extensions": {-1: b""}},
+    ],
+    ids=str,
+)
+def test_forms_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        FrameEncoder("BF16", (NUMEL,), **options)
+
+
+# Extensions -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        {},
+        {1: b"\1\0\0\0"},
+        {5: b""},
+        {2**32 - 1: b"last", 2**31: b"private", 77: bytes(range(256)), 1: b"1234"},
+        {99: bytes(100_000)},
+    ],
+    ids=lambda each: str(list(each)),
+)
+@pytest.mark.parametrize("relative", [False, True], ids=["plain", "relative"])
+def test_extensions_come_back(extensions: dict[int, bytes], relative: bool) -> None:
+    """Tags that nobody has named are kept readable, and nobody else minds them."""
+    data = encoded(relative=relative, extensions=extensions)
+    reader = FrameReader(data)
+    assert reader.extensions == extensions
+    assert list(reader.extensions) == sorted(extensions)
+    assert reader.info.header_nbytes == FrameReader.header_size(data[:128])
+    base = BASE if relative else None
+    assert decompress(data, base) == decode(data, base).data == CONTENT
+    plain = encoded(relative=relative)
+    assert data[reader.info.header_nbytes :] == plain[tensorwire.frame_info(plain).header_nbytes :]
+
+
+def test_extensions_may_be_any_buffer() -> None:
+    data = encoded(extensions={9: memoryview(b"abcdefgh").cast("H"), 8: bytearray(b"xy")})
+    assert FrameReader(data).extensions == {8: b"xy", 9: b"abcdefgh"}
+
+
+@pytest.mark.parametrize("content", [b"", b"123", b"12345"])
+def test_the_encoder_has_a_number_of_four_bytes(content: bytes) -> None:
+    with pytest.raises(ValueError, match="extension"):
+        encoded(extensions={1: content})
+
+
+def number(at: int, value: int) -> Callable[[bytearray, int], None]:
+    def change(data: bytearray, start: int) -> None:
+        data[start + at : start + at + 4] = value.to_bytes(4, "little")
+
+    return change
+
+
+def one(at: int) -> Callable[[bytearray, int], None]:
+    def change(data: bytearray, start: int) -> None:
+        data[start + at] ^= 1
+
+    return change
+
+
+# Two records of 8 and 5 bytes, at 0 and at 16, and zeros from 32 on.
+MALFORMED = {
+    "a tag twice": number(16, 5),
+    "a smaller tag behind": number(16, 4),
+    "a tag behind the end": lambda data, start: (number(0, 0)(data, start), None)[1],
+    "a length behind the header": number(20, 1 << 20),
+    "a length that wraps": number(20, 2**32 - 1),
+    "padding of a record": one(16 + 8 + 5),
+    "zeros behind the last one": one(16 + 16 + 4),
+    "an encoder of 8 bytes": number(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_extensions_are_refused(name: str) -> None:
+    data = encoded(extensions={5: b"12345678", 6: b"12345"}, frame_alignment=128)
+    surgery = Surgery(data)
+    start = surgery.index + 8 * surgery.num_blocks
+    assert surgery.bytes[start : start + 4] == b"\5\0\0\0"
+    assert surgery.header_nbytes >= start + 40
+    MALFORMED[name](surgery.bytes, start)
+    frame = surgery.close()
+    with pytest.raises(CorruptDataError) as caught:
+        FrameReader(frame)
+    assert "checksum" not in caught.value.message
+    with pytest.raises(CorruptDataError):
+        decompress(frame)
+    assert tensorwire.frame_info(frame).content_hash == tensorwire.frame_info(data).content_hash, "the first bytes hold"
+
+
+def test_extensions_are_under_the_second_checksum() -> None:
+    data = bytearray(encoded(extensions={2**31: b"notes"}))
+    data[data.index(b"notes")] ^= 1
+    tensorwire.frame_info(data)
+    with pytest.raises(FormatError, match="checksum"):
+        FrameReader(data)

@@ -1,0 +1,188 @@
+"""Layouts that a caller gives, and dtypes that have the layout of another: they compress like it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import tensorwire
+from reference.tensorwire_reference import decode
+from tensorwire import FrameEncoder, Layout
+from tests.support import registry
+from tests.support.encoders import encode
+from tests.support.frames import decompress
+
+
+def legal_layouts() -> list[Layout]:
+    """All that docs/format.md allows."""
+    found = []
+    for word_nbytes in (1, 2, 4, 8):
+        for ordered in (False, True):
+            found.append(Layout(word_nbytes, 0, 0, "none", ordered))
+            for exponent_bits in range(1, 9):
+                rest_bits = 8 * word_nbytes - exponent_bits
+                splits = ["unsigned", "signed", *(["float"] if rest_bits else [])]
+                found += [Layout(word_nbytes, exponent_bits, rest_bits, split, ordered) for split in splits]  # type: ignore[arg-type]
+    return found
+
+
+LAYOUTS = legal_layouts()
+
+
+def words_of(layout: Layout, count: int = 700) -> bytes:
+    """Words of few exponents, some zeros, and some of any bits."""
+    generator = registry.rng(f"words {layout}")
+    bits = 8 * layout.word_nbytes
+    words = generator.integers(0, 2**63, count, np.uint64) >> np.uint64(max(0, 63 - layout.rest_bits))
+    words |= (generator.integers(0, 3, count, np.uint64) + np.uint64(1)) << np.uint64(bits - 3)
+    words[generator.random(count) < 0.1] = 0
+    odd = generator.random(count) < 0.05
+    words[odd] = generator.integers(0, 2**63, odd.sum(), np.uint64)
+    return words.astype(np.dtype(f"u{layout.word_nbytes}")).tobytes()
+
+
+def test_so_many_are_legal() -> None:
+    assert len(set(LAYOUTS)) == len(LAYOUTS) == 4 * 2 * (1 + 3 * 8) - 2, "but floats of a byte without a sign"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda each: "-".join(map(str, each)))
+def test_every_legal_layout_round_trips(layout: Layout) -> None:
+    content = words_of(layout)
+    for profile in registry.PROFILES:
+        options: dict[str, Any] = {"dtype": "OWN", "shape": (700,), "layout": layout, "profile": profile}
+        frame = tensorwire.compress(content, **options)
+        info = tensorwire.frame_info(frame)
+        assert (info.layout, info.dtype, info.bits) == (layout, "OWN", 8 * layout.word_nbytes)
+        assert len(frame) <= tensorwire.compress_bound(content, **options)
+        assert decompress(frame) == content
+        if profile == "resident":
+            continue
+        base = bytearray(content)
+        base[::97] = bytes(b ^ 1 for b in base[::97])
+        delta = tensorwire.compress(content, base=bytes(base), **options)
+        assert tensorwire.frame_info(delta).layout == layout
+        assert decompress(delta, bytes(base)) == content
+        if profile == "compact":
+            assert decode(frame).data == decode(delta, bytes(base)).data == content
+
+
+def test_a_layout_is_kept_by_what_is_made_of_the_frame() -> None:
+    layout = Layout(2, 6, 10, "float", True)
+    first = words_of(layout)
+    second, third = first[2:] + first[:2], first[4:] + first[:4]
+    options: dict[str, Any] = {"dtype": "OWN", "shape": (700,), "layout": layout}
+    deltas = [tensorwire.compress(second, base=first, **options), tensorwire.compress(third, base=second, **options)]
+    composed = tensorwire.compose(first, *deltas)
+    assert composed == tensorwire.compress(third, base=first, **options)
+    assert (
+        encode(third, "OWN", (700,), base=first, bits=16, layout=layout, beginning=third, base_beginning=first)
+        == composed
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nbytes", "layout"),
+    [
+        ("U8", 64, (1, 32, 0, "unsigned", False)),
+        ("F32", 64, (4, 32, 0, "unsigned", False)),
+        ("F32", 64, (4, 0, 32, "none", False)),
+        ("F32", 64, (4, 0, 24, "float", True)),
+        ("F32", 64, (4, 0, 0, "float", True)),
+        ("F32", 64, (4, 9, 23, "float", True)),
+        ("F32", 64, (4, 8, 24, "none", True)),
+        ("F32", 64, (4, 8, 23, "float", True)),
+        ("F32", 64, (4, 8, 25, "float", True)),
+        ("F32", 64, (4, 8, 0, "float", True)),
+        ("F32", 64, (3, 8, 16, "float", True)),
+        ("F32", 64, (0, 0, 0, "none", False)),
+        ("F32", 64, (16, 0, 0, "none", False)),
+        ("F32", 64, (8, 0, 0, "none", False)),  # a word longer than an element
+        ("BF16", 64, (4, 8, 24, "float", True)),
+        ("F8_E8M0", 64, (1, 8, 0, "float", False)),  # no bit for the sign
+        ("F4", 64, (2, 8, 8, "float", True)),
+        ("OWN", 64, (4, 300, 24, "float", True)),
+        ("OWN", 64, (4, -8, 24, "float", True)),
+        ("OWN", 64, (4, 8, 24, "double", True)),
+    ],
+)
+def test_contradictions_are_errors(dtype: str, nbytes: int, layout: tuple[Any, ...]) -> None:
+    content, wrong = bytes(nbytes), Layout(*layout)
+    shape = (nbytes // 2,) if dtype == "OWN" else None
+    for call in (tensorwire.compress, tensorwire.compress_bound):
+        with pytest.raises(ValueError, match=r"expected|fit"):
+            call(content, dtype=dtype, shape=shape, layout=wrong)
+    with pytest.raises(ValueError, match=r"expected|fit"):
+        FrameEncoder(dtype, (16,), bits=16, layout=wrong)
+
+
+def test_five_numbers_are_no_layout() -> None:
+    with pytest.raises(TypeError, match=r"expected a tensorwire\.Layout, got tuple"):
+        tensorwire.compress(bytes(64), dtype="F32", layout=(4, 8, 24, "float", True))  # type: ignore[arg-type]
+
+
+# Twins --------------------------------------------------------------------------------------------------------------
+
+TWINS = {
+    "C64": ("F32", 2),
+    "C128": ("F64", 2),
+    "F8_E4M3FNUZ": ("F8_E4M3", 1),
+    "F8_E5M2FNUZ": ("F8_E5M2", 1),
+    "F4": ("U8", 0.5),
+}
+
+
+@pytest.mark.parametrize("relative", [False, True], ids=["plain", "relative"])
+@pytest.mark.parametrize("dtype", TWINS)
+def test_twins_have_the_same_blocks(dtype: str, relative: bool) -> None:
+    twin, parts = TWINS[dtype]
+    content = registry.weights(twin, 40_000, "twins").tobytes()
+    base = content[: len(content) // 2] + content[::-1][len(content) // 2 :] if relative else None
+    count = len(content) * 8 // tensorwire.codec.dtype_bits(twin)
+    for profile in ("fast", "compact", "enec"):
+        options: dict[str, Any] = {"profile": profile, "base": base}
+        frame = tensorwire.compress(content, dtype=dtype, shape=(int(count / parts),), **options)
+        expected = tensorwire.compress(content, dtype=twin, shape=(count,), **options)
+        start = tensorwire.frame_info(frame).header_nbytes
+        assert frame[start:] == expected[start:]
+        assert len(frame) == len(expected)
+        assert decompress(frame, base) == content
+
+
+def test_scales_that_are_exponents_compress_like_exponents() -> None:
+    """F8_E8M0: no more than the entropy of the words and 5 % more."""
+    scales = np.frexp(registry.rng("scales").normal(0, 0.02, 100_000))[1].astype(np.int16) + 127
+    content = scales.astype(np.uint8).tobytes()
+    share = np.unique(scales, return_counts=True)[1] / len(scales)
+    entropy_nbytes = -(share * np.log2(share)).sum() * len(scales) / 8
+    assert len(tensorwire.compress(content, dtype="F8_E8M0", profile="compact")) < 1.05 * entropy_nbytes
+
+
+@pytest.mark.parametrize("profile", registry.PROFILES)
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1 + 2j, -0.0, np.inf], [1e-320, complex(np.nan, -1), 7]]),
+        np.arange(6).astype(np.complex64),
+        np.linspace(-2, 2, 9).astype(ml_dtypes.float8_e4m3fnuz),
+        np.linspace(-2, 2, 9).astype(ml_dtypes.float8_e5m2fnuz),
+        np.array([0.25, 2, 1024]).astype(ml_dtypes.float8_e8m0fnu),
+        torch.tensor([1 + 2j, -0.0], dtype=torch.complex128),
+        torch.tensor([0.5, -2]).to(torch.float8_e4m3fnuz),
+        torch.tensor([0.25, 1024]).to(torch.float8_e8m0fnu),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_arrays_of_these_dtypes_come_back(values: Any, profile: Any) -> None:
+    framework = "pt" if isinstance(values, torch.Tensor) else "np"
+    back = tensorwire.decompress(tensorwire.compress(values, profile=profile), framework=framework)
+    assert (back.dtype, tuple(back.shape)) == (values.dtype, tuple(values.shape))
+    nbytes = math.prod(values.shape) * values.itemsize
+    if framework == "pt":
+        back, values = (each.reshape(-1).view(torch.uint8).numpy() for each in (back, values))
+    assert back.tobytes() == values.tobytes()
+    assert back.nbytes == nbytes
