@@ -135,7 +135,7 @@ DOORS = {
         "transfer", "writer",
     },
     ("checkpoint", "storage"): {"access", "local", "pipeline", "progress", "readable", "staging", "streams"},
-    ("torch", "codec"): {"", "arrays", "dtypes", "frames", "products"},
+    ("torch", "codec"): {"", "arrays", "dtypes", "products"},
     ("torch", "storage"): {"ahead", "direct", "local"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {"", "directory.config_and_index", "directory.manifest"},

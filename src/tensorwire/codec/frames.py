@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from . import core, products
+from . import core
 from .arrays import byte_view, checked_shape
 from .dtypes import Layout, dtype_bits
 from .facts import BlockInfo, block_facts, frame_facts
@@ -208,7 +208,8 @@ class FrameReader:
         data = fetch(reader.info.header_nbytes + lo, reader.info.header_nbytes + hi)
         reader.decode(data, out, start=start, stop=stop, data_offset=lo)
 
-    Holds a copy of the header. Immutable: one reader serves many threads at once.
+    Holds a copy of the header. Immutable: one reader serves many threads at once. Padding behind the blocks is left to
+    the caller: it must be zero.
 
     Attributes:
         info: FrameInfo.
@@ -302,10 +303,6 @@ class FrameReader:
             self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset,
             parallel=parallel,
         )  # fmt: skip
-
-    def placed(self, data: Buffer) -> products.PlacedFrame:
-        """This frame, plain, with all its blocks, which stay where they are: for calls with addresses."""
-        return products.PlacedFrame(self._frame, self._header, data)
 
     def decode_and_hash(
         self, data: Buffer, out: Buffer, *, base: Buffer, hash_base: bool, threads: int | None = None

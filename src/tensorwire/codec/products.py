@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from .frames import FrameReader
+
 _VERIFY = 1
 _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
 _frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
@@ -30,9 +32,10 @@ class PlacedFrame:
     are addresses, of as many bytes as the call needs.
     """
 
-    def __init__(self, frame: Frame, header: bytes, data: Buffer) -> None:
-        self._frame, self._header, self._data = frame, header, data  # which keeps them where they are
-        with Pin(header) as head, Pin(data) as source:
+    def __init__(self, reader: FrameReader, data: Buffer) -> None:
+        """`data` is all blocks, which stay where they are."""
+        self._frame, self._header, self._data = reader._frame, reader._header, data  # which keeps them where they are
+        with Pin(self._header) as head, Pin(data) as source:
             self._header_address, self._address, self._nbytes = head.address, source.address, source.nbytes
 
     def decode(self, start: int, stop: int, out: int, threads: int, parallel: int | None, verify: bool) -> None:

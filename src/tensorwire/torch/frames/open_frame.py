@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...codec import FrameReader, check_frame_size, check_padding, torch_dtype
 from ...codec.arrays import byte_view
+from ...codec.products import PlacedFrame
 from ...errors import ErrorContext, UnsupportedTensorError
 from .blocks import FileBlocks, MemoryBlocks
 from .team import team
@@ -20,7 +21,6 @@ from .team import team
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...codec.products import PlacedFrame
     from ...storage.ahead import Ahead
     from ...storage.local import InputFile
 
@@ -194,7 +194,7 @@ class OpenFrame:
     def _place(self) -> PlacedFrame:
         """The frame as the core takes it, once its blocks are in memory."""
         if self._placed is None:
-            self._placed = self._reader.placed(self.blocks.part(0, self.info.data_nbytes))
+            self._placed = PlacedFrame(self._reader, self.blocks.part(0, self.info.data_nbytes))
         return self._placed
 
     def check(self) -> None:
