@@ -29,8 +29,9 @@ def core_layout(layout: Layout) -> core.Layout:
     if not isinstance(layout, Layout):
         raise TypeError(f"expected a tensorwire.Layout, got {type(layout).__name__}")
     numbers = layout[:3]
-    if layout.split not in SPLITS or any(not 0 <= number < 256 for number in numbers):
-        raise ValueError(f"expected numbers of 0 to 255 and a split of {', '.join(SPLITS)}, got {layout}")
+    # The core takes words of no bytes for a layout that is not given.
+    if layout.split not in SPLITS or any(not 0 <= number < 256 for number in numbers) or not layout.word_nbytes:
+        raise ValueError(f"expected numbers of 0 to 255, words and a split of {', '.join(SPLITS)}, got {layout}")
     return core.Layout(*numbers, SPLITS.index(layout.split), bool(layout.ordered))
 
 
