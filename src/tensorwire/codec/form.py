@@ -82,7 +82,7 @@ def pack_extensions(extensions: Mapping[int, Buffer]) -> bytes:
     """
     records = b""
     for tag in sorted(extensions):
-        content = byte_view(extensions[tag]).data
+        content = bytes(byte_view(extensions[tag]).data)
         if not 0 < tag < 2**32 or len(content) >= 2**32:
             raise ValueError(
                 f"expected tags of 1 to 2**32 - 1 and less than 4 GiB, got tag {tag}, {len(content)} bytes"

@@ -18,6 +18,7 @@ from .threads import num_threads
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from .arrays import TensorView
     from .facts import Profile
 
 SAMPLE_NBYTES = core.SAMPLE_NBYTES
@@ -99,8 +100,9 @@ class FrameEncoder:
         base_hash_bytes = checked_hash(base_hash) if base_hash is not None else NO_HASH if relative else None
         self._frame = new_frame(dtype, bits, checked_shape(shape), profile, form=form, base_hash=base_hash_bytes)
         if beginning is not None:
-            old = None if base_beginning is None else byte_view(base_beginning).data
-            core.frame_fit(self._frame, byte_view(beginning).data, old)
+            # The views keep the memory where it is.
+            new, old = byte_view(beginning), None if base_beginning is None else byte_view(base_beginning)
+            core.frame_fit(self._frame, new.data, None if old is None else old.data)
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
         self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
@@ -138,7 +140,8 @@ class FrameEncoder:
             )
         if len(target) < self.data_bound(len(view)):
             raise ValueError(f"expected an output of {self.data_bound(len(view))} bytes, got {len(target)}")
-        old = self._checked_base(base, len(view))
+        origin = None if base is None else byte_view(base)
+        old = self._checked_base(origin, len(view))
         end = stop if stop == self.uncompressed_nbytes else stop // self.block_nbytes * self.block_nbytes
         written = 0
         if self._kept and end > start:
@@ -154,16 +157,15 @@ class FrameEncoder:
         self.consumed_nbytes = stop
         return written
 
-    def _checked_base(self, base: Buffer | None, nbytes: int) -> memoryview | None:
+    def _checked_base(self, base: TensorView | None, nbytes: int) -> memoryview | None:
         """The base of a chunk."""
         if (base is not None) != self._relative:
             raise ValueError("expected a base for a relative frame, and none for a plain one")
         if base is None:
             return None
-        view = byte_view(base).data
-        if len(view) != nbytes:
-            raise ValueError(f"expected {nbytes} bytes of the base, got {len(view)}")
-        return view
+        if len(base.data) != nbytes:
+            raise ValueError(f"expected {nbytes} bytes of the base, got {len(base.data)}")
+        return base.data
 
     def _keep(self, content: memoryview, base: memoryview | None, start: int, stop: int) -> None:
         """Keep bytes [start, stop) of a chunk for the block that they begin or go on with."""

@@ -316,12 +316,14 @@ def frame_info(frame: Buffer) -> FrameInfo:
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
     """
-    return frame_facts(core.decode_fixed(byte_view(frame).data))
+    source = byte_view(frame)  # which keeps the memory where it is
+    return frame_facts(core.decode_fixed(source.data))
 
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
     """The content hash of a tensor's bytes, as in `FrameInfo.content_hash`."""
-    return hash_of(byte_view(data).data, threads)
+    source = byte_view(data)
+    return hash_of(source.data, threads)
 
 
 def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None) -> list[int]:
