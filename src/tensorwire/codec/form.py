@@ -82,7 +82,8 @@ def pack_extensions(extensions: Mapping[int, Buffer]) -> bytes:
     """
     records = b""
     for tag in sorted(extensions):
-        content = bytes(byte_view(extensions[tag]).data)
+        view = byte_view(extensions[tag])  # which keeps the memory where it is
+        content = bytes(view.data)
         if not 0 < tag < 2**32 or len(content) >= 2**32:
             raise ValueError(
                 f"expected tags of 1 to 2**32 - 1 and less than 4 GiB, got tag {tag}, {len(content)} bytes"
