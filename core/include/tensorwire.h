@@ -163,11 +163,11 @@ TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data
                      uint64_t stop, void* dst, uint32_t threads, tw_parallel parallel, uint32_t flags, tw_error* error);
 
 /* The whole content of a relative frame, as by tw_decode with TW_VERIFY; and the content hashes of what was written and
- * of the base (16 bytes each), taken while the bytes are in the cache. `data` has the bytes of all blocks. base_hash may
- * be NULL; it must be where dst is the base. */
+ * of the base (16 bytes each), taken while the bytes are in the cache. `data` has the bytes of all blocks. base_hash
+ * may be NULL; it must be where dst is the base. */
 TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
-                              const void* base, uint64_t base_nbytes, void* dst, uint32_t threads,
-                              void* content_hash, void* base_hash, tw_error* error);
+                              const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* content_hash,
+                              void* base_hash, tw_error* error);
 
 /* Products ------------------------------------------------------------------------------------------------------- */
 
