@@ -42,7 +42,6 @@ bool write_ahead(const Block& block) {
   }
   const size_t num_escapes = static_cast<size_t>(next - scratch.cascade.even);
   cascade_count(first_tier, block.n / kRun, lo, scratch.cascade.even, num_escapes, scratch.histogram);
-  scratch.num_counted = block.n;
   return true;
 }
 

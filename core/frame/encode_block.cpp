@@ -39,7 +39,6 @@ size_t encode_plain(const Block& block) {
 Rests split_and_count(const Block& block) {
   const Rests rests = split(block);
   histogram_kernels.bytes(block.scratch->exponents, block.n, block.scratch->histogram);
-  block.scratch->num_counted = block.n;
   return rests;
 }
 
@@ -89,15 +88,17 @@ struct FastPlan {
   ModalPlan modal;
   EnecPlan enec;
   size_t nbytes;  // of streams and descriptor
+  bool plain_likely;
   // Whether the block has rests and a first tier already, which one that is, and that the words were not split.
   bool ahead;
   FirstTier written;
 };
 
-// Kinds enec and plain are considered where the exponents take this part of a bit more than their entropy, and some
-// bits for each zero, which is far from the other words. In small blocks they always are. A fourth doubles the time of
-// first moments of Adam, which no kind codes better; with a whole bit, exponents that drift slowly take 0.1 % more.
+// Kind plain is considered where the exponents take this part of a bit more than their entropy, and some bits for each
+// zero, which is far from the other words. In blocks of up to so many words all kinds are.
 constexpr size_t kFarShare = 3, kFarZero = 17, kSmallBlock = 8192;
+// About what a table takes, next to the entropy of the symbols.
+constexpr uint64_t kTableBits = 1600;
 
 void consider(const Block& block, FastPlan* plan, Kind kind, size_t nbytes) {
   if (nbytes < plan->nbytes && nbytes + block.spec.align <= block.stored) plan->kind = kind, plan->nbytes = nbytes;
@@ -114,29 +115,43 @@ size_t plain_nbytes(const Block& block) {
   return plan.streams_nbytes + block.descriptor_nbytes(kPlain, plan);
 }
 
-// Whether exponents are those of their neighbours or nearly, in a sample: then groups are narrow though all are not.
-bool neighbours_alike(const uint8_t* exponents, size_t n, unsigned bits) {
-  constexpr size_t kSamples = 256;
-  size_t alike = 0;
-  for (size_t i = 0; i < kSamples; ++i) {
-    const uint8_t* two = exponents + i * (n - 1) / kSamples;
-    const int difference = two[0] - two[1];
-    alike += 64 * difference * difference < 1 << (2 * bits);  // an eighth of the range
-  }
-  return alike >= kSamples * 7 / 8;
-}
-
-// Whether groups of 16 exponents, in a sample, are so narrow that kind enec may take less than the entropy of all of
-// them, which kind entropy comes near. The groups of common weights are not.
-bool groups_narrow(const uint8_t* exponents, size_t n, uint64_t entropy) {
-  constexpr size_t kSamples = 256, kGroup = 16;
+// Whether groups of 16 exponents, in a sample, are so narrow that kind enec may take less than `limit` bits. The groups
+// of common weights are not, which a few of them show.
+bool groups_narrow(const Block& block, uint64_t limit) {
+  constexpr size_t kSamples = 32, kFew = 8, kGroup = 16;
+  const EncodeScratch& scratch = *block.scratch;
+  const unsigned last = (1u << block.dtype().exponent_bits) - 1, half = last / 2 + 1;
+  const auto extent = [](const uint8_t* group, unsigned turn) {
+    unsigned low = 255, high = 0;
+    for (size_t j = 0; j < kGroup; ++j) low = std::min(low, group[j] ^ turn), high = std::max(high, group[j] ^ turn);
+    return high - low;
+  };
+  // Then the lowest exponent and the highest may be neighbours.
+  const bool circle = scratch.histogram[0] != 0 && scratch.histogram[last] != 0;
   uint64_t sum = 0;
   for (size_t i = 0; i < kSamples; ++i) {
-    const uint8_t* group = exponents + i * (n - kGroup) / kSamples;
-    const auto [low, high] = std::minmax_element(group, group + kGroup);
-    sum += bit_length(static_cast<unsigned>(*high - *low));
+    if (i == kFew && sum * block.n >= kFew * limit) return false;
+    const size_t place = i % kFew * (kSamples / kFew) + i / kFew;
+    const uint8_t* group = scratch.exponents + place * (block.n - kGroup) / kSamples;
+    const unsigned straight = extent(group, 0);
+    sum += bit_length(circle ? std::min(straight, extent(group, half)) : straight);
   }
-  return sum * n < kSamples * entropy;
+  return sum * block.n < kSamples * limit;
+}
+
+// Whether kind enec takes less than `limit` bits for a sample of the exponents, in proportion.
+bool enec_pays(const Block& block, uint64_t limit) {
+  constexpr size_t kRange = 32, kSamples = 32 * kRange;
+  EncodeScratch& scratch = *block.scratch;
+  if (!groups_narrow(block, limit)) return false;
+  for (size_t i = 0; i < kSamples; i += kRange) {
+    std::memcpy(scratch.symbols + i, scratch.exponents + i * (block.n - kRange) / kSamples, kRange);
+  }
+  uint32_t histogram[256];
+  histogram_kernels.bytes(scratch.symbols, kSamples, histogram);
+  EnecPlan plan;
+  return enec_choose(scratch.symbols, kSamples, histogram, block.dtype().exponent_bits, 0,
+                     limit * kSamples / block.n / 8, &plan.params, &plan.nbytes, &plan.num_high, &scratch.enec);
 }
 
 // The smallest kind for words of which so many are zeros, found without writing any. Splits words, counts exponents.
@@ -163,27 +178,23 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
     consider(block, &plan, kExtended,
              rest_nbytes + plan.modal.nbytes + block.descriptor_nbytes(kExtended, plan.rest_plan, kModal));
   }
-  // These searches take long, and they are worth it where tiers are far from the entropy.
-  const bool is_float = block.dtype().split == Split::kFloat;
-  const uint64_t near =
-      entropy_bits(scratch.histogram, block.n) + block.n / kFarShare + (is_float ? kFarZero * zeros : 0);
-  const auto worthwhile = [&] {
-    if (block.spec.profile == kProfileCompact) {
-      return groups_narrow(scratch.exponents, block.n, entropy_bits(scratch.histogram, block.n));
+  const bool small = block.n <= kSmallBlock, fast = block.spec.profile == kProfileFast;
+  const uint64_t entropy = entropy_bits(scratch.histogram, block.n), taken = 8 * uint64_t{plan.nbytes - rest_nbytes};
+  if (small || enec_pays(block, fast ? taken : std::min(taken, entropy + kTableBits))) {
+    const size_t beside = rest_nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan);
+    if (beside < plan.nbytes && plan_enec(block, plan.nbytes - beside, &plan.enec)) {
+      consider(block, &plan, kEnec, beside + plan.enec.nbytes);
     }
-    return 8 * uint64_t{plan.nbytes - rest_nbytes} > near ||
-           (plan.kind == kStored && neighbours_alike(scratch.exponents, block.n, bits));
-  };
-  if (block.n > kSmallBlock && !worthwhile()) return plan;
-  const size_t beside = rest_nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan);
-  if (beside < plan.nbytes && plan_enec(block, plan.nbytes - beside, &plan.enec)) {
-    consider(block, &plan, kEnec, beside + plan.enec.nbytes);
   }
-  if (block.spec.profile == kProfileFast) consider(block, &plan, kPlain, plain_nbytes(block));
+  // Words without zeros to trim have none in their rests.
+  const uint64_t near = entropy + block.n / kFarShare + (block.dtype().split == Split::kFloat ? kFarZero * zeros : 0);
+  plan.plain_likely = small || (plan.rest_plan.mode == kTrimmed && taken > near);
+  if (fast && plan.plain_likely) consider(block, &plan, kPlain, plain_nbytes(block));
   return plan;
 }
 
 size_t write_fast(const Block& block, const FastPlan& plan) {
+  block.scratch->fast_kind = plan.kind;
   FirstTier& next = block.scratch->first_tier;
   next = plan.kind == kCascade ? first_tier_of(plan.rest_plan, plan.cascade) : FirstTier{};
   const bool ahead = plan.ahead && plan.written == next;
@@ -212,23 +223,22 @@ size_t encode_resident(const Block& block) {
 }
 
 // Kind entropy, or those of profile fast where they are smaller. How large these are is known beforehand.
-size_t encode_exponents(const Block& block, bool* far_apart) {
+size_t encode_exponents(const Block& block, bool* plain_likely) {
   const FastPlan fast = plan_fast(block, 0);
   const size_t length = encode_entropy(block);
-  *far_apart = length == 0;
+  *plain_likely = length == 0 || fast.plain_likely;
   if (fast.kind == kStored || (length != 0 && length <= ceil_to(fast.nbytes, block.spec.align))) return length;
   return write_fast(block, plan_fast(block, 0));
 }
 
 size_t encode_compact(const Block& block) {
-  bool far_apart = false;
-  const size_t length = encode_exponents(block, &far_apart);
+  bool likely = false;
+  const size_t length = encode_exponents(block, &likely);
   // Plain is for exponents that lie too far apart, and for integers, all of whose bits may tell something.
-  const bool likely =
-      far_apart || block.dtype().split != Split::kFloat || block.n <= kSmallBlock || length > block.stored * 7 / 8;
+  likely = likely || block.dtype().split != Split::kFloat || length > block.stored * 7 / 8;
   if (length != 0 && (!likely || length <= ceil_to(plain_nbytes(block), block.spec.align))) return length;
   const size_t plain = encode_plain(block);  // which may take a little more than it was thought to
-  return length == 0 || (plain != 0 && plain < length) ? plain : encode_exponents(block, &far_apart);
+  return length == 0 || (plain != 0 && plain < length) ? plain : encode_exponents(block, &likely);
 }
 
 size_t encode_words(const Block& block) {
@@ -289,17 +299,32 @@ size_t encode_few_zeros(const Block& block, const ZerosPlan& zeros) {
   return write_fast(block, plan);
 }
 
+// Zeros in runs that also have other words: what the rests of a run without any take can be trimmed.
+size_t scattered_zeros(const Block& block, const ZerosPlan& zeros) {
+  size_t empty = 0;
+  for (size_t run = 0; run < block.n / kRun; ++run) {
+    const uint64_t* kept = block.scratch->kept + run * kRun / 64;
+    empty += (kept[0] | kept[1] | kept[2] | kept[3]) == 0;
+  }
+  return zeros.zeros - empty * kRun;
+}
+
 size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
-  const bool tiers = block.spec.profile == kProfileFast && block.dtype().exponent_bits != 0;
-  const bool small = block.n <= kSmallBlock;
+  const Dtype& dtype = block.dtype();
+  const bool fast = block.spec.profile == kProfileFast, small = block.n <= kSmallBlock;
+  const bool tiers = fast && dtype.exponent_bits != 0;
   if (tiers && !small && !zeros_pay(block, zeros)) return encode_few_zeros(block, zeros);
-  scratch.num_counted = scratch.rests_nbytes = 0;
+  scratch.rests_nbytes = 0;
+  scratch.fast_kind = kStored;
   const size_t length = write_zeros(block, zeros);
-  if (length != 0 && zeros.kept != 0 && !small) {
+  if (length == 0 || zeros.kept == 0 || small) return smaller(block, length, [&] { return encode_words(block); });
+  const bool wide = dtype.word_nbytes > 1;  // so that tiers are next to nothing from what other kinds take
+  if (scratch.rest_mode == kVerbatim) {
     // What the rests of the zeros would take exceeds what tells where they are.
-    if (uint64_t{scratch.rests_nbytes} * zeros.zeros / zeros.kept > zeros.nbytes) return length;
-    if (tiers && scratch.num_counted == zeros.kept && length <= unmasked_nbytes(block, zeros)) return length;
+    const uint64_t saved = uint64_t{scratch.rests_nbytes} * scattered_zeros(block, zeros) / zeros.kept;
+    if (saved > zeros.nbytes + (wide ? 0 : block.n / 8)) return length;
+    if (tiers && scratch.fast_kind == kCascade && length <= unmasked_nbytes(block, zeros)) return length;
   }
   return smaller(block, length, [&] { return encode_words(block); });
 }

@@ -30,8 +30,8 @@ struct EncodeScratch {
   alignas(64) uint8_t sign_mantissas[kMaxBlockWords * kMaxWordNbytes + kSlack];
   uint16_t escapes[kMaxBlockWords];
   uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
-  uint32_t histogram[256];  // of the exponents that were split last, so many
-  size_t num_counted;
+  uint32_t histogram[256];  // of the exponents that were split last
+  Kind fast_kind;           // what profile fast wrote last
   FirstTier first_tier;
   Arrival arrival;
   FetchPair upcoming;  // bytes that will be read next
@@ -39,7 +39,9 @@ struct EncodeScratch {
   CascadeScratch cascade;
   EnecScratch enec;
   RestScratch rest;
-  size_t rests_nbytes;  // of the rests that were written last
+  // Of the rests that were written last.
+  size_t rests_nbytes;
+  uint8_t rest_mode;  // Rest
   // Kind zeros: the mask of the words that are kept, that of minus zeros, and these words. A block that is coded in two
   // ways, of which the smaller one stays.
   uint64_t kept[kMaskNumbers], minus[kMaskNumbers];

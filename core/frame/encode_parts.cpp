@@ -19,6 +19,7 @@ bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, c
     return false;
   }
   block.scratch->rests_nbytes = written->streams;
+  block.scratch->rest_mode = plan.mode;
   return true;
 }
 
@@ -36,6 +37,7 @@ size_t store_block(const Block& block) {
   std::memcpy(block.dst, block.words, nbytes);
   std::memset(block.dst + nbytes, 0, block.stored - nbytes);
   block.scratch->rests_nbytes = nbytes;
+  block.scratch->rest_mode = kVerbatim;
   return block.stored;
 }
 
@@ -71,6 +73,7 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
   Written written;
   if (ahead) {
     written.streams = scratch.rests_nbytes = plan.streams_nbytes;
+    scratch.rest_mode = plan.mode;
     written.descriptor_nbytes = plan.params_nbytes;
     cascade_encode_behind(params, block.dst + written.streams, &scratch.cascade);
   } else {

@@ -207,7 +207,7 @@ uint32_t fitted(const char* dtype, uint32_t profile, uint64_t numel, bool mixed)
 
 void check_fitting() {
   for (const char* dtype : {"BF16", "F32"}) {
-    CHECK(fitted(dtype, TW_COMPACT, 600000, true) == 65536);
+    CHECK(fitted(dtype, TW_COMPACT, 600000, true) == 32768);
     CHECK(fitted(dtype, TW_COMPACT, 600000, false) == 262144);
     CHECK(fitted(dtype, TW_COMPACT, 32768, true) == 262144);
     CHECK(fitted(dtype, TW_FAST, 600000, true) == 32768);

@@ -1,0 +1,115 @@
+"""What profiles promise each other: compact is not larger than fast, and fast is next to nothing larger than enec.
+
+Where blocks of compact have the same words as those of fast, the first promise is kept block by block. A sample decides
+where they are larger, and it may miss a change: docs/decisions.md, "The geometry of frames", says what follows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tensorwire
+from tests.support import frames, mixtures, registry
+from tests.support.mixtures import CHANGES, CONTENTS, Part
+from tests.support.registry import DTYPES, OPAQUE, Input
+
+
+def parts(most: int) -> st.SearchStrategy[list[Part]]:
+    """Parts of one to 2^`most` words; all sizes are equally likely, on a logarithmic scale."""
+    part = st.builds(
+        Part,
+        content=st.sampled_from(CONTENTS),
+        change=st.sampled_from(CHANGES),
+        count=st.floats(0, most).map(lambda log: int(2**log)),
+        scale=st.floats(-6, 6),
+        rate=st.floats(-8, -1),
+    )
+    return st.lists(part, min_size=1, max_size=8)
+
+
+def check(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> None:
+    word = np.dtype(registry.word_type(dtype)).itemsize
+    old = mixtures.words_of(dtype, drawn, seed)
+    new = mixtures.changed(dtype, old, drawn, seed) if relative else old
+    bits, group = OPAQUE.get(dtype, (8 * word, 1))
+    nbytes = len(old) * word // (bits * group) * (bits * group)  # whole elements of any dtype
+    base = old.tobytes()[:nbytes] if relative else None
+    item = Input("drawn", dtype, (8 * nbytes // bits,), new.tobytes()[:nbytes])
+    made = {profile: frames.compress(item, profile, base=base) for profile in ("enec", "fast", "compact")}
+    sizes = {profile: len(frame) for profile, frame in made.items()}
+    assert sizes["fast"] <= max(1.02 * sizes["enec"], sizes["enec"] + 64), sizes
+    assert frames.decompress(made["compact"], base) == item.data
+    words = {profile: tensorwire.frame_info(made[profile]).block_words for profile in ("fast", "compact")}
+    alike = words["compact"] == words["fast"] or nbytes <= words["fast"]
+    assert sizes["compact"] <= sizes["fast"] + (0 if alike else nbytes // 16 + 128), (sizes, words)
+
+
+DRAWN = {"dtype": st.sampled_from(DTYPES), "seed": st.integers(0, 2**32 - 1), "relative": st.booleans()}
+QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=60, **QUIET)
+@given(drawn=parts(14), **DRAWN)
+def test_no_profile_is_larger_than_a_quicker_one(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
+    check(dtype, drawn, seed, relative=relative)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, **QUIET)
+@given(drawn=parts(18), **DRAWN)
+def test_no_profile_is_larger_for_any_of_a_thousand(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
+    check(dtype, drawn, seed, relative=relative)
+
+
+# The inputs by which the promise was broken once ----------------------------------------------------------------------
+
+WORDS = 1 << 20
+
+
+def sizes(dtype: str, new: np.ndarray, old: np.ndarray | None) -> tuple[int, int]:
+    item = Input("", dtype, new.shape, new.tobytes())
+    base = None if old is None else old.tobytes()
+    return len(frames.compress(item, "compact", base=base)), len(frames.compress(item, "fast", base=base))
+
+
+def weights(dtype: str) -> np.ndarray:
+    values = registry.rng(f"never worse {dtype}").standard_normal(WORDS).astype(np.float32) * np.float32(0.02)
+    return values.astype(registry.FLOATS[dtype].numpy).view(registry.FLOATS[dtype].word)
+
+
+@pytest.mark.parametrize("dtype", registry.FLOATS)
+def test_changes_that_cluster(dtype: str) -> None:
+    """A fifth of the blocks of 2^13 words change, each word by a few neighbours."""
+    generator, old = registry.rng("clusters"), weights(dtype)
+    steps = generator.integers(1, 5, WORDS).astype(old.dtype)
+    steps[generator.random(WORDS >> 13).repeat(1 << 13) >= 0.2] = 0
+    compact, fast = sizes(dtype, old + steps, old)
+    assert compact <= fast
+
+
+@pytest.mark.parametrize("dtype", registry.FLOATS)
+def test_rows_that_change(dtype: str) -> None:
+    """An embedding: a tenth of the rows of 1,024 words change."""
+    generator, old = registry.rng("rows"), weights(dtype)
+    steps = generator.integers(1, 5, WORDS).astype(old.dtype)
+    steps[generator.random(WORDS >> 10).repeat(1 << 10) >= 0.1] = 0
+    compact, fast = sizes(dtype, old + steps, old)
+    assert compact <= fast
+
+
+def test_a_step_of_f32() -> None:
+    old = weights("F32").view(np.float32)
+    new = old + np.float32(1e-5) * registry.rng("step").standard_normal(WORDS).astype(np.float32)
+    compact, fast = sizes("F32", new, old)
+    assert compact <= fast
+
+
+def test_tensors_of_unlike_scale_in_one_buffer() -> None:
+    generator = registry.rng("scales")
+    counts = np.exp(generator.uniform(np.log(50), np.log(60_000), 60)).astype(int)
+    tensors = [generator.standard_normal(count) * np.exp(generator.uniform(-6, 3)) for count in counts]
+    compact, fast = sizes("F32", np.concatenate(tensors).astype(np.float32).view(np.uint32), None)
+    assert compact <= fast
