@@ -6,7 +6,6 @@
 // number of unflagged words for every b and m at once, by prefix sums. An arc of more than half the circle fits no
 // window, as m < E.
 #include <algorithm>
-#include <cstring>
 
 #include "coders/enec.h"
 
@@ -54,9 +53,11 @@ void shorten(const uint8_t* x, size_t count, unsigned half, unsigned* start, uns
 }
 
 void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log2_group, EnecScratch* scratch) {
-  std::memset(scratch->by_end, 0, sizeof scratch->by_end);
-  std::memset(scratch->by_start, 0, sizeof scratch->by_start);
   const unsigned half = 1u << (exponent_bits - 1);
+  for (unsigned m = 1; m < exponent_bits; ++m) {  // no more of it: small blocks have little else to do
+    std::fill_n(scratch->by_end[m], 4 * half, 0u);
+    std::fill_n(scratch->by_start[m], 2 * half, 0u);
+  }
   const size_t size = size_t{1} << log2_group;
   for (size_t first = 0, g = 0; first < n; first += size, ++g) {
     const size_t count = std::min(size, n - first);
@@ -167,6 +168,7 @@ bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsi
                  unsigned forced_log2_group, size_t limit, EnecParams* params, size_t* stream_nbytes,
                  uint32_t* num_high, EnecScratch* scratch) {
   constexpr unsigned kMinGroup = 2, kMaxGroup = 5;
+  const unsigned circle = 1u << exponent_bits;
   Search search(n, histogram, exponent_bits, limit);
   size_t groups = bound_quads(x, n, scratch->lows, scratch->highs);
   for (unsigned log2_group = kMinGroup; log2_group <= kMaxGroup; ++log2_group) {
@@ -177,8 +179,8 @@ bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsi
     count_arcs(x, n, exponent_bits, log2_group, scratch);
     for (unsigned m = 1; m <= last; ++m) {
       if (m > 1) {
-        for (unsigned i = 0; i < 512; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
-        for (unsigned i = 0; i < 256; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
+        for (unsigned i = 0; i < 2 * circle; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
+        for (unsigned i = 0; i < circle; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
       }
       if (search.worthwhile(m, groups)) search.try_all(m, log2_group, groups, *scratch);
     }
