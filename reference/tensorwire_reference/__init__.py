@@ -13,7 +13,7 @@ from .errors import (
     TruncatedDataError,
     UnsupportedVersionError,
 )
-from .kinds import Constant, InnerKind, Kind, Plain, Stored, Zeros
+from .kinds import Constant, InnerKind, Kind, Parts, Plain, Stored, Zeros
 from .layouts import Layout
 from .modal import Modal
 from .relative import Dense, Same, Sparse
@@ -35,6 +35,7 @@ __all__ = [
     "Layout",
     "LimitExceededError",
     "Modal",
+    "Parts",
     "Plain",
     "Rest",
     "Same",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import cascade, enec, entropy, modal, relative, rests, zeros
+from . import cascade, enec, entropy, modal, parts, relative, rests, zeros
 from .errors import BaseMismatchError, FormatError, TruncatedDataError, require
 from .hashes import content_hash, h128
 from .header import LEAST_ALIGNMENT, Header
@@ -54,17 +54,17 @@ def decode_blocks(
     elif base is not None and not index:
         return base, ("same",) * header.num_blocks
     all_of_base = None if base is None else to_words(base, header.layout)
-    parts, codings = [], []
+    contents, codings = [], []
     for i, entry in enumerate(index):
         words = header.words_of(i)
         of_base = None if all_of_base is None else all_of_base[words]
         try:
-            part, coding = _decode_entry(blocks, entry, words.stop - words.start, header, of_base)
+            decoded, coding = _decode_entry(blocks, entry, words.stop - words.start, header, of_base)
         except FormatError as error:
             raise type(error)(f"block {i}: {error}") from None
-        parts.append(from_words(part, header.layout))
+        contents.append(from_words(decoded, header.layout))
         codings.append(coding)
-    return b"".join(parts), tuple(codings)
+    return b"".join(contents), tuple(codings)
 
 
 def _decode_entry(blocks: bytes, entry: Entry, n: int, header: Header, base: U64 | None) -> tuple[U64, str]:
@@ -85,18 +85,18 @@ def decode_block(
     *,
     stored: bool = False,
     alignment: int = LEAST_ALIGNMENT,
-    inner: bool = False,
+    without: tuple[str, ...] = (),
 ) -> tuple[U64, str]:
-    """The `n` words of a block, and the name of its coding. `inner` says that it stands in a block of kind zeros."""
+    """The `n` words of a block, and the name of its coding. `without`: kinds that it must not be of."""
     if stored:
         require(not any(block[n * layout.word_nbytes :]), "padding of a stored block is set")
         return to_words(block[: n * layout.word_nbytes], layout), "stored"
 
     tag = parse_tag(block)
     check_tag(tag, layout, profile, base is not None)
-    require(not (inner and tag.rule.name == "zeros"), "zeros inside zeros")
-    rest_nbytes, kind_nbytes = _params_nbytes(tag, layout)
+    require(tag.rule.name not in without, f"kind {tag.rule.name} within another block")
     end = len(block) - len(tag.pack())
+    rest_nbytes, kind_nbytes = _params_nbytes(tag, layout, block[:end], n)
     streams_end = end - kind_nbytes - rest_nbytes
     require(streams_end >= 0, f"a block of {len(block)} bytes is shorter than its descriptor")
     rest_params, kind_params = block[streams_end : end - kind_nbytes], block[end - kind_nbytes : end]
@@ -115,11 +115,13 @@ def _rest_width(tag: Tag, layout: Layout) -> int:
     return layout.rest_bits - k if tag.rule.has_exponent else 0
 
 
-def _params_nbytes(tag: Tag, layout: Layout) -> tuple[int, int]:
+def _params_nbytes(tag: Tag, layout: Layout, before_tag: bytes, n: int) -> tuple[int, int]:
     """Sizes of the parameters of rest and kind."""
     width = _rest_width(tag, layout)
     if tag.rule.name == "constant":
         return 0, layout.word_nbytes
+    if tag.rule.name == "parts":
+        return 0, parts.params_nbytes(before_tag, n)
     return rests.params_nbytes(tag.rest, width), tag.rule.params_nbytes + (tag.variant if tag.rule.relative else 0)
 
 
@@ -138,6 +140,8 @@ def _decode_coded(
         return np.repeat(to_words(kind_params, layout), n), "constant"
     if name == "zeros":
         return _decode_zeros(tag, kind_params, reader, n, layout, profile)
+    if name == "parts":
+        return _decode_parts(kind_params, reader, n, layout, profile, base)
     if base is not None and tag.rule.relative:
         words, params = relative.decode(name, kind_params, reader, base, layout)
         return words, f"{name}{params}"
@@ -172,6 +176,24 @@ def _decode_zeros(
     kept, coding = np.empty(0, np.uint64), "none"
     if params.num_kept:
         inner = reader.take(params.inner_nbytes)
-        kept, coding = decode_block(inner, params.num_kept, layout, profile, stored=params.inner_stored, inner=True)
+        without, stored = ("zeros", "parts"), params.inner_stored
+        kept, coding = decode_block(inner, params.num_kept, layout, profile, stored=stored, without=without)
     words = zeros.decode(params, tag.variant, reader, n, kept, layout)
     return words, f"zeros/{tag.variant}(signs={params.signs},{coding})"
+
+
+def _decode_parts(
+    params: bytes, reader: Reader, n: int, layout: Layout, profile: str, base: U64 | None
+) -> tuple[U64, str]:
+    words, codings = np.empty(n, np.uint64), []
+    for part in parts.parse(params, n, len(reader.rest()), layout, relative=base is not None):
+        of_base = None if base is None else base[part.words]
+        if of_base is not None and part.nbytes == 0:
+            words[part.words], coding = of_base, "same"
+        else:
+            size, block = part.words.stop - part.words.start, reader.take(part.nbytes)
+            words[part.words], coding = decode_block(
+                block, size, layout, profile, of_base, stored=part.stored, without=("parts",)
+            )
+        codings.append(coding)
+    return words, f"parts({';'.join(codings)})"

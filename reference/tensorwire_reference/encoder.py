@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from . import cascade, enec, entropy, modal, relative, rests, zeros
+from . import cascade, enec, entropy, modal, parts, relative, rests, zeros
 from .cascade import Cascade
 from .enec import Enec
 from .entropy import Entropy
@@ -12,7 +12,7 @@ from .errors import CorruptDataError, UnfitError
 from .hashes import content_hash
 from .header import LEAST_ALIGNMENT, Header, ceil_to, pack_header
 from .index import pack_extensions, pack_index
-from .kinds import CodedKind, Constant, InnerKind, Kind, Plain, Stored, Zeros
+from .kinds import CodedKind, Constant, InnerKind, Kind, Parts, Plain, Stored, Zeros
 from .layouts import Layout, check_layout, label_of
 from .modal import Modal
 from .planes import U64
@@ -88,11 +88,11 @@ def encode(
     if base is not None and len(base) != len(data):
         raise ValueError(f"a base of {len(base)} bytes for {len(data)} bytes")
     words, of_base = to_words(data, layout), None if base is None else to_words(base, layout)
-    parts = [header.words_of(block) for block in range(header.num_blocks)]
-    kinds = list(kind) if isinstance(kind, Sequence) else [kind] * len(parts)
+    slices = [header.words_of(block) for block in range(header.num_blocks)]
+    kinds = list(kind) if isinstance(kind, Sequence) else [kind] * len(slices)
     blocks = [
         encode_block(words[part], layout, profile, k, rest, None if of_base is None else of_base[part], block_alignment)
-        for part, k in zip(parts, kinds, strict=True)
+        for part, k in zip(slices, kinds, strict=True)
     ]
     return pack_frame(header, blocks)
 
@@ -188,6 +188,8 @@ def _encode_as(kind: CodedKind, rest: Rest, words: U64, layout: Layout, profile:
         return Coded(b"", from_words(words[:1], layout), Tag(kind.code, 0, 0))
     if isinstance(kind, Zeros):
         return _encode_zeros(kind, rest, words, layout, profile)
+    if isinstance(kind, Parts):
+        return _encode_parts(kind, rest, words, layout, profile, base)
     if isinstance(kind, Sparse | Dense):
         return _encode_relative(kind, words, base, layout)
     if isinstance(kind, Plain):
@@ -224,6 +226,19 @@ def _encode_zeros(kind: Zeros, rest: Rest, words: U64, layout: Layout, profile: 
     inner = encode_block(kept, layout, profile, kind.inner, rest) if len(kept) else Block(b"")
     params = zeros.pack_params(zeros.Params(len(kept), len(inner.content), inner.stored, signs))
     return Coded(inner.content + streams, params, Tag(kind.code, 0, kind.variant))
+
+
+def _encode_parts(kind: Parts, rest: Rest, words: U64, layout: Layout, profile: str, base: U64 | None) -> Coded:
+    slices = parts.split_words(len(words), kind.part_runs)
+    if not slices:
+        raise UnfitError("parts: fewer or more than there may be")
+    blocks = [
+        encode_block(words[part], layout, profile, of_part, rest, None if base is None else base[part])
+        for part, of_part in zip(slices, kind.kinds, strict=True)
+    ]
+    lengths = [parts.Part(part, len(block.content), block.stored) for part, block in zip(slices, blocks, strict=True)]
+    streams = b"".join(block.content for block in blocks)
+    return Coded(streams, parts.pack_params(lengths, kind.part_runs), Tag(kind.code, 0, 0, kind.extended))
 
 
 def _encode_relative(kind: Sparse | Dense, words: U64, base: U64 | None, layout: Layout) -> Coded:

@@ -1,5 +1,6 @@
 """What the encoder can be asked for: the kinds that have no module of their own, and all of them together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,5 +46,18 @@ class Zeros:
     code: ClassVar[int] = 6
 
 
-CodedKind = InnerKind | Zeros | Sparse | Dense
+PartKind = InnerKind | Zeros | Sparse | Dense | Same
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A row of smaller blocks, each but the last one of `256 * part_runs` words, with a kind for each."""
+
+    kinds: Sequence[PartKind]
+    part_runs: int = 1
+    code: ClassVar[int] = 7
+    extended: ClassVar[int] = 5
+
+
+CodedKind = InnerKind | Zeros | Sparse | Dense | Parts
 Kind = CodedKind | Same

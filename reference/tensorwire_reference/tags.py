@@ -42,7 +42,10 @@ def _of_table(table: int) -> Callable[[int, str, Layout], bool]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of the page's table of kinds. `params_nbytes` does not count W, nor a byte for each threshold."""
+    """A row of the page's table of kinds.
+
+    `params_nbytes` does not count W, nor a byte for each threshold, nor what kind parts has.
+    """
 
     name: str
     profiles: tuple[str, ...]
@@ -72,6 +75,7 @@ RULES = {
     (EXTENDED, 2): Rule("modal", _TWO, _CODED, _of_mask, 5, has_exponent=True),
     (EXTENDED, 3): Rule("sparse", _THREE, (_NONE,), _of_classes, 0, relative=True),
     (EXTENDED, 4): Rule("dense", _THREE, (_NONE,), _of_classes, 4, relative=True),
+    (EXTENDED, 5): Rule("parts", ("compact",), (_NONE,), _only_zero, 0),
 }
 
 

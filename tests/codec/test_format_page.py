@@ -83,6 +83,12 @@ def test_modal() -> None:
     assert coding == "modal/6(mode=120,others=2)+trimmed"
 
 
+def test_parts() -> None:
+    decoded, coding = decode_block(example("A block of kind parts"), 512, LAYOUT, "compact")
+    assert decoded.tolist() == [0x3F80] * 256 + [0x3F80, 0x4000] * 128
+    assert coding == "parts(constant;stored)"
+
+
 def test_sparse() -> None:
     block = example("A block of kind sparse")
     i = np.arange(20)

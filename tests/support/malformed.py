@@ -42,7 +42,7 @@ def _tags() -> Iterator[Malformed]:
     yield make("kind-0", retag(3), words, error=VERSION, **cascade)
     yield make("rest-3", retag(3 << 3), words, error=VERSION, **cascade)
     yield make("rest-3-of-constant", retag(3 << 3), same, error=VERSION, kind=Constant())
-    for extended in (0, 5, 255):
+    for extended in (0, 6, 255):
         edit = replace({-1: 7, -2: extended})
         yield make(f"extended-kind-{extended}", edit, words, error=VERSION, **cascade)
         yield make(f"extended-kind-{extended}-in-enec", edit, words, error=VERSION, profile="enec", **plain)
