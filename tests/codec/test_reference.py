@@ -19,6 +19,7 @@ from reference.tensorwire_reference import (
     FormatError,
     Layout,
     Modal,
+    Parts,
     Plain,
     Sparse,
     Stored,
@@ -107,7 +108,7 @@ def test_golden_frames_have_every_coding() -> None:
         *(f"cascade2/{row}" for row in range(6)),
         *(f"entropy/{k}" for k in range(4)),
         *(f"{kind}/{mask}" for kind in ("zeros", "modal") for mask in range(7)),
-        *("constant", "stored", "plain", "same", "sparse", "dense"),
+        *("constant", "stored", "plain", "same", "sparse", "dense", "parts"),
     }
     assert variants == wanted
     rests = {(kind_of(coding).split("/")[0], rest_of(coding)) for _, coding in codings}
@@ -175,6 +176,8 @@ def small_frames() -> list[tuple[str, bytes, bytes | None]]:
         ("modal", one_exponent.tobytes(), "BF16", {"kind": Modal(variant=1), "rest": Verbatim(), "profile": "fast"}),
         ("sparse", few, "BF16", {"kind": Sparse((112,)), "base": base}),
         ("dense", many, "BF16", {"kind": Dense((112,)), "base": base}),
+        ("parts", words.tobytes(), "BF16", {"kind": Parts((Cascade(), Stored())), "rest": Verbatim()}),
+        ("parts", few, "BF16", {"kind": Parts((Sparse((112,)), Sparse())), "base": base}),
         ("same", base, "BF16", {"base": base}),
         ("cascade", words.tobytes(), "BF16", {"kind": Cascade(), "rest": Verbatim(), **aligned}),
         ("same", base, "BF16", {"base": base, **aligned}),
@@ -413,6 +416,25 @@ def test_inner_units_beyond_two_bytes() -> None:
     words = np.arange(1 << 18, dtype="<u8") * np.uint64(0x9E3779B97F4A7C15)
     kind = Zeros(Stored(), variant=0)
     assert decode(encode(words.tobytes(), "U64", (1 << 18,), block_words=1 << 18, kind=kind)).codings == ("stored",)
+
+
+def test_parts_of_the_longest_length_and_beyond() -> None:
+    # A stored part of 511 runs takes 2^15 - 64 units, and one of 512 runs 2^15, which do not fit 15 bits.
+    n = 1023 * 256
+    words = np.arange(n, dtype="<u8") * np.uint64(0x9E3779B97F4A7C15)
+    words[511 * 256 :] = 5
+    constants = (Constant(), Constant())
+    for part_runs, coding in ((511, "parts(stored;constant;constant)"), (512, "stored")):
+        kind = Parts((Stored(), *constants[: -(-1023 // part_runs) - 1]), part_runs)
+        frame = decode(encode(words.tobytes(), "U64", (n,), block_words=1 << 18, kind=kind))
+        assert frame.codings == (coding,)
+        assert frame.data == words.tobytes()
+
+
+def test_more_or_fewer_parts_than_there_may_be() -> None:
+    for n, num_parts in ((256, 1), (17 * 256, 17), (16 * 256 + 1, 17)):
+        kind = Parts((Constant(),) * num_parts)
+        assert decode(encode(bytes([7]) * n, "U8", (n,), block_words=8192, kind=kind)).codings == ("stored",)
 
 
 def test_wrong_arguments() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from reference.tensorwire_reference import Cascade, Constant, Dense, Entropy, Plain, Same, Sparse, Stored, Zeros
+from reference.tensorwire_reference import Cascade, Constant, Dense, Entropy, Parts, Plain, Same, Sparse, Stored, Zeros
 from tests.support.cases import (
     FLOATS,
     INTEGERS,
@@ -104,7 +104,7 @@ def _special_words() -> Iterator[Case]:
 
 
 def _mixed() -> Iterator[Case]:
-    """Blocks of several kinds in one frame, same ones among them, at its begin and its end too."""
+    """Blocks of several kinds in one frame, or parts in one block; same ones among them, at begin and end too."""
     sparse, dense = Sparse((90, 186)), Dense((187,))
     sets = {
         "same-ends": [Same(), sparse, Same(), dense, Same()],
@@ -130,7 +130,10 @@ def _mixed() -> Iterator[Case]:
                 new[part][::2] = 0
             elif isinstance(kind, Dense):
                 new[part] = words_of(step(base, "BF16", np.resize([1, 0, -1], 1100)), "BF16")[part]
-        yield case(f"mixed-{name}", to_bytes(new, "BF16"), "BF16", base=base, block_words=256, kind=kinds)
+        data = to_bytes(new, "BF16")
+        yield case(f"mixed-{name}", data, "BF16", base=base, block_words=256, kind=kinds)
+        options = {"kind": Parts(kinds), "coding": ("parts(", ")"), "golden": name != "same-inside"}
+        yield case(f"parts-mixed-{name}", data, "BF16", base=base, **options)
     same = base_of("F32", 700)
     yield case("same-F32", same, "F32", shape=(7, 2, 50), base=same, block_words=256, profile="fast")
     yield case("same-empty", b"", "BF16", shape=(3, 0), base=b"")

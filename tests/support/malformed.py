@@ -13,6 +13,7 @@ from reference.tensorwire_reference import Bytes, Cascade, Constant, Enec, Entro
 from tests.support.malformed_coders import MALFORMED_CODERS
 from tests.support.malformed_headers import MALFORMED_HEADERS
 from tests.support.malformed_layouts import MALFORMED_LAYOUTS
+from tests.support.malformed_parts import MALFORMED_PARTS
 from tests.support.malformed_words import MALFORMED_WORDS
 from tests.support.malforming import (
     VERSION,
@@ -74,4 +75,4 @@ def _tags() -> Iterator[Malformed]:
     yield make("zeros-in-enec", unchanged, words + bytes(500), profile="enec", kind=nested, rest=Trimmed())
 
 
-MALFORMED = (*MALFORMED_HEADERS, *_tags(), *MALFORMED_CODERS, *MALFORMED_WORDS, *MALFORMED_LAYOUTS)
+MALFORMED = (*MALFORMED_HEADERS, *_tags(), *MALFORMED_CODERS, *MALFORMED_WORDS, *MALFORMED_LAYOUTS, *MALFORMED_PARTS)

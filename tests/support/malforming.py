@@ -57,6 +57,7 @@ def one_block(
     base: bytes | None = None,
     layout: Layout | None = None,
     alignment: int = LEAST_ALIGNMENT,
+    block_words: int = 1024,
     stored: bool = False,
 ) -> bytes:
     """A frame of content `data` whose only block is `edit(block)`, `block` being made as requested.
@@ -72,7 +73,7 @@ def one_block(
         dtype=dtype,
         bits=bits,
         layout=layout,
-        block_words=1024,
+        block_words=block_words,
         shape=(len(words),),
         content_hash=content_hash(data),
         base_hash=None if base is None else content_hash(base),
