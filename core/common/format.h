@@ -24,7 +24,7 @@ enum Kind : uint8_t {
   kZeros = 6,
   kExtended = 7,  // the byte before the tag is an ExtendedKind
 };
-enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2, kSparse = 3, kDense = 4 };
+enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2, kSparse = 3, kDense = 4, kParts = 5 };
 // What a block of a relative frame alone may be.
 static inline constexpr bool is_relative_kind(uint8_t extended) { return extended == kSparse || extended == kDense; }
 enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
@@ -36,6 +36,8 @@ enum Profile : uint8_t { kProfileEnec = 0, kProfileFast = 1, kProfileCompact = 2
 enum Feature : uint32_t { kBaseRelative = 1 };  // bits of required_features
 
 constexpr size_t kTagNbytes = 1;
+constexpr size_t kMaxParts = 16;           // of a block of kind parts
+constexpr uint16_t kPartStored = 1 << 15;  // of a part's length, in units of kBlockAlign
 constexpr size_t kExtendedNbytes = 1;
 constexpr unsigned kMaxTiers = 5;  // of a cascade
 constexpr uint8_t kTrailPerRun = 255;
@@ -60,8 +62,12 @@ struct BlockSpec {
   const uint8_t* base;
   size_t align;  // bytes that a block has a multiple of
 
-  // That of a block within the block: it stands for words that have no place in the base.
+  // That of a block of kept words within the block: it stands for words that have no place in the base.
   BlockSpec inner() const { return {dtype, profile, false, nullptr, kBlockAlign}; }
+  // That of a part of the block, from word `first` on.
+  BlockSpec part(size_t first) const {
+    return {dtype, profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes, kBlockAlign};
+  }
 };
 
 // Bytes of the parameters of an extended kind; those of relative frames have a threshold for each class but one.
@@ -75,6 +81,8 @@ static inline constexpr size_t extended_params_nbytes(uint8_t extended, uint8_t 
       return variant;
     case kDense:
       return sizeof(uint32_t) + variant;
+    case kParts:
+      return sizeof(uint16_t);  // and the lengths before it
     default:
       return 0;
   }

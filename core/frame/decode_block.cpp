@@ -201,7 +201,7 @@ const char* decode_entropy(Coded& coded, const BlockOutput& output, DecodeScratc
 }
 
 Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
-                   DecodeScratch* scratch, bool inner);
+                   DecodeScratch* scratch, Place place);
 
 // The words of the base. The output may be the base's own memory.
 const char* decode_same(const BlockSpec& spec, size_t n, const BlockOutput& output) {
@@ -231,12 +231,12 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
 }
 
 Fault decode_any(const BlockSpec& spec, const BlockBytes& block, const BlockOutput& output, DecodeScratch* scratch,
-                 bool inner) {
+                 Place place) {
   if (block.length == 0 && spec.relative) return decode_same(spec, block.n, output);
   const char* const wrong = check_length(spec, block);
   if (wrong != nullptr) return wrong;
   if (block.stored) return decode_stored(spec, block.bytes, block.length, block.n, output);
-  return decode_coded(spec, block.bytes, block.length, block.n, output, scratch, inner);
+  return decode_coded(spec, block.bytes, block.length, block.n, output, scratch, place);
 }
 
 Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
@@ -246,7 +246,7 @@ Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch*
   if (zeros.num_kept != 0) {
     const BlockOutput inner = {scratch->inner, false, {}};
     const BlockBytes block = {coded.block, zeros.inner_nbytes, zeros.num_kept, zeros.inner_stored};
-    wrong = decode_any(coded.spec.inner(), block, inner, scratch, true);
+    wrong = decode_any(coded.spec.inner(), block, inner, scratch, Place::kInner);
     if (wrong) return wrong;
   }
   size_t nbytes = 0;
@@ -282,9 +282,30 @@ const char* decode_modal(Coded& coded, const BlockOutput& output, DecodeScratch*
   return weave(coded, exponents, output, scratch);
 }
 
+Fault decode_parts(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+  Parts parts;
+  const char* const wrong = open_parts(&coded, &parts);
+  if (wrong != nullptr) return wrong;
+  const auto spec = [&](size_t i) { return coded.spec.part(i * parts.words); };
+  for (size_t i = 0; i < parts.count; ++i) {
+    if (i % 2 == 0 && i + 1 < parts.count) {
+      decode_symbols_ahead(spec(i), parts.blocks[i], spec(i + 1), parts.blocks[i + 1], scratch);
+    }
+    // No part gives its words to a taker: the block does, once it has them all.
+    uint8_t* const words = output.words + i * parts.words * coded.dtype().word_nbytes;
+    const BlockOutput of_part = {words, output.stream, {}, output.hasher};
+    const BlockSpec of = spec(i);
+    const Fault fault = decode_any(of, parts.blocks[i], of_part, scratch, Place::kPart);
+    if (fault) return fault;
+  }
+  return {};
+}
+
 // open_coded() lets no other through.
-Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* scratch, Place place) {
   switch (coded.extended) {
+    case kParts:
+      return place == Place::kFrame ? decode_parts(coded, output, scratch) : "expected parts that have none themselves";
     case kModal:
       return decode_modal(coded, output, scratch);
     case kSparse:
@@ -296,7 +317,7 @@ Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* sc
 }
 
 Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
-                   DecodeScratch* scratch, bool inner) {
+                   DecodeScratch* scratch, Place place) {
   Coded coded{spec, block, n, {}, 0, nullptr, 0, {}};
   Fault wrong = open_coded(length, &scratch->rest, &coded);
   if (wrong) return wrong;
@@ -312,16 +333,17 @@ Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, s
     case kPlain:
       return decode_plain(coded, output);
     case kZeros:
-      return inner ? "expected an inner block that is not of kind zeros itself" : decode_zeros(coded, output, scratch);
+      return place == Place::kInner ? "expected an inner block that is not of kind zeros itself"
+                                    : decode_zeros(coded, output, scratch);
     default:
-      return decode_extended(coded, output, scratch);
+      return decode_extended(coded, output, scratch, place);
   }
 }
 
 }  // namespace
 
 Fault decode_block(const BlockSpec& spec, const BlockBytes& block, const BlockOutput& output, DecodeScratch* scratch) {
-  return decode_any(spec, block, output, scratch, false);
+  return decode_any(spec, block, output, scratch, Place::kFrame);
 }
 
 namespace {

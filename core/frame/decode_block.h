@@ -53,13 +53,6 @@ struct DecodeScratch {
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };
 
-// The bytes of a block, with kSlack behind them, its number of words, and whether it is stored.
-struct BlockBytes {
-  const uint8_t* bytes;
-  size_t length, n;
-  bool stored;
-};
-
 // What is wrong with the length of a block that has bytes, if anything.
 inline const char* check_length(const BlockSpec& spec, const BlockBytes& block) {
   const size_t stored = stored_nbytes(spec, block.n);
@@ -102,8 +95,11 @@ struct BlockFacts {
 // Decode the words of a block. The output may be spec.base. Returns what is wrong, if anything.
 Fault decode_block(const BlockSpec& spec, const BlockBytes& block, const BlockOutput& output, DecodeScratch* scratch);
 
-// The facts of the same block; the same checks of its descriptor. `inner`: it is the inner block of kind zeros.
+// Where a block stands: in the frame, as a part of one, or as the inner block of kind zeros.
+enum class Place : uint8_t { kFrame, kPart, kInner };
+
+// The facts of the same block; the same checks of its descriptor.
 Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* facts, DecodeScratch* scratch,
-                    bool inner = false);
+                    Place place = Place::kFrame);
 
 }  // namespace tw

@@ -20,7 +20,7 @@ Fault inspect_zeros(const Coded& coded, BlockFacts* facts, DecodeScratch* scratc
   BlockFacts inner{};
   if (zeros.num_kept != 0) {
     const BlockBytes block = {coded.block, zeros.inner_nbytes, zeros.num_kept, zeros.inner_stored};
-    wrong = inspect_block(coded.spec.inner(), block, &inner, scratch, true);
+    wrong = inspect_block(coded.spec.inner(), block, &inner, scratch, Place::kInner);
   }
   if (wrong) return wrong;
   size_t masks_nbytes = 0;
@@ -30,10 +30,25 @@ Fault inspect_zeros(const Coded& coded, BlockFacts* facts, DecodeScratch* scratc
   return wrong;
 }
 
+Fault inspect_parts(Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
+  Parts parts;
+  const char* const wrong = open_parts(&coded, &parts);
+  if (wrong != nullptr) return wrong;
+  for (size_t i = 0; i < parts.count; ++i) {
+    BlockFacts of_part;
+    const BlockSpec spec = coded.spec.part(i * parts.words);
+    const Fault fault = inspect_block(spec, parts.blocks[i], &of_part, scratch, Place::kPart);
+    if (fault) return fault;
+    facts->rest_nbytes += of_part.rest_nbytes;
+    facts->kind_nbytes += of_part.kind_nbytes;
+  }
+  return {};
+}
+
 }  // namespace
 
 Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* facts, DecodeScratch* scratch,
-                    bool inner) {
+                    Place place) {
   const size_t n = block.n;
   *facts = BlockFacts{};
   const Dtype& dtype = spec.dtype;
@@ -63,6 +78,10 @@ Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* 
       return open_enec(coded, &params, &num_high, &facts->kind_nbytes);
     }
     case kExtended:
+      if (coded.extended == kParts) {
+        return place == Place::kFrame ? inspect_parts(coded, facts, scratch)
+                                      : "expected parts that have none themselves";
+      }
       if (coded.extended == kModal) {
         Modal modal;
         return open_modal(coded, &modal, &facts->kind_nbytes, &scratch->modal);
@@ -90,7 +109,8 @@ Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* 
       return {};
     }
     case kZeros:
-      return inner ? "expected an inner block that is not of kind zeros itself" : inspect_zeros(coded, facts, scratch);
+      return place == Place::kInner ? "expected an inner block that is not of kind zeros itself"
+                                    : inspect_zeros(coded, facts, scratch);
     default:
       return {};
   }

@@ -12,7 +12,7 @@ constexpr const char* kFiller = "expected zeros in filler bits";
 // What this version does not know, and a later one may.
 bool unknown(const Tag& tag, uint8_t extended) {
   if (tag.kind == kStored || tag.rest > kBytes) return true;
-  return tag.kind == kExtended && (extended < kExtendedCascade || extended > kDense);
+  return tag.kind == kExtended && (extended < kExtendedCascade || extended > kParts);
 }
 
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
@@ -39,6 +39,7 @@ bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
     case kZeros:
       return tag.rest == kVerbatim && tag.variant <= most && (profile == kProfileFast || compact);
     default:
+      if (extended == kParts) return compact && tag.rest == kVerbatim && tag.variant == 0;
       if (extended == kModal) return split && any_rest && tag.variant <= most && (profile == kProfileFast || compact);
       return split && (tag.rest == kVerbatim || (any_rest && !resident)) && profile != kProfileEnec;
   }
@@ -76,6 +77,26 @@ const char* check_padding(const Coded& coded, size_t streams) {
     if (coded.block[i] != 0) return "expected zeros in the padding";
   }
   return nullptr;
+}
+
+const char* open_parts(Coded* coded, Parts* parts) {
+  parts->words = kMinBlockWords * size_t{load<uint16_t>(coded->params)};
+  parts->count = parts->words == 0 ? 0 : ceil_div(coded->n, parts->words);
+  if (parts->count < 2 || parts->count > kMaxParts) return "expected 2 to 16 parts of a block";
+  const size_t lengths_nbytes = parts->count * sizeof(uint16_t);
+  if (lengths_nbytes > coded->available) return "expected a descriptor no longer than the block";
+  coded->available -= lengths_nbytes;
+  size_t streams = 0;
+  for (size_t i = 0; i < parts->count; ++i) {
+    const uint16_t length = load<uint16_t>(coded->block + coded->available + i * sizeof length);
+    const bool same = length == 0 && coded->spec.relative;
+    if ((length & ~uint32_t{kPartStored}) == 0 && !same) return "expected parts with bytes";
+    const size_t first = i * parts->words, left = coded->n - first;
+    parts->blocks[i] = {coded->block + streams, (length & ~uint32_t{kPartStored}) * kBlockAlign,
+                        left < parts->words ? left : parts->words, (length & kPartStored) != 0};
+    streams += parts->blocks[i].length;
+  }
+  return check_padding(*coded, streams);
 }
 
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes) {

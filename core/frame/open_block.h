@@ -29,6 +29,13 @@ struct Fault {
   explicit operator bool() const { return message != nullptr; }
 };
 
+// The bytes of a block, with kSlack behind them, its number of words, and whether it is stored.
+struct BlockBytes {
+  const uint8_t* bytes;
+  size_t length, n;
+  bool stored;
+};
+
 // A coded block with its descriptor taken apart.
 struct Coded {
   const BlockSpec& spec;
@@ -41,7 +48,9 @@ struct Coded {
   RestDecoder rest;
 
   const Dtype& dtype() const { return spec.dtype; }
-  bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended); }
+  bool has_rest() const {
+    return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended) && extended != kParts;
+  }
   const uint8_t* kind_streams() const { return block + rest.streams_nbytes(); }
   size_t left() const { return available - rest.streams_nbytes(); }
 };
@@ -66,6 +75,11 @@ struct Zeros {
   bool inner_stored;
 };
 
+struct Parts {
+  size_t words, count;  // of each part but the last one; of parts
+  BlockBytes blocks[kMaxParts];
+};
+
 struct Modal {
   uint8_t mode;
   size_t num_others;
@@ -77,6 +91,9 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
 
 // After the streams: fewer bytes than the block is aligned to, all zero.
 const char* check_padding(const Coded& coded, size_t streams);
+
+// Kind parts, whose lengths leave coded->available; the parts themselves are not looked at.
+const char* open_parts(Coded* coded, Parts* parts);
 
 // The kinds; *nbytes is what their streams take.
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes);
