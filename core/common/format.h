@@ -37,7 +37,7 @@ enum Feature : uint32_t { kBaseRelative = 1 };  // bits of required_features
 
 constexpr size_t kTagNbytes = 1;
 constexpr size_t kMaxParts = 16;           // of a block of kind parts
-constexpr uint16_t kPartStored = 1 << 15;  // of a part's length, in units of kBlockAlign
+constexpr unsigned kPartStored = 1 << 15;  // of a part's length, in units of kBlockAlign
 constexpr size_t kExtendedNbytes = 1;
 constexpr unsigned kMaxTiers = 5;  // of a cascade
 constexpr uint8_t kTrailPerRun = 255;

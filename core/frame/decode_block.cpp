@@ -298,7 +298,7 @@ Fault decode_parts(Coded& coded, const BlockOutput& output, DecodeScratch* scrat
     const Fault fault = decode_any(of, parts.blocks[i], of_part, scratch, Place::kPart);
     if (fault) return fault;
   }
-  return {};
+  return check_padding(coded, parts.streams);
 }
 
 // open_coded() lets no other through.

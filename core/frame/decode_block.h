@@ -53,13 +53,6 @@ struct DecodeScratch {
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };
 
-// What is wrong with the length of a block that has bytes, if anything.
-inline const char* check_length(const BlockSpec& spec, const BlockBytes& block) {
-  const size_t stored = stored_nbytes(spec, block.n);
-  if (block.length > stored) return "expected a block no longer than its content";
-  return block.stored && block.length != stored ? "expected a stored block as long as its content" : nullptr;
-}
-
 // Uses words as soon as they are decoded.
 struct Taker {
   void (*take)(Taker* taker, const uint8_t* words, size_t count);

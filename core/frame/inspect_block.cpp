@@ -42,7 +42,7 @@ Fault inspect_parts(Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
     facts->rest_nbytes += of_part.rest_nbytes;
     facts->kind_nbytes += of_part.kind_nbytes;
   }
-  return {};
+  return check_padding(coded, parts.streams);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ namespace tw {
 namespace {
 
 constexpr const char* kTooLong = "expected streams that end within the block";
+constexpr const char* kTooMuchPadding = "expected less padding than a block is aligned to";
 constexpr const char* kBadMask = "expected a mask of the words of the block";
 constexpr const char* kFiller = "expected zeros in filler bits";
 
@@ -72,7 +73,7 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
 
 const char* check_padding(const Coded& coded, size_t streams) {
   if (streams > coded.available) return kTooLong;
-  if (coded.available - streams >= coded.spec.align) return "expected less padding than a block is aligned to";
+  if (coded.available - streams >= coded.spec.align) return kTooMuchPadding;
   for (size_t i = streams; i < coded.available; ++i) {
     if (coded.block[i] != 0) return "expected zeros in the padding";
   }
@@ -86,17 +87,26 @@ const char* open_parts(Coded* coded, Parts* parts) {
   const size_t lengths_nbytes = parts->count * sizeof(uint16_t);
   if (lengths_nbytes > coded->available) return "expected a descriptor no longer than the block";
   coded->available -= lengths_nbytes;
-  size_t streams = 0;
+  parts->streams = 0;
   for (size_t i = 0; i < parts->count; ++i) {
-    const uint16_t length = load<uint16_t>(coded->block + coded->available + i * sizeof length);
-    const bool same = length == 0 && coded->spec.relative;
-    if ((length & ~uint32_t{kPartStored}) == 0 && !same) return "expected parts with bytes";
-    const size_t first = i * parts->words, left = coded->n - first;
-    parts->blocks[i] = {coded->block + streams, (length & ~uint32_t{kPartStored}) * kBlockAlign,
-                        left < parts->words ? left : parts->words, (length & kPartStored) != 0};
-    streams += parts->blocks[i].length;
+    const unsigned length = load<uint16_t>(coded->block + coded->available + i * sizeof(uint16_t));
+    const size_t left = coded->n - i * parts->words, nbytes = (length & ~kPartStored) * kBlockAlign;
+    BlockBytes& part = parts->blocks[i];
+    part = {coded->block + parts->streams, nbytes, left < parts->words ? left : parts->words,
+            (length & kPartStored) != 0};
+    if (nbytes == 0 && (part.stored || !coded->spec.relative)) return "expected parts with bytes";
+    const char* const wrong = check_length(coded->spec.part(0), part);
+    if (wrong != nullptr) return wrong;
+    parts->streams += nbytes;
   }
-  return check_padding(*coded, streams);
+  if (parts->streams > coded->available) return kTooLong;
+  return coded->available - parts->streams < coded->spec.align ? nullptr : kTooMuchPadding;
+}
+
+const char* check_length(const BlockSpec& spec, const BlockBytes& block) {
+  const size_t stored = stored_nbytes(spec, block.n);
+  if (block.length > stored) return "expected a block no longer than its content";
+  return block.stored && block.length != stored ? "expected a stored block as long as its content" : nullptr;
 }
 
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes) {

@@ -77,6 +77,7 @@ struct Zeros {
 
 struct Parts {
   size_t words, count;  // of each part but the last one; of parts
+  size_t streams;       // bytes of all parts
   BlockBytes blocks[kMaxParts];
 };
 
@@ -92,7 +93,10 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
 // After the streams: fewer bytes than the block is aligned to, all zero.
 const char* check_padding(const Coded& coded, size_t streams);
 
-// Kind parts, whose lengths leave coded->available; the parts themselves are not looked at.
+// What is wrong with the length of a block that has bytes, if anything.
+const char* check_length(const BlockSpec& spec, const BlockBytes& block);
+
+// Kind parts, whose lengths leave coded->available; neither the parts nor the padding behind them is looked at.
 const char* open_parts(Coded* coded, Parts* parts);
 
 // The kinds; *nbytes is what their streams take.
