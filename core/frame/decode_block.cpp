@@ -292,11 +292,16 @@ Fault decode_parts(Coded& coded, const BlockOutput& output, DecodeScratch* scrat
       decode_symbols_ahead(spec(i), parts.blocks[i], spec(i + 1), parts.blocks[i + 1], scratch);
     }
     // No part gives its words to a taker: the block does, once it has them all.
-    uint8_t* const words = output.words + i * parts.words * coded.dtype().word_nbytes;
-    const BlockOutput of_part = {words, output.stream, {}, output.hasher};
     const BlockSpec of = spec(i);
+    const size_t width = coded.dtype().word_nbytes;
+    const BlockOutput of_part = {output.words + i * parts.words * width, output.stream, {}, output.hasher};
+    const uint64_t hashed = output.hasher == nullptr ? 0 : output.hasher->position();
     const Fault fault = decode_any(of, parts.blocks[i], of_part, scratch, Place::kPart);
     if (fault) return fault;
+    // Kinds that do not look at the base leave that to be done.
+    if (output.hasher != nullptr && output.hasher->position() == hashed) {
+      output.hasher->update(of_part.words, parts.blocks[i].n * width);
+    }
   }
   return check_padding(coded, parts.streams);
 }
