@@ -319,8 +319,8 @@ def test_memory_that_is_freed_while_a_frame_is_made(freed: str, monkeypatch: pyt
     tensors = {"array": torch.ones(1 << 20), "base": torch.ones(1 << 20)}
     encode = core.compress
 
-    def encode_and_free(*arguments: Any) -> None:
-        encode(*arguments)
+    def encode_and_free(*arguments: Any, **options: Any) -> None:
+        encode(*arguments, **options)
         tensors[freed].untyped_storage().resize_(0)
 
     monkeypatch.setattr(core, "compress", encode_and_free)

@@ -134,7 +134,8 @@ def test_arrays_that_are_not_the_base(tmp_path: Path) -> None:
     ):
         with pytest.raises(BaseMismatchError, match=text) as caught:
             load_file(tmp_path / "f", base=base)
-        assert (caught.value.file, caught.value.tensor) == (tmp_path / "f", "a.weight")
+        assert caught.value.file == tmp_path / "f"
+        assert caught.value.tensor in ("a.weight", "b.noise")  # threads read both
 
 
 def test_arrays_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
