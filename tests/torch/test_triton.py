@@ -128,7 +128,7 @@ def test_reference_frames(case: Case) -> None:
 
 def test_every_kind_of_the_host_is_met() -> None:
     met = {host_kind(case) for case in CHOSEN}
-    assert met == {None, "entropy", "plain", "zeros", "modal", "trimmed-run", "bytes"}
+    assert met == {None, "entropy", "plain", "zeros", "modal", "parts", "trimmed-run", "bytes"}
 
 
 @pytest.mark.parametrize(
