@@ -241,8 +241,9 @@ class FrameReader:
         """
         view = memoryview(header).cast("B")
         # A copy: the core trusts a header that it has checked, so nobody else may write to it.
-        self._header = bytes(view[: max(core.claimed_header_size(view), core.SHAPED_HEADER_NBYTES)])
-        self._frame = core.decode_header(self._header)
+        header_bytes = bytes(view[: max(core.claimed_header_size(view), core.SHAPED_HEADER_NBYTES)])
+        self._frame = core.decode_header(header_bytes)
+        self._header = header_bytes[: self._frame.header_nbytes]
         self.info = frame_facts(self._frame)
         self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
 
