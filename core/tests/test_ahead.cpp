@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "form.h"
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/form.h"
 #include "tests/layouts.h"
 #include "tests/target.h"
 #include "transforms/planes.h"

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "form.h"
 #include "tests/check.h"
+#include "tests/form.h"
 #include "tests/mutation.h"
 #include "tests/target.h"
 

@@ -9,30 +9,18 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "form.h"
 #include "frame/decode_block.h"
 #include "frame/encode_block.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/form.h"
 #include "tests/layouts.h"
+#include "tests/random.h"
 #include "tests/target.h"
 
 namespace {
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next() {
-    state_ += 0x9E3779B97F4A7C15;
-    uint64_t z = state_;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-  }
-
- private:
-  uint64_t state_;
-};
+using tests::Random;
 
 struct Type {
   const char* name;

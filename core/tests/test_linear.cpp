@@ -7,8 +7,8 @@
 #include <cstring>
 #include <thread>
 
-#include "form.h"
 #include "tests/check.h"
+#include "tests/form.h"
 #include "tests/mutation.h"
 #include "tests/target.h"
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "form.h"
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/form.h"
 #include "tests/target.h"
 
 namespace {

@@ -85,21 +85,12 @@ def weights(dtype: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", registry.FLOATS)
-def test_changes_that_cluster(dtype: str) -> None:
-    """A fifth of the blocks of 2^13 words change, each word by a few neighbours."""
-    generator, old = registry.rng("clusters"), weights(dtype)
+@pytest.mark.parametrize(("name", "log", "share"), [("clusters", 13, 0.2), ("rows", 10, 0.1)])
+def test_groups_that_change(name: str, log: int, share: float, dtype: str) -> None:
+    """A fifth of the blocks of 2^13 words change, or a tenth of the rows of an embedding; each word by a few steps."""
+    generator, old = registry.rng(name), weights(dtype)
     steps = generator.integers(1, 5, WORDS).astype(old.dtype)
-    steps[generator.random(WORDS >> 13).repeat(1 << 13) >= 0.2] = 0
-    compact, fast = sizes(dtype, old + steps, old)
-    assert compact <= fast
-
-
-@pytest.mark.parametrize("dtype", registry.FLOATS)
-def test_rows_that_change(dtype: str) -> None:
-    """An embedding: a tenth of the rows of 1,024 words change."""
-    generator, old = registry.rng("rows"), weights(dtype)
-    steps = generator.integers(1, 5, WORDS).astype(old.dtype)
-    steps[generator.random(WORDS >> 10).repeat(1 << 10) >= 0.1] = 0
+    steps[generator.random(WORDS >> log).repeat(1 << log) >= share] = 0
     compact, fast = sizes(dtype, old + steps, old)
     assert compact <= fast
 
