@@ -60,13 +60,14 @@ struct BlockSpec {
   bool relative;
   // The block's words in the base; nullptr in a plain frame, and where nothing is decoded.
   const uint8_t* base;
-  size_t align;  // bytes that a block has a multiple of
+  size_t align;           // bytes that a block has a multiple of
+  size_t part_words = 0;  // of the parts that the encoder may make of a block, which are blocks of profile fast; 0: none
 
   // That of a block of kept words within the block: it stands for words that have no place in the base.
-  BlockSpec inner() const { return {dtype, profile, false, nullptr, kBlockAlign}; }
+  BlockSpec inner() const { return {dtype, profile, false, nullptr, kBlockAlign, 0}; }
   // That of a part of the block, from word `first` on.
   BlockSpec part(size_t first) const {
-    return {dtype, profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes, kBlockAlign};
+    return {dtype, profile, relative, base == nullptr ? nullptr : base + first * dtype.word_nbytes, kBlockAlign, 0};
   }
 };
 

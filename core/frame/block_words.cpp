@@ -3,20 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "frame/block_bits.h"
 #include "frame/layout.h"
 
 namespace tw {
 namespace {
 
-// Words of a block that no row length changes, by profile. A relative frame has the same: blocks that do not look at
-// the base cost no more than in a plain frame.
-constexpr uint32_t kUsualBlockWords[] = {32768, 32768, 262144, 32768};
-
-// A smaller size must save this part of all bits; more where most of the content is not in the sample.
-constexpr uint64_t kWorthShare = 2048, kWorthShareOfUnseen = 256;
-// Where the content changes on the way, blocks have the size of those of profile fast, unless that costs this part.
-constexpr uint64_t kSmallestShare = 256;
+// Words of a block that no row length changes. A relative frame has the same: blocks that do not look at the base cost
+// no more than in a plain frame.
+constexpr uint32_t kFastBlockWords = 32768;
 
 // The words of a row, of the last dimension; 0 where it has no whole number of them, or there is one row alone.
 uint64_t row_words(const tw_frame& frame) {
@@ -39,44 +33,31 @@ uint32_t rows_near(const tw_frame& frame, uint64_t size) {
   return static_cast<uint32_t>(below < least ? size : below);
 }
 
-// The words of a block of size `index`, counted from the smallest; the usual ones where others would cut rows.
-uint32_t size_words(const tw_frame& frame, unsigned index) {
-  const uint32_t usual = usual_block_words(frame), words = rows_near(frame, uint64_t{kUnitWords} << index);
-  const uint64_t row = row_words(frame);
-  return row > 1 && usual % row == 0 && words % row != 0 ? usual : words;
+// What a frame takes more, at most, if each of its blocks is a row of `count` parts instead of blocks of its own, of
+// which there are num_parts: a block has a descriptor, and its parts share an entry of the index.
+int64_t row_excess(uint64_t num_parts, uint64_t count) {
+  const auto excess = [](uint64_t parts) {
+    if (parts < 2) return int64_t{0};
+    return static_cast<int64_t>(ceil_to(2 * parts + 4, kBlockAlign)) - static_cast<int64_t>(8 * (parts - 1));
+  };
+  return static_cast<int64_t>(num_parts / count) * excess(count) + excess(num_parts % count);
 }
 
 }  // namespace
 
-uint32_t usual_block_words(const tw_frame& frame) { return rows_near(frame, kUsualBlockWords[frame.profile]); }
+uint32_t fast_block_words(const tw_frame& frame) { return rows_near(frame, kFastBlockWords); }
 
-uint32_t least_block_words(const tw_frame& frame) {
-  uint32_t least = usual_block_words(frame);
-  if (frame.profile != kProfileCompact) return least;
-  for (unsigned size = 0; size < kNumSizes; ++size) least = std::min(least, size_words(frame, size));
-  return least;
+uint32_t usual_block_words(const tw_frame& frame) {
+  const uint32_t fast = fast_block_words(frame);
+  if (frame.profile != kProfileCompact) return fast;
+  const uint64_t num_parts = ceil_div(frame.num_words, fast), count = kMaxBlockWords / fast;
+  return count < 2 || num_parts < 2 || row_excess(num_parts, count) > 0 ? fast : static_cast<uint32_t>(count * fast);
 }
 
-uint32_t fitting_block_words(const tw_frame& frame, const uint8_t* content, const uint8_t* base) {
-  const uint32_t usual = usual_block_words(frame);
-  const size_t words = std::min<uint64_t>(frame.uncompressed_nbytes, TW_SAMPLE_NBYTES) / frame.layout.word_nbytes;
-  const bool many = ceil_div(frame.num_words, least_block_words(frame)) > kMaxBlocks;
-  if (frame.profile != kProfileCompact || words <= kUnitWords || many) return usual;
-  BlockBits blocks(layout_of(frame), block_align(frame), base != nullptr);
-  for (size_t start = 0; start < words; start += kUnitWords) {
-    const size_t at = start * frame.layout.word_nbytes;
-    blocks.add(content + at, base == nullptr ? nullptr : base + at, std::min<size_t>(kUnitWords, words - start));
-  }
-  const uint64_t share = frame.uncompressed_nbytes > TW_SAMPLE_NBYTES ? kWorthShareOfUnseen : kWorthShare;
-  unsigned best = kNumSizes - 1;
-  uint64_t bits = blocks.finish(best);
-  for (unsigned size = best; size-- > 0;) {
-    const uint64_t smaller = blocks.finish(size);
-    if (smaller + smaller / share < bits) best = size, bits = smaller;
-  }
-  if (best == kNumSizes - 1) return usual;
-  const uint64_t smallest = blocks.finish(0);
-  return size_words(frame, smallest < bits + bits / kSmallestShare ? 0 : best);
+size_t part_words(const tw_frame& frame) {
+  if (frame.profile != kProfileCompact) return 0;
+  const uint32_t fast = fast_block_words(frame);
+  return frame.block_words > fast && frame.block_words <= kMaxParts * fast ? fast : 0;
 }
 
 }  // namespace tw

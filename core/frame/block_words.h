@@ -1,20 +1,21 @@
-// How many words the blocks of a frame have: the encoder's choice.
+// How many words the blocks of a frame have: the encoder's choice, by layout, shape and profile alone.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "include/tensorwire.h"
 
 namespace tw {
 
-// By dtype, shape and profile: whole rows, where some multiple of them is near the profile's usual size.
+// Of all profiles but compact: whole rows, where some multiple of them is near 32,768 words.
+uint32_t fast_block_words(const tw_frame& frame);
+
+// Compact has as many of them in a block as fit 2^18 words, if the frame cannot get larger by that: not where so few
+// blocks share an index that this saves less than rows of parts take. frame.num_words counts.
 uint32_t usual_block_words(const tw_frame& frame);
 
-// By the content as well, of which the first TW_SAMPLE_NBYTES or all are there; `base` has the same bytes of the base,
-// or is nullptr. Profile compact takes smaller blocks where the statistics of the content change on the way: each block
-// has tables of its own. They stay whole rows. Integers only: the same on every machine.
-uint32_t fitting_block_words(const tw_frame& frame, const uint8_t* content, const uint8_t* base);
-
-// The fewest that fitting_block_words() may choose, whatever the content.
-uint32_t least_block_words(const tw_frame& frame);
+// The words of the parts that a block of the frame may consist of: those of a block of profile fast; 0 where it may
+// not.
+size_t part_words(const tw_frame& frame);
 
 }  // namespace tw

@@ -367,7 +367,7 @@ size_t encode_kept(const Block& block) {
   return length == 0 ? store_block(block) : length;
 }
 
-size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
+size_t encode_whole(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
   const Block block = {spec, words, n, dst, stored_nbytes(spec, n), scratch};
   if (!spec.relative) return encode_alone(block);
   scratch->arrival.all();

@@ -51,10 +51,15 @@ struct EncodeScratch {
   uint64_t others[kMaskNumbers], where[kMaskNumbers];
   MaskEncodeScratch mask;
   RelativeEncodeScratch relative;
+  // The parts of a block: as profile fast codes them, and as they are chosen.
+  alignas(64) uint8_t fast_parts[kMaxBlockWords * kMaxWordNbytes];
+  alignas(64) uint8_t parts[kMaxBlockWords * kMaxWordNbytes];
 };
 
 // Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length: 0 where
 // they are those of spec.base. The words are there once scratch->arrival has put them there; those of spec.base are.
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch);
+// As one block, of any kind but parts.
+size_t encode_whole(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch);
 
 }  // namespace tw

@@ -209,14 +209,6 @@ int set_form(const tw_form& form, const char* dtype, uint32_t bits, tw_frame* fr
               form.block_words);
 }
 
-// The most bytes of the blocks of all content, whether or not tw_frame_fit has fitted the frame or will.
-uint64_t whole_data_bound(const tw_frame& frame, uint64_t most_blocks) {
-  const uint64_t align = block_align(frame), blocks = std::max(frame.num_blocks, most_blocks);
-  // Blocks have a multiple of kMinBlockWords words, so that narrower alignments pad the last one alone.
-  return align <= kMinBlockWords ? ceil_to(frame.uncompressed_nbytes, align)
-                                 : frame.uncompressed_nbytes + blocks * align;
-}
-
 int check_profile(uint32_t profile, bool relative, tw_error* error) {
   if (profile > kProfileResident) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtProfile, "expected a profile of 0 to 3, got %u", profile);
@@ -257,9 +249,13 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
     std::memcpy(frame->base_hash, base_hash, sizeof frame->base_hash);
   }
   const bool chosen = form != nullptr && form->block_words != 0;
-  frame->block_words = chosen ? form->block_words : usual_block_words(*frame);
+  frame->block_words = chosen ? form->block_words : kMaxBlockWords;
   status = complete_frame(frame, error);
   if (status != TW_OK) return status;
+  if (!chosen) {
+    frame->block_words = usual_block_words(*frame);
+    frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
+  }
   if (frame->num_blocks > kMaxBlocks) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtBlockWords, "expected at most 2^32 blocks, got %llu",
                 as_ull(frame->num_blocks));
@@ -273,17 +269,8 @@ uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes) {
   return nbytes / block * ceil_to(block, align) + ceil_to(nbytes % block, align);
 }
 
-void tw_frame_fit(tw_frame* frame, const void* content, const void* base) {
-  frame->block_words =
-      fitting_block_words(*frame, static_cast<const uint8_t*>(content), static_cast<const uint8_t*>(base));
-  frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
-  frame->header_nbytes = header_nbytes(*frame, 1);
-}
-
 uint64_t tw_frame_bound(const tw_frame* frame) {
-  tw_frame most = *frame;
-  most.num_blocks = std::max(frame->num_blocks, ceil_div(frame->num_words, least_block_words(*frame)));
-  const uint64_t blocks = header_nbytes(most, 1) + whole_data_bound(*frame, most.num_blocks);
+  const uint64_t blocks = header_nbytes(*frame, 1) + tw_data_bound(frame, frame->uncompressed_nbytes);
   return ceil_to(blocks + frame->padding_nbytes, frame_align(*frame));
 }
 

@@ -18,7 +18,6 @@ extern "C" {
 #define TW_MAX_NDIM 64
 #define TW_FIXED_HEADER_NBYTES 128
 #define TW_LEAF_NBYTES 131072u    /* content under one leaf hash */
-#define TW_SAMPLE_NBYTES 4194304u /* content that decides on the size of blocks */
 
 typedef enum tw_status {
   TW_OK = 0,
@@ -106,11 +105,7 @@ typedef void (*tw_parallel)(void (*work)(void* argument), void* argument, unsign
  * bytes) makes a relative frame; NULL a plain one. */
 TW_API int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint64_t* shape, uint32_t ndim,
                          uint32_t profile, const tw_form* form, const void* base_hash, tw_error* error);
-/* Fit the blocks of a frame to its content, where the profile is compact and tw_frame_init has chosen block_words:
- * smaller ones where the statistics of the content change on the way. `content` has its first TW_SAMPLE_NBYTES bytes or
- * all of it, `base` the same bytes of the base, or NULL. Changes block_words, num_blocks and header_nbytes. */
-TW_API void tw_frame_fit(tw_frame* frame, const void* content, const void* base);
-/* The most bytes that a whole frame can take, whether or not tw_frame_fit has fitted it or will. */
+/* The most bytes that a whole frame can take. */
 TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 /* The most bytes that the blocks of `nbytes` of content, from the start of a block on, can take. */
 TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);

@@ -169,40 +169,46 @@ uint64_t far_apart() {
   return tw::hash128(bytes.data(), bytes.size()).low;
 }
 
-// Parts of 2^16 words, each with exponents of its own, if they are mixed.
-uint32_t fitted(const char* dtype, uint32_t profile, uint64_t numel, bool mixed, uint32_t block_alignment = 0) {
+// Words of 2^15 at a time have exponents of their own, if they are mixed. Returns the kinds of the blocks.
+std::vector<unsigned> kinds_of_row(const char* dtype, uint32_t profile, uint64_t numel, bool mixed,
+                                   uint32_t block_words) {
   const size_t width = std::strcmp(dtype, "F32") == 0 ? 4 : 2;
   std::vector<uint8_t> content(width * numel);
   uint64_t state = 1;
   for (uint64_t i = 0; i < numel; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    const uint64_t part = mixed ? i >> 16 : 0;
+    const uint64_t part = mixed ? i >> 15 : 0;
     const uint64_t word = (100 + 7 * (part % 5) + (state >> 40) % 4) << 7 | (state >> 50 & 127) | (state >> 63) << 15;
     std::memcpy(&content[i * width + width - 2], &word, 2);
   }
   tw_frame frame;
-  tw_form form = {};
-  form.block_alignment = block_alignment;
   tw_error error;
-  CHECK(tw_frame_init(&frame, dtype, 0, &numel, 1, profile, &form, nullptr, &error) == TW_OK);
-  const uint64_t bound = tw_frame_bound(&frame), usual = frame.block_words;
-  tw_frame_fit(&frame, content.data(), nullptr);
-  CHECK(tw_frame_bound(&frame) == bound && frame.block_words <= usual);
+  CHECK(tw_frame_init(&frame, dtype, 0, &numel, 1, profile, nullptr, nullptr, &error) == TW_OK);
+  CHECK(frame.block_words == block_words);
   CHECK(frame.num_blocks == (numel + frame.block_words - 1) / frame.block_words);
   const std::vector<uint8_t> bytes = compress(&frame, content, nullptr, 2);
-  CHECK(bytes.size() <= bound);
+  CHECK(bytes.size() <= tw_frame_bound(&frame));
   check_range(frame, bytes, content, 0, content.size());
-  return frame.block_words;
+  std::vector<tw_block_info> infos(frame.num_blocks);
+  CHECK(tw_block_infos(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, 0, infos.size(),
+                       infos.data(), &error) == TW_OK);
+  std::vector<unsigned> kinds;
+  for (const tw_block_info& info : infos) kinds.push_back(10 * info.kind + info.extended);
+  return kinds;
 }
 
-void check_fitting() {
+void check_rows() {
+  constexpr unsigned kRow = 75, kEntropy = 40, kPart = 1 << 15;
   for (const char* dtype : {"BF16", "F32"}) {
-    CHECK(fitted(dtype, TW_COMPACT, 600000, true) == 32768);
-    CHECK(fitted(dtype, TW_COMPACT, 600000, false) == 262144);
-    CHECK(fitted(dtype, TW_COMPACT, 32768, true) == 262144);
-    CHECK(fitted(dtype, TW_FAST, 600000, true) == 32768);
-    // 4,096 bytes are 2,048 of padding for a block, which halves of a part of one kind do not pay.
-    CHECK(fitted(dtype, TW_COMPACT, 600000, true, 12) == 65536);
+    const auto kinds = [&](uint32_t profile, uint64_t numel, bool mixed, uint32_t block_words) {
+      return kinds_of_row(dtype, profile, numel, mixed, block_words);
+    };
+    CHECK((kinds(TW_COMPACT, 16 * kPart, true, 8 * kPart) == std::vector<unsigned>{kRow, kRow}));
+    CHECK((kinds(TW_COMPACT, 16 * kPart, false, 8 * kPart) == std::vector<unsigned>{kEntropy, kEntropy}));
+    // Rows of two to four parts would cost more than they save in the index.
+    CHECK((kinds(TW_COMPACT, 4 * kPart, true, kPart).size() == 4));
+    CHECK((kinds(TW_COMPACT, 5 * kPart, true, 8 * kPart) == std::vector<unsigned>{kRow}));
+    CHECK((kinds(TW_FAST, 16 * kPart, true, kPart).size() == 16));
   }
 }
 
@@ -326,7 +332,7 @@ std::vector<uint64_t> all_frames() {
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  check_fitting();
+  check_rows();
   check_exponents_alone();
   std::vector<uint64_t> hashes = all_frames();
   const size_t num_frames = hashes.size();

@@ -27,7 +27,6 @@ SHAPED_HEADER_NBYTES = 640  # with the longest shape
 _HEADER_NBYTES_FIELD = slice(56, 64)
 MAX_NDIM = 64
 LEAF_NBYTES = 131072
-SAMPLE_NBYTES = 4194304
 BASE_RELATIVE = 1
 
 _OK = 0
@@ -161,7 +160,6 @@ _cpu_target = function("tw_cpu_target", _text)
 _frame_init = function(
     "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _form, _text, _error,
 )  # fmt: skip
-_frame_fit = function("tw_frame_fit", None, _frame, _address, _address)
 _frame_bound = function("tw_frame_bound", _u64, _frame)
 _data_bound = function("tw_data_bound", _u64, _frame, _u64)
 _compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _u32, _error)
@@ -245,18 +243,8 @@ def frame_init(
     return frame
 
 
-def frame_fit(frame: Frame, content: Buffer, base: Buffer | None = None) -> None:
-    """Fit the size of the blocks to the content, of which `content` has the first SAMPLE_NBYTES or all; `base` has the
-    same bytes of the base."""
-    needed = min(SAMPLE_NBYTES, frame.uncompressed_nbytes)
-    with Pin(content) as source, pin_if_given(base) as origin:
-        if source.nbytes < needed or (base is not None and origin.nbytes < needed):
-            raise ValueError(f"expected the first {needed} bytes of the content and of a base")
-        _frame_fit(frame, source.address, origin.address)
-
-
 def frame_bound(frame: Frame) -> int:
-    """The most bytes that a whole frame can take, however it is fitted."""
+    """The most bytes that a whole frame can take."""
     return int(_frame_bound(frame))
 
 

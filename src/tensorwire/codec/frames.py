@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .arrays import TensorView
     from .facts import Profile
 
-SAMPLE_NBYTES = core.SAMPLE_NBYTES
-"""Content that decides on the size of blocks."""
 
 _BLOCKS_AT_ONCE = 4096
 
@@ -40,8 +38,8 @@ class FrameEncoder:
         header = encoder.finish()                   # to be written at `position`
         file.write(bytes(encoder.info.padding_nbytes))
 
-    Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress` if the
-    encoder is shown the beginning of the content. Each byte of content and base is read once: the frame is sound even
+    Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress`.
+    Each byte of content and base is read once: the frame is sound even
     if others write to this memory meanwhile, and holds words of different moments then. The header of a relative frame
     that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
@@ -64,8 +62,6 @@ class FrameEncoder:
         profile: Profile = "fast",
         relative: bool = False,
         base_hash: str | None = None,
-        beginning: Buffer | None = None,
-        base_beginning: Buffer | None = None,
         block_alignment: int = DEFAULT_ALIGNMENT,
         frame_alignment: int | None = None,
         padding_nbytes: int = 0,
@@ -79,9 +75,6 @@ class FrameEncoder:
             relative: the frame gets its base in chunks too.
             base_hash: the content hash of the base of a relative frame, if you know it: it is not hashed then. It is
                 your promise. With another hash than the base has, the frame cannot be decompressed.
-            beginning: the first SAMPLE_NBYTES of the content or all of it. Profile "compact" fits the size of its
-                blocks to them, and has blocks of the usual size without.
-            base_beginning: the same bytes of the base; for a relative frame.
             block_alignment: bytes that every block has a multiple of: a power of two from 32 to 4096.
             frame_alignment: the blocks begin, and the frame ends, at a multiple of so many bytes: a power of two from
                 `block_alignment`, the default, to 2 MiB.
@@ -89,8 +82,7 @@ class FrameEncoder:
             extensions: bytes by tag, which readers skip that do not know the tag. Tags from 2**31 on are yours.
 
         Raises:
-            ValueError: dtype, bits, layout, shape, profile or one of the others is invalid, or contradicts another; or
-                the beginning is too short.
+            ValueError: dtype, bits, layout, shape, profile or one of the others is invalid, or contradicts another.
         """
         if base_hash is not None and not relative:
             raise ValueError("expected no base_hash for a plain frame; say relative=True, or leave it out")
@@ -99,10 +91,6 @@ class FrameEncoder:
         form = new_form(layout, block_alignment, frame_alignment, padding_nbytes, len(self._extensions))
         base_hash_bytes = checked_hash(base_hash) if base_hash is not None else NO_HASH if relative else None
         self._frame = new_frame(dtype, bits, checked_shape(shape), profile, form=form, base_hash=base_hash_bytes)
-        if beginning is not None:
-            # The views keep the memory where it is.
-            new, old = byte_view(beginning), None if base_beginning is None else byte_view(base_beginning)
-            core.frame_fit(self._frame, new.data, None if old is None else old.data)
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
         self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes

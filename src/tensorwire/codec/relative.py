@@ -57,7 +57,7 @@ def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: st
 
 
 def frame_of(source: TensorView, profile: str, layout: Layout | None = None, base: bytes | None = None) -> core.Frame:
-    """The frame of a tensor that is still to be encoded, and that fits any content; `base` as for new_frame()."""
+    """The frame of a tensor that is still to be encoded; `base` as for new_frame()."""
     form = None if layout is None else new_form(layout)
     return new_frame(source.dtype, source.bits, source.shape, profile, form=form, base_hash=base)
 
@@ -68,7 +68,6 @@ def compress_into(
     """Put the frame of a tensor at the front of `out`; return its size. Its base is none if that changes meanwhile,
     unless the frame has its hash."""
     data = None if base is None else base.data
-    core.frame_fit(frame, source.data, data)
     core.compress(frame, source.data, out, threads, data, known_base=known_base)
     source.check_memory()
     if base is not None:

@@ -155,8 +155,7 @@ class CompressedWriter:
         return build_header(self._metadata, entries).data_start
 
     def put(self, index: int, start: int, data: memoryview) -> None:
-        """Add the content of tensor `index` from byte `start` on: a window or all that is left. The first window has
-        SAMPLE_NBYTES of the tensor or all of it."""
+        """Add the content of tensor `index` from byte `start` on: a window or all that is left."""
         tensor = self._tensors[index]
         if tensor.nbytes <= _MIN_GAIN_NBYTES:  # comes in one window
             self._small[index] = bytes(data)  # which is hashed: somebody may write to the tensor meanwhile
@@ -166,7 +165,7 @@ class CompressedWriter:
         with ErrorContext(tensor=tensor.name):
             old = next(self._base_data) if index in self._bases else None
             if start == 0:
-                self._begin(tensor, data, old)
+                self._begin(tensor, relative=old is not None)
             if self._encoder is None:
                 self._hasher.update(data)
             else:
@@ -185,15 +184,14 @@ class CompressedWriter:
             yield from (data for chunk, data in window.split() if chunk.tensor in self._bases)
             window.release()
 
-    def _begin(self, tensor: TensorEntry, beginning: memoryview, base: memoryview | None) -> None:
+    def _begin(self, tensor: TensorEntry, *, relative: bool) -> None:
         self._start = self._output.position
         self._encoder = None
         if not may_save(tensor.dtype, tensor.nbytes):
             self._hasher = ContentHasher(threads=self._coding.threads)
             return
         self._encoder = FrameEncoder(
-            tensor.dtype, tensor.shape, profile=self._coding.profile, relative=base is not None,
-            beginning=beginning, base_beginning=base, threads=self._coding.threads,
+            tensor.dtype, tensor.shape, profile=self._coding.profile, relative=relative, threads=self._coding.threads
         )  # fmt: skip
         self._output.skip(self._encoder.header_nbytes)
 

@@ -67,15 +67,12 @@ class DeltaCounter:
     def _encoders(
         self, dtype: str, shape: tuple[int, ...], content: memoryview, base: memoryview | None
     ) -> dict[Profile, FrameEncoder]:
-        """An encoder for each profile, shown the first window of a tensor; none for one that stays plain."""
+        """An encoder for each profile; none for a tensor that stays plain."""
         return {
-            profile: FrameEncoder(
-                dtype, shape, profile=profile, relative=base is not None, beginning=content, base_beginning=base,
-                threads=self._threads,
-            )
+            profile: FrameEncoder(dtype, shape, profile=profile, relative=base is not None, threads=self._threads)
             for profile in _PROFILES
             if may_save(dtype, len(content))
-        }  # fmt: skip
+        }
 
     def _count(self, dtype: str, new: memoryview, old: memoryview) -> None:
         import numpy
