@@ -78,18 +78,18 @@ bool ends_well(const BitSource& bits, size_t* nbytes) {
 }  // namespace
 
 void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
-                ClassLimits limits, DensePlan* plan, DenseEncodeScratch* scratch) {
+                unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch) {
   plan->bits = step_kernels.measure(dtype, words, base, n, upcoming, scratch->symbols, scratch->signs, scratch->low);
   const unsigned shift = symbol_bits(dtype);
-  limits.most = has_classes(dtype) ? std::min(limits.most, 256u >> shift) : 1;
+  max_classes = has_classes(dtype) ? std::min(max_classes, 256u >> shift) : 1;
   plan->thresholds = Thresholds{};
-  plan->costs = {};
-  if (limits.most > 1) {
+  if (max_classes > 1) {
     with_words(dtype, [&](auto word, auto) {
       const Samples samples(dtype, base, scratch->symbols, n, word);
+      uint64_t cost;
       plan->thresholds = choose_thresholds(
-          samples.cuts, samples.num_cuts, limits,
-          [&](unsigned first, unsigned last) { return samples.cost(first, last); }, &plan->costs);
+          samples.cuts, samples.num_cuts, max_classes,
+          [&](unsigned first, unsigned last) { return samples.cost(first, last); }, &cost);
     });
     step_kernels.classify(dtype, base, n, classes_of(dtype, plan->thresholds), shift, scratch->symbols);
   }

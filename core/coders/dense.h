@@ -22,12 +22,11 @@ struct DensePlan {
   EntropyTables tables;  // of symbols, joined with their classes
   DenseBits bits;        // of signs and of low bits; as many signs as words changed
   size_t nbytes;         // about what the streams take
-  ClassCosts costs;      // of the symbols, by a sample
 };
 
 // Look at a block of n words, and leave in scratch what dense_encode() needs.
 void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
-                ClassLimits limits, DensePlan* plan, DenseEncodeScratch* scratch);
+                unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch);
 
 // Write the streams. Returns their bytes, 0 if they exceed the capacity.
 size_t dense_encode(size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity, DenseEncodeScratch* scratch);

@@ -31,13 +31,13 @@ struct SparsePlan {
   Thresholds thresholds;
   size_t count;                  // changed words
   uint32_t counts[kMaxClasses];  // by class
-  ClassCosts costs;              // of the bit string
+  uint64_t nbits;                // about what the bit string takes
 };
 
 // Look at the changed words of a block: the masks say which, and there is at least one. Returns false if a step is too
 // large for the kind.
 bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
-                 ClassLimits limits, SparsePlan* plan, SparseEncodeScratch* scratch);
+                 unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch);
 
 // Write the bit string that was planned. Returns its bytes, 0 if they exceed the capacity.
 size_t sparse_encode(const Dtype& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,

@@ -101,7 +101,7 @@ class Costs {
   uint32_t words_[257] = {}, steps_[kFirstLargeStep][257] = {};
 };
 
-Thresholds choose(const Costs& costs, ClassLimits limits, ClassCosts* chosen) {
+Thresholds choose(const Costs& costs, unsigned max_classes, uint64_t* cost) {
   // The highest exponents have nearly all of the words; what lies below the cuts belongs to the lowest.
   uint8_t cuts[kMaxCuts];
   unsigned num_cuts = 0;
@@ -113,7 +113,7 @@ Thresholds choose(const Costs& costs, ClassLimits limits, ClassCosts* chosen) {
   const auto range = [&](unsigned first, unsigned last) {
     return costs(first == 0 ? 0 : cuts[first], last == num_cuts ? 256 : cuts[last]);
   };
-  return choose_thresholds(cuts, num_cuts, limits, range, chosen);
+  return choose_thresholds(cuts, num_cuts, max_classes, range, cost);
 }
 
 // The class of each exponent.
@@ -227,7 +227,7 @@ void write_sizes(BitWriter* writer, const uint64_t* steps, size_t count, SparseE
 }  // namespace
 
 bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
-                 ClassLimits limits, SparsePlan* plan, SparseEncodeScratch* scratch) {
+                 unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch) {
   Counts counts{};
   plan->count = step_kernels.list(changed, n, scratch->places);
   const bool small = with_words(dtype, [&](auto word, auto ordered) {
@@ -238,7 +238,9 @@ bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, 
   if (!small) return false;
   counts.join();
   const Costs costs(counts);
-  plan->thresholds = choose(costs, limits, &plan->costs);
+  uint64_t cost = 0;
+  plan->thresholds = choose(costs, max_classes, &cost);
+  plan->nbits = cost >> kCostFraction;
   uint8_t classes[256];
   fill_classes(plan->thresholds, classes);
   std::memset(plan->counts, 0, sizeof plan->counts);

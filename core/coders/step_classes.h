@@ -36,25 +36,14 @@ static inline uint32_t log2_64ths(uint32_t x) {
 // About what m of n words at random places take as gaps in Rice's code with the best k.
 uint64_t rice_cost(uint64_t n, uint64_t m);
 
-// How many classes there may be, and how many are few.
-struct ClassLimits {
-  unsigned most, few;
-};
-
-// About what classes cost that were chosen, and what the cheapest few of them would.
-struct ClassCosts {
-  uint64_t chosen, few;
-};
-
-// Choose thresholds: the cheapest way to cut the exponents into up to limits.most ranges. cost(first, last) is that of
+// Choose thresholds: the cheapest way to cut the exponents into up to max_classes ranges. cost(first, last) is that of
 // the range of cuts [first, last); cuts are exponents in ascending order, 1 to kMaxCuts of them.
 // More than 16 change nothing; 12 cost 0.8 % in compact where 0.5 % of the words changed.
 constexpr unsigned kMaxCuts = 16;
 
 template <class Cost>
-Thresholds choose_thresholds(const uint8_t* cuts, unsigned num_cuts, ClassLimits limits, Cost&& cost,
-                             ClassCosts* costs) {
-  const unsigned max_classes = limits.most;
+Thresholds choose_thresholds(const uint8_t* cuts, unsigned num_cuts, unsigned max_classes, Cost&& cost,
+                             uint64_t* chosen_cost) {
   uint64_t best[kMaxClasses + 1][kMaxCuts + 1];
   uint8_t from[kMaxClasses + 1][kMaxCuts + 1];
   for (unsigned last = 1; last <= num_cuts; ++last) {
@@ -71,11 +60,10 @@ Thresholds choose_thresholds(const uint8_t* cuts, unsigned num_cuts, ClassLimits
     }
   }
   unsigned num_classes = 1;
-  for (unsigned c = 1; c <= max_classes; ++c) {
+  for (unsigned c = 2; c <= max_classes; ++c) {
     if (best[c][num_cuts] < best[num_classes][num_cuts]) num_classes = c;
-    if (c <= limits.few) costs->few = best[num_classes][num_cuts];
   }
-  costs->chosen = best[num_classes][num_cuts];
+  *chosen_cost = best[num_classes][num_cuts];
   Thresholds chosen = {num_classes, {}};
   unsigned last = num_cuts;
   for (unsigned t = kMaxClasses - 1; t-- > 0;) {

@@ -61,7 +61,7 @@ struct BlockSpec {
   // The block's words in the base; nullptr in a plain frame, and where nothing is decoded.
   const uint8_t* base;
   size_t align;           // bytes that a block has a multiple of
-  size_t part_words = 0;  // of the parts that the encoder may make of a block, which are blocks of profile fast; 0: none
+  size_t part_words = 0;  // of the blocks of profile fast that this one may take no more than; 0 where there are none
 
   // That of a block of kept words within the block: it stands for words that have no place in the base.
   BlockSpec inner() const { return {dtype, profile, false, nullptr, kBlockAlign, 0}; }

@@ -55,9 +55,7 @@ uint32_t usual_block_words(const tw_frame& frame) {
 }
 
 size_t part_words(const tw_frame& frame) {
-  if (frame.profile != kProfileCompact) return 0;
-  const uint32_t fast = fast_block_words(frame);
-  return frame.block_words > fast && frame.block_words <= kMaxParts * fast ? fast : 0;
+  return frame.profile == kProfileCompact ? std::min(fast_block_words(frame), frame.block_words) : 0;
 }
 
 }  // namespace tw

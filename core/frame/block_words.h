@@ -14,8 +14,7 @@ uint32_t fast_block_words(const tw_frame& frame);
 // blocks share an index that this saves less than rows of parts take. frame.num_words counts.
 uint32_t usual_block_words(const tw_frame& frame);
 
-// The words of the parts that a block of the frame may consist of: those of a block of profile fast; 0 where it may
-// not.
+// Compact: the words of the blocks that profile fast would have, which may be parts of a block; 0 in other profiles.
 size_t part_words(const tw_frame& frame);
 
 }  // namespace tw

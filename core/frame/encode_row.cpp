@@ -18,8 +18,9 @@ struct Row {
   size_t starts[kMaxParts + 1];
 
   size_t length(size_t i) const { return starts[i + 1] - starts[i]; }
+  // A row of one is that block.
   size_t descriptor_nbytes() const {
-    return count * sizeof(uint16_t) + sizeof(uint16_t) + kExtendedNbytes + kTagNbytes;
+    return count < 2 ? 0 : count * sizeof(uint16_t) + sizeof(uint16_t) + kExtendedNbytes + kTagNbytes;
   }
 };
 
@@ -103,14 +104,17 @@ size_t finish_row(const Source& source, const Row& row, uint8_t* dst) {
 
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
   const size_t whole = encode_whole(spec, words, n, dst, scratch);
-  const bool fits = spec.part_words * spec.dtype.word_nbytes < (kPartStored - 1) * kBlockAlign;
-  if (whole == 0 || spec.part_words == 0 || n <= spec.part_words || !fits) return whole;
+  if (whole == 0 || spec.part_words == 0) return whole;
   const Source source = {spec, words, n, scratch};
   scratch->upcoming = {};
   Row fast, row;
-  // What profile fast would take is known for sure: this block must take no more.
+  // What profile fast takes is a bound.
   const bool beaten = encode_row(source, kProfileFast, spec.part_words, whole, scratch->fast_parts, &fast);
-  const size_t likely = beaten ? spec.part_words : likely_part_words(source);
+  if (beaten && fast.count == 1) {
+    std::memcpy(dst, scratch->fast_parts, fast.nbytes);
+    return fast.nbytes;
+  }
+  const size_t likely = beaten ? spec.part_words : n > spec.part_words ? likely_part_words(source) : 0;
   if (likely == 0) return whole;
   const bool smaller = encode_row(source, kProfileCompact, likely, beaten ? SIZE_MAX : whole, scratch->parts, &row);
   if (beaten) take_smaller(fast, scratch->fast_parts, &row, scratch->parts);

@@ -15,7 +15,7 @@ namespace {
 // it costs 0.2 %.
 constexpr size_t kSparseShare = 8, kDenseShare = 16;
 // Twice as many take 6 % off near pairs and 3 % off far ones, and 5 to 15 % longer to encode and to apply.
-constexpr ClassLimits kSparseClasses = {kMaxClasses, 2}, kDenseClasses = {kMaxClasses, 4};
+constexpr unsigned kFastClasses = 2, kFastDenseClasses = 4;
 // Samples of a block's words, and the counters that they hash to.
 constexpr size_t kMaxSamples = 1024, kCounterBits = 10;
 
@@ -58,115 +58,42 @@ bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbyt
   return bits < 32 && (2 * pairs) << bits <= samples * samples;
 }
 
-// A block, and where it goes.
-struct Change {
-  const BlockSpec& spec;
-  const uint8_t* words;
-  size_t n, stored;
-  const FetchPair& upcoming;
-  uint8_t* dst;
-  RelativeEncodeScratch* scratch;
-
-  const Dtype& dtype() const { return spec.dtype; }
-  // The block's length, or SIZE_MAX if it gains nothing.
-  size_t finish(const Written& written) const {
-    if (written.streams == 0) return SIZE_MAX;
-    const size_t length =
-        tw::finish(dst, stored, spec.align, written.streams, written.descriptor, written.descriptor_nbytes);
-    return length == 0 ? SIZE_MAX : length;
-  }
-};
-
-// A block that was written: its length, or SIZE_MAX if it gains nothing; and whether classes were chosen that save so
-// little that fewer may do better.
-struct Attempt {
-  size_t length;
-  bool doubtful = false;
-};
-
-// Whether few classes may cost less than those chosen, if costs are known up to some error.
-bool are_close(const ClassCosts& costs, uint64_t error) {
-  return costs.few != costs.chosen && costs.few - costs.chosen < error;
-}
-
-Attempt encode_sparse(const Change& change, ClassLimits limits) {
-  SparseEncodeScratch* const scratch = &change.scratch->sparse;
-  SparsePlan plan;
-  if (!sparse_plan(change.dtype(), change.words, change.spec.base, change.n, change.scratch->changed, limits, &plan,
-                   scratch)) {
-    return {SIZE_MAX};
-  }
-  Written written{};
-  written.streams = sparse_encode(change.dtype(), change.spec.base, change.n, plan, change.dst, change.stored, scratch);
-  const uint64_t taken = 8 * uint64_t{written.streams} << kCostFraction, expected = plan.costs.chosen;
-  const uint64_t error = std::max(taken, expected) - std::min(taken, expected);
-  push_classes(plan.thresholds, kSparse, &written);
-  return {change.finish(written), are_close(plan.costs, expected / 64 + error)};
-}
-
-// If it is expected to take less than `limit`.
-Attempt encode_dense(const Change& change, ClassLimits limits, size_t limit) {
-  DenseEncodeScratch* const scratch = &change.scratch->dense;
-  DensePlan plan;
-  dense_plan(change.dtype(), change.words, change.spec.base, change.n, change.upcoming, limits, &plan, scratch);
-  if (plan.nbytes >= std::min(limit, change.stored)) return {SIZE_MAX};
-  Written written{};
-  written.streams = dense_encode(change.n, plan, change.dst, change.stored, scratch);
-  written.push(plan.bits.signs, sizeof(uint32_t));
-  push_classes(plan.thresholds, kDense, &written);
-  return {change.finish(written), are_close(plan.costs, plan.costs.chosen / 64 + (uint64_t{512} << kCostFraction))};
-}
-
-// The smallest block of those that were written one over the other.
-class Smallest {
- public:
-  explicit Smallest(const Change& change) : change_(change) {}
-  size_t length() const { return length_; }
-
-  // encode(limits) writes a block. If few classes are not all that the profile has, they are tried where it is doubtful
-  // that more of them are better.
-  template <class Encode>
-  void offer(ClassLimits limits, Encode&& encode) {
-    const ClassLimits few = {limits.few, limits.few};
-    const bool compact = change_.spec.profile == kProfileCompact;
-    if (write(compact ? limits : few, encode) && compact) write(few, encode);
-  }
-
- private:
-  template <class Encode>
-  bool write(ClassLimits limits, Encode&& encode) {
-    uint8_t* const other = change_.scratch->other;
-    if (length_ != SIZE_MAX) std::memcpy(other, change_.dst, length_);
-    const Attempt attempt = encode(limits);
-    if (attempt.length < length_) {
-      length_ = attempt.length;
-    } else if (length_ != SIZE_MAX) {
-      std::memcpy(change_.dst, other, length_);
-    }
-    return attempt.doubtful;
-  }
-
-  const Change& change_;
-  size_t length_ = SIZE_MAX;
-};
-
 }  // namespace
 
 RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, const FetchPair& upcoming,
                               uint8_t* dst, RelativeEncodeScratch* scratch) {
-  const size_t count = find_changed(spec.dtype, words, spec.base, n, n / kSparseShare, scratch->changed);
+  const Dtype& dtype = spec.dtype;
+  const size_t stored = stored_nbytes(spec, n);
+  const size_t count = find_changed(dtype, words, spec.base, n, n / kSparseShare, scratch->changed);
   if (count == 0) return {0, true};
-  const Change change = {spec, words, n, stored_nbytes(spec, n), upcoming, dst, scratch};
-  Smallest smallest(change);
-  if (count <= n / kSparseShare) {
-    smallest.offer(kSparseClasses, [&](ClassLimits limits) { return encode_sparse(change, limits); });
+  const bool compact = spec.profile == kProfileCompact;
+  SparsePlan sparse;
+  DensePlan dense;
+  uint64_t sparse_nbytes = UINT64_MAX, dense_nbytes = UINT64_MAX;
+  if (count <= n / kSparseShare && sparse_plan(dtype, words, spec.base, n, scratch->changed,
+                                               compact ? kMaxClasses : kFastClasses, &sparse, &scratch->sparse)) {
+    sparse_nbytes = sparse.nbits / 8;
   }
-  if (count > n / (spec.profile == kProfileCompact ? kDenseShare : kSparseShare) || smallest.length() == SIZE_MAX) {
-    smallest.offer(kDenseClasses, [&](ClassLimits limits) { return encode_dense(change, limits, smallest.length()); });
+  if (count > n / (compact ? kDenseShare : kSparseShare) || sparse_nbytes == UINT64_MAX) {
+    dense_plan(dtype, words, spec.base, n, upcoming, compact ? kMaxClasses : kFastDenseClasses, &dense,
+               &scratch->dense);
+    dense_nbytes = dense.nbytes;
   }
-  const size_t length = smallest.length();
-  if (length == SIZE_MAX) return {change.stored, false};
-  return {length, beats_plain(spec.dtype, words, n, length)};
+  Written written{};
+  if (sparse_nbytes <= dense_nbytes && sparse_nbytes < stored) {
+    written.streams = sparse_encode(dtype, spec.base, n, sparse, dst, stored, &scratch->sparse);
+    push_classes(sparse.thresholds, kSparse, &written);
+  } else if (dense_nbytes < stored) {
+    written.streams = dense_encode(n, dense, dst, stored, &scratch->dense);
+    written.push(dense.bits.signs, sizeof(uint32_t));
+    push_classes(dense.thresholds, kDense, &written);
+  }
+  size_t length = 0;
+  if (written.streams != 0) {
+    length = finish(dst, stored, spec.align, written.streams, written.descriptor, written.descriptor_nbytes);
+  }
+  if (length == 0) return {stored, false};
+  return {length, beats_plain(dtype, words, n, length)};
 }
 
 }  // namespace tw

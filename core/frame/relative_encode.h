@@ -13,7 +13,6 @@ struct RelativeEncodeScratch {
   uint64_t changed[kMaxMasks];
   SparseEncodeScratch sparse;
   DenseEncodeScratch dense;
-  alignas(64) uint8_t other[kMaxBlockWords * kMaxWordNbytes];
   alignas(64) uint8_t block[kMaxBlockWords * kMaxWordNbytes];
 };
 
