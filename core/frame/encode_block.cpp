@@ -361,6 +361,19 @@ size_t encode_alone(const Block& block) {
 
 }  // namespace
 
+size_t plan_or_encode(const Block& block) {
+  ZerosPlan zeros;
+  const bool planned = !block.spec.relative && block.dtype().exponent_bits != 0;
+  if (!planned || plan_zeros(block, &zeros)) {
+    return encode_whole(block.spec, block.words, block.n, block.dst, block.scratch);
+  }
+  const size_t length = encode_constant(block);
+  if (length != 0) return length;
+  block.scratch->first_tier = {};  // so that nothing is written ahead
+  const FastPlan plan = plan_fast(block, 0);
+  return std::min(ceil_to(plan.nbytes, block.spec.align), block.stored);
+}
+
 size_t encode_kept(const Block& block) {
   size_t length = encode_constant(block);
   if (length == 0) length = encode_words(block);

@@ -72,6 +72,9 @@ size_t encode_entropy(const Block& block);
 // The smallest coding of a block of the words that kind zeros keeps. It may be stored.
 size_t encode_kept(const Block& block);
 
+// The length of a block of profile fast, which is found without writing it where that is possible.
+size_t plan_or_encode(const Block& block);
+
 // Kind zeros.
 struct ZerosPlan {
   size_t kept, zeros;

@@ -37,6 +37,20 @@ struct Source {
   }
 };
 
+// Whether the parts take less than `limit` bytes as profile fast codes them.
+bool fast_is_below(const Source& source, size_t part_words, size_t limit, uint8_t* dst) {
+  Row row = {part_words, 0, 0, {}};
+  for (size_t first = 0; first < source.n; first += part_words) {
+    const size_t count = std::min(part_words, source.n - first);
+    const BlockSpec spec = source.part(first, kProfileFast);
+    const uint8_t* const words = source.words + first * spec.dtype.word_nbytes;
+    row.nbytes += plan_or_encode({spec, words, count, dst, stored_nbytes(spec, count), source.scratch});
+    ++row.count;
+    if (ceil_to(row.nbytes + row.descriptor_nbytes(), source.spec.align) >= limit) return false;
+  }
+  return true;
+}
+
 // The parts as `profile` codes them, to dst; false once they take `limit` bytes.
 bool encode_row(const Source& source, uint8_t profile, size_t part_words, size_t limit, uint8_t* dst, Row* row) {
   *row = {part_words, 0, 0, {}};
@@ -109,7 +123,8 @@ size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8
   scratch->upcoming = {};
   Row fast, row;
   // What profile fast takes is a bound.
-  const bool beaten = encode_row(source, kProfileFast, spec.part_words, whole, scratch->fast_parts, &fast);
+  const bool beaten = fast_is_below(source, spec.part_words, whole, scratch->fast_parts) &&
+                      encode_row(source, kProfileFast, spec.part_words, whole, scratch->fast_parts, &fast);
   if (beaten && fast.count == 1) {
     std::memcpy(dst, scratch->fast_parts, fast.nbytes);
     return fast.nbytes;
