@@ -43,6 +43,15 @@ int64_t row_excess(uint64_t num_parts, uint64_t count) {
   return static_cast<int64_t>(num_parts / count) * excess(count) + excess(num_parts % count);
 }
 
+// At most `most` parts that are whole rows together, unless those would be fewer than half as many; else `most`.
+uint64_t parts_near(const tw_frame& frame, uint64_t most, uint64_t part_words) {
+  const uint64_t row = row_words(frame);
+  for (uint64_t count = most; row > 1 && 2 * count >= most && count > 0; --count) {
+    if (count * part_words % row == 0) return count;
+  }
+  return most;
+}
+
 }  // namespace
 
 uint32_t fast_block_words(const tw_frame& frame) { return rows_near(frame, kFastBlockWords); }
@@ -50,7 +59,7 @@ uint32_t fast_block_words(const tw_frame& frame) { return rows_near(frame, kFast
 uint32_t usual_block_words(const tw_frame& frame) {
   const uint32_t fast = fast_block_words(frame);
   if (frame.profile != kProfileCompact) return fast;
-  const uint64_t num_parts = ceil_div(frame.num_words, fast), count = kMaxBlockWords / fast;
+  const uint64_t num_parts = ceil_div(frame.num_words, fast), count = parts_near(frame, kMaxBlockWords / fast, fast);
   return count < 2 || num_parts < 2 || row_excess(num_parts, count) > 0 ? fast : static_cast<uint32_t>(count * fast);
 }
 

@@ -51,9 +51,7 @@ struct EncodeScratch {
   uint64_t others[kMaskNumbers], where[kMaskNumbers];
   MaskEncodeScratch mask;
   RelativeEncodeScratch relative;
-  // The parts of a block: as profile fast codes them, and as they are chosen.
-  alignas(64) uint8_t fast_parts[kMaxBlockWords * kMaxWordNbytes];
-  alignas(64) uint8_t parts[kMaxBlockWords * kMaxWordNbytes];
+  alignas(64) uint8_t part[kMaxBlockWords * kMaxWordNbytes];  // as profile fast codes it
 };
 
 // Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length: 0 where

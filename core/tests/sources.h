@@ -111,34 +111,55 @@ inline void add_extension(Bytes* records, uint32_t tag, uint32_t length, Random*
   records->resize(tw::ceil_to(records->size(), 8));
 }
 
-inline Source make_source(const Type& type, uint32_t profile, Content content, Change change, tw_form form = {},
-                          const Bytes& extensions = {}) {
-  Random random(1000 * profile + 100 * content + change);
-  const Bytes bytes = make_content(type, profile, content, &random);
-  Source source = {{}, make_base(type, profile, bytes, change, &random)};
-  const uint8_t* const base = change == kNoBase ? nullptr : source.base.data();
+// The frame of bytes; of `base`, unless `change` is kNoBase.
+inline Source encode_source(const Type& type, uint32_t profile, const Bytes& bytes, const Bytes& base, Change change,
+                            tw_form form, const Bytes& extensions = {}) {
+  Source source = {{}, base};
   uint8_t leaf[16], hash[16];
-  tw_hash_leaves(source.base.data(), source.base.size(), leaf, 1);
-  tw_hash_root(source.base.size(), leaf, hash);
+  tw_hash_leaves(base.data(), base.size(), leaf, 1);
+  tw_hash_root(base.size(), leaf, hash);
   const uint64_t numel = 8 * bytes.size() / type.bits;
   form.layout = type.layout;
-  form.block_words = block_words_of(profile);
   form.extensions_nbytes = extensions.size();
+  const bool relative = change != kNoBase;
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, &form, base == nullptr ? nullptr : hash,
-                      &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, &form, relative ? hash : nullptr, &error) ==
+        TW_OK);
   Bytes index(8 * frame.num_blocks), blocks(tw_data_bound(&frame, bytes.size()));
   tw_leaves leaves = {leaf, {}};
   uint64_t written = 0;
-  CHECK(tw_encode_blocks(&frame, 0, bytes.data(), bytes.size(), base, 0, blocks.data(), blocks.size(), &written,
-                         index.data(), &leaves, nullptr, 1, &error) == TW_OK);
+  CHECK(tw_encode_blocks(&frame, 0, bytes.data(), bytes.size(), relative ? base.data() : nullptr, 0, blocks.data(),
+                         blocks.size(), &written, index.data(), &leaves, nullptr, 1, &error) == TW_OK);
   source.frame.resize(frame.header_nbytes);
   CHECK(tw_encode_header(&frame, written, index.data(), leaf, extensions.data(), source.frame.data(), &error) == TW_OK);
   source.frame.resize(frame.header_nbytes);
   source.frame.insert(source.frame.end(), blocks.begin(), blocks.begin() + static_cast<ptrdiff_t>(written));
   source.frame.resize(frame.frame_nbytes);
   return source;
+}
+
+inline Source make_source(const Type& type, uint32_t profile, Content content, Change change, tw_form form = {},
+                          const Bytes& extensions = {}) {
+  Random random(1000 * profile + 100 * content + change);
+  const Bytes bytes = make_content(type, profile, content, &random);
+  const Bytes base = make_base(type, profile, bytes, change, &random);
+  form.block_words = block_words_of(profile);
+  return encode_source(type, profile, bytes, base, change, form, extensions);
+}
+
+// A block that takes less as a row of parts, which have 2^15 words; of few symbols, so that the frame stays small.
+inline Source make_row_source(Change change) {
+  constexpr Type kType = {"U8", 8, 1, 4, 4};
+  constexpr size_t kPart = 32768;
+  Random random(7);
+  Bytes bytes(2 * kPart + 76, 9);
+  for (size_t i = kPart; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(random.below(5) == 0);
+  Bytes base = bytes;
+  for (size_t i = kPart; i < bytes.size(); i += 20) base[i] ^= 1;
+  tw_form form = {};
+  form.block_words = static_cast<uint32_t>(tw::ceil_to(bytes.size(), tw::kMinBlockWords));
+  return encode_source(kType, TW_COMPACT, bytes, base, change, form);
 }
 
 // Every layout there is, as a dtype that the format's table does not have; of one word an element, or of two.
@@ -184,6 +205,7 @@ inline std::vector<Source> make_sources() {
       }
     }
   }
+  for (const Change change : {kNoBase, kFewSteps}) sources.push_back(make_row_source(change));
   for (const Type& type : odd_types()) {
     for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
       sources.push_back(make_odd_source(type, profile, sources.size()));

@@ -56,7 +56,7 @@ def test_chunks_of_any_size_give_the_same_frame(chunk: int) -> None:
 
 
 def test_by_default_the_frame_is_that_of_compress() -> None:
-    assert encoded(beginning=CONTENT) == tensorwire.compress(CONTENT, dtype="BF16")
+    assert encoded() == tensorwire.compress(CONTENT, dtype="BF16")
 
 
 @pytest.mark.parametrize(("asked", "least"), [(0, 0), (1, 1), (1024, 1024), (2**21, 2**21)])

@@ -43,10 +43,9 @@ def test_the_core_hashes_no_base_whose_hash_is_known(monkeypatch: pytest.MonkeyP
         return encode_blocks(*arguments)
 
     monkeypatch.setattr(core, "encode_blocks", observed)
-    options: dict[str, Any] = {"base": BASE, "beginning": CONTENT, "base_beginning": BASE}
-    assert encode(CONTENT, "BF16", (NUMEL,), base_hash=WRONG, **options) == frame
+    assert encode(CONTENT, "BF16", (NUMEL,), base=BASE, base_hash=WRONG) == frame
     assert leaves == [None], "there is no room for its hash"
-    encode(CONTENT, "BF16", (NUMEL,), **options)
+    encode(CONTENT, "BF16", (NUMEL,), base=BASE)
     assert isinstance(leaves[1], core.Leaves)
 
 
