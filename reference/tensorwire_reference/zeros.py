@@ -60,10 +60,9 @@ def decode(params: Params, variant: int, reader: Reader, n: int, kept_words: U64
 def encode(words: U64, variant: int, signs: int | None, layout: Layout) -> tuple[U64, bytes, int]:
     """The kept words, the streams behind the inner block, and signs (chosen if None)."""
     zero = is_zero(words, layout)
-    if not zero.any():
-        raise UnfitError("zeros: there is none")
     bits_of_signs = words[zero] >> np.uint64(layout.word_bits - 1)
-    least = int(bits_of_signs[0]) if (bits_of_signs == bits_of_signs[0]).all() else MIXED
+    found = set(bits_of_signs.tolist())
+    least = MIXED if len(found) == 2 else sum(found)
     signs = least if signs is None else signs
     if signs not in (least, MIXED) or (signs == MIXED and layout.split != "float"):
         raise UnfitError(f"zeros: signs {signs}")

@@ -139,6 +139,15 @@ def _mixed() -> Iterator[Case]:
     yield case("same-empty", b"", "BF16", shape=(3, 0), base=b"")
     yield case("same-scalar", b"\1\2\3\4", "F32", shape=(), base=b"\1\2\3\4", profile="enec")
     base = base_of("BF16", 700)
+    # A threshold of 0, below which no exponent is: class 0 has no word.
+    for kind in (Sparse((0, 200)), Dense((0,))):
+        name = f"{type(kind).__name__.lower()}-threshold-0"
+        data = step(base, "BF16", steps_of(700, name, 0.05))
+        yield case(name, data, "BF16", base=base, kind=kind, coding=(f"{name.split('-')[0]}(thresholds=[0", ")"))
+    for kind in (Sparse(), Dense()):
+        name = type(kind).__name__.lower()
+        coding = (f"{name}(thresholds=[],changed=0)", "")
+        yield case(f"{name}-of-no-change", base, "BF16", base=base, kind=kind, coding=coding)
     data = step(base, "BF16", steps_of(700, "other shape", 0.02))
     yield case("relative-3d", data, "BF16", shape=(7, 10, 10), base=base)
 

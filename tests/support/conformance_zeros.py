@@ -1,7 +1,9 @@
 """Cases of the kinds zeros and modal: masks in levels and in gaps, zeros of both signs, every kind of inner block."""
 
 import itertools
+import struct
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -33,6 +35,7 @@ from tests.support.cases import (
     to_bytes,
     words_of,
 )
+from tests.support.malforming import instead, level, one_block
 
 GAPS = 6
 _INNER: dict[str, InnerKind] = {
@@ -94,6 +97,17 @@ def _masks() -> Iterator[Case]:
     nothing_kept = scatter_zeros(bytes(2 * 900), "BF16", "nothing kept", 0.5, minus=0.5)
     coding = ("zeros/0(signs=2,none", ")")
     yield case("zeros-nothing-kept", nothing_kept, "BF16", profile="fast", kind=Zeros(Stored(), 0), coding=coding)
+    # A group of the upper level has no word in the set: in the lower level its four bits are 0.
+    words = floats("BF16", 4, "four words")
+    data = words + bytes(2 * 296)
+    streams = words.ljust(32, b"\0") + level("11" + "0" * 73) + level("1111" + "0000")
+    edit = instead(streams, struct.pack("<IHB", 4, 1, 4), 6, 0, 1)
+    of_no_word = case("mask-group-of-no-word", data, "BF16", coding=("zeros/1(signs=0,stored)", ""))
+    yield of_no_word._replace(build=partial(one_block, data, edit))
+    for signs in (0, 2):  # all words are kept: a bit string of signs has no bits
+        coding = (f"zeros/2(signs={signs},cascade/", ")")
+        kind = Zeros(Cascade(), 2, signs=signs)
+        yield case(f"zeros-all-kept-{signs}", floats("BF16", 300, "all kept"), "BF16", kind=kind, coding=coding)
     plus = scatter_zeros(floats("F16", 900, "plus zeros"), "F16", "plus zeros", 0.6)
     coding = ("zeros/6(signs=2,cascade/1", ")")
     kind = Zeros(Cascade(variant=1), GAPS, signs=2)  # signs written though all are equal

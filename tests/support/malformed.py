@@ -7,8 +7,6 @@ This module has those of the tags; its neighbours have those of the header and o
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from reference.tensorwire_reference import Bytes, Cascade, Constant, Enec, Entropy, Plain, Trimmed, Zeros
 from tests.support.malformed_coders import MALFORMED_CODERS
 from tests.support.malformed_headers import MALFORMED_HEADERS
@@ -20,7 +18,9 @@ from tests.support.malforming import (
     Malformed,
     bf16,
     insert_unit,
+    instead,
     make,
+    mask,
     replace,
     retag,
     unchanged,
@@ -69,8 +69,9 @@ def _tags() -> Iterator[Malformed]:
     for name, profiles, options in table:
         for profile in profiles:
             yield make(f"{name}-in-{profile}", unchanged, bf16(600), profile=profile, **options)
-    integers = (np.arange(400) % 7).astype("<u4").tobytes()
-    yield make("exponent-kind-of-integers", retag(5 ^ 3), integers, dtype="I32", **plain)
+    # A tier of one bit that names exponent 0, and a rest of 0 bits.
+    cascade_of_nothing = instead(mask(300, 0), bytes(13), 3, 0, 7)
+    yield make("exponent-kind-of-integers", cascade_of_nothing, bytes(4 * 300), dtype="I32")
     nested = Zeros(inner=Plain(), variant=2)
     yield make("zeros-in-enec", unchanged, words + bytes(500), profile="enec", kind=nested, rest=Trimmed())
 

@@ -180,19 +180,20 @@ def _entropy() -> Iterator[Malformed]:
     too_wide = bytes(field_nbytes(500, 4)) + rans_zeros(500, table=bytes([23, 24, 23, 0b100]))
     yield make("entropy-x-too-large", instead(too_wide, bytes(4), 4), b"\x38" * 500, dtype="F8_E4M3")
     stream = field_nbytes(600, 8)  # where the entropy stream begins, behind the verbatim rest
-    yield make("rans-implied-outside", replace({stream + 6: 200}), bf16(600), kind=Entropy())
     yield make("rans-num-units", replace({stream + 1: 255}), bf16(600), kind=Entropy())
 
     sum_8191 = bytes([0, 2, 0]) + bit_string("0" * 24 + "1" + "111" + "1" + "111")
     streams = {
-        "state-too-small": rans_zeros(500, first_state=1),
+        "state-too-small": _begun_below(500),
         "last-state": rans_zeros(500, last_state=(1 << 16) + 1),
+        "last-state-below": rans_zeros(500, last_state=(1 << 16) - 1),
         "unit-left": rans_zeros(500, num_units=1),
         "two-units-left": rans_zeros(500, num_units=2),
         "num-units-huge": patch(rans_zeros(500), {3: 0xFF}),
         "padding": rans_zeros(500, table=bytes([0, 9, 0]) + bit_string("001" + "01" + "1" * 7), padding=1),
         "table-bits": rans_zeros(500, table=bytes([0, 1, 0]) + bit_string("001" + "1")),
         "implied-4096": rans_zeros(500, table=bytes([0, 0, 0]), frequency=4096),
+        "implied-outside": rans_zeros(500, table=bytes([0, 0, 1]) + bit_string("0" * 24 + "1" + "111"), frequency=3840),
         "implied-negative": rans_zeros(500, table=sum_8191),
         "unary-too-long": rans_zeros(500, table=bytes([0, 1, 0]) + bit_string("0" * 25 + "1")),
         "bit-length-negative": rans_zeros(500, table=bytes([0, 1, 0]) + bit_string("01")),
@@ -206,6 +207,32 @@ def _entropy() -> Iterator[Malformed]:
     assert content[0] % 2 == 1, "an odd number of units, and two bytes behind them"
     edit = instead(patch(content, {-1: 1}), b"\2", 5, 2)
     yield make("rans-padding-of-units", edit, words.astype("u1").tobytes(), dtype="U8")
+    yield _without_its_unit()
+
+
+def _begun_below(n: int) -> bytes:
+    """Symbols 0. The first state 31 is 1, which stays 1 in the first step, and becomes the right state by a unit."""
+    first_of_others = int.from_bytes(rans_zeros(n - 32)[8 + 31 * 4 :][:4], "little")
+    assert first_of_others >> 16 == 1
+    low, high = (first_of_others & 0xFFFF).to_bytes(2, "little")
+    return patch(rans_zeros(n, first_state=1, num_units=1), {-4: low, -3: high})
+
+
+def _without_its_unit() -> Malformed:
+    """State 31 ends with two rare symbols, between which it reads a unit. That is 0, like the padding behind."""
+    numbers = np.arange(500)
+    rare = (numbers % 32 == 31) & (numbers >= 447)
+    states = [1 << 16] * 32
+    for i in reversed(range(500)):
+        x = states[i % 32]
+        if rare[i] and x >= 1 << 20:
+            assert x % (1 << 16) == 0
+            x >>= 16
+        states[i % 32] = x << 12 if rare[i] else x // 4095 * 4096 + x % 4095 + 1
+    one_of_4096 = bytes([0, 1, 1, 0b100])  # symbol 0; it begins at 0
+    content = struct.pack("<I4s32I", 0, one_of_4096, *states)
+    edit = instead(content, b"\2", 5, 2)
+    return make("rans-units-run-out", edit, (~rare).astype("u1").tobytes(), dtype="U8")
 
 
 MALFORMED_CODERS = (

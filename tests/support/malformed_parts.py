@@ -108,6 +108,8 @@ def _within() -> Iterator[Malformed]:
 def _nested() -> Iterator[Malformed]:
     inner = _parts(_CONSTANT, _CONSTANT)(b"")
     yield make("parts-nested", _parts(inner, _CONSTANT, part_runs=2), _TWO * 2)
+    with_rest_3 = patch(inner, {-1: 7 | 3 << 3})
+    yield make("pair-parts-nested-with-rest-3", _parts(with_rest_3, _CONSTANT, part_runs=2), _TWO * 2, error=VERSION)
     zeros = bytes(2 * RUN)
     mask = level("1" * 2 * RUN + "0" * RUN)
     units = len(inner) // 32

@@ -90,6 +90,10 @@ def _zeros() -> Iterator[Malformed]:
         "pair-zeros-of-an-unknown-kind", _zeros_block(unknown + other_mask, units=2, stored=False), _DATA, error=VERSION
     )
     yield make("pair-zeros-num-kept-of-an-unknown-kind", _zeros_block(unknown + mask, 1 << 31, 2, stored=False), _DATA)
+    # Kinds that may not stand there, with rest 3.
+    for name, tag in (("zeros", Tag(6, 3, 0)), ("parts", Tag(7, 3, 0, 5)), ("sparse", Tag(7, 3, 0, 3))):
+        edit = _zeros_block(bytes(32 - len(tag.pack())) + tag.pack() + mask, units=1, stored=False)
+        yield make(f"pair-zeros-of-{name}-with-rest-3", edit, _DATA, error=VERSION)
     base = bytes(2 * N)
     inner = pack_block(level("1"), b"", Tag(7, 0, 0, 3))
     edit = _zeros_block(inner + mask, units=1, stored=False)
@@ -168,9 +172,11 @@ def _modal() -> Iterator[Malformed]:
 def _sparse() -> Iterator[Malformed]:
     base = bf16(N)
     new = patch(base, {10: base[10] + 1})  # word 5, one step up
-    sparse: dict[str, Any] = {"kind": Sparse((122, 125)), "base": base}
-    yield make("sparse-thresholds-equal", replace({-4: 125}), new, **sparse)
-    yield make("sparse-thresholds-descend", replace({-4: 126}), new, **sparse)
+    # Word 0 of the base has exponent 127: it is the one changed word of the last class whatever the order.
+    first = level(2 * _golomb(0, 5) + _golomb(1, 5) + "00000" + "1" + "0" + "01")
+    for name, thresholds in (("equal", [125, 125]), ("descend", [126, 125])):
+        edit = instead(first, bytes(thresholds), 7, 0, 2, 3)
+        yield make(f"sparse-thresholds-{name}", edit, patch(base, {0: base[0] + 1}), base=base)
     of_f8 = np.resize(np.arange(0x38, 0x58, dtype="u1"), N).tobytes()  # no word has exponent 15
     few, many = patch(of_f8, {10: of_f8[10] + 1}), bytes(word + 1 for word in of_f8)
     for kind, content in ((Sparse((15,)), few), (Dense((15,)), many)):
@@ -183,21 +189,29 @@ def _sparse() -> Iterator[Malformed]:
         "word-behind-the-block": one + "00000" + "0" * N + "1" + "0" + "01",
         "huge-gap": one + "11111" + "0" * 31 + "01" + "0" * 31 + "0" + "01",
         "set-of-two-of-one": changed + "0" + _TWO + "00000" + "11",
-        "golomb-64": changed + ("1" + "1") * 3 + "010100" + "0" * 54 + "1" + "0" * 64,
         "size-32769": changed[:-1] + "1" + ("1" + "1") * 3 + "111100" + "1" + _low(32769 - 4, 15),
         "size-plus-32768": changed + ("1" + "1") * 3 + "111100" + "1" + _low(32768 - 4, 15),
         "cut": changed[:-1],
     }
     for name, bits in table.items():
         yield make(f"sparse-{name}", instead(level(bits), b"", 7, 0, 0, 3), new, base=base)
-    # The size is 2^64 + 2, which is the right one in arithmetic of 64 bits.
+    # The size is 2^64 + 2, which is the right one in arithmetic of 64 bits; q and g are 63 and 0, or 54 and 10.
     wide = np.arange(N, dtype="<u8") * 3
-    wraps = changed + ("1" + "1") * 3 + "000000" + "0" * 63 + "1" + "1" * 63
-    edit, two_up = instead(level(wraps), b"", 7, 0, 0, 3), wide + 2 * (np.arange(N) == 5).astype("<u8")
-    yield make("sparse-size-that-wraps", edit, two_up.tobytes(), dtype="I64", base=wide.tobytes())
+    two_up = wide + 2 * (np.arange(N) == 5).astype("<u8")
+    for name, bits in (
+        ("size-that-wraps", "000000" + "0" * 63 + "1" + "1" * 63),
+        ("golomb-64", "010100" + "0" * 54 + "1" + _low(1022, 64)),
+    ):
+        edit = instead(level(changed + ("1" + "1") * 3 + bits), b"", 7, 0, 0, 3)
+        yield make(f"sparse-{name}", edit, two_up.tobytes(), dtype="I64", base=wide.tobytes())
     right = level(changed + "0" + "1")
     assert len(right) == 4
     yield make("sparse-padding", instead(patch(right, {-1: 0x80}), b"", 7, 0, 0, 3), new, base=base)
+    # One word that is a step higher; 30 bytes lie before the descriptor, whose first bit is 1.
+    for name, gap, end in (("padding-in-the-descriptor", 215, "01"), ("last-bit-in-the-descriptor", 226, "0")):
+        streams = bit_string(one + "00000" + "0" * gap + "1" + "0" + end)
+        content = patch(base, {2 * gap: base[2 * gap] + 1})
+        yield make(f"sparse-{name}", instead(streams, b"", 7, 0, 0, 3), content, base=base)
     yield make("sparse-nothing", instead(b"", b"", 7, 0, 0, 3), base, base=base)
     for dtype, word_nbytes in (("I16", 2), ("F64", 8), ("U8", 1)):
         content = bytes(N * word_nbytes)
@@ -225,12 +239,12 @@ def _dense() -> Iterator[Malformed]:
         symbols[5] = symbol
         streams = write_symbols(symbols) + level(sign) + level("0" * ((symbol - 4) // 2 + 1))
         yield make(f"dense-size-of-{symbol}", instead(streams, b"\1\0\0\0", 7, 0, 0, 4), new, base=base)
-    # Sizes of 2^63 + 1, 3 * 2^62, and 2^64 + 1, which is 1 in arithmetic of 64 bits.
+    # Sizes of 2^63 + 1, 2^64 - 1 and 2^64 + 1. In arithmetic of 64 bits the last two are steps of one up.
     wide = np.arange(N, dtype="<u8")
     one_up = (wide + (np.arange(N) == 5).astype("<u8")).tobytes()
-    for symbol, low in ((126, "1"), (127, "0"), (128, "1")):
+    for symbol, sign, low in ((126, "0", 1), (127, "1", (1 << 62) - 1), (128, "0", 1)):
         symbols = np.where(np.arange(N) == 5, symbol, 0).astype(np.uint64)
-        streams = write_symbols(symbols) + level("0") + level(low.ljust((symbol - 4) // 2 + 1, "0"))
+        streams = write_symbols(symbols) + level(sign) + level(_low(low, (symbol - 4) // 2 + 1))
         edit = instead(streams, b"\1\0\0\0", 7, 0, 0, 4)
         yield make(f"dense-size-of-{symbol}-of-64-bits", edit, one_up, dtype="I64", base=wide.tobytes())
     ones = rans_zeros(N, table=bytes([1, 2, 1]) + bit_string("001"))
