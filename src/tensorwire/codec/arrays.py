@@ -57,7 +57,7 @@ class TensorView(NamedTuple):
             room = self.owner.untyped_storage().nbytes() - self.owner.storage_offset() * self.owner.element_size()
             address = self.owner.data_ptr()
         elif numpy is not None and isinstance(self.owner, numpy.ndarray):
-            room, address = self.owner.nbytes, self.owner.__array_interface__["data"][0]
+            room, address = self.owner.nbytes, self.owner.ctypes.data
         else:
             return
         with Pin(self.data) as pin:
@@ -203,6 +203,7 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: st
     return torch.frombuffer(data, dtype=_torch_dtype(dtype)).reshape(shape)
 
 
+@lru_cache(64)  # to find one takes longer than to decode a small frame
 def _numpy_dtype(dtype: str) -> Any:
     import numpy
 

@@ -332,11 +332,10 @@ def decode_fixed(src: Buffer) -> Frame:
     return frame
 
 
-def decode_header(src: Buffer) -> Frame:
+def decode_header(src: bytes) -> Frame:
     """The same, once index and extensions are checked as well."""
     frame = Frame()
-    with Pin(src) as source:
-        _decode_header(source.address, source.nbytes, frame, Error())
+    _decode_header(src, len(src), frame, Error())
     return frame
 
 
@@ -383,20 +382,18 @@ def decode_and_hash(
     return content_hash.raw, None if base_hash is None else base_hash.raw
 
 
-def hash_leaves(src: Buffer, threads: int) -> bytearray:
+def hash_leaves(src: Buffer, threads: int) -> ctypes.Array[ctypes.c_char]:
     """Leaf hashes of content that begins at a multiple of LEAF_NBYTES."""
     with Pin(src) as source:
-        leaves = bytearray(16 * -(-source.nbytes // LEAF_NBYTES))
-        with Pin(leaves, writable=True) as target:
-            _hash_leaves(source.address, source.nbytes, target.address, threads)
+        leaves = ctypes.create_string_buffer(_HASH_NBYTES * -(-source.nbytes // LEAF_NBYTES))
+        _hash_leaves(source.address, source.nbytes, leaves, threads)
     return leaves
 
 
-def hash_root(nbytes: int, leaves: Buffer) -> bytes:
+def hash_root(nbytes: int, leaves: ctypes.Array[ctypes.c_char] | bytes) -> bytes:
     """Content hash of `nbytes` of content from its leaf hashes."""
     root = ctypes.create_string_buffer(_HASH_NBYTES)
-    with Pin(leaves) as source:
-        _hash_root(nbytes, source.address, root)
+    _hash_root(nbytes, leaves, root)
     return root.raw
 
 

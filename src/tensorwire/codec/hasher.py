@@ -40,4 +40,4 @@ class ContentHasher:
 
     def hexdigest(self) -> str:
         """The content hash of everything so far, 32 hexadecimal digits."""
-        return core.hash_root(self._nbytes, self._leaves + core.hash_leaves(self._kept, 1)).hex()
+        return core.hash_root(self._nbytes, bytes(self._leaves) + core.hash_leaves(self._kept, 1).raw).hex()
