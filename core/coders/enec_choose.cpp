@@ -52,11 +52,24 @@ void shorten(const uint8_t* x, size_t count, unsigned half, unsigned* start, uns
   *extent = high - low;
 }
 
-void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log2_group, EnecScratch* scratch) {
+// Where the arcs of a block start and end: from `first` on, before `start_stop` and `end_stop`. The exponents of most
+// blocks lie close together, and small blocks have little else to do than to go through the counts.
+struct Places {
+  unsigned first, start_stop, end_stop;
+};
+
+// For exponents from low to high. Some arcs may wrap where these span half the range or more.
+Places places_of(unsigned low, unsigned high, unsigned exponent_bits) {
+  const unsigned circle = 1u << exponent_bits;
+  return high - low < circle / 2 ? Places{low, high + 1, high + 1} : Places{0, circle, 2 * circle};
+}
+
+void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log2_group, const Places& places,
+                EnecScratch* scratch) {
   const unsigned half = 1u << (exponent_bits - 1);
-  for (unsigned m = 1; m < exponent_bits; ++m) {  // no more of it: small blocks have little else to do
-    std::fill_n(scratch->by_end[m], 4 * half, 0u);
-    std::fill_n(scratch->by_start[m], 2 * half, 0u);
+  for (unsigned m = 1; m < exponent_bits; ++m) {
+    std::fill(scratch->by_end[m] + places.first, scratch->by_end[m] + places.end_stop, 0u);
+    std::fill(scratch->by_start[m] + places.first, scratch->by_start[m] + places.start_stop, 0u);
   }
   const size_t size = size_t{1} << log2_group;
   for (size_t first = 0, g = 0; first < n; first += size, ++g) {
@@ -72,14 +85,22 @@ void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log
   }
 }
 
+// Take the counts of lengths below m in.
+void add_shorter(unsigned m, const Places& places, EnecScratch* scratch) {
+  for (unsigned i = places.first; i < places.end_stop; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
+  for (unsigned i = places.first; i < places.start_stop; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
+}
+
 // unflagged[b]: words of groups that fit the window of b and m. The counts of lengths below m have been taken in.
-void sum_arcs(unsigned exponent_bits, unsigned m, const EnecScratch& scratch, uint32_t unflagged[512]) {
+void sum_arcs(unsigned exponent_bits, unsigned m, const Places& places, const EnecScratch& scratch,
+              uint32_t unflagged[512]) {
   const unsigned circle = 1u << exponent_bits;
   const unsigned window = 1u << m;
+  std::fill_n(unflagged, 2 * circle, 0u);
   uint32_t sum = 0;
-  for (unsigned b = 0; b < 2 * circle; ++b) {
-    sum += scratch.by_end[m][b];
-    if (b >= window && b - window < circle) sum -= scratch.by_start[m][b - window];
+  for (unsigned b = places.first; b < std::max(places.end_stop, places.start_stop + window); ++b) {
+    if (b < places.end_stop) sum += scratch.by_end[m][b];
+    if (b >= places.first + window && b - window < places.start_stop) sum -= scratch.by_start[m][b - window];
     unflagged[b] = sum;
   }
   for (unsigned b = 0; b < circle; ++b) unflagged[b] += unflagged[b + circle];
@@ -115,6 +136,7 @@ class Search {
     while (high > 0 && histogram[high] == 0) --high;
     while (low < high && histogram[low] == 0) ++low;
     for (unsigned b = 0; b < circle; ++b) least_nb_[b] = least_nb(b, exponent_bits, low, high);
+    places = places_of(low, high, exponent_bits);
   }
 
   // Whether groups of this number, as large as those tried before or larger, may do better than what was found.
@@ -130,7 +152,7 @@ class Search {
   // All b and nb for groups of one size.
   void try_all(unsigned m, unsigned log2_group, size_t groups, const EnecScratch& scratch) {
     uint32_t unflagged[512];
-    sum_arcs(exponent_bits_, m, scratch, unflagged);
+    sum_arcs(exponent_bits_, m, places, scratch, unflagged);
     const size_t low_nbytes = fixed(m, groups);
     size_t least = SIZE_MAX / 2;  // of which more is no overflow
     for (unsigned b = 0; b < 1u << exponent_bits_; ++b) {
@@ -151,6 +173,7 @@ class Search {
   }
 
   Best best;
+  Places places;
 
  private:
   size_t fixed(unsigned m, size_t groups) const { return field_nbytes(n_, m) + field_nbytes(groups, 1); }
@@ -168,20 +191,17 @@ bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsi
                  unsigned forced_log2_group, size_t limit, EnecParams* params, size_t* stream_nbytes,
                  uint32_t* num_high, EnecScratch* scratch) {
   constexpr unsigned kMinGroup = 2, kMaxGroup = 5;
-  const unsigned circle = 1u << exponent_bits;
   Search search(n, histogram, exponent_bits, limit);
   size_t groups = bound_quads(x, n, scratch->lows, scratch->highs);
   for (unsigned log2_group = kMinGroup; log2_group <= kMaxGroup; ++log2_group) {
+    if (search.last_worthwhile(ceil_div(n, size_t{1} << kMaxGroup)) == 0) break;  // not even for the fewest groups
     if (log2_group != kMinGroup) groups = bound_pairs(groups, scratch->lows, scratch->highs);
     if (forced_log2_group != 0 && log2_group != forced_log2_group) continue;
     const unsigned last = search.last_worthwhile(groups);
     if (last == 0) continue;
-    count_arcs(x, n, exponent_bits, log2_group, scratch);
+    count_arcs(x, n, exponent_bits, log2_group, search.places, scratch);
     for (unsigned m = 1; m <= last; ++m) {
-      if (m > 1) {
-        for (unsigned i = 0; i < 2 * circle; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
-        for (unsigned i = 0; i < circle; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
-      }
+      if (m > 1) add_shorter(m, search.places, scratch);
       if (search.worthwhile(m, groups)) search.try_all(m, log2_group, groups, *scratch);
     }
   }

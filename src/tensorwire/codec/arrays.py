@@ -55,17 +55,19 @@ class TensorView(NamedTuple):
             return
         if torch is not None and isinstance(self.owner, torch.Tensor):
             room = self.owner.untyped_storage().nbytes() - self.owner.storage_offset() * self.owner.element_size()
-            address = self.owner.data_ptr()
+            with Pin(self.data) as pin:
+                moved = pin.address != self.owner.data_ptr()
         elif numpy is not None and isinstance(self.owner, numpy.ndarray):
-            room, address = self.owner.nbytes, self.owner.ctypes.data
+            room = self.owner.nbytes
+            # Of one byte each, so that they share all or nothing. NumPy takes longer to tell an address.
+            moved = not numpy.may_share_memory(_bytes_of(numpy, self.owner)[:1], self.data.obj[:1])
         else:
             return
-        with Pin(self.data) as pin:
-            if pin.address != address or nbytes > room:
-                raise BufferError(
-                    "the memory of the array was freed, moved or cut while it was read; "
-                    "leave arrays their memory until the call returns"
-                )
+        if moved or nbytes > room:
+            raise BufferError(
+                "the memory of the array was freed, moved or cut while it was read; "
+                "leave arrays their memory until the call returns"
+            )
 
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -285,8 +287,7 @@ class _Source:
         if swapped or not array.flags.c_contiguous:
             _refuse_copy(copy)
             array = numpy.ascontiguousarray(array.byteswap() if swapped else array)
-        # Through uint8, because NumPy exports no buffer of an ml_dtypes dtype.
-        self.data = memoryview(array.reshape(-1).view(numpy.uint8))
+        self.data = memoryview(_bytes_of(numpy, array))
         self.owner = array
 
     def _from_torch(self, torch: Any, tensor: Any, copy: bool) -> None:
@@ -339,6 +340,11 @@ class _Source:
         with Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
             self.data = view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
         self.owner = view
+
+
+def _bytes_of(numpy: Any, array: Any) -> Any:
+    """A contiguous array as bytes, because NumPy exports no buffer of an ml_dtypes dtype."""
+    return array.reshape(-1).view(numpy.uint8)
 
 
 @lru_cache(64)  # NumPy makes the name anew each time

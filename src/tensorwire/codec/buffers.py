@@ -26,9 +26,9 @@ _PYBUF_WRITE = 0x200
 
 
 class Pin(ctypes.Structure):
-    """The address and size of a C-contiguous buffer, which stays in place for the length of a ``with`` block.
+    """The address and size of a C-contiguous buffer, which stays in place to the end of a ``with`` block.
 
-    Entering raises TypeError without the buffer protocol, BufferError if the buffer is not contiguous, or read-only and
+    Raises TypeError without the buffer protocol, BufferError if the buffer is not contiguous, or read-only and
     `writable` is asked for.
     """
 
@@ -46,11 +46,9 @@ class Pin(ctypes.Structure):
     nbytes: int
 
     def __init__(self, buffer: Buffer, *, writable: bool = False) -> None:
-        self._buffer = buffer
-        self._flags = _PYBUF_WRITABLE if writable else _PYBUF_SIMPLE
+        _get_buffer(buffer, self, _PYBUF_WRITABLE if writable else _PYBUF_SIMPLE)
 
     def __enter__(self) -> Pin:
-        _get_buffer(self._buffer, self, self._flags)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +64,7 @@ _release_buffer.argtypes = [ctypes.POINTER(Pin)]
 _release_buffer.restype = None
 
 # To pin anything, even b"", takes longer than to decode a small frame.
-_NOTHING = nullcontext(Pin(b""))
+_NOTHING = nullcontext(Pin.__new__(Pin))
 
 
 def pin_if_given(buffer: Buffer | None) -> AbstractContextManager[Pin]:
