@@ -177,7 +177,7 @@ def array_shape(dtype: str, shape: tuple[int, ...], framework: str) -> tuple[int
             )
         return (*shape[:-1], shape[-1] // 2)
     # An empty tensor may have any sizes; these have limits on the product of those that are not 0.
-    if framework != "bytes" and prod(size or 1 for size in shape) * dtype_bits(dtype) // 8 > sys.maxsize:
+    if framework != "bytes" and prod(filter(None, shape)) * dtype_bits(dtype) // 8 > sys.maxsize:
         raise UnsupportedTensorError(f"{_TITLES[framework]} has no arrays of shape {shape}", advice=_AS_BYTES)
     return shape
 

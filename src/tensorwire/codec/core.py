@@ -158,7 +158,7 @@ _u64_out = ctypes.POINTER(_u64)
 _version = function("tw_version", _text)
 _cpu_target = function("tw_cpu_target", _text)
 _frame_init = function(
-    "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _form, _text, _error,
+    "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _address, _u32, _u32, _form, _text, _error,
 )  # fmt: skip
 _frame_bound = function("tw_frame_bound", _u64, _frame)
 _data_bound = function("tw_data_bound", _u64, _frame, _u64)
@@ -238,7 +238,7 @@ def frame_init(
     if not dtype.isascii() or "\0" in dtype:
         raise ValueError(f"expected a dtype of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}")
     frame = Frame()
-    sizes = (_u64 * max(len(shape), 1))(*shape)
+    sizes = (_u64 * len(shape))(*shape)
     _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, form, base_hash, Error())
     return frame
 
