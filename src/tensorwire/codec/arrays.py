@@ -58,9 +58,9 @@ class TensorView(NamedTuple):
             with Pin(self.data) as pin:
                 moved = pin.address != self.owner.data_ptr()
         elif numpy is not None and isinstance(self.owner, numpy.ndarray):
-            room = self.owner.nbytes
-            # Of one byte each, so that they share all or nothing. NumPy takes longer to tell an address.
-            moved = not numpy.may_share_memory(_bytes_of(numpy, self.owner)[:1], self.data.obj[:1])
+            room, viewed = self.owner.nbytes, numpy.asarray(self.data.obj)
+            # One byte of each: they share it, or nothing. NumPy takes longer to tell an address.
+            moved = not numpy.may_share_memory(_bytes_of(numpy, self.owner)[:1], viewed[:1])
         else:
             return
         if moved or nbytes > room:

@@ -32,7 +32,7 @@ class Pin(ctypes.Structure):
     `writable` is asked for.
     """
 
-    # Those of Py_buffer, the same in every CPython that we support. A pin is one itself: half of a small call is pins.
+    # Those of Py_buffer, the same in every CPython that we support. Small calls make several pins, so one is no more.
     _fields_ = [
         ("address", ctypes.c_size_t),
         ("_object", ctypes.c_void_p),
