@@ -32,7 +32,8 @@ class Pin(ctypes.Structure):
     `writable` is asked for.
     """
 
-    # Those of Py_buffer, the same in every CPython that we support. Small calls make several pins, so one is no more.
+    # The fields of Py_buffer, the same in every CPython that we support. A second object around them would cost small
+    # calls, each of which makes several pins.
     _fields_ = [
         ("address", ctypes.c_size_t),
         ("_object", ctypes.c_void_p),
