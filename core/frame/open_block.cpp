@@ -99,8 +99,7 @@ const char* open_parts(Coded* coded, Parts* parts) {
     if (wrong != nullptr) return wrong;
     parts->streams += nbytes;
   }
-  if (parts->streams > coded->available) return kTooLong;
-  return coded->available - parts->streams < coded->spec.align ? nullptr : kTooMuchPadding;
+  return parts->streams > coded->available ? kTooLong : nullptr;
 }
 
 const char* check_length(const BlockSpec& spec, const BlockBytes& block) {
