@@ -97,6 +97,8 @@ def _within() -> Iterator[Malformed]:
     yield make("pair-parts-padding-and-unknown", _parts(padded, part), _TWO)
     behind = replace({-_DESCRIPTOR - 1: 1})
     yield make("pair-parts-unknown-and-bytes-behind", lambda b: behind(_parts(part, _CONSTANT)(b)), _TWO, error=VERSION)
+    unit = insert_unit(_DESCRIPTOR)
+    yield make("pair-parts-unknown-and-a-unit-behind", lambda b: unit(_parts(part, _CONSTANT)(b)), _TWO, error=VERSION)
     yield make("pair-parts-unknown-and-behind-the-streams", _parts(part, lengths=(1, 1)), _TWO)
     yield make("pair-parts-unknown-and-length-0", _parts(part, b""), _TWO)
     yield make("pair-parts-unknown-of-a-variant", _parts(part, _CONSTANT, variant=1), _TWO)
