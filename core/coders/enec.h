@@ -25,7 +25,7 @@ struct EnecScratch {
   alignas(64) uint8_t quads[kMaxBlockWords / kQuad / 8 + kSlack];
   // The search: the smallest and largest exponent of each group, and words counted as enec_choose.cpp says.
   alignas(64) uint8_t lows[kMaxBlockWords / kQuad], highs[kMaxBlockWords / kQuad];
-  uint32_t by_end[8][512], by_start[8][256];
+  uint32_t by_end[8][512], by_start[8][256], by_length[8];
 };
 
 // Choose the parameters that give the fewest bytes of streams, by exact group counts over all b < 2^E, m, L and all

@@ -97,9 +97,12 @@ struct FastPlan {
 // Kind plain is considered where the exponents take this part of a bit more than their entropy, and some bits for each
 // zero, which is far from the other words. In blocks of up to so many words all kinds are.
 constexpr size_t kFarShare = 3, kFarZero = 17, kSmallBlock = 8192;
-// Profile fast looks for kind enec where it saves this part of a block. For less, MiniLM as F8_E4M3 would lose a tenth
-// of the speed, and gain 0.002 %.
+// Profile fast looks for kind enec where it saves this part of a block, in whole units of the alignment. For less,
+// MiniLM as F8_E4M3 would lose a tenth of the speed, and gain 0.002 %.
 constexpr size_t kWorthShare = 512;
+// What samples are given on top of the limit. Upper halves of integers are few, so that they fit groups of 4 words: for
+// each of so many words these have a bit more.
+constexpr size_t kNarrowShare = 10, kSampleShare = 32, kIntegerShare = 4;
 // About what a table takes, next to the entropy of the symbols.
 constexpr uint64_t kTableBits = 1600;
 
@@ -118,43 +121,74 @@ size_t plain_nbytes(const Block& block) {
   return plan.streams_nbytes + block.descriptor_nbytes(kPlain, plan);
 }
 
-// Whether groups of 16 exponents, in a sample, are so narrow that kind enec may take less than `limit` bits. The groups
-// of common weights are not, which a few of them show. Each word takes a bit at least, each group one more.
-bool groups_narrow(const Block& block, uint64_t limit) {
-  constexpr size_t kSamples = 32, kFew = 8, kGroup = 16, kLargestGroup = 32;
-  const EncodeScratch& scratch = *block.scratch;
-  const unsigned last = (1u << block.dtype().exponent_bits) - 1, half = last / 2 + 1;
-  const auto extent = [](const uint8_t* group, unsigned turn) {
-    unsigned low = 255, high = 0;
-    for (size_t j = 0; j < kGroup; ++j) low = std::min(low, group[j] ^ turn), high = std::max(high, group[j] ^ turn);
-    return high - low;
-  };
-  // Then the lowest exponent and the highest may be neighbours.
-  const bool circle = scratch.histogram[0] != 0 && scratch.histogram[last] != 0;
-  uint64_t sum = 0;
-  for (size_t i = 0; i < kSamples; ++i) {
-    if (i == kFew && sum * block.n >= kFew * limit) return false;
-    const size_t place = i % kFew * (kSamples / kFew) + i / kFew;
-    const uint8_t* group = scratch.exponents + place * (block.n - kGroup) / kSamples;
-    const unsigned straight = extent(group, 0);
-    sum += bit_length((circle ? std::min(straight, extent(group, half)) : straight) | 1);
-  }
-  return (sum + kSamples / kLargestGroup) * block.n < kSamples * limit;
+// A sample of a block of more than kSmallBlock words: of each of kSamples equal shares a range that begins where groups
+// of kind enec do. Ranges lie unevenly, so that they do not meet the same part of whatever repeats. The first few, and
+// twice as many, are from all over the block.
+constexpr size_t kSamples = 64, kFew = 8, kRange = 32;
+
+size_t sample_at(size_t n, size_t i) {
+  constexpr size_t kGolden = 158;  // of 256: multiples of it are as uneven as can be
+  const size_t share = i % kFew * (kSamples / kFew) + i / kFew * 5 % (kSamples / kFew), groups = n / kRange;
+  return kRange * (share * groups / kSamples + share * kGolden % 256 * (groups / kSamples) / 256);
 }
 
-// Whether kind enec takes less than `limit` bits for a sample of the exponents, in proportion.
-bool enec_pays(const Block& block, uint64_t limit) {
-  constexpr size_t kRange = 32, kSamples = 32 * kRange;
-  EncodeScratch& scratch = *block.scratch;
-  if (!groups_narrow(block, limit)) return false;
-  for (size_t i = 0; i < kSamples; i += kRange) {
-    std::memcpy(scratch.symbols + i, scratch.exponents + i * (block.n - kRange) / kSamples, kRange);
+// How far apart 16 exponents are, on the circle on which the highest exponent and 0 are neighbours.
+unsigned extent(const uint8_t* exponents, unsigned half) {
+  const auto seen = [&](unsigned turn) {
+    unsigned low = 255, high = 0;
+    for (size_t j = 0; j < kRange / 2; ++j) {
+      const unsigned x = exponents[j] ^ turn;
+      low = std::min(low, x), high = std::max(high, x);
+    }
+    return high - low;
+  };
+  const unsigned straight = seen(0);
+  return straight < half ? straight : std::min(straight, seen(half));
+}
+
+// Whether groups of 16 exponents, in a sample, are so narrow that kind enec may take less than `limit` bits. The groups
+// of common weights are not, which a few of them show. Each word takes as many bits as its group is wide; but a group
+// wider than those of common weights may have narrow ones of 4 words in it, so it counts less.
+bool groups_narrow(const Block& block, uint64_t limit) {
+  const unsigned bits = block.dtype().exponent_bits, half = 1u << (bits - 1);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kSamples; ++i) {
+    if (i >= kFew && (i & (i - 1)) == 0 && sum * block.n >= i * limit) return false;
+    const unsigned width = bit_length(extent(block.scratch->exponents + sample_at(block.n, i), half) | 1);
+    sum += 2 * width > bits + 3 ? std::max(bits / 2, 3u) : width;
   }
+  return sum * block.n < kSamples * limit;
+}
+
+// Whether kind enec may take less than `limit` bits for the exponents in scratch, of which a sample is enough. Samples
+// differ from the whole: they are given some more, but not what random exponents take.
+bool enec_may_pay(const Block& block, uint64_t limit) {
+  EncodeScratch& scratch = *block.scratch;
+  const unsigned bits = block.dtype().exponent_bits;
+  const uint64_t more = block.dtype().split == Split::kFloat ? limit / kNarrowShare : block.n / kIntegerShare;
+  if (!groups_narrow(block, limit + more)) return false;
+  for (size_t i = 0; i < kSamples; ++i) {
+    std::memcpy(scratch.symbols + i * kRange, scratch.exponents + sample_at(block.n, i), kRange);
+  }
+  constexpr size_t kWords = kSamples * kRange;
   uint32_t histogram[256];
-  histogram_kernels.bytes(scratch.symbols, kSamples, histogram);
+  histogram_kernels.bytes(scratch.symbols, kWords, histogram);
+  const uint64_t most = std::max(limit, std::min(limit + limit / kSampleShare, uint64_t{bits} * block.n));
   EnecPlan plan;
-  return enec_choose(scratch.symbols, kSamples, histogram, block.dtype().exponent_bits, 0,
-                     limit * kSamples / block.n / 8, &plan.params, &plan.nbytes, &plan.num_high, &scratch.enec);
+  return enec_choose(scratch.symbols, kWords, histogram, bits, 0, most * kWords / block.n / 8, &plan.params,
+                     &plan.nbytes, &plan.num_high, &scratch.enec);
+}
+
+// The same where the words were not split.
+bool enec_may_pay_unsplit(const Block& block, uint64_t limit) {
+  EncodeScratch& scratch = *block.scratch;
+  const Dtype& dtype = block.dtype();
+  for (size_t i = 0; i < kSamples; ++i) {
+    const size_t at = sample_at(block.n, i);
+    word_kernels.split(dtype, block.words + at * dtype.word_nbytes, kRange, scratch.exponents + at,
+                       scratch.sign_mantissas + at * dtype.rest_nbytes(), scratch.narrow_runs);
+  }
+  return enec_may_pay(block, limit);
 }
 
 // The smallest kind for words of which so many are zeros, found without writing any. Splits words, counts exponents.
@@ -183,8 +217,9 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
   }
   const bool small = block.n <= kSmallBlock, fast = block.spec.profile == kProfileFast;
   const uint64_t entropy = entropy_bits(scratch.histogram, block.n), taken = 8 * uint64_t{plan.nbytes - rest_nbytes};
-  const uint64_t worthwhile = taken - std::min(taken, 8 * uint64_t{plan.nbytes} / kWorthShare);
-  if (small || enec_pays(block, fast ? worthwhile : std::min(taken, entropy + kTableBits))) {
+  const size_t saved = plan.nbytes / kWorthShare / block.spec.align * block.spec.align;
+  const uint64_t worthwhile = taken - std::min(taken, 8 * uint64_t{saved});
+  if (small || enec_may_pay(block, fast ? worthwhile : std::min(taken, entropy + kTableBits))) {
     const size_t beside = rest_nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan);
     if (beside < plan.nbytes && plan_enec(block, plan.nbytes - beside, &plan.enec)) {
       consider(block, &plan, kEnec, beside + plan.enec.nbytes);
@@ -297,7 +332,7 @@ size_t encode_few_zeros(const Block& block, const ZerosPlan& zeros) {
     const size_t inner = cascade_nbytes(without) + rest_nbytes + block.descriptor_nbytes(kExtended, plan.rest_plan);
     if (inner + zeros.nbytes < plan.nbytes) {
       const size_t length = write_zeros(block, zeros);
-      return length != 0 ? length : encode_words(block);
+      return length != 0 && length <= ceil_to(plan.nbytes, block.spec.align) ? length : encode_words(block);
     }
   }
   return write_fast(block, plan);
@@ -324,9 +359,13 @@ size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   const size_t length = write_zeros(block, zeros);
   if (length == 0 || zeros.kept == 0 || small) return smaller(block, length, [&] { return encode_words(block); });
   const bool wide = dtype.word_nbytes > 1;  // so that tiers are next to nothing from what other kinds take
-  if (scratch.rest_mode == kVerbatim) {
+  if (scratch.rest_mode == kVerbatim && dtype.exponent_bits != 0) {
     // What the rests of the zeros would take exceeds what tells where they are.
     const uint64_t saved = uint64_t{scratch.rests_nbytes} * scattered_zeros(block, zeros) / zeros.kept;
+    const uint64_t rests = (zeros.kept + scattered_zeros(block, zeros)) * dtype.rest_bits / 8;
+    if (tiers && length > rests && enec_may_pay_unsplit(block, 8 * (length - rests))) {
+      return smaller(block, length, [&] { return encode_words(block); });
+    }
     if (saved > zeros.nbytes + (wide ? 0 : block.n / 8)) return length;
     if (tiers && scratch.fast_kind == kCascade && length <= unmasked_nbytes(block, zeros)) return length;
   }

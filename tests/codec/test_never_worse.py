@@ -3,7 +3,8 @@
 The first promise is kept block by block, whatever the content: compact codes each block as fast would, too, and takes
 what is smaller. docs/decisions.md, "The geometry of frames", says how.
 
-Not met: fast is larger than enec by 0.5 % or 64 bytes at most. Six of the thousand drawn tensors are, by up to 0.8 %.
+The second one is: fast is larger than enec by 0.5 % or 64 bytes at most, whichever is more. That rests on a sample of
+each block, so it is no theorem. It holds for all tensors that are drawn here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def check(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> None:
     sizes = {profile: len(frame) for profile, frame in made.items()}
     assert frames.decompress(made["compact"], base) == item.data
     assert sizes["compact"] <= sizes["fast"], sizes
-    assert sizes["fast"] <= max(1.01 * sizes["enec"], sizes["enec"] + 64), sizes
+    assert sizes["fast"] <= max(1.005 * sizes["enec"], sizes["enec"] + 64), sizes
 
 
 DRAWN = {"dtype": st.sampled_from(DTYPES), "seed": st.integers(0, 2**32 - 1), "relative": st.booleans()}
