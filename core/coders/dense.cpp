@@ -13,13 +13,13 @@ constexpr size_t kSampled = 16;
 constexpr unsigned kMaxShift = 7;
 
 // Bits of a symbol: sizes are at most 2^(8W - 1), whose symbol is 2 (8W - 1).
-unsigned symbol_bits(const Dtype& dtype) { return 4 + trailing_zeros(dtype.word_nbytes, 0); }  // of W = 1, 2, 4, 8
+unsigned symbol_bits(const Layout& dtype) { return 4 + trailing_zeros(dtype.word_nbytes, 0); }  // of W = 1, 2, 4, 8
 
 // How often symbols occur with the exponents from each cut on.
 class Samples {
  public:
   template <class T>
-  Samples(const Dtype& dtype, const uint8_t* base, const uint8_t* symbols, size_t n, T) {
+  Samples(const Layout& dtype, const uint8_t* base, const uint8_t* symbols, size_t n, T) {
     const unsigned shift = symbol_bits(dtype), num_exponents = 1u << dtype.exponent_bits;
     bool occurs[256] = {};
     uint16_t counts[256 << kMaxShift];
@@ -77,7 +77,7 @@ bool ends_well(const BitSource& bits, size_t* nbytes) {
 
 }  // namespace
 
-void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
+void dense_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
                 unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch) {
   plan->bits = step_kernels.measure(dtype, words, base, n, upcoming, scratch->symbols, scratch->signs, scratch->low);
   const unsigned shift = symbol_bits(dtype);
@@ -108,7 +108,7 @@ size_t dense_encode(size_t n, const DensePlan& plan, uint8_t* dst, size_t capaci
   return symbols + signs + low;
 }
 
-bool DenseDecoder::open(const Dtype& dtype, const uint8_t* src, size_t available, size_t n, const StepClasses& classes,
+bool DenseDecoder::open(const Layout& dtype, const uint8_t* src, size_t available, size_t n, const StepClasses& classes,
                         size_t num_changed) {
   dtype_ = dtype;
   classes_ = classes;

@@ -25,7 +25,7 @@ struct DensePlan {
 };
 
 // Look at a block of n words, and leave in scratch what dense_encode() needs.
-void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
+void dense_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
                 unsigned max_classes, DensePlan* plan, DenseEncodeScratch* scratch);
 
 // Write the streams. Returns their bytes, 0 if they exceed the capacity.
@@ -38,7 +38,7 @@ constexpr size_t kDenseTile = 2048;
 class DenseDecoder {
  public:
   // Check what can be checked at once; src must outlive the decoding.
-  bool open(const Dtype& dtype, const uint8_t* src, size_t available, size_t n, const StepClasses& classes,
+  bool open(const Layout& dtype, const uint8_t* src, size_t available, size_t n, const StepClasses& classes,
             size_t num_changed);
   // The symbols of all words, whose base is given; those of two blocks faster than one after the other.
   void decode_symbols(const uint8_t* base) { decode_symbols_from(0, base); }
@@ -52,7 +52,7 @@ class DenseDecoder {
   void classify(size_t first, size_t count, const uint8_t* base, uint8_t classes[kDenseTile]) const;
   void decode_symbols_from(size_t first, const uint8_t* base);
 
-  Dtype dtype_;
+  Layout dtype_;
   StepClasses classes_;
   size_t num_words_, num_changed_;  // those whose step is not 0
   size_t num_decoded_;

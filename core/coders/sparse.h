@@ -36,11 +36,11 @@ struct SparsePlan {
 
 // Look at the changed words of a block: the masks say which, and there is at least one. Returns false if a step is too
 // large for the kind.
-bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
+bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
                  unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch);
 
 // Write the bit string that was planned. Returns its bytes, 0 if they exceed the capacity.
-size_t sparse_encode(const Dtype& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,
+size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,
                      size_t capacity, SparseEncodeScratch* scratch);
 
 struct SparseDecodeScratch {
@@ -51,7 +51,7 @@ struct SparseDecodeScratch {
 
 // Decode the bit string of a block of n words to what step_kernels.apply_sparse() takes; sparse->classes is set. Reads
 // nothing behind the `available` bytes; *nbytes receives those of the string. Returns false if it is invalid.
-bool sparse_decode(const Dtype& dtype, const uint8_t* src, size_t available, size_t n, SparseSteps* sparse,
+bool sparse_decode(const Layout& dtype, const uint8_t* src, size_t available, size_t n, SparseSteps* sparse,
                    size_t* nbytes, SparseDecodeScratch* scratch);
 
 }  // namespace tw

@@ -128,7 +128,7 @@ bool decode(const uint8_t* src, size_t available, size_t n, SparseSteps* sparse,
 
 }  // namespace
 
-bool sparse_decode(const Dtype& dtype, const uint8_t* src, size_t available, size_t n, SparseSteps* sparse,
+bool sparse_decode(const Layout& dtype, const uint8_t* src, size_t available, size_t n, SparseSteps* sparse,
                    size_t* nbytes, SparseDecodeScratch* scratch) {
   return with_words(
       dtype, [&](auto word, auto) { return decode<decltype(word)>(src, available, n, sparse, nbytes, scratch); });

@@ -26,13 +26,13 @@ struct Counts {
 
 // 0 where there are no classes.
 template <class T>
-uint8_t exponent_of(const Dtype& dtype, T word) {
+uint8_t exponent_of(const Layout& dtype, T word) {
   if (!has_classes(dtype)) return 0;
   return static_cast<uint8_t>(word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1));
 }
 
 template <class T>
-void sample_exponents(const Dtype& dtype, const uint8_t* base, size_t n, Counts* counts) {
+void sample_exponents(const Layout& dtype, const uint8_t* base, size_t n, Counts* counts) {
   // An odd distance, so that no column of a matrix is favoured.
   const size_t distance = n < 256 * kSampled ? 1 : kSampled | 1;
   const auto exponent = [&](size_t i) { return exponent_of(dtype, load<T>(base + i * sizeof(T))); };
@@ -45,7 +45,7 @@ void sample_exponents(const Dtype& dtype, const uint8_t* base, size_t n, Counts*
 }
 
 template <class T, bool kOrdered>
-bool list_steps(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t count, Counts* counts,
+bool list_steps(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t count, Counts* counts,
                 SparseEncodeScratch* scratch) {
   uint64_t largest = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -126,7 +126,7 @@ void fill_classes(const Thresholds& thresholds, uint8_t classes[256]) {
 }
 
 // The gaps of the changed words and their steps, class by class.
-void sort_steps(const Dtype& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
+void sort_steps(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
                 SparseEncodeScratch* scratch) {
   const unsigned num_classes = plan.thresholds.num_classes;
   uint8_t classes[256];
@@ -226,7 +226,7 @@ void write_sizes(BitWriter* writer, const uint64_t* steps, size_t count, SparseE
 
 }  // namespace
 
-bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
+bool sparse_plan(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
                  unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch) {
   Counts counts{};
   plan->count = step_kernels.list(changed, n, scratch->places);
@@ -248,7 +248,7 @@ bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, 
   return true;
 }
 
-size_t sparse_encode(const Dtype& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,
+size_t sparse_encode(const Layout& dtype, const uint8_t* base, size_t n, const SparsePlan& plan, uint8_t* dst,
                      size_t capacity, SparseEncodeScratch* scratch) {
   sort_steps(dtype, base, n, plan, scratch);
   BitWriter writer(dst, capacity);

@@ -28,7 +28,7 @@ constexpr std::array<uint16_t, kMaxLog> kGapCosts = make_gap_costs();
 
 }  // namespace
 
-StepClasses classes_of(const Dtype& dtype, const Thresholds& thresholds) {
+StepClasses classes_of(const Layout& dtype, const Thresholds& thresholds) {
   StepClasses classes = {thresholds.num_classes, {}};
   for (unsigned c = 0; c + 1 < classes.count; ++c) {
     classes.limits[c] = uint64_t{thresholds.thresholds[c]} << dtype.exponent_shift();

@@ -14,7 +14,7 @@ struct Thresholds {
   uint8_t thresholds[kMaxClasses - 1];
 };
 
-StepClasses classes_of(const Dtype& dtype, const Thresholds& thresholds);
+StepClasses classes_of(const Layout& dtype, const Thresholds& thresholds);
 
 // Costs are bits in units of 2^-8.
 constexpr unsigned kCostFraction = 8;

@@ -5,11 +5,11 @@
 namespace tw {
 namespace {
 
-constexpr Dtype whole(uint8_t word_nbytes, bool ordered = false) { return {word_nbytes, 0, 0, Split::kNone, ordered}; }
-constexpr Dtype split_float(uint8_t word_nbytes, uint8_t exponent_bits) {
+constexpr Layout whole(uint8_t word_nbytes, bool ordered = false) { return {word_nbytes, 0, 0, Split::kNone, ordered}; }
+constexpr Layout split_float(uint8_t word_nbytes, uint8_t exponent_bits) {
   return {word_nbytes, exponent_bits, static_cast<uint8_t>(8 * word_nbytes - exponent_bits), Split::kFloat, true};
 }
-constexpr Dtype kHalves = {1, 4, 4, Split::kUnsigned, false};
+constexpr Layout kHalves = {1, 4, 4, Split::kUnsigned, false};
 
 constexpr NamedDtype kDtypes[] = {
     {"BF16", 16, split_float(2, 8)},
@@ -37,7 +37,7 @@ constexpr NamedDtype kDtypes[] = {
 
 }  // namespace
 
-bool valid_layout(const Dtype& dtype) {
+bool valid_layout(const Layout& dtype) {
   const unsigned width = dtype.word_nbytes, bits = dtype.exponent_bits;
   if (width != 1 && width != 2 && width != 4 && width != 8) return false;
   if (bits == 0) return dtype.rest_bits == 0 && dtype.split == Split::kNone;

@@ -8,7 +8,7 @@ namespace tw {
 enum class Split : uint8_t { kNone, kFloat, kUnsigned, kSigned };  // as in the header
 
 // How long words are and how they are split. The rest of a float has its sign above the mantissa.
-struct Dtype {
+struct Layout {
   uint8_t word_nbytes;    // W
   uint8_t exponent_bits;  // E; 0 where words are not split
   uint8_t rest_bits;      // R; may be 0 where words are split, too
@@ -21,27 +21,27 @@ struct Dtype {
   constexpr unsigned exponent_shift() const { return split == Split::kFloat ? rest_bits - 1u : rest_bits; }
 };
 
-static inline constexpr bool operator==(const Dtype& a, const Dtype& b) {
+static inline constexpr bool operator==(const Layout& a, const Layout& b) {
   return a.word_nbytes == b.word_nbytes && a.exponent_bits == b.exponent_bits && a.rest_bits == b.rest_bits &&
          a.split == b.split && a.ordered == b.ordered;
 }
 
 // The exponent of the word 0.
-static inline constexpr unsigned zero_exponent(const Dtype& dtype) {
+static inline constexpr unsigned zero_exponent(const Layout& dtype) {
   return dtype.split == Split::kSigned ? 1u << (dtype.exponent_bits - 1) : 0;
 }
 
 // Whether the page allows the layout.
-bool valid_layout(const Dtype& dtype);
+bool valid_layout(const Layout& dtype);
 
 // Words of one byte: what every dtype outside the table is.
-constexpr Dtype kOpaque = {1, 0, 0, Split::kNone, false};
+constexpr Layout kOpaque = {1, 0, 0, Split::kNone, false};
 
 // A row of the page's table of dtypes.
 struct NamedDtype {
   const char* name;
   uint16_t bits;  // per element
-  Dtype layout;
+  Layout layout;
 };
 
 // The table's row; nullptr for a name that it does not have.

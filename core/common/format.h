@@ -55,7 +55,7 @@ struct Tag {
 
 // What a block's coding depends on besides its content.
 struct BlockSpec {
-  Dtype dtype;
+  Layout dtype;
   uint8_t profile;
   bool relative;
   // The block's words in the base; nullptr in a plain frame, and where nothing is decoded.
@@ -90,7 +90,8 @@ static inline constexpr size_t extended_params_nbytes(uint8_t extended, uint8_t 
 }
 
 // Bytes of the parameters of a kind; those of an extended kind with the byte that names it.
-static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended, uint8_t variant, const Dtype& dtype) {
+static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended, uint8_t variant,
+                                                  const Layout& dtype) {
   switch (kind) {
     case kConstant:
       return dtype.word_nbytes;
@@ -109,12 +110,12 @@ static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended
 }
 
 // The most extra bits of kind entropy: at least one bit of a rest stays behind.
-static inline constexpr unsigned max_extra_bits(const Dtype& dtype) {
+static inline constexpr unsigned max_extra_bits(const Layout& dtype) {
   return dtype.rest_bits > kMaxExtraBits ? kMaxExtraBits : dtype.rest_bits == 0 ? 0 : dtype.rest_bits - 1u;
 }
 
 // The variant of extended kind cascade that the encoder gives all coded blocks of a dtype in profile resident.
-static inline constexpr uint8_t resident_variant(const Dtype& dtype) { return dtype.exponent_bits == 8 ? 0 : 1; }
+static inline constexpr uint8_t resident_variant(const Layout& dtype) { return dtype.exponent_bits == 8 ? 0 : 1; }
 
 // Bytes of the parameters of a coding of rests of `width` bits.
 static inline constexpr size_t rest_params_nbytes(uint8_t rest, unsigned width) {

@@ -20,7 +20,7 @@ struct Float {
   using Rest = Unsigned<1 + M>;
   static constexpr bool kAny = false;
 
-  static constexpr Dtype layout() { return {sizeof(Word), E, 1 + M, Split::kFloat, true}; }
+  static constexpr Layout layout() { return {sizeof(Word), E, 1 + M, Split::kFloat, true}; }
   static constexpr uint8_t exponent(Word word) { return static_cast<uint8_t>((word >> M) & ((1u << E) - 1)); }
   static constexpr Rest rest(Word word) {
     return static_cast<Rest>(((word >> (E + M)) << M) | (word & ((Word{1} << M) - 1)));
@@ -46,7 +46,7 @@ struct Integer {
   static constexpr bool kAny = false;
   static constexpr unsigned kInverted = SIGNED ? 0x80 : 0;
 
-  static constexpr Dtype layout() { return {1, 4, 4, SIGNED ? Split::kSigned : Split::kUnsigned, false}; }
+  static constexpr Layout layout() { return {1, 4, 4, SIGNED ? Split::kSigned : Split::kUnsigned, false}; }
   static constexpr uint8_t exponent(Word word) { return static_cast<uint8_t>((word ^ kInverted) >> 4); }
   static constexpr Rest rest(Word word) { return word & 15; }
   static constexpr unsigned top(Rest rest, unsigned k) {
@@ -66,13 +66,13 @@ class AnySplit {
   using Rest = RestOf;
   static constexpr bool kAny = true;
 
-  explicit AnySplit(const Dtype& layout)
+  explicit AnySplit(const Layout& layout)
       : layout_(layout),
         below_(layout.exponent_shift()),
         sign_(layout.split == Split::kFloat ? kHighest : Word{0}),
         inverted_(layout.split == Split::kSigned ? kHighest : Word{0}) {}
 
-  Dtype layout() const { return layout_; }
+  Layout layout() const { return layout_; }
   uint8_t exponent(Word word) const {
     return static_cast<uint8_t>(static_cast<Word>(word ^ inverted_) >> below_ & ((1u << layout_.exponent_bits) - 1));
   }
@@ -94,18 +94,18 @@ class AnySplit {
   static constexpr Word kHighest = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
   static Word low_bits(unsigned count) { return static_cast<Word>((Word{1} << count) - 1); }
 
-  Dtype layout_;
+  Layout layout_;
   unsigned below_;  // bits below the exponent
   Word sign_, inverted_;
 };
 
-constexpr unsigned split_key(const Dtype& layout) {
+constexpr unsigned split_key(const Layout& layout) {
   return layout.word_nbytes << 8 | layout.exponent_bits << 4 | static_cast<unsigned>(layout.split);
 }
 
 // body(F{}) with the type of a layout that is split. Those of the table of dtypes are compiled, but for F8_E8M0.
 template <class Body>
-inline void with_split(const Dtype& layout, Body&& body) {
+inline void with_split(const Layout& layout, Body&& body) {
   switch (split_key(layout)) {
     case split_key(Bf16::layout()):
       return body(Bf16{});

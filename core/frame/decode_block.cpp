@@ -42,7 +42,7 @@ struct Exponents {
     return buffer;
   }
 
-  bool next_escape(const Dtype& dtype, uint16_t* x) {
+  bool next_escape(const Layout& dtype, uint16_t* x) {
     const size_t used = escapes_used, left = params.num_escapes - used;
     if (left == 0) return false;
     if (used % kSegment == 0) {
@@ -55,7 +55,7 @@ struct Exponents {
 };
 
 // Puts together the words of a segment whose symbol is the escape.
-const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t* symbols,
+const char* mend_escapes(const Layout& dtype, Exponents& exponents, const uint8_t* symbols,
                          const uint8_t* sign_mantissas, size_t count, uint8_t* words) {
   const uint8_t none = 0;
   const uint8_t* const end = symbols + count;
@@ -75,7 +75,7 @@ const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t
 // Weave exponents and sign_mantissas into words.
 const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output, DecodeScratch* scratch) {
   const WordKernels& kernels = word_kernels;
-  const Dtype& dtype = coded.dtype();
+  const Layout& dtype = coded.dtype();
   const unsigned bits = dtype.exponent_bits + exponents.params.k;
   const bool entropy = coded.tag.kind == kEntropy;
   const size_t segment = kSegmentNbytes / dtype.word_nbytes;
@@ -150,7 +150,7 @@ const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* 
 
 // Whether words are made of digits and rests in one pass.
 bool goes_by_runs(const Coded& coded, const CascadeParams& params) {
-  const Dtype& dtype = coded.dtype();
+  const Layout& dtype = coded.dtype();
   const bool bf16 = dtype.split == Split::kFloat && dtype.word_nbytes == 2 && dtype.exponent_bits == 8;
   return digit_word_kernels.weave_runs != nullptr && bf16 && coded.rest.untrimmed() != nullptr && has_runs(params);
 }

@@ -20,7 +20,7 @@ inline __attribute__((always_inline)) void prefetch_plane(const uint8_t* plane, 
 bool write_ahead(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   if (!scratch.first_tier.known || block.n % kRun != 0) return false;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   const uint8_t lo = scratch.first_tier.lo;
   const size_t tile = kTileNbytes / dtype.word_nbytes;
   uint8_t* const first_tier = block.dst + field_nbytes(block.n, dtype.rest_bits);

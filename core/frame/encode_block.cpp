@@ -182,7 +182,7 @@ bool enec_may_pay(const Block& block, uint64_t limit) {
 // The same where the words were not split.
 bool enec_may_pay_unsplit(const Block& block, uint64_t limit) {
   EncodeScratch& scratch = *block.scratch;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   for (size_t i = 0; i < kSamples; ++i) {
     const size_t at = sample_at(block.n, i);
     word_kernels.split(dtype, block.words + at * dtype.word_nbytes, kRange, scratch.exponents + at,
@@ -350,7 +350,7 @@ size_t scattered_zeros(const Block& block, const ZerosPlan& zeros) {
 
 size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   const bool fast = block.spec.profile == kProfileFast, small = block.n <= kSmallBlock;
   const bool tiers = fast && dtype.exponent_bits != 0;
   if (tiers && !small && !zeros_pay(block, zeros)) return encode_few_zeros(block, zeros);
@@ -376,7 +376,7 @@ size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
 // that they are neither constant nor of kind zeros. If others write there meanwhile, a larger kind may be the result.
 bool may_arrive_late(const Block& block, bool has_zeros) {
   const Arrival& arrival = block.scratch->arrival;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   if (arrival.arrived == arrival.nbytes || dtype.exponent_bits == 0 || block.stored <= block.spec.align) return false;
   const bool differ = std::memcmp(arrival.src, arrival.src + dtype.word_nbytes, kBlockAlign - dtype.word_nbytes) != 0;
   return differ && !(has_zeros && sample_has_zero(dtype, arrival.src, block.n));

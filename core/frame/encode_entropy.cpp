@@ -66,7 +66,7 @@ size_t narrowed_rests_nbytes(const Block& block, const Rests& rests, unsigned k)
 // Choose k, base and symbols. Counts the exponents on the way, to scratch.
 EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   EncodeScratch& scratch = *block.scratch;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   const unsigned max_k = max_extra_bits(dtype);
   uint32_t* wide = scratch.wide_histogram;
   wide_histogram(dtype, scratch.exponents, scratch.sign_mantissas, block.n, wide);
@@ -150,7 +150,7 @@ size_t encode_entropy(const Block& block) {
     return write_cascade(block, rests, cascade_rests(block, rests), cascade);
   }
   if (plan.nbytes == SIZE_MAX) return 0;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   const WordKernels& kernels = word_kernels;
   kernels.join(dtype, scratch.exponents, scratch.sign_mantissas, block.n, plan.k, plan.base, scratch.symbols);
   if (plan.num_escapes != 0) collect_escapes(block, plan);

@@ -13,11 +13,11 @@ constexpr size_t kSamples = 256;
 // In `fast` a zero takes less than so many bits without kind zeros, and a mask at most one bit for each word.
 constexpr size_t kFastShare = 64, kCompactShare = 1024;
 
-bool has_signs(const Dtype& dtype) { return dtype.split == Split::kFloat; }
+bool has_signs(const Layout& dtype) { return dtype.split == Split::kFloat; }
 
 }  // namespace
 
-bool sample_has_zero(const Dtype& dtype, const uint8_t* words, size_t n) {
+bool sample_has_zero(const Layout& dtype, const uint8_t* words, size_t n) {
   return with_number(dtype.word_nbytes, [&](auto word) {
     using Word = decltype(word);
     constexpr Word all = static_cast<Word>(~Word{0});
@@ -49,7 +49,7 @@ bool plan_zeros(const Block& block, ZerosPlan* plan) {
 
 size_t write_zeros(const Block& block, const ZerosPlan& plan) {
   EncodeScratch& scratch = *block.scratch;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   size_t streams = 0;
   uint8_t flags = plan.signs;
   if (plan.kept != 0) {

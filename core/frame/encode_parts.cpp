@@ -42,13 +42,13 @@ size_t store_block(const Block& block) {
 }
 
 Rests rests_of(const Block& block) {
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   return {block.scratch->sign_mantissas, block.n, dtype.rest_nbytes(), dtype.rest_bits};
 }
 
 Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
-  const Dtype& dtype = block.dtype();
+  const Layout& dtype = block.dtype();
   for (size_t first = 0; first < block.n; first += kSegment) {
     const size_t count = std::min(kSegment, block.n - first);
     scratch.arrival.reach((first + count) * dtype.word_nbytes);

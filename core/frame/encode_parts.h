@@ -16,7 +16,7 @@ struct Block {
   size_t stored;
   EncodeScratch* scratch;
 
-  const Dtype& dtype() const { return spec.dtype; }
+  const Layout& dtype() const { return spec.dtype; }
   // For a block that has no rest.
   size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
     return kind_params_nbytes(kind, extended, 0, dtype()) + kTagNbytes;
@@ -86,7 +86,7 @@ struct ZerosPlan {
 // What the zeros of a block take. False if kind zeros would gain nothing: the block has next to none.
 bool plan_zeros(const Block& block, ZerosPlan* plan);
 // Whether plan_zeros() would look at all words that are at `words`, of a block of so many.
-bool sample_has_zero(const Dtype& dtype, const uint8_t* words, size_t n);
+bool sample_has_zero(const Layout& dtype, const uint8_t* words, size_t n);
 // The block by the plan. Returns its length, or 0 if it gains nothing.
 size_t write_zeros(const Block& block, const ZerosPlan& plan);
 

@@ -46,7 +46,7 @@ int tw_find_dtype(const char* name, uint32_t* bits, tw_layout* layout) {
 
 int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts) {
   const NamedDtype* const named = find_dtype(dtype);
-  const Dtype row = named == nullptr ? kOpaque : named->layout;
+  const Layout row = named == nullptr ? kOpaque : named->layout;
   if (row.split != Split::kFloat || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;
   constexpr size_t kWords = kSegment;
   uint8_t exponents[kWords], sign_mantissas[kWords * kMaxWordNbytes];

@@ -51,7 +51,7 @@ Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* 
                     Place place) {
   const size_t n = block.n;
   *facts = BlockFacts{};
-  const Dtype& dtype = spec.dtype;
+  const Layout& dtype = spec.dtype;
   const unsigned word_bits = 8u * dtype.word_nbytes;
   if (block.length == 0 && spec.relative) {
     facts->kind = TW_KIND_SAME;

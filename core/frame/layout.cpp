@@ -26,13 +26,13 @@ bool valid_block_words(uint32_t block_words) {
   return block_words != 0 && block_words % kMinBlockWords == 0 && block_words <= kMaxBlockWords;
 }
 
-Dtype layout_of(const tw_frame& frame) {
+Layout layout_of(const tw_frame& frame) {
   const tw_layout& layout = frame.layout;
   return {layout.word_nbytes, layout.exponent_bits, layout.rest_bits, static_cast<Split>(layout.split),
           layout.ordered != 0};
 }
 
-tw_layout numbers_of(const Dtype& layout) {
+tw_layout numbers_of(const Layout& layout) {
   return {layout.word_nbytes, layout.exponent_bits, layout.rest_bits, static_cast<uint8_t>(layout.split),
           static_cast<uint8_t>(layout.ordered)};
 }

@@ -98,8 +98,8 @@ bool valid_dtype_name(const char* name);
 bool valid_block_words(uint32_t block_words);
 
 // The layout of a frame's words. The frame's numbers contradict each other if valid_layout() refuses it.
-Dtype layout_of(const tw_frame& frame);
-tw_layout numbers_of(const Dtype& layout);
+Layout layout_of(const tw_frame& frame);
+tw_layout numbers_of(const Layout& layout);
 
 // Whether the layout is sound and the bits per element go with it: TW_CORRUPT if not. The error's byte points into the
 // header, here and below.

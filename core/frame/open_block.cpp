@@ -55,7 +55,7 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
     return Fault::unsupported("expected a kind and rest that this version knows: a newer version wrote this block");
   if (!allowed(coded->spec, coded->tag, coded->extended))
     return "expected a kind, rest and variant that the profile and the dtype allow";
-  const Dtype& dtype = coded->dtype();
+  const Layout& dtype = coded->dtype();
   const size_t descriptor =
       kind_params_nbytes(coded->tag.kind, coded->extended, coded->tag.variant, dtype) + kTagNbytes;
   const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;

@@ -47,7 +47,7 @@ struct Coded {
   size_t available;       // bytes before the descriptor
   RestDecoder rest;
 
-  const Dtype& dtype() const { return spec.dtype; }
+  const Layout& dtype() const { return spec.dtype; }
   bool has_rest() const {
     return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended) && extended != kParts;
   }

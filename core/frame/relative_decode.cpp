@@ -40,7 +40,7 @@ bool for_tiles(const Coded& coded, const BlockOutput& output, uint8_t* buffer, B
 }
 
 Fault decode_sparse(const Coded& coded, const BlockOutput& output, RelativeDecodeScratch* scratch) {
-  const Dtype& dtype = coded.dtype();
+  const Layout& dtype = coded.dtype();
   SparseSteps sparse;
   const char* wrong = read_classes(coded, coded.params, &sparse.classes);
   if (wrong != nullptr) return wrong;

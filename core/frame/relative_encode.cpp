@@ -20,7 +20,7 @@ constexpr unsigned kFastClasses = 2, kFastDenseClasses = 4;
 constexpr size_t kMaxSamples = 1024, kCounterBits = 10;
 
 // Find the words that differ. Returns how many; not all are looked at once they are more than `enough`.
-size_t find_changed(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, size_t enough,
+size_t find_changed(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, size_t enough,
                     uint64_t* masks) {
   constexpr size_t kTile = 64 * kMaskWords;
   size_t count = 0;
@@ -43,7 +43,7 @@ void push_classes(const Thresholds& thresholds, ExtendedKind kind, Written* writ
 // how often the words or parts of them occur, so that they take at least about log2(1 / p) bits a word, p being the
 // chance that two words of the block are equal. Here p is counted among samples, and words of one hash count as equal,
 // which only lowers the bound.
-bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbytes) {
+bool beats_plain(const Layout& dtype, const uint8_t* words, size_t n, size_t nbytes) {
   uint16_t counters[1 << kCounterBits] = {};
   uint64_t samples = 0, pairs = 0;  // of equal words
   with_words(dtype, [&](auto word, auto) {
@@ -62,7 +62,7 @@ bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbyt
 
 RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, const FetchPair& upcoming,
                               uint8_t* dst, RelativeEncodeScratch* scratch) {
-  const Dtype& dtype = spec.dtype;
+  const Layout& dtype = spec.dtype;
   const size_t stored = stored_nbytes(spec, n);
   const size_t count = find_changed(dtype, words, spec.base, n, n / kSparseShare, scratch->changed);
   if (count == 0) return {0, true};

@@ -27,13 +27,13 @@ constexpr Function kFunctions[] = {
 };
 constexpr Function kOtherFunction = {"", probe::kUnknown, false, false};
 
-struct Dtype {
+struct Layout {
   const char* nccl;
   const char* name;  // torch's
   uint64_t nbytes;
 };
 
-constexpr Dtype kDtypes[] = {
+constexpr Layout kDtypes[] = {
     {"ncclBfloat16", "bfloat16", 2},
     {"ncclFloat32", "float32", 4},
     {"ncclFloat16", "float16", 2},
@@ -47,7 +47,7 @@ constexpr Dtype kDtypes[] = {
     {"ncclFloat8e4m3", "float8_e4m3fn", 1},
     {"ncclFloat8e5m2", "float8_e5m2", 1},
 };
-constexpr Dtype kOtherDtype = {"", "", 0};
+constexpr Layout kOtherDtype = {"", "", 0};
 
 // The entry of that name, else the other.
 template <class Entry, size_t kNum>
@@ -60,7 +60,7 @@ const Entry& find(const Entry (&entries)[kNum], const Entry& other, const char* 
   return other;
 }
 
-uint8_t dtype_code(const Dtype& dtype) {
+uint8_t dtype_code(const Layout& dtype) {
   for (uint32_t code = 1; const char* name = tw_probe_dtype_name(code); ++code) {
     if (std::strcmp(name, dtype.name) == 0) return static_cast<uint8_t>(code);
   }
@@ -71,7 +71,7 @@ uint8_t dtype_code(const Dtype& dtype) {
 
 probe::OperationInfo describe(const Launch& launch, uint64_t size) {
   const Function& function = find(kFunctions, kOtherFunction, launch.function);
-  const Dtype& dtype = find(kDtypes, kOtherDtype, launch.dtype);
+  const Layout& dtype = find(kDtypes, kOtherDtype, launch.dtype);
   const uint64_t factor = function.counts_output ? std::max<uint64_t>(size, 1) : 1;
   probe::OperationInfo info = {};
   info.numel = static_cast<int64_t>(launch.count * factor);

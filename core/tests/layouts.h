@@ -9,8 +9,8 @@
 namespace tests {
 
 // By the table of the fixed part.
-inline std::vector<tw::Dtype> all_layouts() {
-  std::vector<tw::Dtype> layouts;
+inline std::vector<tw::Layout> all_layouts() {
+  std::vector<tw::Layout> layouts;
   for (const uint8_t width : {1, 2, 4, 8}) {
     for (const bool ordered : {false, true}) {
       layouts.push_back({width, 0, 0, tw::Split::kNone, ordered});
@@ -25,9 +25,9 @@ inline std::vector<tw::Dtype> all_layouts() {
   return layouts;
 }
 
-inline std::vector<tw::Dtype> split_layouts() {
-  std::vector<tw::Dtype> layouts;
-  for (const tw::Dtype& layout : all_layouts()) {
+inline std::vector<tw::Layout> split_layouts() {
+  std::vector<tw::Layout> layouts;
+  for (const tw::Layout& layout : all_layouts()) {
     if (layout.exponent_bits != 0) layouts.push_back(layout);
   }
   return layouts;
@@ -43,7 +43,7 @@ struct Parted {
 };
 
 // x is the exponent and the k bits below it.
-inline Parted part(const tw::Dtype& layout, uint64_t word, unsigned k = 0) {
+inline Parted part(const tw::Layout& layout, uint64_t word, unsigned k = 0) {
   const unsigned bits = 8u * layout.word_nbytes, x_bits = layout.exponent_bits + k;
   if (layout.split == tw::Split::kFloat) {
     const unsigned below = bits - 1 - x_bits;

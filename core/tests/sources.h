@@ -165,7 +165,7 @@ inline Source make_row_source(Change change) {
 // Every layout there is, as a dtype that the format's table does not have; of one word an element, or of two.
 inline std::vector<Type> odd_types() {
   std::vector<Type> types;
-  for (const tw::Dtype& layout : all_layouts()) {
+  for (const tw::Layout& layout : all_layouts()) {
     const unsigned bits = 8u * layout.word_nbytes;
     const unsigned below = layout.exponent_bits == 0 ? bits - 1 : layout.exponent_shift();
     const uint32_t words = layout.exponent_bits % 2 == 0 ? 2 : 1;

@@ -29,7 +29,7 @@ std::normal_distribution<double> normal;
 enum Content { kWeights, kLarger, kTrimmed, kNoise, kOneExponent, kFewZeros, kConstant, kNumContents };
 
 // Exponents of weights are those of normal numbers; the larger ones have another first tier.
-uint64_t word(const tw::Dtype& dtype, Content content) {
+uint64_t word(const tw::Layout& dtype, Content content) {
   const uint64_t noise = random_bits();
   const unsigned bits = 8 * dtype.word_nbytes, rest_bits = bits - dtype.exponent_bits;
   const int top = (1 << dtype.exponent_bits) - (content == kLarger ? 3 : 5);
@@ -45,7 +45,7 @@ uint64_t word(const tw::Dtype& dtype, Content content) {
   return sign | exponent << low_bits | (mantissa & ((uint64_t{1} << low_bits) - 1));
 }
 
-Bytes words(const tw::Dtype& dtype, Content content, size_t n) {
+Bytes words(const tw::Layout& dtype, Content content, size_t n) {
   Bytes all(n * dtype.word_nbytes);
   for (size_t i = 0; i < n; ++i) {
     const uint64_t one = word(dtype, content);
@@ -65,7 +65,7 @@ Bytes compress(const char* dtype, const Bytes& content, uint32_t block_words, ui
 
 // The blocks of a frame, and each of them alone.
 void check_blocks(const char* name, uint32_t block_words, uint32_t profile) {
-  const tw::Dtype& dtype = tw::find_dtype(name)->layout;
+  const tw::Layout& dtype = tw::find_dtype(name)->layout;
   std::vector<Bytes> blocks;
   Bytes all;
   for (unsigned i = 0; i < 24; ++i) {
@@ -86,7 +86,7 @@ void check_blocks(const char* name, uint32_t block_words, uint32_t profile) {
   CHECK(at == together.size());
 }
 
-void check_unweave(const tw::Dtype& dtype, size_t n, size_t tile) {
+void check_unweave(const tw::Layout& dtype, size_t n, size_t tile) {
   const unsigned nbytes = dtype.rest_nbytes(), width = dtype.rest_bits;
   const Bytes content = words(dtype, kNoise, n);
   Bytes exponents(n), expected(n), rests(n * nbytes + tw::kSlack);
@@ -108,7 +108,7 @@ void check_unweave(const tw::Dtype& dtype, size_t n, size_t tile) {
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const tw::Dtype& layout : tests::split_layouts()) {
+  for (const tw::Layout& layout : tests::split_layouts()) {
     for (const size_t n : {256u, 512u, 2048u, 4864u}) {
       check_unweave(layout, n, 256);
       check_unweave(layout, n, 2048);

@@ -215,7 +215,7 @@ void check_rows() {
 // Blocks through the codec's inside, which knows layouts and no names.
 class Blocks {
  public:
-  Blocks(const tw::Dtype& layout, uint8_t profile, bool relative)
+  Blocks(const tw::Layout& layout, uint8_t profile, bool relative)
       : spec_{layout, profile, relative, nullptr, tw::kBlockAlign} {
     encode_scratch().first_tier = {};
   }
@@ -283,7 +283,7 @@ class Blocks {
 };
 
 void all_blocks(std::vector<uint64_t>* hashes) {
-  for (const tw::Dtype& layout : tests::all_layouts()) {
+  for (const tw::Layout& layout : tests::all_layouts()) {
     for (uint8_t profile = tw::kProfileEnec; profile <= tw::kProfileResident; ++profile) {
       for (const bool relative : {false, true}) {
         // In plain frames and in those of integers nothing depends on the order.
@@ -303,7 +303,7 @@ void all_blocks(std::vector<uint64_t>* hashes) {
 // Words that are nothing but an exponent, of 2 bits of entropy: half of them are the same, a quarter the next, and so
 // on.
 void check_exponents_alone() {
-  const tw::Dtype layout = {1, 8, 0, tw::Split::kUnsigned, false};
+  const tw::Layout layout = {1, 8, 0, tw::Split::kUnsigned, false};
   constexpr size_t kWords = 1 << 15, kEntropyNbytes = kWords * 2 / 8;
   Blocks fast(layout, tw::kProfileFast, false), compact(layout, tw::kProfileCompact, false);
   fast.round_trip(kWeights, kWords);

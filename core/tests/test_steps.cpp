@@ -36,7 +36,7 @@ std::vector<const StepKernels*> targets() {
 }
 
 // Those of the dtypes first; then each width without an order, and exponents that no dtype has.
-constexpr Dtype kLayouts[] = {
+constexpr Layout kLayouts[] = {
     {2, 8, 8, Split::kFloat, true},    {2, 5, 11, Split::kFloat, true},  {4, 8, 24, Split::kFloat, true},
     {1, 4, 4, Split::kFloat, true},    {1, 5, 3, Split::kFloat, true},   {8, 0, 0, Split::kNone, true},
     {8, 0, 0, Split::kNone, false},    {4, 0, 0, Split::kNone, false},   {2, 0, 0, Split::kNone, false},
@@ -46,14 +46,14 @@ constexpr Dtype kLayouts[] = {
     {8, 2, 62, Split::kSigned, false},
 };
 
-uint64_t word_at(const Dtype& dtype, const Bytes& bytes, size_t i) {
+uint64_t word_at(const Layout& dtype, const Bytes& bytes, size_t i) {
   uint64_t word = 0;
   std::memcpy(&word, bytes.data() + i * dtype.word_nbytes, dtype.word_nbytes);
   return word;
 }
 
 // The page: "word XOR 2^(8W - 1) for a word whose highest bit is 0 and the complement of the word for others".
-uint64_t ordinal(const Dtype& dtype, uint64_t word) {
+uint64_t ordinal(const Layout& dtype, uint64_t word) {
   const unsigned bits = 8 * dtype.word_nbytes;
   const uint64_t all = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1, top = uint64_t{1} << (bits - 1);
   if (!dtype.ordered) return word;
@@ -65,7 +65,7 @@ struct Step {
   bool negative;
 };
 
-Step step_of(const Dtype& dtype, uint64_t word, uint64_t base) {
+Step step_of(const Layout& dtype, uint64_t word, uint64_t base) {
   const unsigned bits = 8 * dtype.word_nbytes;
   const uint64_t all = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1, top = uint64_t{1} << (bits - 1);
   const uint64_t difference = (ordinal(dtype, word) - ordinal(dtype, base)) & all;
@@ -84,7 +84,7 @@ unsigned symbol_of_size(uint64_t size) {
 }
 
 // Words of all kinds: mostly near one, some of any bits.
-Bytes make_base(const Dtype& dtype, size_t n) {
+Bytes make_base(const Layout& dtype, size_t n) {
   Bytes bytes(n * dtype.word_nbytes);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random64());
   for (size_t i = 0; i < n && dtype.exponent_bits != 0; ++i) {
@@ -99,7 +99,7 @@ Bytes make_base(const Dtype& dtype, size_t n) {
 }
 
 // One word in `rarity` changed: by few steps mostly, by any number sometimes.
-Bytes change(const Dtype& dtype, const Bytes& base, uint64_t rarity) {
+Bytes change(const Layout& dtype, const Bytes& base, uint64_t rarity) {
   Bytes words = base;
   for (size_t i = 0; i < base.size() / dtype.word_nbytes; ++i) {
     if (random64() % rarity != 0) continue;
@@ -122,7 +122,7 @@ Bytes change(const Dtype& dtype, const Bytes& base, uint64_t rarity) {
   return words;
 }
 
-StepClasses some_classes(const Dtype& dtype) {
+StepClasses some_classes(const Layout& dtype) {
   Thresholds thresholds;
   if (has_classes(dtype)) {
     const unsigned exponents = 1u << dtype.exponent_bits, middle = exponents / 2;
@@ -135,7 +135,7 @@ StepClasses some_classes(const Dtype& dtype) {
   return classes_of(dtype, thresholds);
 }
 
-unsigned class_of(const Dtype& dtype, const StepClasses& classes, uint64_t word) {
+unsigned class_of(const Layout& dtype, const StepClasses& classes, uint64_t word) {
   unsigned c = 0;
   const uint64_t exponent = word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1);
   while (c + 1 < classes.count && exponent >= classes.limits[c] >> dtype.exponent_shift()) ++c;
@@ -159,7 +159,7 @@ struct Bits {
   }
 };
 
-void test_dense_kernels(const StepKernels& kernels, const Dtype& dtype, const Bytes& words, const Bytes& base,
+void test_dense_kernels(const StepKernels& kernels, const Layout& dtype, const Bytes& words, const Bytes& base,
                         size_t n) {
   const unsigned width = dtype.word_nbytes;
   Mask differ(ceil_div(n, 64));
@@ -195,7 +195,7 @@ void test_dense_kernels(const StepKernels& kernels, const Dtype& dtype, const By
 }
 
 // Symbols and bits that no encoder writes: every target says and does the same.
-void test_hostile_steps(const Dtype& dtype, const Bytes& base, size_t n) {
+void test_hostile_steps(const Layout& dtype, const Bytes& base, size_t n) {
   const unsigned width = dtype.word_nbytes, highest = 2 * (8 * width - 1);
   Bytes symbols(n), signs(random64() % (n / 8 + 2)), low(random64() % (n * width + 1));
   const bool zeros = random64() % 2 == 0;
@@ -224,7 +224,7 @@ void test_hostile_steps(const Dtype& dtype, const Bytes& base, size_t n) {
   if (most > highest) CHECK(!first_valid);
 }
 
-void test_class_kernels(const StepKernels& kernels, const Dtype& dtype, const Bytes& words, const Bytes& base,
+void test_class_kernels(const StepKernels& kernels, const Layout& dtype, const Bytes& words, const Bytes& base,
                         size_t n) {
   const unsigned width = dtype.word_nbytes;
   const StepClasses classes = some_classes(dtype);
@@ -285,7 +285,7 @@ void test_class_kernels(const StepKernels& kernels, const Dtype& dtype, const By
 }
 
 // Every step that a word of 16 bits can make.
-void test_all_steps(const StepKernels& kernels, const Dtype& dtype) {
+void test_all_steps(const StepKernels& kernels, const Layout& dtype) {
   Bytes words(2 << 16), base(2 << 16);
   for (unsigned i = 0; i < 1u << 16; ++i) store(words.data() + 2 * i, static_cast<uint16_t>(i));
   for (unsigned i = 0; i < 1u << 16; ++i) store(base.data() + 2 * i, uint16_t{0x1234});
@@ -324,7 +324,7 @@ void damage(Bytes* block, size_t length) {
 
 // Blocks of n words of which one in `rarity` changed: what they decode to, and that damage is found or decodes to
 // something.
-void test_blocks(const Dtype& dtype, uint8_t profile, size_t n, uint64_t rarity, unsigned damages) {
+void test_blocks(const Layout& dtype, uint8_t profile, size_t n, uint64_t rarity, unsigned damages) {
   static const std::unique_ptr<EncodeScratch> scratch(new EncodeScratch);
   const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);
   const BlockSpec spec = {dtype, profile, true, base.data(), kBlockAlign};
@@ -343,7 +343,7 @@ void test_blocks(const Dtype& dtype, uint8_t profile, size_t n, uint64_t rarity,
 }
 
 // Two blocks decode alike whether or not their symbols were decoded ahead, sound or damaged.
-void test_pairs(const Dtype& dtype, uint8_t profile, size_t a_n, size_t b_n, uint64_t rarity, unsigned damages) {
+void test_pairs(const Layout& dtype, uint8_t profile, size_t a_n, size_t b_n, uint64_t rarity, unsigned damages) {
   static const std::unique_ptr<EncodeScratch> encode_scratch(new EncodeScratch);
   struct Coded {
     size_t n;
@@ -385,7 +385,7 @@ void test_pairs(const Dtype& dtype, uint8_t profile, size_t a_n, size_t b_n, uin
 int main() {
   using namespace tw;
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const Dtype& dtype : kLayouts) {
+  for (const Layout& dtype : kLayouts) {
     for (const size_t n : {1, 2, 63, 64, 65, 129, 1000, 5000}) {
       for (const uint64_t rarity : {1, 2, 10, 200}) {
         const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);

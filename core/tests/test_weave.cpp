@@ -30,11 +30,11 @@ Bytes stored(const Numbers& numbers, unsigned nbytes) {
 
 // Words as the page splits them, x with k extra bits.
 struct Words {
-  const tw::Dtype& layout;
+  const tw::Layout& layout;
   Bytes bytes;
   Numbers x, rests, runs;
 
-  Words(const tw::Dtype& of, size_t n, unsigned k) : layout(of), runs(tw::ceil_div(n, tw::kRun)) {
+  Words(const tw::Layout& of, size_t n, unsigned k) : layout(of), runs(tw::ceil_div(n, tw::kRun)) {
     Numbers words(n);
     for (size_t i = 0; i < n; ++i) {
       words[i] = tests::low_bits(random_bits(), 8u * layout.word_nbytes);
@@ -52,7 +52,7 @@ bool same_start(const Bytes& bytes, const Bytes& expected, size_t nbytes) {
   return std::equal(expected.begin(), expected.begin() + static_cast<ptrdiff_t>(nbytes), bytes.begin());
 }
 
-void test_split(const tw::Dtype& layout, size_t n) {
+void test_split(const tw::Layout& layout, size_t n) {
   const Words words(layout, n, 0);
   const unsigned nbytes = layout.rest_nbytes();
   CHECK(8 * nbytes >= layout.rest_bits);
@@ -64,7 +64,7 @@ void test_split(const tw::Dtype& layout, size_t n) {
   CHECK(runs == words.runs);
 }
 
-void test_weave(const tw::Dtype& layout, size_t n) {
+void test_weave(const tw::Layout& layout, size_t n) {
   const Words words(layout, n, 0);
   Bytes exponents(words.x.begin(), words.x.end()), field = tests::field_of(words.rests, layout.rest_bits);
   CHECK(field.size() == tw::field_nbytes(n, layout.rest_bits));
@@ -81,7 +81,7 @@ void test_weave(const tw::Dtype& layout, size_t n) {
 }
 
 // x as kind entropy has it: as symbols above a base, which the exponents and the top bits of the rests give.
-void test_symbols(const tw::Dtype& layout, size_t n, unsigned k) {
+void test_symbols(const tw::Layout& layout, size_t n, unsigned k) {
   const Words words(layout, n, k);
   const unsigned nbytes = layout.rest_nbytes(), bits = layout.exponent_bits + k;
   const uint16_t base = static_cast<uint16_t>(bits < 8 ? 0 : random_bits() % ((1u << bits) - 254));
@@ -125,13 +125,13 @@ void test_fields(unsigned nbytes, unsigned width, size_t n) {
 
 // The layouts that valid_layout() allows are those of the page's table.
 void test_valid() {
-  const std::vector<tw::Dtype> all = tests::all_layouts();
+  const std::vector<tw::Layout> all = tests::all_layouts();
   for (unsigned width = 0; width < 10; ++width) {
     for (unsigned exponent = 0; exponent < 40; ++exponent) {
       for (unsigned rest = 0; rest < 70; ++rest) {
         for (unsigned split = 0; split < 6; ++split) {
-          const tw::Dtype layout = {static_cast<uint8_t>(width), static_cast<uint8_t>(exponent),
-                                    static_cast<uint8_t>(rest), static_cast<tw::Split>(split), split % 2 == 0};
+          const tw::Layout layout = {static_cast<uint8_t>(width), static_cast<uint8_t>(exponent),
+                                     static_cast<uint8_t>(rest), static_cast<tw::Split>(split), split % 2 == 0};
           CHECK(tw::valid_layout(layout) == (std::find(all.begin(), all.end(), layout) != all.end()));
         }
       }
@@ -145,7 +145,7 @@ int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
   test_valid();
   for (const size_t n : {1, 3, 31, 128, 255, 256, 257, 511, 512, 700, 2048, 2049, 5000}) {
-    for (const tw::Dtype& layout : tests::split_layouts()) {
+    for (const tw::Layout& layout : tests::split_layouts()) {
       if (layout.ordered && n != 700) continue;  // for the steps alone
       test_split(layout, n);
       test_weave(layout, n);

@@ -123,7 +123,7 @@ class Sixteens {
   // lie too far apart for that, one by one.
   class Classifier {
    public:
-    Classifier(const Dtype& dtype, const StepClasses& classes, unsigned shift)
+    Classifier(const Layout& dtype, const StepClasses& classes, unsigned shift)
         : classes_(classes), mantissa_(_mm_cvtsi32_si128(static_cast<int>(dtype.exponent_shift()))), shift_(shift) {
       const auto threshold = [&](unsigned c) { return static_cast<int>(classes.limits[c] >> dtype.exponent_shift()); };
       const int first = threshold(0);

@@ -13,7 +13,7 @@ namespace {
 template <class T>
 class PortableClassifier {
  public:
-  PortableClassifier(const Dtype&, const StepClasses& classes, unsigned shift) : classes_(classes), shift_(shift) {}
+  PortableClassifier(const Layout&, const StepClasses& classes, unsigned shift) : classes_(classes), shift_(shift) {}
 
   void operator()(const uint8_t* group, uint8_t* out) const {
     // Magnitudes are not negative as signed numbers, which is what vectors compare best.
@@ -52,7 +52,7 @@ void classify_words(const Classifier& sort, const uint8_t* base, size_t n, uint8
 }
 
 template <class M, class T>
-void classify_as(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
+void classify_as(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
                  uint8_t* out) {
   if constexpr (M::template kDense<T>) {
     using Classifier = typename M::Dense::Classifier;
@@ -62,7 +62,7 @@ void classify_as(const Dtype& dtype, const uint8_t* base, size_t n, const StepCl
   }
 }
 
-void classify(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
+void classify(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
               uint8_t* out) {
   if (classes.count == 1) return;
   with_words(dtype, [&](auto word, auto) { classify_as<Masks, decltype(word)>(dtype, base, n, classes, shift, out); });
@@ -160,7 +160,7 @@ inline DenseBits measure_words(const uint8_t* words, const uint8_t* base, size_t
   return {signs_sink.finish(signs), low_sink.finish(low)};
 }
 
-DenseBits measure(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
+DenseBits measure(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, const FetchPair& upcoming,
                   uint8_t* symbols, uint8_t* signs, uint8_t* low) {
   return with_words(dtype, [&](auto word, auto ordered) {
     return measure_words<Masks, decltype(word), decltype(ordered)::value>(words, base, n, upcoming, symbols, signs,
@@ -277,7 +277,7 @@ inline bool apply_words(const uint8_t* base, size_t n, const uint8_t* symbols, B
   return true;
 }
 
-bool apply_dense(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
+bool apply_dense(const Layout& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
                  BitSource* low, uint8_t* words) {
   return with_words(dtype, [&](auto word, auto ordered) {
     return apply_words<Masks, decltype(word), decltype(ordered)::value>(base, n, symbols, signs, low, words);

@@ -64,7 +64,7 @@ const HistogramKernels kHistogramScalar = {byte_histogram};
 
 const HistogramKernels& histogram_kernels = pick<kHistogramScalar, kHistogramAvx2, kHistogramAvx512, kHistogramNeon>();
 
-void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
+void wide_histogram(const Layout& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
                     uint32_t histogram[kMaxWideValues]) {
   uint32_t other[kMaxWideValues] = {};
   std::memset(histogram, 0, sizeof other);

@@ -22,7 +22,7 @@ struct StepClasses {
 };
 
 // Whether classes may be told apart: words are split as floats.
-static inline bool has_classes(const Dtype& dtype) { return dtype.split == Split::kFloat; }
+static inline bool has_classes(const Layout& dtype) { return dtype.split == Split::kFloat; }
 
 // The steps of a block in which few words changed, class by class.
 struct SparseSteps {
@@ -52,7 +52,7 @@ static inline T order(T word) {
 
 // body(T{}, std::bool_constant<ordered>{}) with the type of a dtype's words.
 template <class Body>
-static inline auto with_words(const Dtype& dtype, Body&& body) {
+static inline auto with_words(const Layout& dtype, Body&& body) {
   switch (dtype.word_nbytes) {
     case 1:
       return dtype.ordered ? body(uint8_t{}, std::true_type{}) : body(uint8_t{}, std::false_type{});
@@ -87,28 +87,28 @@ struct DenseBits {
 // last word.
 struct StepKernels {
   // Which words differ. Returns how many.
-  size_t (*compare)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks);
+  size_t (*compare)(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks);
   // The numbers of the words in the masks. Writes up to 64 more than there are. Returns how many they are.
   size_t (*list)(const uint64_t* masks, size_t n, uint32_t* places);
   // For each 64 words and each limit (classes.count - 1, at least 1) a mask of those whose magnitude reaches it, and
   // how many earlier words do.
-  void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
+  void (*reach)(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
   // The ranks, in their classes (at least 2), of the words at these places, whose classes are given.
   void (*rank)(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
                uint32_t* ranks);
   // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.
-  void (*apply_sparse)(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words);
+  void (*apply_sparse)(const Layout& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words);
   // Put the class of each word into out's bytes, from bit `shift` on, where those have zeros.
-  void (*classify)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
+  void (*classify)(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
                    uint8_t* out);
   // Kind dense (docs/format.md): the symbol of each word's step, the signs of the steps that are not 0, and the low
   // bits of their sizes. Both bit strings are whole, padding included; signs has room for n / 8 bytes and kStepSlack
   // more, low for as many as the words have and kStepSlack more. `upcoming` is fetched meanwhile.
-  DenseBits (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n,
+  DenseBits (*measure)(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n,
                        const FetchPair& upcoming, uint8_t* symbols, uint8_t* signs, uint8_t* low);
   // The reverse: the next n words, a multiple of 64 but at the block's end, from those of the base, which may be in the
   // same place. False if symbols and low bits make no size, or one that no word can move by.
-  bool (*apply_dense)(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
+  bool (*apply_dense)(const Layout& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
                       BitSource* low, uint8_t* words);
 };
 

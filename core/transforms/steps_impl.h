@@ -9,7 +9,7 @@
 namespace tw {
 namespace {
 
-size_t compare(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks) {
+size_t compare(const Layout& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks) {
   return with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
     size_t count = 0;
@@ -32,7 +32,7 @@ size_t list(const uint64_t* masks, size_t n, uint32_t* places) {
   return count;
 }
 
-void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach) {
+void reach(const Layout& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach) {
   uint64_t before[kMaxClasses] = {};
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
@@ -211,7 +211,7 @@ inline void apply_singly(const uint8_t* base, size_t n, SparseSteps* sparse, uin
   }
 }
 
-void apply_sparse(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words) {
+void apply_sparse(const Layout& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words) {
   with_words(dtype, [&](auto word, auto ordered) {
     using T = decltype(word);
     constexpr bool kOrdered = decltype(ordered)::value;

@@ -55,7 +55,7 @@ inline void split_runs(F format, const uint8_t* words, size_t n, uint8_t* expone
   }
 }
 
-void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
+void split(const Layout& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
            uint64_t* runs) {
   with_split(dtype, [&](auto format) { split_runs(format, words, n, exponents, sign_mantissas, runs); });
 }
@@ -137,7 +137,7 @@ inline void assemble_as(const uint8_t* symbols, uint16_t base, unsigned k, const
   }
 }
 
-void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
+void assemble(const Layout& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
               size_t n, uint8_t* words) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
@@ -146,7 +146,7 @@ void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigne
   });
 }
 
-void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
+void join(const Layout& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
           uint16_t base, uint8_t* symbols) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
@@ -159,7 +159,7 @@ void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mant
   });
 }
 
-void narrow(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k) {
+void narrow(const Layout& dtype, uint8_t* sign_mantissas, size_t n, unsigned k) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
     using Rest = typename F::Rest;
@@ -241,7 +241,7 @@ inline void weave_any(F format, const uint8_t* exponents, const uint8_t* field, 
   assemble_any(format, exponents, 0, 0, rests, count, words);
 }
 
-void weave(const Dtype& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first, size_t count,
+void weave(const Layout& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first, size_t count,
            uint8_t* words) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
@@ -327,7 +327,7 @@ inline void unweave_any(F format, const uint8_t* words, size_t n, size_t first, 
   pack_typed<Rest>(format.layout().rest_bits, 0, rests, n, first, count, field);
 }
 
-void unweave(const Dtype& dtype, const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
+void unweave(const Layout& dtype, const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
              uint8_t* field, uint64_t* runs) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
