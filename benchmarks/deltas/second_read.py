@@ -1,8 +1,8 @@
 """What it costs `compress` to read a base once more, which shows that nobody wrote to it meanwhile.
 
 `python -m benchmarks.deltas.second_read` writes benchmarks/results/second-read.json: how many times as long `compress`
-with a base takes as `FrameEncoder`, which trusts its base, on each CPU target and for each share of changed words. Both
-run on one thread, in turns.
+with a base takes as `FrameEncoder`, which trusts its base, on each CPU target and for each share of changed words; and
+what is left of it for a caller who knows the base's hash (`base_hash`). All run on one thread, in turns.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CHANGED = (0.001, 0.018, 0.5)
 ROUNDS = 31
 
 
-def _measure(share: float) -> float:
-    """The median quotient of the two times."""
+def _measure(share: float) -> tuple[float, float]:
+    """Median quotients of times: `compress` to encoder, and `compress` that knows the base's hash to `compress`."""
     random = np.random.default_rng(1)
     words = random.standard_normal(NUMEL, dtype=np.float32).view(np.uint32) >> 16
     base = words.astype(np.uint16)
@@ -37,19 +37,29 @@ def _measure(share: float) -> float:
 
     def encode() -> None:
         encoder = codec.FrameEncoder("BF16", (NUMEL,), relative=True, threads=1)
-        encoder.encode(content, out, base=base)
+        encoder.encode(content, out, base=base.data)
         encoder.finish()
 
     def compress() -> None:
         tensorwire.compress(content, dtype="BF16", base=base, out=out, threads=1)
 
+    def known() -> None:
+        tensorwire.compress(content, dtype="BF16", base=base, base_hash=base_hash, out=out, threads=1)
+
+    base_hash = codec.content_hash(base.data)
+
     def seconds_of(call: Callable[[], None]) -> Callable[[], float]:
         return lambda: timed(call)[0]
 
-    operations = {"compress": seconds_of(compress), "encode": seconds_of(encode)}
+    calls = {"compress": compress, "encode": encode, "known": known}
+    operations = {name: seconds_of(call) for name, call in calls.items()}
     warm_up = {name: operation() for name, operation in operations.items()}
     times = interleave(operations, warm_up, ROUNDS, float("inf"))
-    return statistics.median((a or 0) / (b or 1) for a, b in zip(times["compress"], times["encode"], strict=True))
+
+    def quotient(one: str, other: str) -> float:
+        return statistics.median((a or 0) / (b or 1) for a, b in zip(times[one], times[other], strict=True))
+
+    return quotient("compress", "encode"), quotient("known", "compress")
 
 
 def main() -> None:
@@ -58,9 +68,9 @@ def main() -> None:
         return
     rows = []
     for cpu, times in on_each_target("benchmarks.deltas.second_read", "--child").items():
-        rows.append({"cpu": cpu, "times": times})
-        for share, quotient in zip(CHANGED, times, strict=True):
-            print(f"{cpu}: {share:.1%} of the words changed: {quotient:.2f} times as long")
+        rows.append({"cpu": cpu, "times": [each for each, _ in times], "known": [each for _, each in times]})
+        for share, (quotient, known) in zip(CHANGED, times, strict=True):
+            print(f"{cpu}: {share:.1%} of the words changed: {quotient:.2f} times as long; {known:.2f} with base_hash")
     facts = describe("python -m benchmarks.deltas.second_read")
     text = json.dumps({"environment": facts, "changed": CHANGED, "rows": rows}, indent=1) + "\n"
     (RESULTS / "second-read.json").write_text(text)
