@@ -269,6 +269,7 @@ def _invalid_indexes() -> list[Golden]:
     cases = {
         "required": ({"metadata": {f"{PREFIX}required": NEW}}, "UnsupportedVersion"),
         "required-list": ({"metadata": {f"{PREFIX}required": [NEW]}}, "CorruptData"),
+        "required-null": ({"metadata": {f"{PREFIX}required": None}}, "CorruptData"),
         "weight-map": ({"weight_map": [SHARDS[0]]}, "CorruptData"),
         "path": ({"weight_map": {name: f"../{SHARDS[0]}"}}, "CorruptData"),
         "tensor": ({"weight_map": {**index["weight_map"], "b.w": SHARDS[0]}}, "CorruptData"),
@@ -288,7 +289,9 @@ def _invalid_configs() -> list[Golden]:
     cases = {
         "required": ({"required": NEW}, "UnsupportedVersion"),
         "required-list": ({"required": []}, "CorruptData"),
+        "required-null": ({"required": None}, "CorruptData"),
         "version": ({"version": 2}, "UnsupportedVersion"),
+        "version-true": ({"version": True}, "UnsupportedVersion"),
     }
     found = []
     for name, (change, error) in cases.items():
@@ -301,7 +304,10 @@ def _invalid_manifests() -> list[Golden]:
     cases: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "required": (lambda m: m.update(required=NEW), "UnsupportedVersion"),
         "required-list": (lambda m: m.update(required=[]), "CorruptData"),
+        "required-null": (lambda m: m.update(required=None), "CorruptData"),
         "version": (lambda m: m.update(version=2), "UnsupportedVersion"),
+        "version-of-a-fraction": (lambda m: m.update(version=1.0), "UnsupportedVersion"),
+        "version-true": (lambda m: m.update(version=True), "UnsupportedVersion"),
         "format": (lambda m: m.update(format="later"), "CorruptData"),
         "profile": (lambda m: m.pop("profile"), "CorruptData"),
         "kind": (lambda m: m["files"][0].update(kind="later"), "CorruptData"),

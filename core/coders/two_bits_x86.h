@@ -26,7 +26,7 @@ void count(const uint8_t* field, size_t num_runs, uint32_t counts[2]) {
     Bytes sums = bytes(0);  // at most 8 in each half of a byte
     for (size_t i = 0; i < kRun / 4; i += sizeof(Bytes)) {
       const Bytes digits = load(field + i);
-      sums += look_up(pairs, nibbles(digits, 0)) + look_up(pairs, nibbles(digits, 1));
+      sums = add(sums, add(look_up(pairs, nibbles(digits, 0)), look_up(pairs, nibbles(digits, 1))));
     }
     ones += sum_eights(nibbles(sums, 0));
     twos += sum_eights(nibbles(sums, 1));

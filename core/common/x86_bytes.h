@@ -16,6 +16,7 @@ inline void stream(uint8_t* p, Bytes v) { _mm512_stream_si512(reinterpret_cast<_
 inline Bytes bytes(unsigned byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
 inline Bytes repeat(__m128i sixteen) { return _mm512_broadcast_i32x4(sixteen); }
 inline Bytes look_up(Bytes table, Bytes index) { return _mm512_shuffle_epi8(table, index); }
+inline Bytes add(Bytes a, Bytes b) { return _mm512_add_epi8(a, b); }
 inline Bytes add_saturated(Bytes a, Bytes b) { return _mm512_adds_epu8(a, b); }
 inline Bytes shift_down_4(Bytes v) { return _mm512_srli_epi16(v, 4); }
 inline Bytes sum_eights(Bytes v) { return _mm512_sad_epu8(v, _mm512_setzero_si512()); }
@@ -30,6 +31,7 @@ inline void stream(uint8_t* p, Bytes v) { _mm256_stream_si256(reinterpret_cast<_
 inline Bytes bytes(unsigned byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
 inline Bytes repeat(__m128i sixteen) { return _mm256_broadcastsi128_si256(sixteen); }
 inline Bytes look_up(Bytes table, Bytes index) { return _mm256_shuffle_epi8(table, index); }
+inline Bytes add(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
 inline Bytes add_saturated(Bytes a, Bytes b) { return _mm256_adds_epu8(a, b); }
 inline Bytes shift_down_4(Bytes v) { return _mm256_srli_epi16(v, 4); }
 inline Bytes sum_eights(Bytes v) { return _mm256_sad_epu8(v, _mm256_setzero_si256()); }

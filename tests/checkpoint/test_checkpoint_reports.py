@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tensorwire.checkpoint import (
     transcode_checkpoint,
     verify,
 )
+from tensorwire.errors import CorruptDataError
 from tests.support.checkpoint_models import (
     SHARD,
     container,
@@ -31,6 +33,7 @@ from tests.support.checkpoint_models import (
     weights,
     write_model,
 )
+from tests.support.frame_surgery import Surgery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +61,26 @@ def test_verify_counts_what_it_has_no_checksums_for(model: Path, packed: Path, t
     assert (report.ok, report.exact, report.kind) == (True, False, "compressed")
     assert report.num_plain == verify(model).num_tensors == verify(model).num_plain
     assert verify(packed).num_plain == 0
+
+
+def test_content_without_its_hash_passes_nowhere(tmp_path: Path) -> None:
+    """All checksums are right; a writer has put other content under the hash."""
+    path = tmp_path / "file"
+    save_file({"w": np.random.default_rng(0).normal(0, 0.02, (100, 100)).astype(np.float32)}, path)
+    data = bytearray(path.read_bytes())
+    start, stop = read_header(path)["_w_tensorwire"]["data_offsets"]
+    payload = slice(8 + int.from_bytes(data[:8], "little") + start, 8 + int.from_bytes(data[:8], "little") + stop)
+    frame = Surgery(data[payload])
+    frame.bytes[frame.header_nbytes + 5] ^= 3
+    frame.rehash_block(0)
+    data[payload] = frame.close()
+    path.write_bytes(data)
+    (problem,) = verify(path).problems
+    assert (problem.tensor, problem.kind) == ("w", "CorruptDataError")
+    for operation in (decompress_checkpoint, partial(transcode_checkpoint, profile="compact")):
+        with pytest.raises(CorruptDataError, match="content with hash"):
+            operation(path, tmp_path / "out")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file"]
 
 
 def test_verify_lists_every_damaged_tensor(packed: Path) -> None:

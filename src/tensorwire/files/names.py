@@ -49,7 +49,7 @@ def check_required(features: object, place: str) -> None:
     """Refuse what only a newer reader understands.
 
     Args:
-        features: the names of features that a reader must know, with spaces between; None if there is no such entry.
+        features: the names of features that a reader must know, with spaces between; "" if there is no such entry.
             Version 1 has none.
         place: the key under which they stand.
 
@@ -57,8 +57,6 @@ def check_required(features: object, place: str) -> None:
         UnsupportedVersionError: there are any.
         CorruptDataError: it is no text.
     """
-    if features is None:
-        return
     if not isinstance(features, str):
         raise CorruptDataError(f"expected a text of names in {place}, got {type(features).__name__}")
     if names := " ".join(features.split()):
@@ -66,6 +64,11 @@ def check_required(features: object, place: str) -> None:
             f"expected only features of this version in {place}, got {shown(names)}",
             advice="a newer version of tensorwire wrote this: upgrade",
         )
+
+
+def is_version(number: object, version: int) -> bool:
+    """Whether a JSON value is this version: an integer, which neither `true` nor `1.0` is."""
+    return type(number) is int and number == version
 
 
 def shown(name: str) -> str:

@@ -85,7 +85,7 @@ class OriginalReader:
                 if tensor.compressed:
                     self._reserve(tensor)
             self.stored.read(tensor, chunk.start, out, threads=self.threads, scratch=self._scratch)
-            expected = self.stored.expected_hash(tensor)
+            expected = self.stored.recorded_hash(tensor)
             if expected is not None:
                 if chunk.start == 0 or self._hasher is None:
                     self._hasher = ContentHasher(threads=self.threads)

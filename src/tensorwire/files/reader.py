@@ -164,7 +164,7 @@ class StoredFile:
         self.metadata = {key: text for key, text in self.header.metadata.items() if key not in ours}
         self.profile = ours.get(PROFILE_KEY)
         self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
-        check_required(ours.get(REQUIRED_KEY), REQUIRED_KEY)
+        check_required(ours.get(REQUIRED_KEY, ""), REQUIRED_KEY)
         own_names = ours.get(FRAMES_KEY)
         if own_names not in (None, FRAME_DTYPE):
             raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {own_names!r:.40}")
@@ -410,15 +410,9 @@ class StoredFile:
         with ErrorContext(file=self.path, tensor=tensor.name):
             frame.check_blocks(data[header + lo : header + hi], data_offset=lo, first=first, count=count)
 
-    def expected_hash(self, tensor: StoredTensor) -> str | None:
-        """The content hash that what `read` gives has to be compared with; None if there is none, or no need.
-
-        The blocks of a plain frame have their checksums. What a relative frame gives depends on the base too.
-        """
-        if tensor.compressed:
-            info = self.frame(tensor).info
-            return info.content_hash if info.base_hash is not None else None
-        return tensor.content_hash
+    def recorded_hash(self, tensor: StoredTensor) -> str | None:
+        """The content hash that the file has of a tensor, if it has one."""
+        return self.frame(tensor).info.content_hash if tensor.compressed else tensor.content_hash
 
     def check_hash(self, tensor: StoredTensor, expected: str | None, found: str) -> None:
         """Raise CorruptDataError if a tensor's content hash is known and not the one found."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...errors import CorruptDataError, UnsupportedVersionError
-from ...files.names import REQUIRED_KEY, check_required, payload_name, shown
+from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown
 from .manifest import VERSION, dump_object, load_object
 from .paths import is_listable
 
@@ -41,9 +41,9 @@ def is_compressed_config(data: bytes) -> bool:
 
 def check_config(ours: Mapping[str, Any]) -> None:
     """Raise UnsupportedVersionError for a ``quantization_config`` of ours that only a newer version understands."""
-    if ours.get("version") != VERSION:
+    if not is_version(ours.get("version"), VERSION):
         raise UnsupportedVersionError(f"expected a checkpoint of version {VERSION}, got {ours.get('version')!r:.60}")
-    check_required(ours.get("required"), f"{CONFIG_KEY}.required")
+    check_required(ours.get("required", ""), f"{CONFIG_KEY}.required")
 
 
 def new_config(data: bytes, profile: str, dtype: str | None = None) -> bytes | None:
@@ -73,7 +73,7 @@ def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
     """
     metadata = index.get("metadata")
     if isinstance(metadata, dict):
-        check_required(metadata.get(REQUIRED_KEY), f"metadata.{REQUIRED_KEY}")
+        check_required(metadata.get(REQUIRED_KEY, ""), f"metadata.{REQUIRED_KEY}")
     files = index.get("weight_map")
     if not isinstance(files, dict):
         raise CorruptDataError("expected an object weight_map in the index")

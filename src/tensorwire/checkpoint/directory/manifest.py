@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
-from ...files.names import check_required
+from ...files.names import check_required, is_version
 from ...files.original_record import unpack
 from ...storage.local import InputFile
 from .paths import MANIFEST_NAME, check_paths
@@ -146,9 +146,9 @@ def parse_manifest(data: bytes) -> Manifest:
     body = load_object(data)
     if body.get("format") != FORMAT:
         raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {body.get('format')!r:.60}")
-    if body.get("version") != VERSION:
+    if not is_version(body.get("version"), VERSION):
         raise UnsupportedVersionError(f"expected a manifest of version {VERSION}, got {body.get('version')!r:.60}")
-    check_required(body.get("required"), "required")
+    check_required(body.get("required", ""), "required")
     if body.pop("checksum", None) != _checksum(body):
         raise CorruptDataError("the checksum of the manifest does not match")
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
