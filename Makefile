@@ -77,6 +77,7 @@ check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+	c++ -std=c++17 -fsyntax-only -Icore -Icore/include $(wildcard fuzz/*.cpp)
 	$(VENV)/bin/shellcheck .ci/run examples/launchers/*.sh
 	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff docs/site/toc.yml examples
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -34,6 +34,7 @@ struct Source {
     for (size_t first = 0; first < n; first += spec.part_words) {
       BlockSpec part = spec.part(first);
       part.profile = profile;
+      if (n <= spec.part_words) part.align = spec.align;  // then it is the block
       if (!body(part, words + first * spec.dtype.word_nbytes, std::min(spec.part_words, n - first))) return false;
     }
     return true;

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import frames, mixtures, registry
+from tests.support.encoders import encode
 from tests.support.mixtures import CHANGES, CONTENTS, Part
 from tests.support.registry import DTYPES, OPAQUE, Input
 
@@ -32,14 +33,19 @@ def parts(most: int) -> st.SearchStrategy[list[Part]]:
     return st.lists(part, min_size=1, max_size=8)
 
 
-def check(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> None:
+def draw(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> tuple[Input, bytes | None]:
+    """A tensor and its base, if it is relative to one."""
     word = np.dtype(registry.word_type(dtype)).itemsize
     old = mixtures.words_of(dtype, drawn, seed)
     new = mixtures.changed(dtype, old, drawn, seed) if relative else old
     bits, group = OPAQUE.get(dtype, (8 * word, 1))
     nbytes = len(old) * word // (bits * group) * (bits * group)  # whole elements of any dtype
     base = old.tobytes()[:nbytes] if relative else None
-    item = Input("drawn", dtype, (8 * nbytes // bits,), new.tobytes()[:nbytes])
+    return Input("drawn", dtype, (8 * nbytes // bits,), new.tobytes()[:nbytes]), base
+
+
+def check(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> None:
+    item, base = draw(dtype, drawn, seed, relative=relative)
     made = {profile: frames.compress(item, profile, base=base) for profile in ("enec", "fast", "compact")}
     sizes = {profile: len(frame) for profile, frame in made.items()}
     assert frames.decompress(made["compact"], base) == item.data
@@ -55,6 +61,23 @@ QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(He
 @given(drawn=parts(14), **DRAWN)
 def test_no_profile_is_larger_than_a_quicker_one(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
     check(dtype, drawn, seed, relative=relative)
+
+
+ONE_BLOCK = [Part("moments", "few", 8192, 2.75, -1.0), Part("drifting", "few", 4096, 3.0, -1.0)]
+"""Fast takes less for it, so that the block of compact is that of fast."""
+
+
+@settings(max_examples=60, **QUIET)
+@example(drawn=ONE_BLOCK, log2_alignment=6, dtype="F8_E4M3", seed=240, relative=True)
+@given(drawn=parts(14), log2_alignment=st.integers(5, 12), **DRAWN)
+def test_blocks_of_any_alignment(
+    dtype: str, drawn: list[Part], seed: int, relative: bool, log2_alignment: int
+) -> None:
+    item, base = draw(dtype, drawn, seed, relative=relative)
+    options = {"base": base, "bits": OPAQUE.get(dtype, (0,))[0], "block_alignment": 1 << log2_alignment}
+    compact, fast = (encode(item.data, dtype, item.shape, profile=name, **options) for name in ("compact", "fast"))
+    assert frames.decompress(compact, base) == frames.decompress(fast, base) == item.data
+    assert len(compact) <= len(fast)
 
 
 @pytest.mark.slow
