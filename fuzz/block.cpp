@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "frame/decode_block.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "layout.h"
 
 namespace {

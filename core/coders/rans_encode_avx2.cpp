@@ -38,7 +38,7 @@ inline __m128i two(const RansCode* codes, const uint8_t* symbols) {
   return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), reinterpret_cast<const __m64*>(codes + symbols[2])));
 }
 
-// Those of every other symbol.
+// The codes of every other symbol.
 inline __m256i four(const RansCode* codes, const uint8_t* symbols) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(two(codes, symbols)), two(codes, symbols + 4), 1);
 }

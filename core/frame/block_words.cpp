@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "frame/layout.h"
+#include "frame/header.h"
 
 namespace tw {
 namespace {
@@ -35,7 +35,7 @@ uint32_t rows_near(const tw_frame& frame, uint64_t size) {
 
 // What a frame takes more, at most, if each of its blocks is a row of `count` parts instead of blocks of its own, of
 // which there are num_parts: a block has a descriptor, and its parts share an entry of the index.
-int64_t row_excess(uint64_t num_parts, uint64_t count) {
+int64_t parts_excess(uint64_t num_parts, uint64_t count) {
   const auto excess = [](uint64_t parts) {
     if (parts < 2) return int64_t{0};
     return static_cast<int64_t>(ceil_to(2 * parts + 4, kBlockAlign)) - static_cast<int64_t>(8 * (parts - 1));
@@ -60,7 +60,7 @@ uint32_t usual_block_words(const tw_frame& frame) {
   const uint32_t fast = fast_block_words(frame);
   if (frame.profile != kProfileCompact) return fast;
   const uint64_t num_parts = ceil_div(frame.num_words, fast), count = parts_near(frame, kMaxBlockWords / fast, fast);
-  return count < 2 || num_parts < 2 || row_excess(num_parts, count) > 0 ? fast : static_cast<uint32_t>(count * fast);
+  return count < 2 || num_parts < 2 || parts_excess(num_parts, count) > 0 ? fast : static_cast<uint32_t>(count * fast);
 }
 
 size_t part_words(const tw_frame& frame) {

@@ -7,7 +7,7 @@
 
 namespace tw {
 
-// Of all profiles but compact: whole rows, where some multiple of them is near 32,768 words.
+// The words of a block in all profiles but compact: whole rows, where some multiple of them is near 32,768 words.
 uint32_t fast_block_words(const tw_frame& frame);
 
 // Compact has as many of them in a block as fit 2^18 words, if the frame cannot get larger by that: not where so few

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "frame/decode_block.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "frame/open_block.h"
 
 namespace tw {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frame/layout.h"
+#include "frame/header.h"
 
 namespace tw {
 

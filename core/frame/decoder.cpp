@@ -6,7 +6,7 @@
 #include "frame/blocks.h"
 #include "frame/content_hash.h"
 #include "frame/decode_block.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "frame/workers.h"
 
 namespace tw {

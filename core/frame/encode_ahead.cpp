@@ -1,5 +1,5 @@
 // Rests and first tier as the block before had them, written while the words are split.
-#include "frame/encode_parts.h"
+#include "frame/encode_kinds.h"
 #include "transforms/words.h"
 
 namespace tw {
@@ -24,7 +24,7 @@ bool write_ahead(const Block& block) {
   const uint8_t lo = scratch.first_tier.lo;
   const size_t tile = kTileNbytes / dtype.word_nbytes;
   uint8_t* const first_tier = block.dst + field_nbytes(block.n, dtype.rest_bits);
-  // Of the rests' largest plane, if they have bits.
+  // The bits of the rests' largest plane, if they have any.
   const unsigned plane_bits = dtype.rest_bits == 0 ? 0 : 1u << (bit_length(dtype.rest_bits) - 1);
   uint8_t* next = scratch.cascade.even;
   Prefetcher<kFirstLevel> prefetcher(scratch.upcoming.words, ceil_div(block.n, tile));

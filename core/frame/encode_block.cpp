@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "coders/entropy_table.h"
-#include "frame/encode_parts.h"
+#include "frame/encode_kinds.h"
 #include "transforms/histogram.h"
 #include "transforms/words.h"
 

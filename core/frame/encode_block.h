@@ -39,7 +39,7 @@ struct EncodeScratch {
   CascadeScratch cascade;
   EnecScratch enec;
   RestScratch rest;
-  // Of the rests that were written last.
+  // What the rests that were written last have.
   size_t rests_nbytes;
   uint8_t rest_mode;  // Rest
   // Kind zeros: the mask of the words that are kept, that of minus zeros, and these words. A block that is coded in two

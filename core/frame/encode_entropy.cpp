@@ -3,7 +3,7 @@
 
 #include "coders/entropy.h"
 #include "common/split.h"
-#include "frame/encode_parts.h"
+#include "frame/encode_kinds.h"
 #include "transforms/histogram.h"
 #include "transforms/words.h"
 

@@ -1,7 +1,7 @@
 // The kinds that have a mask: zeros, and modal.
 #include <cstring>
 
-#include "frame/encode_parts.h"
+#include "frame/encode_kinds.h"
 #include "transforms/expand.h"
 #include "transforms/with_number.h"
 

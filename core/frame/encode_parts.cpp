@@ -1,95 +1,97 @@
-#include "frame/encode_parts.h"
-
+// Kind parts: a block that is a row of smaller ones, where that takes less.
 #include <algorithm>
-#include <cstring>
 
-#include "transforms/words.h"
+#include "frame/encode_block.h"
+#include "frame/encode_kinds.h"
 
 namespace tw {
+namespace {
 
-void Written::push(uint64_t value, size_t nbytes) {
-  std::memcpy(descriptor + descriptor_nbytes, &value, nbytes);
-  descriptor_nbytes += nbytes;
-}
+// Blocks one behind the other.
+struct PartLengths {
+  size_t count, nbytes;
+  size_t lengths[kMaxParts];
 
-bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, const uint64_t* runs, Written* written) {
-  written->descriptor_nbytes = plan.params_nbytes;
-  if (!encode_rests(plan, rests, runs, block.dst, block.stored, &written->streams, written->descriptor,
-                    &block.scratch->rest)) {
-    return false;
+  void push(size_t length) {
+    lengths[count++] = length;
+    nbytes += length;
   }
-  block.scratch->rests_nbytes = written->streams;
-  block.scratch->rest_mode = plan.mode;
-  return true;
-}
-
-size_t finish(uint8_t* dst, size_t stored, size_t align, size_t streams, const uint8_t* descriptor,
-              size_t descriptor_nbytes) {
-  const size_t length = ceil_to(streams + descriptor_nbytes, align);
-  if (length >= stored) return 0;
-  std::memset(dst + streams, 0, length - streams - descriptor_nbytes);
-  std::memcpy(dst + length - descriptor_nbytes, descriptor, descriptor_nbytes);
-  return length;
-}
-
-size_t store_block(const Block& block) {
-  const size_t nbytes = block.n * block.dtype().word_nbytes;
-  std::memcpy(block.dst, block.words, nbytes);
-  std::memset(block.dst + nbytes, 0, block.stored - nbytes);
-  block.scratch->rests_nbytes = nbytes;
-  block.scratch->rest_mode = kVerbatim;
-  return block.stored;
-}
-
-Rests rests_of(const Block& block) {
-  const Layout& dtype = block.dtype();
-  return {block.scratch->sign_mantissas, block.n, dtype.rest_nbytes(), dtype.rest_bits};
-}
-
-Rests split(const Block& block) {
-  EncodeScratch& scratch = *block.scratch;
-  const Layout& dtype = block.dtype();
-  for (size_t first = 0; first < block.n; first += kSegment) {
-    const size_t count = std::min(kSegment, block.n - first);
-    scratch.arrival.reach((first + count) * dtype.word_nbytes);
-    word_kernels.split(dtype, block.words + first * dtype.word_nbytes, count, scratch.exponents + first,
-                       scratch.sign_mantissas + first * dtype.rest_nbytes(), scratch.runs + first / kRun);
+  // A single one is that block.
+  size_t descriptor_nbytes() const {
+    return count < 2 ? 0 : count * sizeof(uint16_t) + sizeof(uint16_t) + kExtendedNbytes + kTagNbytes;
   }
-  return rests_of(block);
-}
+};
 
-RestPlan cascade_rests(const Block& block, const Rests& rests) {
-  const bool allow_bytes = block.spec.profile == kProfileCompact;
-  return plan_rests(rests, block.scratch->runs, allow_bytes, true, &block.scratch->rest);
-}
+struct Source {
+  const BlockSpec& spec;
+  const uint8_t* words;
+  size_t n;
+  EncodeScratch* scratch;
 
-size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params,
-                     bool ahead) {
-  EncodeScratch& scratch = *block.scratch;
-  const bool extended = params.shape >= kExtendedShapes;
-  const Kind kind = extended ? kExtended : kCascade;
-  const size_t nbytes = cascade_nbytes(params), descriptor = block.descriptor_nbytes(kind, plan, kExtendedCascade);
-  if (plan.streams_nbytes + nbytes + descriptor > block.stored - block.spec.align) return 0;
-  Written written;
-  if (ahead) {
-    written.streams = scratch.rests_nbytes = plan.streams_nbytes;
-    scratch.rest_mode = plan.mode;
-    written.descriptor_nbytes = plan.params_nbytes;
-    cascade_encode_behind(params, block.dst + written.streams, &scratch.cascade);
-  } else {
-    if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
-    cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
+  // body(the part as `profile` has it, its words, their number) for each part, until it is false.
+  template <class Body>
+  bool each(uint8_t profile, Body&& body) const {
+    for (size_t first = 0; first < n; first += spec.part_words) {
+      BlockSpec part = spec.part(first);
+      part.profile = profile;
+      if (n <= spec.part_words) part.align = spec.align;  // then it is the block
+      if (!body(part, words + first * spec.dtype.word_nbytes, std::min(spec.part_words, n - first))) return false;
+    }
+    return true;
   }
-  written.push(params.lo, 1);
-  unsigned below = 0;
-  for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (4 * k - 4);
-  written.push(below, 2);
-  for (unsigned k = 1; k <= kMaxTiers; ++k) written.push(params.counts[k], 2);
-  if (extended) written.push(kExtendedCascade, kExtendedNbytes);
-  const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
-  written.push(Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
-  return finish(block.dst, block.stored, block.spec.align, written.streams + nbytes, written.descriptor,
-                written.descriptor_nbytes);
+};
+
+// Whether profile fast would take less than `limit` bytes, and what for each part.
+bool fast_is_below(const Source& source, size_t limit, PartLengths* parts) {
+  *parts = {};
+  return source.each(kProfileFast, [&](const BlockSpec& part, const uint8_t* words, size_t n) {
+    parts->push(plan_or_encode({part, words, n, source.scratch->part, stored_nbytes(part, n), source.scratch}));
+    return ceil_to(parts->nbytes + parts->descriptor_nbytes(), source.spec.align) < limit;
+  });
+}
+
+// The smaller one of both profiles for each part.
+PartLengths encode_parts(const Source& source, const PartLengths& fast, uint8_t* dst) {
+  PartLengths parts = {};
+  source.each(source.spec.profile, [&](BlockSpec part, const uint8_t* words, size_t n) {
+    size_t length = encode_whole(part, words, n, dst + parts.nbytes, source.scratch);
+    if (length > fast.lengths[parts.count]) {
+      part.profile = kProfileFast;
+      length = encode_whole(part, words, n, dst + parts.nbytes, source.scratch);
+    }
+    parts.push(length);
+    return true;
+  });
+  return parts;
+}
+
+// The descriptor behind the parts. Returns the block's length.
+size_t finish_parts(const Source& source, const PartLengths& parts, uint8_t* dst) {
+  uint8_t descriptor[kMaxParts * sizeof(uint16_t) + 4];
+  for (size_t i = 0; i < parts.count; ++i) {
+    const size_t first = i * source.spec.part_words, n = std::min(source.spec.part_words, source.n - first);
+    const bool stored = parts.lengths[i] == stored_nbytes(source.spec.part(first), n);
+    store(descriptor + i * sizeof(uint16_t),
+          static_cast<uint16_t>(parts.lengths[i] / kBlockAlign | (stored ? kPartStored : 0)));
+  }
+  uint8_t* end = descriptor + parts.count * sizeof(uint16_t);
+  store(end, static_cast<uint16_t>(source.spec.part_words / kMinBlockWords));
+  end[2] = kParts;
+  end[3] = Tag{kExtended, kVerbatim, 0}.byte();
+  return finish(dst, SIZE_MAX, source.spec.align, parts.nbytes, descriptor, parts.descriptor_nbytes());
+}
+
+}  // namespace
+
+size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
+  const size_t whole = encode_whole(spec, words, n, dst, scratch);
+  if (whole == 0 || spec.part_words == 0) return whole;
+  const Source source = {spec, words, n, scratch};
+  scratch->upcoming = {};
+  PartLengths fast;
+  if (!fast_is_below(source, whole, &fast)) return whole;
+  const PartLengths parts = encode_parts(source, fast, dst);
+  return parts.count == 1 ? parts.nbytes : finish_parts(source, parts, dst);
 }
 
 }  // namespace tw

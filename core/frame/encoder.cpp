@@ -9,7 +9,7 @@
 #include "frame/block_words.h"
 #include "frame/content_hash.h"
 #include "frame/encode_block.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "frame/once_reader.h"
 #include "frame/workers.h"
 

@@ -4,7 +4,7 @@
 
 #include "common/cpu.h"
 #include "frame/content_hash.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "frame/workers.h"
 #include "transforms/histogram.h"
 #include "transforms/words.h"

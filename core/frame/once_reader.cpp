@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "frame/layout.h"
+#include "frame/header.h"
 
 namespace tw {
 namespace {

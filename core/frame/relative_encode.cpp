@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "frame/encode_parts.h"
+#include "frame/encode_kinds.h"
 
 namespace tw {
 namespace {

@@ -17,7 +17,7 @@ extern "C" {
 
 #define TW_MAX_NDIM 64
 #define TW_FIXED_HEADER_NBYTES 128
-#define TW_LEAF_NBYTES 131072u    /* content under one leaf hash */
+#define TW_LEAF_NBYTES 131072u /* content under one leaf hash */
 
 typedef enum tw_status {
   TW_OK = 0,

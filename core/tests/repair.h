@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 
 namespace tests {
 
-// Those of the blocks that lie in the frame.
+// The checksums of the blocks that lie in the frame.
 inline void repair_blocks(uint8_t* frame, size_t nbytes, uint64_t index, uint64_t header_nbytes) {
   const uint64_t block_nbytes = uint64_t{tw::load<uint32_t>(frame + tw::kAtBlockWords)} * frame[tw::kAtLayout];
   const unsigned alignment = frame[tw::kAtBlockAlignment];

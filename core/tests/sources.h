@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
 #include "tests/layouts.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/dtype.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
 #include "tests/form.h"

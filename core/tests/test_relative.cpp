@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "frame/layout.h"
+#include "frame/header.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
 #include "tests/form.h"

@@ -35,7 +35,7 @@ std::vector<const StepKernels*> targets() {
   return all;
 }
 
-// Those of the dtypes first; then each width without an order, and exponents that no dtype has.
+// First the layouts of the dtypes; then each width without an order, and exponents that no dtype has.
 constexpr Layout kLayouts[] = {
     {2, 8, 8, Split::kFloat, true},    {2, 5, 11, Split::kFloat, true},  {4, 8, 24, Split::kFloat, true},
     {1, 4, 4, Split::kFloat, true},    {1, 5, 3, Split::kFloat, true},   {8, 0, 0, Split::kNone, true},

@@ -81,7 +81,7 @@ class Sixteens {
     const __m256i small = _mm256_min_epu16(sizes, _mm256_set1_epi16(1));
     return _mm256_max_epi16(_mm256_sub_epi16(tops, _mm256_set1_epi16(254)), small);
   }
-  // Those of 32 sizes as bytes.
+  // The symbols of 32 sizes, as bytes.
   static __m256i symbols_of(__m256i first, __m256i second) {
     return _mm256_packus_epi16(symbols_of(first), symbols_of(second));
   }
@@ -227,7 +227,7 @@ class Sixteens {
    private:
     static constexpr size_t kMaxLarge = 1024;
 
-    // Those of 8 sizes that are members of a set. Returns the end of what was written.
+    // Keep the members of a set, of 8 sizes. Returns the end of what was written.
     static uint16_t* put_members(__m128i sizes, uint32_t members, uint16_t* to) {
       const __m128i shuffle = load_half(kLaneShuffles.words_together[members]);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_shuffle_epi8(sizes, shuffle));

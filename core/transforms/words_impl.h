@@ -75,7 +75,7 @@ inline Word move_sign(Word sign_mantissa) {
   return static_cast<Word>((sign_mantissa + carry) & mask);
 }
 
-// Of layouts that the compiler does not know.
+// For layouts that the compiler does not know.
 template <class F>
 inline void assemble_any(F format, const uint8_t* __restrict symbols, uint16_t base, unsigned k,
                          const uint8_t* __restrict sign_mantissas, size_t n, uint8_t* __restrict words) {
@@ -87,7 +87,7 @@ inline void assemble_any(F format, const uint8_t* __restrict symbols, uint16_t b
   }
 }
 
-// Of those that it does.
+// For layouts that it does.
 template <class F, unsigned K>
 inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict sign_mantissas,
                          size_t n, uint8_t* __restrict words) {

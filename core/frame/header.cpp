@@ -1,4 +1,4 @@
-#include "frame/layout.h"
+#include "frame/header.h"
 
 #include <cstring>
 
