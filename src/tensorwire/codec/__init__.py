@@ -21,13 +21,14 @@ from .arrays import (
     tensor_view,
     torch_dtype,
 )
+from .base_check import base_mismatch
 from .core import cpu_target
 from .dtypes import FloatFields, Layout, dtype_bits, float_fields, torch_name
 from .facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
 from .frames import FrameEncoder, FrameReader
 from .hasher import ContentHasher
 from .memory import new_buffer
-from .relative import base_mismatch, check_takes_base
+from .relative import check_takes_base
 from .threads import num_threads
 from .whole import (
     Framework,

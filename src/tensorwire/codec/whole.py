@@ -17,22 +17,12 @@ from .arrays import (
     lasting_view,
     tensor_view,
 )
+from .base_check import check_base_hash, check_base_size, check_result, hash_of
 from .facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
 from .form import NO_HASH, checked_hash
 from .frames import FrameReader
 from .memory import BytesBuilder, new_buffer
-from .relative import (
-    base_to_encode,
-    check_base_hash,
-    check_base_size,
-    check_chain,
-    check_result,
-    compress_into,
-    decode_checked,
-    frame_of,
-    hash_of,
-    is_same_memory,
-)
+from .relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
 from .threads import num_threads
 
 if TYPE_CHECKING:
