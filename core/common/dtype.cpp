@@ -37,13 +37,17 @@ constexpr NamedDtype kDtypes[] = {
 
 }  // namespace
 
-bool valid_layout(const Layout& dtype) {
-  const unsigned width = dtype.word_nbytes, bits = dtype.exponent_bits;
-  if (width != 1 && width != 2 && width != 4 && width != 8) return false;
-  if (bits == 0) return dtype.rest_bits == 0 && dtype.split == Split::kNone;
-  if (bits > 8 || dtype.rest_bits != 8 * width - bits) return false;
-  return dtype.split == Split::kFloat ? dtype.rest_bits != 0
-                                      : dtype.split == Split::kUnsigned || dtype.split == Split::kSigned;
+const char* broken_rule(const Layout& dtype) {
+  const unsigned width = dtype.word_nbytes, bits = dtype.exponent_bits, rest = dtype.rest_bits;
+  if (width != 1 && width != 2 && width != 4 && width != 8) return "1, 2, 4 or 8 bytes a word";
+  if (bits > 8) return "0 to 8 exponent bits";
+  if (dtype.split > Split::kSigned) return "split none, float, unsigned or signed";
+  if (bits == 0 && dtype.split != Split::kNone) return "split none, since there are no exponent bits";
+  if (bits == 0 && rest != 0) return "0 rest bits, since there are no exponent bits";
+  if (bits != 0 && dtype.split == Split::kNone) return "split float, unsigned or signed, since there are exponent bits";
+  if (bits != 0 && rest != 8 * width - bits) return "exponent bits and rest bits that together fill the word";
+  if (dtype.split == Split::kFloat && rest == 0) return "1 rest bit or more for the sign of a float";
+  return nullptr;
 }
 
 const NamedDtype* find_dtype(const char* name) {

@@ -31,8 +31,8 @@ static inline constexpr unsigned zero_exponent(const Layout& dtype) {
   return dtype.split == Split::kSigned ? 1u << (dtype.exponent_bits - 1) : 0;
 }
 
-// Whether the page allows the layout.
-bool valid_layout(const Layout& dtype);
+// What the page expects of a layout and this one breaks; nullptr for one that the page allows.
+const char* broken_rule(const Layout& dtype);
 
 // Words of one byte: what every dtype outside the table is.
 constexpr Layout kOpaque = {1, 0, 0, Split::kNone, false};

@@ -98,11 +98,12 @@ int check_covered(const tw_frame& frame, const void* header, const Data& data, B
   if (range.first == range.last) return TW_OK;
   const Index index(frame, header);
   if (data.covers(index.start(range.first), index.start(range.last))) return TW_OK;
-  const auto position = [&](uint64_t at) { return as_ull(frame.header_nbytes + at); };
-  return fail(error, TW_TRUNCATED, TW_NO_BLOCK, position(data.offset + data.nbytes),
-              "expected the blocks at bytes %llu to %llu of the frame, got the data at %llu to %llu",
-              position(index.start(range.first)), position(index.start(range.last)), position(data.offset),
-              position(data.offset + data.nbytes));
+  // Data that begins too late is no data whose end is missing: the caller took another offset.
+  const tw_status status = data.offset > index.start(range.first) ? TW_INVALID_ARGUMENT : TW_TRUNCATED;
+  return fail(error, status, TW_NO_BLOCK, frame.header_nbytes + data.offset + data.nbytes,
+              "expected the blocks at bytes %llu to %llu behind the header, got %llu bytes with data_offset %llu",
+              as_ull(index.start(range.first)), as_ull(index.start(range.last)), as_ull(data.nbytes),
+              as_ull(data.offset));
 }
 
 // The base of a relative frame: whole blocks of it, apart from the output or in the same place.

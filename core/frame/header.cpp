@@ -1,5 +1,6 @@
 #include "frame/header.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "frame/block_words.h"
@@ -39,11 +40,13 @@ tw_layout numbers_of(const Layout& layout) {
 
 int check_layout(const tw_frame& frame, tw_error* error) {
   const tw_layout& layout = frame.layout;
-  if (layout.split > TW_SIGNED || layout.ordered > 1 || !valid_layout(layout_of(frame))) {
+  const char* const rule = layout.ordered > 1 ? "ordered 0 or 1" : broken_rule(layout_of(frame));
+  if (rule != nullptr) {
+    const char* const splits[] = {"none", "float", "unsigned", "signed", "unknown"};
     return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtLayout,
-                "expected a layout of 1, 2, 4 or 8 bytes a word, 0 to 8 exponent bits and all other bits in the rest, "
-                "got %u bytes, %u and %u bits, split %u, ordered %u",
-                layout.word_nbytes, layout.exponent_bits, layout.rest_bits, layout.split, layout.ordered);
+                "expected a layout of %s, got %u bytes a word, %u exponent bits, %u rest bits, split %s, ordered %u",
+                rule, layout.word_nbytes, layout.exponent_bits, layout.rest_bits,
+                splits[std::min<int>(layout.split, 4)], layout.ordered);
   }
   const unsigned unit = layout.word_nbytes == 1 ? 1 : 8u * layout.word_nbytes;
   if (frame.bits >= 1 && frame.bits <= kMaxBits && frame.bits % unit == 0) return TW_OK;

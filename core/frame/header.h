@@ -97,7 +97,7 @@ bool valid_dtype_name(const char* name);
 // Whether blocks may have so many words: a multiple of 256 up to 2^18.
 bool valid_block_words(uint32_t block_words);
 
-// The layout of a frame's words. The frame's numbers contradict each other if valid_layout() refuses it.
+// The layout of a frame's words. The frame's numbers contradict each other if broken_rule() has one.
 Layout layout_of(const tw_frame& frame);
 tw_layout numbers_of(const Layout& layout);
 
