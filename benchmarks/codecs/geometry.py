@@ -98,8 +98,8 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# Geometry of frames",
         "",
-        f"{facts['date']}, commit {facts['commit']}, `{facts['command']}`. The data are those of `make bench`. Headers",
-        "are left out. Ratios are the same on every machine.",
+        f"{facts['date']}, commit {facts['commit']}, `{facts['command']}`. The data are those of `make bench`.",
+        "Headers are left out. Ratios are the same on every machine.",
         "",
         "| data | profile | ratio, blocks of the usual size | ratio, blocks of whole rows | size |",
         "|---|---|---|---|---|",
