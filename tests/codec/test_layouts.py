@@ -15,6 +15,7 @@ from reference.tensorwire_reference import decode
 from tensorwire import FrameEncoder, Layout
 from tests.support import registry
 from tests.support.encoders import encode
+from tests.support.frame_surgery import Surgery
 from tests.support.frames import decompress
 
 
@@ -115,6 +116,56 @@ def test_contradictions_are_errors(dtype: str, nbytes: int, layout: tuple[Any, .
             call(content, dtype=dtype, shape=shape, layout=wrong)
     with pytest.raises(ValueError, match=r"expected|fit"):
         FrameEncoder(dtype, (16,), bits=16, layout=wrong)
+
+
+@pytest.mark.parametrize(
+    ("layout", "rule"),
+    [
+        (Layout(2, 0, 16, "none", False), "0 rest bits, since there are no exponent bits"),
+        (Layout(2, 0, 0, "float", True), "split none, since there are no exponent bits"),
+        (Layout(2, 6, 10, "none", True), "split float, unsigned or signed, since there are exponent bits"),
+        (Layout(2, 6, 9, "signed", True), "exponent bits and rest bits that together fill the word"),
+        (Layout(1, 8, 0, "float", True), "1 rest bit or more for the sign of a float"),
+        (Layout(4, 9, 23, "unsigned", True), "0 to 8 exponent bits"),
+        (Layout(3, 8, 16, "unsigned", True), "word_nbytes 1, 2, 4 or 8"),
+        (Layout(2, "6", 10, "float", True), "numbers of 0 to 255"),  # type: ignore[arg-type]
+        (Layout(2, 6, 10, "double", True), "split none, float, unsigned or signed"),  # type: ignore[arg-type]
+    ],
+)
+def test_the_rule_that_is_broken_is_named(layout: Layout, rule: str) -> None:
+    """And the split by its name, as it was given."""
+    for call in (lambda: tensorwire.compress(bytes(64), dtype="OWN", layout=layout), lambda: owned(layout)):
+        with pytest.raises(ValueError, match=rf"expected (a layout of )?{rule}, got .*split(=| )'?{layout.split}"):
+            call()
+
+
+def owned(layout: Layout) -> FrameEncoder:
+    return FrameEncoder("OWN", (16,), bits=8 * layout.word_nbytes, layout=layout)
+
+
+def test_a_header_with_a_split_that_nobody_knows() -> None:
+    surgery = Surgery(tensorwire.compress(bytes(64), dtype="BF16"))
+    surgery.bytes[27] = 4
+    with pytest.raises(tensorwire.CorruptDataError, match=r"expected a layout of split .*, split unknown, ordered 1"):
+        tensorwire.frame_info(surgery.close())
+
+
+@pytest.mark.parametrize(("nbytes", "numel"), [(0, 0), (2, 1), (200, 100)])
+def test_an_element_is_one_word_where_nothing_else_is_said(nbytes: int, numel: int) -> None:
+    layout = Layout(2, 6, 10, "float", True)
+    frame = tensorwire.compress(bytes(nbytes), dtype="F16_E6", layout=layout)
+    info = tensorwire.frame_info(frame)
+    assert (info.bits, info.shape) == (16, (numel,))
+    assert tensorwire.compress_bound(bytes(nbytes), dtype="F16_E6", layout=layout) >= len(frame)
+    encoder = FrameEncoder("F16_E6", (numel,), layout=layout)
+    assert encoder.uncompressed_nbytes == nbytes
+    with pytest.raises(ValueError, match="do not fit"):
+        tensorwire.compress(bytes(nbytes + 1), dtype="F16_E6", layout=layout)
+
+
+def test_an_element_may_have_two_words() -> None:
+    frame = tensorwire.compress(bytes(400), dtype="C32_E6", shape=(100,), layout=Layout(2, 6, 10, "float", True))
+    assert tensorwire.frame_info(frame).bits == 32
 
 
 def test_five_numbers_are_no_layout() -> None:

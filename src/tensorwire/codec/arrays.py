@@ -71,15 +71,20 @@ class TensorView(NamedTuple):
 
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """`shape` as a tuple of sizes that fit 64 bits, or ValueError."""
-    sizes = tuple(operator.index(size) for size in shape)
+    """`shape` as a tuple of sizes that fit 64 bits, or ValueError; TypeError for what has no sizes."""
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        raise TypeError(f"expected a shape as a sequence of whole numbers, got {shape!r}") from None
     if len(sizes) > core.MAX_NDIM or any(not 0 <= size < 2**64 for size in sizes):
         raise ValueError(f"expected a shape of at most {core.MAX_NDIM} sizes from 0 to 2**64 - 1, got {sizes}")
     return sizes
 
 
-def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | None = None) -> TensorView:
-    """The bytes of an array or buffer; `dtype` and `shape` as for `codec.compress`.
+def tensor_view(
+    array: Any, dtype: str | None = None, shape: Sequence[int] | None = None, word_bits: int = 8
+) -> TensorView:
+    """The bytes of an array or buffer; `dtype` and `shape` as for `codec.compress`, `word_bits` of its layout.
 
     A copy is made only of what is not C-contiguous and little-endian.
 
@@ -102,10 +107,11 @@ def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | Non
     elif dtype is None or not source.is_buffer:
         sizes = source.shape
     else:
-        sizes = (len(source.data) * 8 // (bits or 8),)
+        bits = bits or word_bits
+        sizes = (8 * len(source.data) // bits,)
     numel, num_bits = prod(sizes), 8 * len(source.data)
     if not bits:  # of no dtype that we know: what there is, if it comes out whole
-        bits = num_bits // numel if numel and num_bits % numel == 0 else 8
+        bits = num_bits // numel if numel and num_bits % numel == 0 else word_bits
     if not 1 <= bits <= _MAX_BITS or -(-numel * bits // 8) != len(source.data):
         raise ValueError(f"dtype {name!r} and shape {sizes} do not fit an array of {len(source.data)} bytes")
     return TensorView(name, bits, sizes, source.data, source.owner)

@@ -39,6 +39,19 @@ def base_mismatch(
     return BaseMismatchError(text, advice=advice)
 
 
+def check_base_given(info: FrameInfo, base: Any) -> None:
+    """Check that there is a base if, and only if, the frame is relative.
+
+    Raises:
+        BaseMismatchError: the frame is relative, and there is no base.
+        ValueError: there is a base, and the frame is plain.
+    """
+    if info.base_hash is None and base is not None:
+        raise ValueError("expected no base, the frame is not relative to one; leave base out")
+    if info.base_hash is not None and base is None:
+        raise base_mismatch(info, "got none", advice="pass base=, the tensor that the frame was made against")
+
+
 def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
     """The bytes of the base that is given to decode a frame; None for a plain frame. Nothing is read.
 
@@ -46,12 +59,9 @@ def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
         BaseMismatchError: the frame is relative, and there is no base, or one of another size.
         ValueError: there is a base, and the frame is plain.
     """
-    if info.base_hash is None:
-        if base is not None:
-            raise ValueError("expected no base, the frame is not relative to one; leave base out")
-        return None
+    check_base_given(info, base)
     if base is None:
-        raise base_mismatch(info, "got none", advice="pass base=, the tensor that the frame was made against")
+        return None
     view = byte_view(base)
     if len(view.data) != info.uncompressed_nbytes:
         raise base_mismatch(info, f"got {len(view.data)} bytes")

@@ -28,7 +28,7 @@ _PYBUF_WRITE = 0x200
 class Pin(ctypes.Structure):
     """The address and size of a C-contiguous buffer, which stays in place to the end of a ``with`` block.
 
-    Raises TypeError without the buffer protocol, BufferError if the buffer is not contiguous, or read-only and
+    Raises TypeError without the buffer protocol, ValueError if the buffer is not contiguous, or read-only and
     `writable` is asked for.
     """
 
@@ -47,7 +47,11 @@ class Pin(ctypes.Structure):
     nbytes: int
 
     def __init__(self, buffer: Buffer, *, writable: bool = False) -> None:
-        _get_buffer(buffer, self, _PYBUF_WRITABLE if writable else _PYBUF_SIMPLE)
+        try:
+            _get_buffer(buffer, self, _PYBUF_WRITABLE if writable else _PYBUF_SIMPLE)
+        except (BufferError, ValueError) as error:  # bytes raise the one, NumPy the other
+            wanted = "writable, C-contiguous" if writable else "C-contiguous"
+            raise ValueError(f"expected a {wanted} buffer, got one that is not: {error}") from None
 
     def __enter__(self) -> Pin:
         return self

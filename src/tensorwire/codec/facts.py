@@ -63,14 +63,15 @@ class BlockInfo(NamedTuple):
     """The parts of a block.
 
     Attributes:
-        offset: from the start of the frame.
+        offset: from the start of the frame, header included; `data_range` and `data_offset` of FrameReader count from
+            the first block.
         nbytes: size of the block.
         rest_nbytes: size of the streams of the rest, which of a float is its sign and mantissa. Mantissa bits that are
             coded together with the exponent count here, one bit each, as they would take alone.
         kind_nbytes: size of the streams of the kind without those bits: of the exponents, where it has them.
         num_words: words in the block.
-        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2" or "modal"; in a relative
-            frame also "same", "sparse" or "dense".
+        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2", "modal" or "parts"; in a
+            relative frame also "same", "sparse" or "dense".
         rest: "verbatim", "trimmed" or "bytes".
         variant: parameter of the kind, see docs/format.md.
     """

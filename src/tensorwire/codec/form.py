@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..errors import UnsupportedTensorError
 from . import core
 from .arrays import byte_view
 from .dtypes import SPLITS, Layout
@@ -15,24 +16,36 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 DEFAULT_ALIGNMENT = 32
+MAX_BLOCK_ALIGNMENT = 4096
+MAX_FRAME_ALIGNMENT = 2**21
+_ENCODER_TAG = 1
+_FIRST_PRIVATE_TAG = 2**31
 NO_HASH = bytes(16)  # of a base that will be hashed
 _HASH = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def core_layout(layout: Layout) -> core.Layout:
-    """The core's form of a layout, which it checks.
+    """The core's form of a layout; whether its numbers go together is left to the core.
 
     Raises:
-        ValueError: a number is none of a byte, or there is no such split.
+        ValueError: a number is none of a byte, there are no such words or no such split.
         TypeError: it is no layout.
     """
     if not isinstance(layout, Layout):
         raise TypeError(f"expected a tensorwire.Layout, got {type(layout).__name__}")
     numbers = layout[:3]
-    # The core takes words of no bytes for a layout that is not given.
-    if layout.split not in SPLITS or any(not 0 <= number < 256 for number in numbers) or not layout.word_nbytes:
-        raise ValueError(f"expected numbers of 0 to 255, words and a split of {', '.join(SPLITS)}, got {layout}")
+    if any(not isinstance(number, int) or not 0 <= number < 256 for number in numbers):
+        raise ValueError(f"expected numbers of 0 to 255, got {layout}")
+    if layout.word_nbytes not in (1, 2, 4, 8):
+        raise ValueError(f"expected word_nbytes 1, 2, 4 or 8, got {layout}")
+    if layout.split not in SPLITS:
+        raise ValueError(f"expected split none, float, unsigned or signed, got {layout}")
     return core.Layout(*numbers, SPLITS.index(layout.split), bool(layout.ordered))
+
+
+def word_bits(layout: Layout | None) -> int:
+    """Bits of a word, and so of an element of which nothing else is said; errors are those of `core_layout`."""
+    return 8 * core_layout(layout).word_nbytes if layout is not None else 8
 
 
 def new_form(
@@ -50,10 +63,9 @@ def new_form(
     form = core.Form()
     if layout is not None:
         form.layout = core_layout(layout)
-    form.block_alignment = _log2(block_alignment)
-    form.frame_alignment = _log2(
-        max(block_alignment, DEFAULT_ALIGNMENT) if frame_alignment is None else frame_alignment
-    )
+    form.block_alignment = _log2("block_alignment", block_alignment, DEFAULT_ALIGNMENT, MAX_BLOCK_ALIGNMENT)
+    frame_alignment = block_alignment if frame_alignment is None else frame_alignment
+    form.frame_alignment = _log2("frame_alignment", frame_alignment, block_alignment, MAX_FRAME_ALIGNMENT)
     if not 0 <= padding_nbytes < 2**32:
         raise ValueError(f"expected padding of 0 to 2 MiB, got {padding_nbytes}")
     form.padding_nbytes = padding_nbytes
@@ -61,9 +73,9 @@ def new_form(
     return form
 
 
-def _log2(alignment: int) -> int:
-    if alignment < DEFAULT_ALIGNMENT or alignment & (alignment - 1):
-        raise ValueError(f"expected an alignment of a power of two from {DEFAULT_ALIGNMENT} on, got {alignment}")
+def _log2(name: str, alignment: int, least: int, most: int) -> int:
+    if not least <= alignment <= most or alignment & (alignment - 1):
+        raise ValueError(f"expected {name} to be a power of two from {least} to {most}, got {alignment}")
     return alignment.bit_length() - 1
 
 
@@ -78,18 +90,29 @@ def pack_extensions(extensions: Mapping[int, Buffer]) -> bytes:
     """The records of docs/format.md, "Extensions".
 
     Raises:
-        ValueError: a tag is not 1 to 2**32 - 1, or an extension has 4 GiB or more.
+        ValueError: a tag is not for writers, or its content is none that it allows.
+        TypeError: it is no mapping of tags to bytes.
     """
-    records = b""
-    for tag in sorted(extensions):
-        view = byte_view(extensions[tag])  # which keeps the memory where it is
-        content = bytes(view.data)
-        if not 0 < tag < 2**32 or len(content) >= 2**32:
-            raise ValueError(
-                f"expected tags of 1 to 2**32 - 1 and less than 4 GiB, got tag {tag}, {len(content)} bytes"
-            )
-        records += struct.pack("<II", tag, len(content)) + content + bytes(-len(content) % 8)
-    return records
+    if not isinstance(extensions, Mapping) or any(not isinstance(tag, int) for tag in extensions):
+        raise TypeError(f"expected extensions as a mapping of tags, which are numbers, to bytes, got {extensions!r}")
+    return b"".join(_record(tag, extensions[tag]) for tag in sorted(extensions))
+
+
+def _record(tag: int, extension: Buffer) -> bytes:
+    if tag != _ENCODER_TAG and not _FIRST_PRIVATE_TAG <= tag < 2**32:
+        raise ValueError(
+            f"expected tags of your own, from 2**31 to 2**32 - 1, or {_ENCODER_TAG}, the encoder's number, got {tag}"
+        )
+    try:
+        view = byte_view(extension)  # which keeps the memory where it is
+    except UnsupportedTensorError:
+        raise TypeError(f"expected bytes for the extension with tag {tag}, got {type(extension).__name__}") from None
+    content = bytes(view.data)
+    if tag == _ENCODER_TAG and len(content) != 4:
+        raise ValueError(f"expected 4 bytes for the extension with tag {tag}, the encoder's number, got {len(content)}")
+    if len(content) >= 2**32:
+        raise ValueError(f"expected less than 4 GiB for the extension with tag {tag}, got {len(content)} bytes")
+    return struct.pack("<II", tag, len(content)) + content + bytes(-len(content) % 8)
 
 
 def parse_extensions(records: bytes) -> dict[int, bytes]:

@@ -8,11 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..errors import FormatError, TruncatedDataError
 from . import core
 from .arrays import byte_view, checked_shape
+from .base_check import check_base_given, check_base_hash, check_base_size, hash_of
 from .dtypes import Layout, dtype_bits
-from .facts import BlockInfo, block_facts, frame_facts
-from .form import DEFAULT_ALIGNMENT, NO_HASH, checked_hash, new_form, new_frame, pack_extensions, parse_extensions
+from .facts import BlockInfo, FrameInfo, block_facts, frame_facts
+from .form import (
+    DEFAULT_ALIGNMENT,
+    NO_HASH,
+    checked_hash,
+    new_form,
+    new_frame,
+    pack_extensions,
+    parse_extensions,
+    word_bits,
+)
 from .threads import num_threads
 
 if TYPE_CHECKING:
@@ -70,7 +81,8 @@ class FrameEncoder:
     ) -> None:
         """
         Args:
-            bits: per element; may be 0 for the dtypes of safetensors, and is needed for other names.
+            bits: per element; may be 0 for the dtypes of safetensors. With a `layout` it may be 0 for other names too,
+                and is that of a word then.
             layout: how words are split; by default that of the format's table, and bytes for other names.
             relative: the frame gets its base in chunks too.
             base_hash: the content hash of the base of a relative frame, if you know it: it is not hashed then. It is
@@ -79,14 +91,16 @@ class FrameEncoder:
             frame_alignment: the blocks begin, and the frame ends, at a multiple of so many bytes: a power of two from
                 `block_alignment`, the default, to 2 MiB.
             padding_nbytes: at least so many zeros behind the blocks, up to 2 MiB.
-            extensions: bytes by tag, which readers skip that do not know the tag. Tags from 2**31 on are yours.
+            extensions: bytes by tag, which readers skip that do not know the tag. Tags from 2**31 on are yours. Tag 1
+                is the encoder's number, of 4 bytes; all others belong to the format.
 
         Raises:
             ValueError: dtype, bits, layout, shape, profile or one of the others is invalid, or contradicts another.
+            TypeError: `shape` is no sequence of sizes, `layout` is no Layout, or `extensions` has no bytes by tag.
         """
         if base_hash is not None and not relative:
             raise ValueError("expected no base_hash for a plain frame; say relative=True, or leave it out")
-        bits = bits or dtype_bits(dtype)
+        bits = bits or dtype_bits(dtype) or (0 if layout is None else word_bits(layout))
         self._extensions = pack_extensions(extensions or {})
         form = new_form(layout, block_alignment, frame_alignment, padding_nbytes, len(self._extensions))
         base_hash_bytes = checked_hash(base_hash) if base_hash is not None else NO_HASH if relative else None
@@ -101,6 +115,7 @@ class FrameEncoder:
         self._leaves = core.Leaves(self.uncompressed_nbytes)
         self._relative = relative
         self._base_leaves = core.Leaves(self.uncompressed_nbytes) if relative and base_hash is None else None
+        self._info: FrameInfo | None = None
         self._encoded_nbytes = 0  # whole blocks
         self._kept = b""  # content of the block that has begun
         self._base_kept = b""
@@ -147,10 +162,14 @@ class FrameEncoder:
 
     def _checked_base(self, base: TensorView | None, nbytes: int) -> memoryview | None:
         """The base of a chunk."""
-        if (base is not None) != self._relative:
-            raise ValueError("expected a base for a relative frame, and none for a plain one")
+        if base is None and self._relative:
+            raise ValueError("expected base=, the same bytes of the base, for a relative frame, got none")
         if base is None:
             return None
+        if not self._relative:
+            raise ValueError(
+                "expected no base for a plain frame, got one; leave it out, or give the encoder relative=True"
+            )
         if len(base.data) != nbytes:
             raise ValueError(f"expected {nbytes} bytes of the base, got {len(base.data)}")
         return base.data
@@ -175,7 +194,7 @@ class FrameEncoder:
         """The header, once all content is encoded.
 
         Raises:
-            ValueError: content is missing; or an extension is none that its tag allows.
+            ValueError: content is missing.
         """
         if self.consumed_nbytes != self.uncompressed_nbytes:
             raise ValueError(f"expected {self.uncompressed_nbytes} bytes of content, got {self.consumed_nbytes}")
@@ -183,8 +202,14 @@ class FrameEncoder:
             self._frame.base_hash[:] = core.hash_root(self.uncompressed_nbytes, self._base_leaves.hashes)
         header = bytearray(self.header_nbytes)
         core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves.hashes, self._extensions, header)
-        self.info = frame_facts(self._frame)
-        return bytes(header[: self.info.header_nbytes])
+        self._info = frame_facts(self._frame)
+        return bytes(header[: self._info.header_nbytes])
+
+    @property
+    def info(self) -> FrameInfo:
+        if self._info is None:
+            raise ValueError("expected finish() before info: hash and sizes are known once all content is encoded")
+        return self._info
 
 
 class FrameReader:
@@ -282,18 +307,26 @@ class FrameReader:
         address of a function like GOMP_parallel, whose threads are used instead of new ones.
 
         Raises:
-            CorruptDataError: a block is damaged.
-            TruncatedDataError: `data` does not cover the range.
-            ValueError: `out` does not fit or overlaps `data`.
-            BufferError: `out` is read-only, or one of them is not contiguous.
+            CorruptDataError: a block is damaged, or the base is another than the frame needs.
+            TruncatedDataError: `data` ends before the range does.
+            BaseMismatchError: the frame is relative, and there is no base.
+            ValueError: `out` does not fit, overlaps `data` or is read-only; a buffer is not contiguous; `data` begins
+                behind the range, or `base` does not cover it; or there is a `base` and the frame is plain.
         """
         stop = self.info.uncompressed_nbytes if stop is None else stop
         self._check_range(start, stop)
+        self._check_offset("data_offset", data_offset, self.info.data_nbytes)
+        self._check_offset("base_offset", base_offset, self.info.uncompressed_nbytes)
+        check_base_given(self.info, base)
         count = num_threads(threads)
-        core.decode(
-            self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset,
-            parallel=parallel,
-        )  # fmt: skip
+        try:
+            core.decode(
+                self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset,
+                parallel=parallel,
+            )  # fmt: skip
+        except FormatError as error:
+            self._advise(error, data, data_offset, base)
+            raise
 
     def decode_and_hash(
         self, data: Buffer, out: Buffer, *, base: Buffer, hash_base: bool, threads: int | None = None
@@ -302,10 +335,23 @@ class FrameReader:
         written and, with `hash_base`, that of `base`. Both are taken while the bytes are in the cache.
 
         `out` may be `base` unless that is to be hashed.
+
+        Raises:
+            BaseMismatchError: `base` has not the size that the frame needs; or, with `hash_base`, another content hash,
+                and a block cannot be decoded with it.
+            CorruptDataError, TruncatedDataError, ValueError: as `decode`.
         """
-        content_hash, base_hash = core.decode_and_hash(
-            self._frame, self._header, data, out, num_threads(threads), base, hash_base=hash_base
-        )
+        check_base_size(self.info, base)
+        try:
+            content_hash, base_hash = core.decode_and_hash(
+                self._frame, self._header, data, out, num_threads(threads), base, hash_base=hash_base
+            )
+        except FormatError as error:
+            if hash_base:  # what is wrong may be the base alone
+                check_base_hash(self.info, hash_of(base, threads))
+            else:
+                self._advise(error, data, 0, base)
+            raise
         return content_hash.hex(), None if base_hash is None else base_hash.hex()
 
     def block_infos(
@@ -315,27 +361,56 @@ class FrameReader:
 
         Raises:
             CorruptDataError: a block is damaged.
-            ValueError: there are no such blocks, or `data` does not cover them.
+            TruncatedDataError: `data` ends before the blocks do.
+            ValueError: there are no such blocks, or `data` begins behind them.
         """
-        count = self.info.num_blocks - first if count is None else count
-        if not 0 <= first <= first + count <= self.info.num_blocks:
-            raise ValueError(f"expected blocks within [0, {self.info.num_blocks}), got {count} from {first} on")
-        infos = core.block_infos(self._frame, self._header, data, data_offset, first, count)
-        return [block_facts(info) for info in infos]
+        stop = self._block_after(first, count)
+        return [block_facts(info) for info in self._block_infos(data, data_offset, first, stop - first)]
 
     def check_blocks(self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None) -> None:
         """Check the checksum and the parameters of blocks [first, first + count), by default to the last. No base is
         needed. `data` and `data_offset` as for `decode`.
 
         Raises:
-            CorruptDataError: a block is damaged.
+            CorruptDataError, TruncatedDataError, ValueError: as `block_infos`.
         """
+        stop = self._block_after(first, count)
         if self.info.data_nbytes == 0:  # then all blocks are the base's, and there may be 2^32 of them
             return
-        stop = self.info.num_blocks if count is None else first + count
         for block in range(first, stop, _BLOCKS_AT_ONCE):
-            number = min(_BLOCKS_AT_ONCE, stop - block)
-            core.block_infos(self._frame, self._header, data, data_offset, block, number)
+            self._block_infos(data, data_offset, block, min(_BLOCKS_AT_ONCE, stop - block))
+
+    def _block_after(self, first: int, count: int | None) -> int:
+        """The block behind those [first, first + count), or ValueError."""
+        num_blocks = self.info.num_blocks
+        stop = num_blocks if count is None else first + count
+        if not 0 <= first <= num_blocks or not first <= stop <= num_blocks:
+            found = f"first={first}" if count is None else f"first={first}, count={count}"
+            raise ValueError(f"expected blocks within [0, {num_blocks}), got {found}")
+        return stop
+
+    def _block_infos(self, data: Buffer, data_offset: int, first: int, count: int) -> list[core.BlockInfo]:
+        self._check_offset("data_offset", data_offset, self.info.data_nbytes)
+        try:
+            return core.block_infos(self._frame, self._header, data, data_offset, first, count)
+        except FormatError as error:
+            self._advise(error, data, data_offset, None)
+            raise
+
+    def _advise(self, error: FormatError, data: Buffer, data_offset: int, base: Buffer | None) -> None:
+        """Say what else than damage it may be: an argument. Raise what is wrong with the block if that is damaged."""
+        if isinstance(error, TruncatedDataError):
+            error.advice = "check data_offset, which counts from the first block; if it is right, fetch the data again"
+        elif base is not None and error.block is not None:
+            self._block_infos(data, data_offset, error.block, 1)
+            error.advice = (
+                f"the block is as it was written: give the base with content hash {self.info.base_hash}, as it was then"
+            )
+
+    @staticmethod
+    def _check_offset(name: str, offset: int, most: int) -> None:
+        if not 0 <= offset <= most:
+            raise ValueError(f"expected a {name} of 0 to {most}, got {offset}")
 
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.info.uncompressed_nbytes:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BaseMismatchError, FormatError
+from ..errors import BaseMismatchError
 from . import core
 from .arrays import tensor_view
 from .base_check import check_base_hash, check_result, hash_of
@@ -139,11 +139,6 @@ def decode_checked(
         check_base_hash(info, found)
     if in_place:
         reader.check_blocks(blocks)
-    try:
-        result, base_hash = reader.decode_and_hash(blocks, out, base=base, hash_base=own, threads=threads)
-    except FormatError:
-        if own:  # what is wrong may be the base alone
-            check_base_hash(info, hash_of(base, threads))
-        raise
+    result, base_hash = reader.decode_and_hash(blocks, out, base=base, hash_base=own, threads=threads)
     check_base_hash(info, base_hash)
     check_result(info, result)

@@ -19,7 +19,7 @@ from .arrays import (
 )
 from .base_check import check_base_hash, check_base_size, check_result, hash_of
 from .facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
-from .form import NO_HASH, checked_hash
+from .form import NO_HASH, checked_hash, word_bits
 from .frames import FrameReader
 from .memory import BytesBuilder, new_buffer
 from .relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
@@ -83,7 +83,8 @@ def compress(
         dtype: name of the elements as in safetensors, e.g. "BF16". By default the array's own, or what the format of
             the buffer says. Given for an array it reinterprets its bytes (uint16 as "BF16"). Any other name of 1 to 16
             characters `A-Z 0-9 _` travels as bytes, unless `layout` tells more; its bits per element follow from size
-            and shape. Other libraries' names for dtypes of safetensors ("FP32", "float32") are refused.
+            and shape; without a shape they are those of a word. Other libraries' names for dtypes of safetensors
+            ("FP32", "float32") are refused.
         shape: by default the array's own, or one dimension for a buffer whose dtype is given.
         layout: how long words are and how they are split. By default that of the dtype in the table of docs/format.md.
         base: another tensor of the same dtype and size, such as the weights one training step before. The frame then is
@@ -109,7 +110,7 @@ def compress(
         TypeError: `dtype` is not a string, or `layout` is no Layout.
         BufferError: somebody has freed, moved or cut the memory of `array` or `base` meanwhile.
     """
-    source = tensor_view(array, dtype, shape)
+    source = tensor_view(array, dtype, shape, word_bits(layout))
     count = num_threads(threads)
     if base is None and base_hash is not None:
         raise ValueError("expected a base with base_hash, got none; leave base_hash out")
@@ -139,7 +140,7 @@ def compress_bound(
 
     It depends on dtype, shape, layout and profile alone; the content is not read, and a base changes nothing.
     """
-    return core.frame_bound(frame_of(tensor_view(array, dtype, shape), profile, layout))
+    return core.frame_bound(frame_of(tensor_view(array, dtype, shape, word_bits(layout)), profile, layout))
 
 
 @overload
