@@ -184,9 +184,30 @@ def test_links_are_never_replaced(pair: Paths, base: Path, tmp_path: Path) -> No
     """The caches of hubs consist of them: what they lead to belongs to others too."""
     (base / FIRST).rename(tmp_path / "blob")
     (base / FIRST).symlink_to(tmp_path / "blob")
-    refuse(pair["delta"], base, FileExistsError, "links are never replaced")
+    refuse(pair["delta"], base, FileExistsError, "never replaced; put a copy of .*blob' in its place, or decompress")
     (tmp_path / "link").symlink_to(base)
     refuse(pair["delta"], tmp_path / "link", FileExistsError, "is a link, and links are never followed")
+
+
+def test_a_link_to_the_new_file_stays(pair: Paths, base: Path, tmp_path: Path) -> None:
+    """Of tensors or not: nothing has to be written there."""
+    for name in (FIRST, "tokenizer.json"):
+        blob = tmp_path / f"blob of {name}"
+        shutil.copy(pair["new"] / name, blob)
+        (base / name).unlink()
+        (base / name).symlink_to(blob)
+    report = apply_checkpoint(pair["delta"], base)
+    assert {file.path for file in report.files if file.resumed} >= {FIRST, "tokenizer.json"}
+    assert (base / FIRST).is_symlink()
+    assert (base / "tokenizer.json").is_symlink()
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+@pytest.mark.parametrize("name", [FIRST, "tokenizer.json"])
+def test_a_link_to_nothing_is_not_replaced(pair: Paths, base: Path, name: str) -> None:
+    (base / name).unlink()
+    (base / name).symlink_to("nowhere")
+    refuse(pair["delta"], base, FileExistsError, "links are never replaced; remove it, or decompress")
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj._weight_tensorwire", "model.layers.1.norm.weight"])

@@ -248,6 +248,7 @@ def test_the_newest_link_is_missing(versions: Versions, tmp_path: Path) -> None:
     with pytest.raises(BaseMismatchError) as caught:
         checkpoint.decompress_checkpoint(versions.delta(3), tmp_path / "x", base=[versions.delta(1), versions.plain(0)])
     assert f"{versions.delta(1)} and {versions.plain(0)} have no tensor of this name" in str(caught.value)
+    assert caught.value.advice.endswith("its own base behind it; it was called '2'")
 
 
 def test_the_last_link_is_missing(versions: Versions, tmp_path: Path) -> None:
@@ -260,6 +261,7 @@ def test_links_out_of_order(versions: Versions, tmp_path: Path) -> None:
     with pytest.raises(BaseMismatchError) as caught:
         checkpoint.decompress_checkpoint(versions.delta(3), tmp_path / "x", base=[one, two, base])
     assert (caught.value.file, caught.value.tensor) == (two / FIRST, OTHER)
+    assert "are out of order: name the newest first" in caught.value.advice
     assert "is relative to a base itself" in str(failing(versions, [base, one, two], tmp_path, ValueError))
     error = failing(versions, [two, base, one], tmp_path, ValueError)
     assert "is relative to a base itself" in str(error)
@@ -300,11 +302,12 @@ def test_where_arrays_may_stand(versions: Versions, tmp_path: Path) -> None:
     arrays = {"w": np.zeros(3)}
     for call in (
         lambda: checkpoint.load_file(versions.delta(1), base=[arrays, versions.plain(0)]),
+        lambda: checkpoint.load_file(versions.delta(1), base=5),  # type: ignore[arg-type]
         lambda: checkpoint.verify(versions.delta(1), base=arrays),  # type: ignore[arg-type]
         lambda: checkpoint.compress_checkpoint(versions.plain(1), tmp_path / "x", base=arrays),  # type: ignore[arg-type]
         lambda: checkpoint.apply_checkpoint(versions.delta(1), versions.chain(1)),  # type: ignore[arg-type]
     ):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"^expected "):
             call()
     assert not list(tmp_path.iterdir())
 

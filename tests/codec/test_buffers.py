@@ -96,6 +96,7 @@ def test_a_dtype_that_is_given_wins_over_the_format() -> None:
         *[("bf16", "BF16"), ("INT8", "I8"), ("uint8", "U8"), ("torch.int64", "I64"), ("bool", "BOOL")],
         *[("F8_E4M3FN", "F8_E4M3"), ("float8_e5m2", "F8_E5M2"), ("FP8_E4M3", "F8_E4M3"), ("F_32", "F32")],
         *[("float4_e2m1fn_x2", "F4"), ("complex64", "C64"), ("flaot32", "F32")],
+        *[("E4M3", "F8_E4M3"), ("E5M2", "F8_E5M2"), ("E8M0", "F8_E8M0"), ("F4_E2M1", "F4"), ("TORCH_BFLOAT16", "BF16")],
     ],
 )
 def test_a_name_of_another_library_is_refused_with_ours(name: str, meant: str) -> None:
@@ -111,9 +112,14 @@ def test_a_dtype_that_is_no_string(dtype: object) -> None:
         tensorwire.compress(bytes(64), dtype=dtype)
 
 
-@pytest.mark.parametrize("name", ["MY_TYPE", "F8_E3M4", "INT4", "X", "Q4_K"])
+@pytest.mark.parametrize("name", ["MY_TYPE", "F8_E3M4", "INT4", "X", "Q4_K", "NF4"])
 def test_a_name_that_nobody_means_as_another_is_kept(name: str) -> None:
     assert tensorwire.frame_info(tensorwire.compress(bytes(64), dtype=name)).dtype == name
+
+
+def test_a_name_of_its_own_is_written_in_capitals() -> None:
+    with pytest.raises(ValueError, match="got 'f16_e6'; did you mean \"F16_E6\""):
+        tensorwire.compress(bytes(64), dtype="f16_e6")
 
 
 # A caller's memory ---------------------------------------------------------------------------------------------------

@@ -127,6 +127,20 @@ def test_forms_that_are_none(options: dict[str, Any]) -> None:
         FrameEncoder("BF16", (NUMEL,), **options)
 
 
+def test_what_an_encoder_says_of_arguments_of_another_kind() -> None:
+    for shape in (10, ("10",), (1.5,)):
+        with pytest.raises(TypeError, match="expected a shape as a sequence of whole numbers, got"):
+            FrameEncoder("BF16", shape)  # type: ignore[arg-type]
+    plain, relative = FrameEncoder("BF16", (NUMEL,)), FrameEncoder("BF16", (NUMEL,), relative=True)
+    with pytest.raises(ValueError, match=r"expected finish\(\) before info"):
+        _ = plain.info
+    out = bytearray(plain.data_bound(len(CONTENT)))
+    with pytest.raises(ValueError, match="expected no base for a plain frame, got one"):
+        plain.encode(CONTENT, out, base=BASE)
+    with pytest.raises(ValueError, match=r"expected base=, .* for a relative frame, got none"):
+        relative.encode(CONTENT, out)
+
+
 # Extensions -----------------------------------------------------------------------------------------------------------
 
 

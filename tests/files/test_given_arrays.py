@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -302,12 +303,14 @@ def test_a_callable_that_changes_its_mind(tmp_path: Path) -> None:
         (("x", "float32", (100,), GOOD[3]), ValueError, "tensor 'x': .*; did you mean \"F32\""),
         (("x", np.float32, (100,), GOOD[3]), TypeError, "tensor 'x': .*; did you mean \"F32\""),
         (("x", "F99", (100,), GOOD[3]), ValueError, r"tensor 'x': expected a dtype and shape of whole bytes"),
+        (("x", "F16_E6", (4,), GOOD[3]), ValueError, r"got F16_E6 \(4,\); safetensors has no dtype F16_E6"),
+        (("x", "F32", 4, GOOD[3]), TypeError, "tensor 'x': expected a shape as a sequence of whole numbers, got 4"),
         (("x", "F4", (3,), GOOD[3]), ValueError, r"of whole bytes, got F4 \(3,\)"),
         (("x", "F32", (-1,), GOOD[3]), ValueError, r"of whole bytes, got F32 \(-1,\)"),
         (("x", "F32", (1.5,), GOOD[3]), TypeError, "tensor 'x': .*float"),
         ((1, *GOOD[1:]), TypeError, "expected names that are str, got int"),
         (("x", np.ones(3)), TypeError, r"\(name, dtype, shape, callable\) for each of them, got tuple"),
-        (("x", "F32", (100,), np.ones(100)), TypeError, "got tuple"),
+        (("x", "F32", (100,), np.ones(100)), TypeError, "tensor 'x': expected a callable .*, got ndarray"),
         ("w", TypeError, "got str"),
     ],
 )
@@ -325,6 +328,23 @@ def test_an_iterator_that_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no more"):
         save_file(items(), tmp_path / "f")
     assert not list(tmp_path.iterdir())
+
+
+def fail() -> None:
+    raise OSError("no such weights")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [(lambda: None, TypeError, "tensor 'w': .*return an array, got None"), (fail, OSError, "no such weights")],
+    ids=["nothing", "an error"],
+)
+def test_a_callable_without_an_array(tmp_path: Path, make: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        save_file([("w", "F32", (100,), make)], tmp_path / "f")
+    assert not list(tmp_path.iterdir())
+    if make is fail and sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["raised by the callable of tensor 'w'"]
 
 
 def test_no_arrays_at_all(tmp_path: Path) -> None:

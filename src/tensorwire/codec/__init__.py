@@ -18,6 +18,7 @@ from .arrays import (
     check_framework,
     check_framework_name,
     check_label,
+    shape_sizes,
     tensor_view,
     torch_dtype,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "frame_info",
     "new_buffer",
     "num_threads",
+    "shape_sizes",
     "tensor_view",
     "torch_dtype",
     "torch_name",

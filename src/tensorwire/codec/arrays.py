@@ -70,12 +70,17 @@ class TensorView(NamedTuple):
             )
 
 
-def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """`shape` as a tuple of sizes that fit 64 bits, or ValueError; TypeError for what has no sizes."""
+def shape_sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape` as a tuple, or TypeError."""
     try:
-        sizes = tuple(operator.index(size) for size in shape)
-    except TypeError:
-        raise TypeError(f"expected a shape as a sequence of whole numbers, got {shape!r}") from None
+        return tuple(map(operator.index, shape))
+    except TypeError as error:
+        raise TypeError(f"expected a shape as a sequence of whole numbers, got {shape!r}: {error}") from None
+
+
+def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape` as a tuple of sizes that fit 64 bits, or ValueError; TypeError as `shape_sizes`."""
+    sizes = shape_sizes(shape)
     if len(sizes) > core.MAX_NDIM or any(not 0 <= size < 2**64 for size in sizes):
         raise ValueError(f"expected a shape of at most {core.MAX_NDIM} sizes from 0 to 2**64 - 1, got {sizes}")
     return sizes

@@ -53,6 +53,10 @@ _OTHER_WORDS = {
     "byte": "U8",
     "f8e4m3fn": "F8_E4M3",
     "fp8e4m3fn": "F8_E4M3",
+    **{name[3:].replace("_", "").lower(): name for name in _DTYPES if re.match("F[68]_", name)},
+    "f4e2m1": "F4",
+    "fp4e2m1": "F4",
+    "float4e2m1": "F4",
 }
 _BUFFER_FORMATS = {"?": "BOOL", "c": "U8", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64", "Zd": "C128"}
 
@@ -132,6 +136,8 @@ def check_dtype_name(dtype: object) -> str:
     if isinstance(dtype, str) and dtype in _DTYPES:
         return dtype
     near = _near_names(str(getattr(dtype, "__name__", dtype)))
+    if isinstance(dtype, str) and _NAME.fullmatch(dtype.upper()) and _plain(dtype) not in _aliases():
+        near = [f'"{dtype.upper()}"', *near]  # a name of its own, in capitals
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     if not isinstance(dtype, str):
         raise TypeError(f"expected the name of a dtype as safetensors writes it, got {dtype!r}{hint}")
@@ -172,4 +178,4 @@ def _aliases() -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    return text.rpartition(".")[2].lower().replace("_", "").replace("-", "")
+    return text.rpartition(".")[2].lower().replace("_", "").replace("-", "").removeprefix("torch")

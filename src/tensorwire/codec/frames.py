@@ -167,9 +167,7 @@ class FrameEncoder:
         if base is None:
             return None
         if not self._relative:
-            raise ValueError(
-                "expected no base for a plain frame, got one; leave it out, or give the encoder relative=True"
-            )
+            raise ValueError("expected no base for a plain frame, got one; leave it out, or say relative=True")
         if len(base.data) != nbytes:
             raise ValueError(f"expected {nbytes} bytes of the base, got {len(base.data)}")
         return base.data

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..codec import dtype_bits, tensor_view
+from ..codec import dtype_bits, shape_sizes, tensor_view
 from ..codec.dtypes import check_dtype_name
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES
@@ -129,10 +129,15 @@ def _made_arrays(items: Iterable[Item]) -> Arrays:
     names: set[str] = set()
     makers = []
     for item in items:
-        if not isinstance(item, tuple) or len(item) != 4 or not callable(item[3]):
+        if not isinstance(item, tuple) or len(item) != 4:
             raise _no_tensors(item)
         name, dtype, shape, make = item
         check_given_name(name)
+        if not callable(make):
+            raise TypeError(
+                f"tensor {shown(name)}: expected a callable that gives the array, got {type(make).__name__}; "
+                "give lambda: array, or a mapping of names to arrays"
+            )
         if name in names:
             raise ValueError(f"expected unique names, got {shown(name)} twice")
         names.add(name)
@@ -167,7 +172,7 @@ class _OneAtATime:
     def _make(self, index: int) -> TensorView:
         name, dtype, shape, _, _ = self._entries[index]
         with ErrorContext(tensor=name):
-            view = tensor_view(self._makers[index]())
+            view = tensor_view(_call(self._makers[index], name))
         if (view.dtype, view.shape) != (dtype, shape):
             raise ValueError(
                 f"tensor {shown(name)}: expected its callable to give an array of {dtype} {shape}, as was said before, "
@@ -176,14 +181,28 @@ class _OneAtATime:
         return view
 
 
+def _call(make: Callable[[], Any], name: str) -> Any:
+    """The array of a tensor. What its callable raises says for which tensor, where Python has notes."""
+    try:
+        array = make()
+    except Exception as error:
+        if sys.version_info >= (3, 11):
+            error.add_note(f"raised by the callable of tensor {shown(name)}")
+        raise
+    if array is None:
+        raise TypeError(f"tensor {shown(name)}: expected its callable to return an array, got None")
+    return array
+
+
 def _layout(name: str, dtype: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
     """The shape as a tuple, and the size in bytes."""
     try:
-        sizes, bits = tuple(map(operator.index, shape)), dtype_bits(check_dtype_name(dtype))
+        sizes, bits = shape_sizes(shape), dtype_bits(check_dtype_name(dtype))
     except (TypeError, ValueError) as error:
         raise type(error)(f"tensor {shown(name)}: {error}") from None
     if not bits or any(size < 0 for size in sizes) or prod(sizes) * bits % 8:
-        raise ValueError(f"tensor {shown(name)}: expected a dtype and shape of whole bytes, got {dtype} {sizes}")
+        hint = "" if bits else f"; safetensors has no dtype {dtype}: store the bytes as U8, or a frame with compress"
+        raise ValueError(f"tensor {shown(name)}: expected a dtype and shape of whole bytes, got {dtype} {sizes}{hint}")
     return sizes, prod(sizes) * bits // 8
 
 

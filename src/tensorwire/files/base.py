@@ -25,6 +25,7 @@ MAX_RELATIVE = 16
 a large tensor as for a small one, so nothing but the base bounds what a file can claim."""
 
 _ADVICE = "give the checkpoint that it was made against, as it was then, and if that is a delta its own base behind it"
+OUT_OF_ORDER = "the checkpoints of the base are out of order: name the newest first, and each before what it needs"
 
 
 class BaseTensor:
@@ -119,6 +120,7 @@ class Base:
         name: what it is called; empty for arrays.
         files: its safetensors files by relative path, open.
         older: where its own relative tensors find their bases.
+        advice: what to do if a base is not found here.
         nbytes: of the content of all its tensors that are not relative, and of those of older ones.
         num_relative_nbytes: of the tensors that were made relative to it so far.
     """
@@ -130,6 +132,7 @@ class Base:
         self.name = name
         self.files = files
         self.older = older
+        self.advice = _ADVICE
         self._tensors: dict[str, list[BaseTensor]] = {}
         self._layouts: dict[tuple[str, int], _Layout] = {}
         for path, stored in files.items():
@@ -178,9 +181,12 @@ class Base:
             layout.hashed.setdefault(base.hash(threads), base)
         return layout.hashed.get(hashed)
 
-    def find(self, file: str, name: str, info: FrameInfo, *, threads: int | None, verify: bool) -> BaseTensor:
+    def find(
+        self, file: str, name: str, info: FrameInfo, *, called: str | None, threads: int | None, verify: bool
+    ) -> BaseTensor:
         """The base of a frame by its name, in this base or else in an older one, and that tensor's own bases. With
-        `verify` it is the first one of this name that has the right content.
+        `verify` it is the first one of this name that has the right content. `called` is what the whole base was called
+        when the frame was made.
 
         Raises:
             BaseMismatchError: there is none.
@@ -192,10 +198,15 @@ class Base:
             if not verify or base.hash(threads) == info.base_hash:
                 base.find_own_base(threads=threads, verify=verify)
                 return base
-        raise self._mismatch(name, info, named, fitting)
+        raise self._mismatch(name, info, named, fitting, called)
 
     def _mismatch(
-        self, name: str, info: FrameInfo, named: Sequence[BaseTensor], fitting: Sequence[BaseTensor]
+        self,
+        name: str,
+        info: FrameInfo,
+        named: Sequence[BaseTensor],
+        fitting: Sequence[BaseTensor],
+        called: str | None,
     ) -> BaseMismatchError:
         """The error for a frame whose base is none of its name, not even of those of its size."""
         hashes = [base.known_hash for base in fitting]
@@ -206,7 +217,8 @@ class Base:
             found = zip(fitting, hashes, strict=True) if fitting else ((base, f"{base.nbytes} bytes") for base in named)
             text = " and ".join(f"the one in {str(base.stored.path)!r} has {what}" for base, what in found)
         found_hash = info.content_hash if info.content_hash in hashes else None
-        return base_mismatch(info, text, found_hash=found_hash, name=shown(name), advice=_ADVICE)
+        advice = self.advice + (f"; it was called {shown(called)}" if called else "")
+        return base_mismatch(info, text, found_hash=found_hash, name=shown(name), advice=advice)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a tensor of so many bytes may be made relative to this base too; if so it is counted."""

@@ -91,8 +91,10 @@ class BaseContent(Protocol):
 class Bases(Protocol):
     """Where the bases of relative frames are found."""
 
-    def find(self, file: str, name: str, info: FrameInfo, *, threads: int | None, verify: bool) -> BaseContent:
-        """The base of a frame; BaseMismatchError if there is none."""
+    def find(
+        self, file: str, name: str, info: FrameInfo, *, called: str | None, threads: int | None, verify: bool
+    ) -> BaseContent:
+        """The base of a frame, in a checkpoint that was called so; BaseMismatchError if there is none."""
 
     def count_read(self, nbytes: int) -> None:
         """Count a relative tensor that is to be read; LimitExceededError if all are more than a file may claim."""
@@ -283,7 +285,9 @@ class StoredFile:
                         name=shown(name) + (f" in {shown(self.base_name)}" if self.base_name else ""),
                         advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
                     )
-                found = self.base.find(self.base_file, name, info, threads=threads, verify=verify)
+                found = self.base.find(
+                    self.base_file, name, info, called=self.base_name, threads=threads, verify=verify
+                )
                 with self._lock:
                     if tensor.name not in self._counted:
                         self.base.count_read(info.uncompressed_nbytes)

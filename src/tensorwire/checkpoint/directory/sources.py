@@ -104,7 +104,9 @@ def _original_directory(root: Path, exclude: Sequence[str]) -> Sources:
     for file in found:
         is_small_config = is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES
         if is_small_config and is_compressed_config(read_file(file.location, MAX_JSON_NBYTES)):
-            raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
+            if file.location.parent == root:
+                raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
+            raise _holds_compressed(root, "model", file.path.rpartition("/")[0])
     for file in found:
         if is_safetensors(file.path):
             _refuse_compressed(file, root)
@@ -120,10 +122,14 @@ def _refuse_compressed(file: FoundFile, root: Path) -> None:
         return
     with suppress(FormatError), StoredFile(file.location) as stored:
         if stored.compressed:
-            raise ValueError(
-                f"{root} holds a file that is compressed already: {file.path}; move it to another directory, "
-                f"or leave it out with --exclude {file.path!r} (exclude=[{file.path!r}])"
-            )
+            raise _holds_compressed(root, "file", file.path)
+
+
+def _holds_compressed(root: Path, what: str, path: str) -> ValueError:
+    return ValueError(
+        f"{root} holds a {what} that is compressed already: {path}; move it to another directory, or leave it out with "
+        f"--exclude {path!r} (exclude=[{path!r}])"
+    )
 
 
 def compressed_directory(root: Path) -> Sources:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of
+from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of, resolved
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
@@ -130,6 +130,12 @@ def _alone(root: Path) -> Iterator[None]:
         close(descriptor)
 
 
+def _refused_link(place: Path) -> FileExistsError:
+    advice = f"put a copy of {str(resolved(place))!r} in its place" if place.exists() else "remove it"
+    text = f"is a link, and links are never replaced; {advice}, or decompress the delta to a directory of its own"
+    return FileExistsError(errno.EEXIST, text, str(place))
+
+
 class _Application:
     """One delta, as the user has named it, and its base."""
 
@@ -150,11 +156,16 @@ class _Application:
         steps = []
         for source in in_order(self._sources.files):
             place = self._place(source)
-            if place.parent.is_dir():
+            is_link = place.is_symlink()
+            if is_link and not place.is_file():
+                raise _refused_link(place)
+            if place.parent.is_dir() and not is_link:
                 Destination(place, force=True).check()
             with ErrorContext(file=source.location):
                 step = self._plan_tensors(source, place) if source.kind == SAFETENSORS else self._plan(source, place)
             if step is not None:
+                if is_link and not step.is_done:
+                    raise _refused_link(place)
                 steps.append(step)
         if not any(step.num_relative for step in steps):
             raise ValueError(f"nothing of {self._src} is relative to a base; {OUT}")

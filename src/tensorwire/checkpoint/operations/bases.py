@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..._ground.filesystem import absolute, is_same, lies_in, resolved
 from ...codec import check_takes_base
 from ...files.arrays import ArrayFile
-from ...files.base import Base
+from ...files.base import OUT_OF_ORDER, Base
 from ...files.reader import StoredFile
 from ...files.transfer import file_sha256
 from ..directory.manifest import read_manifest
@@ -49,7 +49,9 @@ def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_array
     """
     if profile is not None:
         check_takes_base(profile)
-    links = [base] if isinstance(base, (str, os.PathLike)) or hasattr(base, "items") else list(base)
+    links: list[Any] = [base]
+    if isinstance(base, Iterable) and not isinstance(base, (str, os.PathLike)) and not hasattr(base, "items"):
+        links = list(base)
     if not 1 <= len(links) <= _MAX_LINKS:
         raise ValueError(f"expected a base of 1 to {_MAX_LINKS} checkpoints, newest first, got {len(links)}")
     opened: Base | None = None
@@ -60,7 +62,18 @@ def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_array
             _check_link(opened)
         stack.pop_all()
     assert opened is not None
+    _suspect_order(opened)
     return opened
+
+
+def _suspect_order(base: Base) -> None:
+    """Have errors say so if a link was made against one that stands before it, by the names of both."""
+    newer: set[str] = set()
+    for link in base.links():
+        if any(stored.base_name in newer for stored in link.files.values()):
+            for each in base.links():
+                each.advice = OUT_OF_ORDER
+        newer.add(link.name)
 
 
 def name_of(base: BasePath | None) -> str | None:
