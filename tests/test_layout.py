@@ -141,7 +141,7 @@ DOORS = {
     ("torch", "checkpoint"): {"", "directory.config_and_index", "directory.manifest"},
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
-    ("cli", "checkpoint"): {"", "operations.stream"},
+    ("cli", "checkpoint"): {"", "operations.conversion", "operations.stream"},
     ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
 }  # fmt: skip
 

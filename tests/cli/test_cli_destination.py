@@ -61,6 +61,36 @@ def test_conversions(
     assert snapshot(tmp_path) == before
 
 
+def test_all_sources_are_looked_at_before_the_first_result(
+    model: Path, compressed: Path, shards: list[Path], tmp_path: Path, run: Run
+) -> None:
+    out, packed = tmp_path / "out", tmp_path / "packed.safetensors"
+    packed.write_bytes((compressed / shards[0].name).read_bytes())
+    for arguments, advice in (
+        (("compress", model, compressed), "is compressed already"),
+        (("compress", shards[0], packed), "is compressed already"),
+        (("compress", model, model / "notes.txt"), "notes.txt"),
+        (("decompress", compressed, model), "is not a compressed checkpoint"),
+        (("transcode", compressed, shards[0], "--profile", "compact"), "is not compressed"),
+    ):
+        ran = run(*arguments, "-o", out)
+        assert ran.code != 0
+        assert advice in ran.err
+        assert not out.exists()
+
+
+def test_a_model_beside_its_compressed_one(model: Path, compressed: Path, tmp_path: Path, run: Run) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    model.rename(project / "v1")
+    compressed.rename(project / "v1.tensorwire")
+    ran = run("compress", project)
+    assert ran.code == 2
+    assert "holds a model that is compressed already: v1.tensorwire" in ran.err
+    assert "leave it out with --exclude 'v1.tensorwire'" in ran.err
+    assert run("compress", project, "--exclude", "v1.tensorwire").code == 0
+
+
 def test_advice_is_for_the_command_line(shards: list[Path], compressed: Path, tmp_path: Path, run: Run) -> None:
     assert run("compress", shards[0], tmp_path / "x").code == 0
     ran = run("compress", shards[0], tmp_path / "x")

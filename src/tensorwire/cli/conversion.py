@@ -53,6 +53,8 @@ def convert(
     if dst is not None and STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(action, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, None if dst is None else as_written(dst), beside or Path)
+    if len(sources) > 1:
+        _check_sources(action, sources, settings.get("exclude", ()))
     if len(sources) > 1 and dst is not None:
         dst.mkdir(exist_ok=True)
     reports = []
@@ -82,6 +84,14 @@ def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[
     if len(sources) > 1 and STANDARD_STREAM in (*sources, dst):
         raise click.UsageError("'-' stands for one file: give one SRC and one DST")
     return sources, dst
+
+
+def _check_sources(action: Action, sources: Sequence[Path], exclude: Sequence[str]) -> None:
+    """Look at all of several SRC before the first result is written."""
+    from ..checkpoint.operations.conversion import check_source
+
+    for source in sources:
+        check_source(action, source, exclude=exclude)
 
 
 def _convert_one(

@@ -13,11 +13,12 @@ from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
 from ..._ground.version import __version__
 from ...errors import ErrorContext
+from ...files.reader import StoredFile
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
-from ..directory.sources import compressed, originals
+from ..directory.sources import check_compressed, check_original, compressed, originals
 from ..results import CheckpointReport, FileReport
 from .bases import check_another, check_apart, fingerprint, name_of, open_base
 from .converter import Converter, Task
@@ -139,6 +140,20 @@ def transcode_checkpoint(
     return _convert("transcode", src, dst, options, progress)
 
 
+def check_source(action: Action, src: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> None:
+    """Raise what makes `src` no source of a conversion, as far as its headers tell."""
+    path = absolute(src)
+    with ErrorContext(file=path):
+        _sources(action, path, exclude)
+        if not path.is_dir():
+            with StoredFile(path) as stored:
+                (check_original if action == "compress" else check_compressed)(stored)
+
+
+def _sources(action: Action, src: Path, exclude: Sequence[str]) -> Sources:
+    return originals(src, exclude) if action == "compress" else compressed(src)
+
+
 class _Options(NamedTuple):
     """What the public functions take by keyword."""
 
@@ -161,7 +176,7 @@ def _convert(
     profile = options.profile
     source_path, target_path = absolute(src), absolute(dst)
     is_directory = source_path.is_dir()
-    sources = originals(source_path, options.exclude) if action == "compress" else compressed(source_path)
+    sources = _sources(action, source_path, options.exclude)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = None
