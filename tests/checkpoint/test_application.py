@@ -190,7 +190,7 @@ def test_links_are_never_replaced(pair: Paths, base: Path, tmp_path: Path) -> No
 
 
 def test_a_link_to_the_new_file_stays(pair: Paths, base: Path, tmp_path: Path) -> None:
-    """Of tensors or not: nothing has to be written there."""
+    """Nothing has to be written there, whether the file holds tensors or not."""
     for name in (FIRST, "tokenizer.json"):
         blob = tmp_path / f"blob of {name}"
         shutil.copy(pair["new"] / name, blob)
