@@ -248,7 +248,7 @@ def test_the_newest_link_is_missing(versions: Versions, tmp_path: Path) -> None:
     with pytest.raises(BaseMismatchError) as caught:
         checkpoint.decompress_checkpoint(versions.delta(3), tmp_path / "x", base=[versions.delta(1), versions.plain(0)])
     assert f"{versions.delta(1)} and {versions.plain(0)} have no tensor of this name" in str(caught.value)
-    assert caught.value.advice.endswith("its own base behind it; it was called '2'")
+    assert caught.value.advice.endswith("its own base behind it; the base was called '2'")
 
 
 def test_the_last_link_is_missing(versions: Versions, tmp_path: Path) -> None:

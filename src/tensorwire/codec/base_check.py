@@ -63,9 +63,14 @@ def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
     if base is None:
         return None
     view = byte_view(base)
-    if len(view.data) != info.uncompressed_nbytes:
-        raise base_mismatch(info, f"got {len(view.data)} bytes")
+    check_base_nbytes(info, len(view.data))
     return view
+
+
+def check_base_nbytes(info: FrameInfo, nbytes: int) -> None:
+    """Raise BaseMismatchError if a base does not have the size that the frame needs."""
+    if nbytes != info.uncompressed_nbytes:
+        raise base_mismatch(info, f"got {nbytes} bytes")
 
 
 def check_base_hash(info: FrameInfo, found: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import FormatError, TruncatedDataError
 from . import core
 from .arrays import byte_view, checked_shape
-from .base_check import check_base_given, check_base_hash, check_base_size, hash_of
+from .base_check import check_base_given, check_base_hash, check_base_nbytes, hash_of
 from .dtypes import Layout, dtype_bits
 from .facts import BlockInfo, FrameInfo, block_facts, frame_facts
 from .form import (
@@ -313,9 +313,10 @@ class FrameReader:
         """
         stop = self.info.uncompressed_nbytes if stop is None else stop
         self._check_range(start, stop)
-        self._check_offset("data_offset", data_offset, self.info.data_nbytes)
-        self._check_offset("base_offset", base_offset, self.info.uncompressed_nbytes)
         check_base_given(self.info, base)
+        if data_offset or base_offset:  # the checks would cost small calls, which have neither
+            self._check_offset("data_offset", data_offset, self.info.data_nbytes)
+            self._check_offset("base_offset", base_offset, self.info.uncompressed_nbytes)
         count = num_threads(threads)
         try:
             core.decode(
@@ -339,7 +340,8 @@ class FrameReader:
                 and a block cannot be decoded with it.
             CorruptDataError, TruncatedDataError, ValueError: as `decode`.
         """
-        check_base_size(self.info, base)
+        check_base_given(self.info, base)
+        check_base_nbytes(self.info, memoryview(base).nbytes)
         try:
             content_hash, base_hash = core.decode_and_hash(
                 self._frame, self._header, data, out, num_threads(threads), base, hash_base=hash_base

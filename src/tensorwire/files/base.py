@@ -217,7 +217,7 @@ class Base:
             found = zip(fitting, hashes, strict=True) if fitting else ((base, f"{base.nbytes} bytes") for base in named)
             text = " and ".join(f"the one in {str(base.stored.path)!r} has {what}" for base, what in found)
         found_hash = info.content_hash if info.content_hash in hashes else None
-        advice = self.advice + (f"; it was called {shown(called)}" if called else "")
+        advice = self.advice + (f"; the base was called {shown(called)}" if called else "")
         return base_mismatch(info, text, found_hash=found_hash, name=shown(name), advice=advice)
 
     def has_room(self, nbytes: int) -> bool:
