@@ -152,7 +152,7 @@ TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t st
  * `base` holds content bytes [base_offset, base_offset + base_nbytes) of the base and must cover the whole blocks of
  * [start, stop); the call trusts that it is the base. dst may be the base's memory for [start, stop) if those are whole
  * blocks; otherwise they are apart. `base` is ignored for a plain frame. `parallel` may be NULL: threads of our own
- * then. */
+ * then. TW_INVALID_ARGUMENT if the data begins behind these blocks, TW_TRUNCATED if it ends before they do. */
 TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
                      uint64_t data_nbytes, const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start,
                      uint64_t stop, void* dst, uint32_t threads, tw_parallel parallel, uint32_t flags, tw_error* error);

@@ -73,7 +73,8 @@ def apply_checkpoint(
 
     Raises:
         BaseMismatchError: a tensor of `base` is neither that of the base nor the new one; nothing is written.
-        FileExistsError: another file of `base` was edited, and `force` is False; nothing is written.
+        FileExistsError: another file of `base` was edited, and `force` is False, or one that would change is a link;
+            nothing is written.
         BlockingIOError: another process changes `base`.
         FormatError: `src` is damaged. Nothing is written, unless its checksums are right and those of the originals
             wrong: then each file of `base` is the old or the new one.
