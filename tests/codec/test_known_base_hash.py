@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tensorwire
-from tensorwire import BaseMismatchError, CorruptDataError, FrameEncoder, codec
+from tensorwire import BaseMismatchError, FrameEncoder, codec
 from tensorwire.codec import core, relative
 from tests.support import registry
 from tests.support.encoders import encode
@@ -62,8 +62,8 @@ def test_a_wrong_hash_gives_a_frame_that_is_refused(profile: Any) -> None:
 
 
 def test_a_wrong_hash_of_content_that_is_the_base_is_refused_too() -> None:
-    with pytest.raises((BaseMismatchError, CorruptDataError, ValueError)):
-        tensorwire.decompress(tensorwire.compress(BASE, dtype="BF16", base=BASE, base_hash=WRONG), base=BASE)
+    with pytest.raises(ValueError, match="hash"):
+        tensorwire.compress(BASE, dtype="BF16", base=BASE, base_hash=WRONG)
 
 
 def test_a_hash_without_a_base_is_an_error() -> None:

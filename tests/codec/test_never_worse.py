@@ -70,9 +70,7 @@ ONE_BLOCK = [Part("moments", "few", 8192, 2.75, -1.0), Part("drifting", "few", 4
 @settings(max_examples=60, **QUIET)
 @example(drawn=ONE_BLOCK, log2_alignment=6, dtype="F8_E4M3", seed=240, relative=True)
 @given(drawn=parts(14), log2_alignment=st.integers(5, 12), **DRAWN)
-def test_blocks_of_any_alignment(
-    dtype: str, drawn: list[Part], seed: int, relative: bool, log2_alignment: int
-) -> None:
+def test_blocks_of_any_alignment(dtype: str, drawn: list[Part], seed: int, relative: bool, log2_alignment: int) -> None:
     item, base = draw(dtype, drawn, seed, relative=relative)
     options = {"base": base, "bits": OPAQUE.get(dtype, (0,))[0], "block_alignment": 1 << log2_alignment}
     compact, fast = (encode(item.data, dtype, item.shape, profile=name, **options) for name in ("compact", "fast"))

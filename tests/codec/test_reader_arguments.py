@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import BaseMismatchError, CorruptDataError, FrameReader, TruncatedDataError, codec
+from tensorwire import BaseMismatchError, CorruptDataError, FrameEncoder, FrameReader, TruncatedDataError, codec
 from tests.support import registry
+from tests.support.frame_surgery import Surgery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,3 +137,36 @@ def test_blocks_that_are_not_there_are_named_as_given(call: Callable[..., Any], 
     given = ", ".join(f"{name}={number}" for name, number in ({"first": 0} | blocks).items())
     with pytest.raises(ValueError, match=rf"expected blocks within \[0, {reader.info.num_blocks}\), got {given}$"):
         call(reader, data, **blocks)
+
+
+# What FrameEncoder refuses --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [False, True], ids=["chunk", "base"])
+def test_an_output_in_the_memory_of_what_is_encoded(base: bool) -> None:
+    content = registry.weights("BF16", 100_000, "apart").tobytes()
+    encoder = FrameEncoder("BF16", (100_000,), relative=base)
+    memory = bytearray(encoder.data_bound(len(content)) + len(content))
+    memory[-len(content) :] = content
+    part = memoryview(memory)[-len(content) :]
+    with pytest.raises(ValueError, match="overlaps the " + ("base" if base else "chunk")):
+        encoder.encode(content if base else part, memory, base=part if base else None)
+    assert encoder.consumed_nbytes == 0
+
+
+@pytest.mark.parametrize("bits", [-1, 1025, 2**32 + 8, 8 - 2**32])
+def test_bits_that_no_element_has(bits: int) -> None:
+    with pytest.raises(ValueError, match="1 to 1024 bits"):
+        FrameEncoder("OWN", (10,), bits=bits)
+
+
+def test_blocks_that_only_the_header_claims() -> None:
+    base = bytes(2 << 20)
+    frame = tensorwire.compress(base, dtype="U8", base=base)
+    reader = FrameReader(frame)
+    assert len(reader.block_infos(b"")) == reader.info.num_blocks == 64
+    claimed = Surgery(frame)
+    claimed.set("uncompressed_nbytes", 1 << 40)
+    claimed.set_shape(1 << 40)
+    with pytest.raises(ValueError, match="at most 4096 blocks of a frame without an index"):
+        FrameReader(claimed.close()).block_infos(b"")

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MAX_BITS = 1024
+MAX_BITS = 1024
 FRAMEWORKS = ("np", "pt", "bytes")
 _LONG_NAMES = {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}
 _TITLES = {"np": "NumPy", "pt": "torch"}
@@ -117,7 +117,7 @@ def tensor_view(
     numel, num_bits = prod(sizes), 8 * len(source.data)
     if not bits:  # of no dtype that we know: what there is, if it comes out whole
         bits = num_bits // numel if numel and num_bits % numel == 0 else word_bits
-    if not 1 <= bits <= _MAX_BITS or -(-numel * bits // 8) != len(source.data):
+    if not 1 <= bits <= MAX_BITS or -(-numel * bits // 8) != len(source.data):
         raise ValueError(f"dtype {name!r} and shape {sizes} do not fit an array of {len(source.data)} bytes")
     return TensorView(name, bits, sizes, source.data, source.owner)
 

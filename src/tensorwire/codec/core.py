@@ -278,6 +278,14 @@ def compress(
         )  # fmt: skip
 
 
+def check_apart(output: Buffer, *others: tuple[Buffer | None, str]) -> None:
+    """Raise ValueError if the output shares memory with another buffer; each has a name for the message."""
+    with Pin(output, writable=True) as target:
+        for other, name in others:
+            with pin_if_given(other) as origin:
+                _check_apart(origin, target, name)
+
+
 def encode_blocks(
     frame: Frame,
     first_byte: int,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import FormatError, TruncatedDataError
 from . import core
-from .arrays import byte_view, checked_shape
+from .arrays import MAX_BITS, byte_view, checked_shape
 from .base_check import check_base_given, check_base_hash, check_base_nbytes, hash_of
 from .dtypes import Layout, dtype_bits
 from .facts import BlockInfo, FrameInfo, block_facts, frame_facts
@@ -100,6 +100,8 @@ class FrameEncoder:
         """
         if base_hash is not None and not relative:
             raise ValueError("expected no base_hash for a plain frame; say relative=True, or leave it out")
+        if not 0 <= bits <= MAX_BITS:
+            raise ValueError(f"expected 1 to {MAX_BITS} bits per element, got {bits}")
         bits = bits or dtype_bits(dtype) or (0 if layout is None else word_bits(layout))
         self._extensions = pack_extensions(extensions or {})
         form = new_form(layout, block_alignment, frame_alignment, padding_nbytes, len(self._extensions))
@@ -131,8 +133,9 @@ class FrameEncoder:
             base: the same bytes of the base; for a relative frame.
 
         Raises:
-            ValueError: the chunk is more than what is left, `out` is smaller than `data_bound(len(chunk))` or
-                read-only, or one of them is not contiguous; or `base` is missing or not as long as the chunk.
+            ValueError: the chunk is more than what is left, `out` is smaller than `data_bound(len(chunk))`, read-only
+                or in the memory of one of the others, or one of them is not contiguous; or `base` is missing or not as
+                long as the chunk.
         """
         source, room = byte_view(chunk), byte_view(out, writable=True)
         view, target = source.data, room.data
@@ -145,6 +148,7 @@ class FrameEncoder:
             raise ValueError(f"expected an output of {self.data_bound(len(view))} bytes, got {len(target)}")
         origin = None if base is None else byte_view(base)
         old = self._checked_base(origin, len(view))
+        core.check_apart(target, (view, "the chunk"), (old, "the base"))
         end = stop if stop == self.uncompressed_nbytes else stop // self.block_nbytes * self.block_nbytes
         written = 0
         if self._kept and end > start:
@@ -362,9 +366,14 @@ class FrameReader:
         Raises:
             CorruptDataError: a block is damaged.
             TruncatedDataError: `data` ends before the blocks do.
-            ValueError: there are no such blocks, or `data` begins behind them.
+            ValueError: there are no such blocks, or `data` begins behind them; or the frame has no index, and the
+                blocks are more than 4,096, since their number is all that it says of them.
         """
         stop = self._block_after(first, count)
+        if self.info.data_nbytes == 0 and stop - first > _BLOCKS_AT_ONCE:
+            raise ValueError(
+                f"expected at most {_BLOCKS_AT_ONCE} blocks of a frame without an index, got {stop - first}"
+            )
         return [block_facts(info) for info in self._block_infos(data, data_offset, first, stop - first)]
 
     def check_blocks(self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None) -> None:
