@@ -127,8 +127,8 @@ def _refuse_compressed(file: FoundFile, root: Path) -> None:
 
 def _holds_compressed(root: Path, what: str, path: str) -> ValueError:
     return ValueError(
-        f"{root} holds a {what} that is compressed already: {path}; move it to another directory, or leave it out with "
-        f"--exclude {path!r} (exclude=[{path!r}])"
+        f"{root} holds a {what} that is compressed already: {path}; move it to another directory, leave it out with "
+        f"--exclude {path!r} (exclude=[{path!r}]), or transcode it to change its profile"
     )
 
 
