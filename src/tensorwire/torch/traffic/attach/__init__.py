@@ -1,0 +1,1 @@
+"""Where torch lets others move its tensors."""

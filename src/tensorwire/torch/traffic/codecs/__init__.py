@@ -1,0 +1,1 @@
+"""How the bytes of a message follow from a tensor. `Codec` says what one has to do."""
