@@ -1,19 +1,25 @@
-"""Collectives whose messages a codec makes. They run in the thread of an exchange."""
+"""Collectives whose messages a codec makes. They run in the thread of an exchange.
+
+Sums are in FP32 and in the order of the ranks, so that they do not depend on who sends first. With a lossless codec the
+result has the bits of the same collective with raw messages.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 
 from ...errors import BaseMismatchError, FormatError
-from .codecs.codec import bytes_of
+from .codecs.codec import Raw, bytes_of
 from .codecs.exact import Exact
 from .exchange import ExchangeError, Kind, Message, checksum, error_message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -25,29 +31,87 @@ if TYPE_CHECKING:
 _SLACK_NBYTES = 4096
 
 
-def encoded(codec: Codec, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Message:
-    """The message, or what kept it from being made."""
-    try:
-        payload = codec.encode(tensor, base, key)
-    except Exception as error:  # whatever it is, the other ranks have to learn of it
-        return error_message(error)
-    return Message(Kind.RAW, bytes_of(tensor)) if payload is None else Message(Kind.CODED, payload)
+@dataclass(frozen=True)
+class Call:
+    """One collective of one tensor.
 
+    Attributes:
+        key: of random numbers: another one for each call and rank.
+    """
 
-def decoded(codec: Codec, message: Message, out: Tensor, base: Tensor | None = None) -> None:
-    if message.kind == Kind.RAW:
-        if message.payload.numel() != out.nbytes:
-            raise FormatError(f"expected {out.nbytes} bytes of the tensor, got {message.payload.numel()}")
-        bytes_of(out).copy_(message.payload)
-    else:
-        codec.decode(message.payload, out, base)
+    exchange: Exchange
+    codec: Codec
+    row: Row
+    key: int = 0
+
+    def encode(self, tensor: Tensor, base: Tensor | None = None, part: int = 0) -> Message:
+        """The message, or what kept it from being made: the other ranks have to learn of that."""
+        try:
+            payload = self.codec.encode(tensor, base, self.key + part)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it travels, and is raised on all ranks
+            return error_message(error)
+        return Message(Kind.RAW, bytes_of(tensor)) if payload is None else Message(Kind.CODED, payload)
+
+    def decode(self, rank: int, message: Message, out: Tensor, raw: torch.dtype, base: Tensor | None = None) -> None:
+        """Fill `out` with what came from `rank`; a raw message holds elements of dtype `raw`."""
+        mine, other = (self.exchange.ranks[each] for each in (self.exchange.rank, rank))
+        try:
+            if message.kind == Kind.CODED:
+                self.codec.decode(message.payload, out, base)
+            elif message.payload.numel() != out.numel() * raw.itemsize:
+                raise FormatError(f"expected {out.numel()} elements, got {message.payload.numel()} bytes")
+            else:
+                out.copy_(message.payload.view(raw))
+        except BaseMismatchError as error:
+            raise self._give_up(
+                BaseMismatchError(
+                    f"rank {mine} holds other values of the shard of rank {other} than rank {other} sent",
+                    tensor=self.row.tensor,
+                    advice="the memory of one of them was changed; load the last checkpoint and attach again",
+                )
+            ) from error
+        except (FormatError, ValueError, RuntimeError) as error:
+            raise self._give_up(
+                ExchangeError(f"rank {mine} cannot decode what rank {other} sent: {error}", tensor=self.row.tensor)
+            ) from error
+
+    def _give_up(self, error: Exception) -> Exception:
+        self.exchange.fail(error)
+        return error
+
+    def configuration(self, tensor: Tensor) -> int:
+        return checksum(f"{self.row.tensor} {self.row.direction} {self.codec} {tensor.dtype}")
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self.row, what, getattr(self.row, what) + perf_counter() - began)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        with self.timed("wait_seconds"):
+            yield
+        self.row.wait_seconds -= self.exchange.transfer_seconds
+        self.row.transfer_seconds += self.exchange.transfer_seconds
+
+    def count(self, raw_nbytes: int, messages: Sequence[Message]) -> None:
+        self.row.codec = str(self.codec)
+        self.row.calls += 1
+        self.row.raw_nbytes += raw_nbytes
+        self.row.sent_nbytes += sum(len(each.payload) for each in messages)
+
+    def others(self) -> list[int]:
+        return [rank for rank in range(self.exchange.size) if rank != self.exchange.rank]
 
 
 class Replica:
     """The output of an all-gather that a rank keeps: the shards as the other ranks know that it has them.
 
-    Differences are relative to it, so that no rank holds another copy of the tensor. With a lossy codec all ranks, the
-    owner of a shard too, hold what was decoded, so that errors do not add up from call to call (SDP4Bit's closed loop).
+    Differences are relative to it, so no rank holds another copy of the tensor. With a lossy codec all ranks, the owner
+    of a shard too, hold what was decoded, so that errors do not add up from call to call (SDP4Bit's closed loop).
 
     Attributes:
         buffer: all shards, one behind the other.
@@ -61,58 +125,91 @@ class Replica:
     def kept_nbytes(self) -> int:
         return self.buffer.nbytes + (0 if self._own is None else self._own.nbytes)
 
-    def gather(self, exchange: Exchange, shard: Tensor, codec: Codec, row: Row, key: int = 0) -> None:
+    def gather(self, call: Call, shard: Tensor) -> None:
         """Bring all shards up to date; `shard` is this rank's new one, and may be its place in the buffer."""
-        if self._own is None and not codec.lossless:
-            codec = Exact()  # there is nothing to be lossily relative to
-        began = perf_counter()
-        message = encoded(codec, shard, self._own, key)
-        sent = perf_counter()
-        configuration = checksum(f"{row.tensor} {row.direction} {codec} {shard.dtype} {shard.numel()}")
-        messages = exchange.gather(message, limit=shard.nbytes + _SLACK_NBYTES, configuration=configuration)
-        arrived = perf_counter()
-        own = shard.clone() if self._own is None else self._own
-        parts = self.buffer.split(shard.numel()) if shard.numel() else [self.buffer] * exchange.size
-        for rank, (each, part) in enumerate(zip(messages, parts, strict=True)):
-            if rank != exchange.rank:
-                self._decode(exchange, rank, codec, each, part, row.tensor)
-        if codec.lossless:
-            own.copy_(shard)
-            parts[exchange.rank].copy_(shard)
-        else:
-            decoded(codec, message, own, own)
-            parts[exchange.rank].copy_(own)
-        self._own = own
-        count(row, codec, shard.nbytes * (exchange.size - 1), len(message.payload) * (exchange.size - 1))
-        row.kept_nbytes = self.kept_nbytes
-        spend(row, began, sent, arrived)
+        if self._own is None and not call.codec.lossless:
+            call = replace(call, codec=Exact())  # there is nothing yet that it could be relative to
+        exchange = call.exchange
+        if isinstance(call.codec, Raw):
+            self._gather_raw(call, shard)
+            return
+        with call.timed("encode_seconds"):
+            message = call.encode(shard, self._own)
+        with call.waiting():
+            limit = shard.nbytes + _SLACK_NBYTES
+            messages = exchange.gather(message, limit=limit, configuration=call.configuration(shard))
+        with call.timed("decode_seconds"):
+            parts = self.buffer.split(shard.numel()) if shard.numel() else [self.buffer] * exchange.size
+            for rank in call.others():
+                base = None if self._own is None else parts[rank]
+                call.decode(rank, messages[rank], parts[rank], shard.dtype, base)
+            if call.codec.lossless:
+                self._own = shard.clone() if self._own is None else self._own.copy_(shard)
+            elif self._own is not None:
+                call.decode(exchange.rank, message, self._own, shard.dtype, self._own)
+            parts[exchange.rank].copy_(self._own)
+        call.count(shard.nbytes * len(call.others()), [message] * len(call.others()))
+        call.row.kept_nbytes = self.kept_nbytes
 
-    def _decode(self, exchange: Exchange, rank: int, codec: Codec, message: Message, part: Tensor, name: str) -> None:
-        mine, other = exchange.ranks[exchange.rank], exchange.ranks[rank]
-        try:
-            decoded(codec, message, part, None if self._own is None else part)
-        except BaseMismatchError as error:
-            drifted = BaseMismatchError(
-                f"rank {mine} holds other values of the shard of rank {other} than rank {other} sent",
-                tensor=name,
-                advice="the memory of one of them was changed; load the last checkpoint and attach again",
-            )
-            exchange.fail(drifted)
-            raise drifted from error
-        except (FormatError, ValueError) as error:
-            damaged = ExchangeError(f"rank {mine} cannot decode what rank {other} sent: {error}", tensor=name)
-            exchange.fail(damaged)
-            raise damaged from error
+    def _gather_raw(self, call: Call, shard: Tensor) -> None:
+        """By the collective of torch, which needs no sizes."""
+        with call.waiting():
+            call.exchange.all_gather(self.buffer, shard)
+        self._own = shard.clone() if self._own is None else self._own.copy_(shard)
+        call.count(shard.nbytes * len(call.others()), [Message(Kind.RAW, bytes_of(shard))] * len(call.others()))
 
 
-def count(row: Row, codec: Codec, raw_nbytes: int, sent_nbytes: int) -> None:
-    row.codec = repr(codec)
-    row.calls += 1
-    row.raw_nbytes += raw_nbytes
-    row.sent_nbytes += sent_nbytes
+def swap(call: Call, chunks: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
+    """All-to-all: `chunks` go to the ranks in their order, `outs` get what the ranks have for this one.
+
+    This rank's own chunk is copied and never coded.
+    """
+    mine, dtype = call.exchange.rank, chunks[0].dtype
+    with call.timed("encode_seconds"):
+        messages = [
+            Message(Kind.RAW, bytes_of(chunk)) if rank == mine else call.encode(chunk, part=rank)
+            for rank, chunk in enumerate(chunks)
+        ]
+        failed = [each for each in messages if each.kind == Kind.ERROR]
+        if failed:
+            messages = failed[:1] * len(messages)
+    with call.waiting():
+        limits = [out.numel() * dtype.itemsize + _SLACK_NBYTES for out in outs]
+        received = call.exchange.swap(messages, limits=limits, configuration=call.configuration(chunks[0]))
+    with call.timed("decode_seconds"):
+        for rank, (message, out) in enumerate(zip(received, outs, strict=True)):
+            call.decode(rank, message, out, dtype)
+    call.count(sum(chunks[rank].nbytes for rank in call.others()), [messages[rank] for rank in call.others()])
 
 
-def spend(row: Row, began: float, sent: float, arrived: float) -> None:
-    row.encode_seconds += sent - began
-    row.wait_seconds += arrived - sent
-    row.decode_seconds += perf_counter() - arrived
+def share(call: Call, chunk: Tensor, outs: Sequence[Tensor]) -> None:
+    """All-gather of chunks of unlike sizes. The owner of a chunk has what was decoded of it, as the others have."""
+    with call.timed("encode_seconds"):
+        message = call.encode(chunk)
+    with call.waiting():
+        limit = max(out.nbytes for out in outs) + _SLACK_NBYTES
+        messages = call.exchange.gather(message, limit=limit, configuration=call.configuration(chunk))
+    with call.timed("decode_seconds"):
+        for rank, (each, out) in enumerate(zip(messages, outs, strict=True)):
+            call.decode(rank, each, out, chunk.dtype)
+    call.count(chunk.nbytes * len(call.others()), [message] * len(call.others()))
+
+
+def summed(call: Call, chunks: Sequence[Tensor]) -> Tensor:
+    """The FP32 sum of what all ranks have for this one: a reduce-scatter. Chunk i is the part of rank i."""
+    own = chunks[call.exchange.rank]
+    dtype = own.dtype if call.codec.lossless else torch.float32
+    outs = [torch.empty(own.numel(), dtype=dtype) for _ in chunks]
+    swap(call, chunks, outs)
+    total = torch.zeros(own.numel(), dtype=torch.float32)
+    for out in outs:
+        total += out
+    return total
+
+
+def all_reduce(call: Call, tensor: Tensor, scale: float = 1.0) -> None:
+    """`tensor` becomes the sum over all ranks, times `scale`, the same bits on all of them: a reduce-scatter and an
+    all-gather (two messages, so a lossy codec quantizes twice)."""
+    chunks = tensor.reshape(-1).tensor_split(call.exchange.size)
+    own = (summed(call, chunks) * scale).to(tensor.dtype)
+    share(call, own, chunks)

@@ -22,7 +22,9 @@ class Row:
         raw_nbytes: what this rank would have sent to the others without a codec.
         sent_nbytes: what it did send to them.
         kept_nbytes: memory that this rank keeps between calls.
-        encode_seconds, wait_seconds, decode_seconds: where the time went; waiting includes the transfer.
+        encode_seconds, decode_seconds: in the codec.
+        wait_seconds: until the slowest rank had come.
+        transfer_seconds: while the payload travelled.
     """
 
     tensor: str
@@ -34,6 +36,7 @@ class Row:
     kept_nbytes: int = 0
     encode_seconds: float = 0.0
     wait_seconds: float = 0.0
+    transfer_seconds: float = 0.0
     decode_seconds: float = 0.0
 
 
@@ -66,7 +69,7 @@ class Table(list[Row]):
         if len(self) > 1:
             total = Row("all", "")
             for name in ("calls", "raw_nbytes", "sent_nbytes", "kept_nbytes", "encode_seconds", "wait_seconds",
-                         "decode_seconds"):
+                         "transfer_seconds", "decode_seconds"):
                 setattr(total, name, sum(getattr(row, name) for row in self))
             yield total
 

@@ -13,6 +13,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import IntEnum
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -66,6 +67,11 @@ class Exchange:
     """A process group of its own, with the ranks of `group`, and the thread that uses it.
 
     All ranks of `group` make one at the same time, and submit the same calls in the same order.
+
+    Attributes:
+        ranks: the global ranks of the group, in its order.
+        rank, size: this rank's place among them, and how many there are.
+        transfer_seconds: how long the payload of the last call travelled, without the wait for the slowest rank.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -74,6 +80,7 @@ class Exchange:
         self._group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tensorwire-traffic")
         self._pid = os.getpid()
+        self.transfer_seconds = 0.0
         self._failure: BaseException | None = None
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -107,6 +114,19 @@ class Exchange:
         self._thread.shutdown()
         dist.destroy_process_group(self._group)
 
+    def all_gather(self, output: Tensor, own: Tensor) -> None:
+        """Torch's own, of tensors of one size. Its time includes the wait for the slowest rank."""
+        began = perf_counter()
+        dist.all_gather(list(output.chunk(self.size)), own, group=self._group)
+        self.transfer_seconds = perf_counter() - began
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all ranks, the same bits on each of them."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own, group=self._group)
+        return torch.stack(found).sum(0).tolist()
+
     def agree(self, facts: Any) -> None:
         """Raise ValueError on all ranks if a rank has other facts, which are plain data."""
         found: list[Any] = [None] * self.size
@@ -130,7 +150,7 @@ class Exchange:
         """
         record = torch.tensor([len(message.payload), message.kind, configuration])
         records = torch.empty(self.size * _RECORD, dtype=torch.int64)
-        dist.all_gather_into_tensor(records, record, group=self._group)
+        dist.all_gather(list(records.split(_RECORD)), record, group=self._group)
         sizes, kinds = self._checked(records.view(self.size, _RECORD), [limit] * self.size, configuration)
         return self._payloads([message] * self.size, sizes, kinds)
 
@@ -170,7 +190,9 @@ class Exchange:
         sizes[self.rank] = 0
         received = torch.empty(sum(sizes), dtype=torch.uint8)
         outgoing = torch.cat(others) if others else torch.empty(0, dtype=torch.uint8)
+        began = perf_counter()  # all ranks have come: they have told their sizes
         dist.all_to_all_single(received, outgoing, sizes, sent, group=self._group)
+        self.transfer_seconds = perf_counter() - began
         found = [Message(kind, payload) for kind, payload in zip(kinds, received.split(sizes), strict=True)]
         found[self.rank] = messages[self.rank]
         for rank, each in zip(self.ranks, found, strict=True):

@@ -2,61 +2,129 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
+from ..codecs.codec import Raw
 from ..codecs.exact import Exact
-from ..collectives import Replica
-from ..counters import Counters
-from ..exchange import Exchange
+from ..collectives import Replica, summed
+from .attachment import Attachment, as_work, check_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
-    from typing import Any
+    from collections.abc import Sequence
 
     from torch import Tensor
 
+    from ..choice import Choice
     from ..codecs.codec import Codec
 
-    Choice = Codec | Callable[[str, int], Codec]
+_EXACT = Exact()
 
 
-class Attachment:
-    """Ends with `detach()`, or with the process. All ranks detach between the same two steps."""
+def attach_fsdp(
+    model: torch.nn.Module,
+    *,
+    weights: Choice | None = _EXACT,
+    gradients: Choice | tuple[Choice, Choice] | None = None,
+    ranks_per_node: int | None = None,
+) -> Attachment:
+    """Put codecs into the collectives of a model that `fully_shard` has sharded (FSDP2).
 
-    def __init__(self) -> None:
-        self.counters = Counters()
-        self._exchanges: dict[tuple[int, ...], Exchange] = {}
-        self._undo: list[Callable[[], None]] = []
+    By default the all-gather of parameters sends exact differences from what the ranks have gathered before. Parameters
+    keep the bits that they have without it. Each rank keeps one copy of the gathered parameters and of its own shard.
 
-    def exchange(self, group: dist.ProcessGroup) -> Exchange:
-        ranks = tuple(dist.get_process_group_ranks(group))
-        if ranks not in self._exchanges:
-            self._exchanges[ranks] = Exchange(group)
-        return self._exchanges[ranks]
+    Args:
+        model: the root, or a part of it, with at least one module of FSDP2.
+        weights: codec of the all-gather; None for torch's own. A lossy codec quantizes differences, and all ranks,
+            the owner of a shard too, compute with what was decoded.
+        gradients: codec of the reduce-scatter; None for torch's own. Sums are in FP32 in the order of ranks, which has
+            other bits than torch's ring. A pair of codecs is for the exchange within nodes and between them.
+        ranks_per_node: with a pair of codecs: ranks i * ranks_per_node to (i + 1) * ranks_per_node - 1 are one node.
 
-    def detach(self) -> None:
-        """Give torch its own collectives back. The second time it does nothing."""
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-        for exchange in self._exchanges.values():
-            exchange.close()
-        self._exchanges.clear()
+    A codec may also be a function (name of the module, step) -> codec, which has to give the same on all ranks, or
+    "auto": `Exact` as long as the link is slower than the codec, which the ranks find out together.
+
+    Returns:
+        The attachment: `detach()` gives torch its own collectives back.
+
+    Raises:
+        ValueError: the model has no module of FSDP2, something is attached to it, a module has several groups of
+            parameters, or the ranks have called this with unlike arguments.
+        TypeError: a codec is none.
+        BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
+        ExchangeError: from a later collective, on all ranks: one of them could not encode.
+    """
+    modules = {name or "root": module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
+    if not modules:
+        raise ValueError("expected a model that fully_shard has sharded (FSDP2), got one without such a module")
+    for what, choice in (("weights", weights), ("gradients", gradients)):
+        if choice is not None:
+            check_choice(choice, what, several=what == "gradients")
+    if isinstance(gradients, tuple) and (len(gradients) != 2 or not ranks_per_node):
+        raise ValueError("expected two codecs for gradients and ranks_per_node, for within nodes and between them")
+    groups = {name: _groups_of(module) for name, module in modules.items()}
+    for name, found in groups.items():
+        if len(found) > 1:
+            raise ValueError(f"expected one group of parameters in module {name}, got {len(found)}: FSDP2 has no hook")
+    attachment = Attachment(model)
+    try:
+        for name, module in modules.items():
+            for group in groups[name]:
+                _replace(attachment, module, group, name, weights, gradients, ranks_per_node)
+        _agree(attachment, groups, f"{weights} {gradients} {ranks_per_node}")
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+def _groups_of(module: FSDPModule) -> list[Any]:
+    return module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - what is there before is told nowhere else
+
+
+def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -> None:
+    """Raise ValueError on all ranks if they differ."""
+    from ...._ground.version import __version__
+
+    for found in groups.values():
+        for group in found:
+            exchange = attachment.exchange(group._all_gather_process_group)  # noqa: SLF001
+            facts = [__version__, options, list(groups)]
+            exchange.submit(lambda e=exchange, f=facts: e.agree(f)).result()
+            return
+
+
+def _replace(
+    attachment: Attachment,
+    module: FSDPModule,
+    group: Any,
+    name: str,
+    weights: Choice | None,
+    gradients: Choice | tuple[Choice, Choice] | None,
+    ranks_per_node: int | None,
+) -> None:
+    if weights is not None:
+        before = group._all_gather_comm  # noqa: SLF001
+        module.set_custom_all_gather(_AllGather(attachment, name, weights))
+        attachment.on_detach(lambda: module.set_custom_all_gather(before))
+    if gradients is not None:
+        scatter = group._reduce_scatter_comm  # noqa: SLF001
+        module.set_custom_reduce_scatter(_ReduceScatter(attachment, name, gradients, ranks_per_node))
+        attachment.on_detach(lambda: module.set_custom_reduce_scatter(scatter))
 
 
 class _AllGather:
     """What FSDP2 calls in place of its all-gather, for one module.
 
     FSDP2 asks for memory, puts this rank's shard at its place there, has the rest filled, and copies all of it away
-    before the next call: so the memory is ours to keep, and is the base of the next call.
+    before the next call: so the memory is ours to keep, and the base of the next call.
     """
 
-    def __init__(self, attachment: Attachment, name: str, codec: Codec) -> None:
-        self._attachment, self._name, self._codec = attachment, name, codec
+    def __init__(self, attachment: Attachment, name: str, choice: Choice) -> None:
+        self._attachment, self._name, self._choice = attachment, name, choice
         self._replicas: dict[tuple[int, torch.dtype], Replica] = {}
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -70,47 +138,63 @@ class _AllGather:
     ) -> dist.Work | None:
         exchange = self._attachment.exchange(group)
         replica = self._replicas[output_tensor.numel(), output_tensor.dtype]
-        row = self._attachment.counters.row(self._name, "all_gather")
-        done = exchange.submit(lambda: replica.gather(exchange, input_tensor, self._codec, row))
+        codec = self._attachment.codec(self._choice, exchange, self._name, "all_gather")
+        call = self._attachment.call(exchange, codec or Raw(), self._name, "all_gather")
+        done = exchange.submit(lambda: replica.gather(call, input_tensor))
         if async_op:
             return as_work(done)
         done.result()
         return None
 
 
-def as_work(done: Future[None]) -> dist.Work:
-    """What torch waits for."""
-    future: torch.futures.Future[None] = torch.futures.Future()
+class _ReduceScatter:
+    """What FSDP2 calls in place of its reduce-scatter, for one module. It does not wait for what is returned."""
 
-    def finish(done: Future[None]) -> None:
-        error = done.exception()
-        future.set_result(None) if error is None else future.set_exception(error)
+    def __init__(
+        self, attachment: Attachment, name: str, choice: Choice | tuple[Choice, Choice], ranks_per_node: int | None
+    ) -> None:
+        self._attachment, self._name, self._choice = attachment, name, choice
+        self._ranks_per_node = ranks_per_node
 
-    done.add_done_callback(finish)
-    return torch._C._distributed_c10d._create_work_from_future(future)  # noqa: SLF001 - there is no public way
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        size = group.size()
+        before, behind = scales(op, size)
+        rows = input_tensor.view(size, -1) * before if before != 1 else input_tensor.view(size, -1)
+        if isinstance(self._choice, tuple):
+            total = self._two_levels(rows, group, self._choice)
+        else:
+            total = self._sum(rows, group, self._choice, "reduce_scatter")
+        output_tensor.copy_(total * behind)
+
+    def _sum(self, rows: Tensor, group: dist.ProcessGroup, choice: Choice, direction: str) -> Tensor:
+        exchange = self._attachment.exchange(group)
+        codec = self._attachment.codec(choice, exchange, self._name, direction)
+        call = self._attachment.call(exchange, codec or Raw(), self._name, direction)
+        return exchange.submit(lambda: summed(call, list(rows))).result()
+
+    def _two_levels(self, rows: Tensor, group: dist.ProcessGroup, choices: tuple[Choice, Choice]) -> Tensor:
+        """First the sum over a node of what its ranks are to pass on, then over the nodes (SDP4Bit, TLq)."""
+        inner, outer = self._attachment.levels(group, self._ranks_per_node or 1)
+        nodes = rows.view(outer.size(), inner.size(), -1)  # by node and place in it
+        mine = self._sum(nodes.transpose(0, 1).reshape(inner.size(), -1), inner, choices[0], "reduce_scatter in nodes")
+        return self._sum(mine.view(outer.size(), -1), outer, choices[1], "reduce_scatter of nodes")
 
 
-def attach_fsdp(model: torch.nn.Module, *, weights: Codec = Exact()) -> Attachment:
-    from torch.distributed.fsdp import FSDPModule
+def scales(op: Any, size: int) -> tuple[float, float]:
+    """What to multiply by before the sum and behind it.
 
-    modules = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
-    if not modules:
-        raise ValueError("expected a model of FSDP2 (fully_shard), got one without")
-    attachment = Attachment()
-    for name, module in modules.items():
-        _replace_all_gather(attachment, module, _AllGather(attachment, name or "root", weights))
-    return attachment
-
-
-def _replace_all_gather(attachment: Attachment, module: Any, comm: _AllGather) -> None:
-    groups = module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - what it had before is told nowhere else
-    before = [group._all_gather_comm for group in groups]  # noqa: SLF001
-    if any(isinstance(each, _AllGather) for each in before):
-        raise ValueError("expected a model that nothing is attached to; detach() first")
-    module.set_custom_all_gather(comm)
-
-    def undo() -> None:
-        for each in before:
-            module.set_custom_all_gather(each)
-
-    attachment._undo.append(undo)
+    Raises:
+        ValueError: the operation is no sum.
+    """
+    if op == dist.ReduceOp.SUM:
+        return 1.0, 1.0
+    if op == dist.ReduceOp.AVG:
+        return 1.0, 1.0 / size
+    if op == dist.ReduceOp.PREMUL_SUM:
+        return float(op.__getstate__()[1]), 1.0
+    raise ValueError(f"expected a reduction by SUM, AVG or PREMUL_SUM, got {op}")

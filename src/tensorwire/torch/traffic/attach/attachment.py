@@ -1,0 +1,142 @@
+"""What all attachments have: a name and a codec for each tensor, counters, exchanges, and a way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..choice import Auto
+from ..collectives import Call
+from ..counters import Counters, Table
+from ..exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from typing import Any
+
+    from ..choice import Choice
+    from ..codecs.codec import Codec
+
+class Attachment:
+    """Codecs in the place of torch's collectives, until `detach()`.
+
+    All ranks attach and detach between the same two steps.
+
+    Attributes:
+        step: how often an optimizer of the model has stepped since.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        if model in _ATTACHED:
+            raise ValueError("expected a model that nothing is attached to; detach() what is first")
+        self.step = 0
+        self.counters = Counters()
+        self._model = ref(model)
+        self._parameters = {id(each) for each in model.parameters()}
+        self._exchanges: dict[tuple[int, ...], Exchange] = {}
+        self._levels: dict[tuple[tuple[int, ...], int], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+        self._autos: dict[str, Auto] = {}
+        self._undo: list[Callable[[], None]] = [register_optimizer_step_post_hook(self._stepped).remove]
+        _ATTACHED[model] = self
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
+            self.step += 1
+
+    def exchange(self, group: dist.ProcessGroup) -> Exchange:
+        """Of this group; all of its ranks ask for it at the same time."""
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if ranks not in self._exchanges:
+            self._exchanges[ranks] = Exchange(group)
+        return self._exchanges[ranks]
+
+    def levels(self, group: dist.ProcessGroup, ranks_per_node: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """The ranks of this rank's node, and those at its place in all nodes.
+
+        Raises:
+            ValueError: the group is no whole number of nodes.
+        """
+        ranks = dist.get_process_group_ranks(group)
+        key = (tuple(ranks), ranks_per_node)
+        if key not in self._levels:
+            if len(ranks) % ranks_per_node:
+                raise ValueError(f"expected a multiple of {ranks_per_node} ranks, got a group of {len(ranks)}")
+            node, place = divmod(dist.get_rank(group), ranks_per_node)
+            first = node * ranks_per_node
+            inner, outer = ranks[first : first + ranks_per_node], ranks[place::ranks_per_node]
+            pair = [dist.new_group(each, backend="gloo", use_local_synchronization=True) for each in (inner, outer)]
+            self._levels[key] = (pair[0], pair[1])
+        return self._levels[key]
+
+    def codec(self, choice: Choice, exchange: Exchange, name: str, direction: str) -> Codec | None:
+        """For the tensor in this step; None for the collective of torch."""
+        if choice == "auto":
+            if direction not in self._autos:
+                rows = lambda: (row for row in self.counters.rows() if row.direction == direction)  # noqa: E731
+                self._autos[direction] = Auto(direction, rows)
+            auto = self._autos[direction]
+            exchange.submit(lambda: auto.decide(exchange, self.step)).result()
+            return auto.codec
+        return choice(name, self.step) if callable(choice) else choice
+
+    def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Call:
+        row = self.counters.row(name, direction)
+        key = hash((self.step, row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1
+        return Call(exchange, codec, row, key)
+
+    def on_detach(self, undo: Callable[[], None]) -> None:
+        self._undo.append(undo)
+
+    def detach(self) -> None:
+        """Give torch its own collectives back. The second time it does nothing."""
+        while self._undo:
+            self._undo.pop()()
+        for exchange in self._exchanges.values():
+            exchange.close()
+        self._exchanges.clear()
+        model = self._model()
+        if model is not None and _ATTACHED.get(model) is self:
+            del _ATTACHED[model]
+
+
+_ATTACHED: WeakKeyDictionary[torch.nn.Module, Attachment] = WeakKeyDictionary()
+
+
+def counters(model: torch.nn.Module) -> Table:
+    """What travelled for a model since it was attached: a list of rows that prints as a table.
+
+    Raises:
+        ValueError: nothing is attached to the model.
+    """
+    if model not in _ATTACHED:
+        raise ValueError("expected a model with an attachment, got one without; attach_fsdp or attach_ddp first")
+    return Table(_ATTACHED[model].counters.rows())
+
+
+def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any]:
+    """The same for torch."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def finish(done: Future[None]) -> None:
+        error = done.exception()
+        future.set_result(value) if error is None else future.set_exception(error)
+
+    done.add_done_callback(finish)
+    return future
+
+
+def as_work(done: Future[None]) -> dist.Work:
+    return torch._C._distributed_c10d._create_work_from_future(as_future(done))  # noqa: SLF001 - there is no public way
+
+
+def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
+    """Raise TypeError if it is no codec, function or "auto"."""
+    codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
+    for each in codecs:
+        if each != "auto" and not callable(each) and not (hasattr(each, "encode") and hasattr(each, "lossless")):
+            raise TypeError(f"expected a codec for {what}, a function of name and step, or 'auto', got {each!r}")

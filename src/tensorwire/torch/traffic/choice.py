@@ -1,0 +1,68 @@
+"""Which codec a tensor has in a step: always the same, what a function says, or what pays on this link."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+from .codecs.exact import Exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .codecs.codec import Codec
+    from .counters import Row
+    from .exchange import Exchange
+
+    Choice = Codec | Callable[[str, int], Codec] | Literal["auto"]
+
+_log = logging.getLogger("tensorwire.torch.traffic")
+
+
+class Auto:
+    """`Exact` while the link is slower than the codec, else the collective of torch.
+
+    Every few steps the ranks add up what their counters say: how long the messages of these steps took, and how long
+    they would have taken the other way at the rate of the link. All ranks decide by the same sums, in the same step.
+
+    Attributes:
+        every: steps between decisions.
+        margin: the gain, as a part of the time, for which ranks change their mind.
+    """
+
+    every, margin = 5, 0.05
+
+    def __init__(self, what: str, rows: Callable[[], Iterable[Row]]) -> None:
+        self._what, self._rows = what, rows
+        self.codec: Codec | None = Exact()  # None: the collective of torch
+        self._step = 0
+        self._before = [0.0] * 5
+        # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
+        self._codec_seconds = self._share = 0.0
+
+    def decide(self, exchange: Exchange, step: int) -> None:
+        """In the first call of a step, on all ranks."""
+        if step < self._step + self.every:
+            return
+        self._step = step
+        found = [0.0] * 5
+        for row in self._rows():
+            parts = (row.raw_nbytes, row.sent_nbytes, row.encode_seconds, row.decode_seconds, row.transfer_seconds)
+            found = [a + b for a, b in zip(found, parts, strict=True)]
+        raw, sent, encode, decode, transfer = exchange.sums([a - b for a, b in zip(found, self._before, strict=True)])
+        self._before = found
+        if not raw or not sent or not transfer:
+            return
+        if self.codec is not None:
+            self._codec_seconds, self._share = (encode + decode) / raw, sent / raw
+        link = transfer / sent
+        coded, plain = self._codec_seconds + self._share * link, link
+        on = self.codec is not None
+        if (plain < coded * (1 - self.margin)) if on else (coded < plain * (1 - self.margin)):
+            self.codec = None if on else Exact()
+            rank_rate = 8e-9 / link
+            _log.warning(
+                "%s: %s from step %d on: the link has %.2f Gbit/s, and the codec %s",
+                self._what, "raw messages" if on else "exact differences", step, rank_rate,
+                "costs more than it saves" if on else "saves more than it costs",
+            )  # fmt: skip
