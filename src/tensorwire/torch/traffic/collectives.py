@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import BaseMismatchError, FormatError
-from .codecs.codec import Raw, bytes_of
+from .codecs.codec import Raw, bytes_of, same_bytes
 from .codecs.exact import Exact
 from .exchange import ExchangeError, Kind, Message, checksum, error_message
 
@@ -55,6 +55,8 @@ class Call:
     def decode(self, rank: int, message: Message, out: Tensor, raw: torch.dtype, base: Tensor | None = None) -> None:
         """Fill `out` with what came from `rank`; a raw message holds elements of dtype `raw`."""
         mine, other = (self.exchange.ranks[each] for each in (self.exchange.rank, rank))
+        if message.kind == Kind.SAME:
+            return
         try:
             if message.kind == Kind.CODED:
                 self.codec.decode(message.payload, out, base)
@@ -120,10 +122,11 @@ class Replica:
     def __init__(self, numel: int, dtype: torch.dtype, device: torch.device) -> None:
         self.buffer = torch.empty(numel, dtype=dtype, device=device)
         self._own: Tensor | None = None  # the shard of this rank as the others have it; None before the first call
+        self._last: Tensor | None = None  # what a lossy codec was given last
 
     @property
     def kept_nbytes(self) -> int:
-        return self.buffer.nbytes + (0 if self._own is None else self._own.nbytes)
+        return sum(each.nbytes for each in (self.buffer, self._own, self._last) if each is not None)
 
     def gather(self, call: Call, shard: Tensor) -> None:
         """Bring all shards up to date; `shard` is this rank's new one, and may be its place in the buffer."""
@@ -134,7 +137,7 @@ class Replica:
             self._gather_raw(call, shard)
             return
         with call.timed("encode_seconds"):
-            message = call.encode(shard, self._own)
+            message = self._message(call, shard)
         with call.waiting():
             limit = shard.nbytes + _SLACK_NBYTES
             messages = exchange.gather(message, limit=limit, configuration=call.configuration(shard))
@@ -147,9 +150,17 @@ class Replica:
                 self._own = shard.clone() if self._own is None else self._own.copy_(shard)
             elif self._own is not None:
                 call.decode(exchange.rank, message, self._own, shard.dtype, self._own)
+                self._last = shard.clone() if self._last is None else self._last.copy_(shard)
             parts[exchange.rank].copy_(self._own)
         call.count(shard.nbytes * len(call.others()), [message] * len(call.others()))
         call.row.kept_nbytes = self.kept_nbytes
+
+    def _message(self, call: Call, shard: Tensor) -> Message:
+        """Backward gathers once more what forward has. A second round of a lossy codec would change the weights between
+        the two, so there is none for a shard that is still the same."""
+        if self._last is not None and not call.codec.lossless and same_bytes(self._last, shard):
+            return Message(Kind.SAME, torch.empty(0, dtype=torch.uint8))
+        return call.encode(shard, self._own)
 
     def _gather_raw(self, call: Call, shard: Tensor) -> None:
         """By the collective of torch, which needs no sizes."""

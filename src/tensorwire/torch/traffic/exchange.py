@@ -36,11 +36,13 @@ class ExchangeError(TensorwireError, RuntimeError):
 
 
 class Kind(IntEnum):
-    """What a message holds: the bytes of the tensor, what a codec made of them, or the text of an error."""
+    """What a message holds: the bytes of the tensor, what a codec made of them, nothing because the sender's tensor is
+    the one that it sent before, or the text of an error."""
 
     RAW = 0
     CODED = 1
-    ERROR = 2
+    SAME = 2
+    ERROR = 3
 
 
 class Message(NamedTuple):
@@ -126,6 +128,19 @@ class Exchange:
         found = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(found, own, group=self._group)
         return torch.stack(found).sum(0).tolist()
+
+    def swap_numbers(self, numbers: Sequence[int]) -> list[int]:
+        """One number for each rank, and theirs for this one."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        found = torch.empty_like(mine)
+        dist.all_to_all_single(found, mine, group=self._group)
+        return found.tolist()
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What it makes on the first rank, on all of them: plain data."""
+        made: list[Any] = [make() if self.rank == 0 else None]
+        dist.broadcast_object_list(made, src=self.ranks[0], group=self._group)
+        return made[0]
 
     def agree(self, facts: Any) -> None:
         """Raise ValueError on all ranks if a rank has other facts, which are plain data."""

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from ...._ground.version import __version__
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Replica, summed
@@ -87,8 +88,6 @@ def _groups_of(module: FSDPModule) -> list[Any]:
 
 def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -> None:
     """Raise ValueError on all ranks if they differ."""
-    from ...._ground.version import __version__
-
     for found in groups.values():
         for group in found:
             exchange = attachment.exchange(group._all_gather_process_group)  # noqa: SLF001

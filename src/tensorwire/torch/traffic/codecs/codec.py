@@ -56,3 +56,8 @@ class Raw:
 def bytes_of(tensor: Tensor) -> Tensor:
     """Its memory as uint8."""
     return tensor.reshape(-1).view(torch.uint8)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Also of NaNs."""
+    return torch.equal(bytes_of(one), bytes_of(other))

@@ -1,0 +1,132 @@
+"""DistributedDataParallel: the all-reduce of gradients through codecs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ...._ground.version import __version__
+from ..budget import Budget
+from ..codecs.codec import Raw
+from ..codecs.exact import Exact
+from ..codecs.parts import Parts
+from ..collectives import all_reduce
+from .attachment import Attachment, as_future, check_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch.distributed as dist
+    from torch import Tensor
+
+    from ..choice import Choice
+    from ..codecs.codec import Codec
+    from ..exchange import Exchange
+
+_EXACT = Exact()
+
+
+def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) -> Attachment:
+    """Put a codec into the all-reduce of gradients: the mean over all ranks, the same bits on all of them.
+
+    `Exact` gives the bits of the same exchange with raw messages: FP32 sums in the order of ranks, rounded once. The
+    ring of gloo adds in another order, so its bits are others. FP32 gradients travel raw.
+
+    Args:
+        gradients: codec of a bucket; or a function (name of a parameter, step) -> codec, such as `Budget`, by which
+            each parameter has its own within the bucket; or "auto".
+
+    Returns:
+        The attachment. DDP keeps its hook for good: after `detach()` it sends raw messages by torch's all-reduce.
+
+    Raises:
+        ValueError: something is attached, DDP has a hook already, or the ranks have called this with unlike arguments.
+        TypeError: the model is not under DDP, or the codec is none.
+        ExchangeError: from backward, on all ranks: one of them could not encode.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(f"expected a DistributedDataParallel, got {type(model).__name__}")
+    check_choice(gradients, "gradients")
+    if getattr(model, "_comm_hooks", None):
+        raise ValueError("expected DDP without a communication hook, got one, which DDP keeps for good; wrap anew")
+    attachment = Attachment(model)
+    hook = _Hook(attachment, model, gradients)
+    try:
+        exchange = attachment.exchange(model.process_group)
+        exchange.submit(lambda: exchange.agree([__version__, str(gradients)])).result()
+    except BaseException:
+        attachment.detach()
+        raise
+    model.register_comm_hook(None, hook)
+    attachment.on_detach(hook.stop)
+    return attachment
+
+
+class _Hook:
+    """Called with each bucket, in the order in which gradients are ready. Nothing is kept by bucket: DDP makes them
+    anew after the first step."""
+
+    def __init__(self, attachment: Attachment, model: DistributedDataParallel, choice: Choice) -> None:
+        self._attachment, self._group = attachment, model.process_group
+        self._choice: Choice | None = choice
+        self._names = {id(each): name for name, each in model.named_parameters()}
+        self._decided = -1
+        self.__qualname__ = "tensorwire.torch.traffic"  # DDP writes it into its log
+
+    def stop(self) -> None:
+        self._choice = None
+
+    def __call__(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        buffer, choice = bucket.buffer(), self._choice
+        if choice is None:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+            return allreduce_hook(self._group, bucket)
+        names = [self._names[id(each)] for each in bucket.parameters()]
+        name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        exchange = self._attachment.exchange(self._group)
+        if isinstance(choice, Budget):
+            self._follow(choice, exchange, names, bucket)
+        if callable(choice):
+            codecs = [choice(each, self._attachment.step) for each in names]
+            done = exchange.submit(lambda: self._reduce_each(exchange, bucket.gradients(), codecs, name))
+        else:
+            codec = self._attachment.codec(choice, exchange, name, "all_reduce") or Raw()
+            call = self._attachment.call(exchange, codec, name, "all_reduce")
+            done = exchange.submit(lambda: all_reduce(call, buffer, 1 / exchange.size))
+        return as_future(done, buffer)
+
+    def _reduce_each(
+        self, exchange: Exchange, gradients: Sequence[Tensor], codecs: Sequence[Codec], name: str
+    ) -> None:
+        """All of them in one exchange. Each is filled up to a multiple of the ranks, so that every rank has an equal
+        part of each."""
+        numels = [-(-each.numel() // exchange.size) for each in gradients]
+        rows = torch.cat(
+            [
+                torch.nn.functional.pad(each.reshape(-1), (0, numel * exchange.size - each.numel())).view(
+                    exchange.size, -1
+                )
+                for each, numel in zip(gradients, numels, strict=True)
+            ],
+            1,
+        )
+        codec = Parts(tuple(zip(numels, codecs, strict=True)), rows.dtype)
+        flat = rows.view(-1)
+        all_reduce(self._attachment.call(exchange, codec, name, "all_reduce"), flat, 1 / exchange.size)
+        for each, part in zip(gradients, flat.view(exchange.size, -1).split(numels, 1), strict=True):
+            each.view(-1).copy_(part.reshape(-1)[: each.numel()])
+
+    def _follow(self, budget: Budget, exchange: Exchange, names: Sequence[str], bucket: dist.GradBucket) -> None:
+        """Rank 0 looks at the gradients of a step, and decides for all ranks at the beginning of the next one."""
+        step = self._attachment.step
+        if budget.due(step - 1) and self._decided < step:
+            self._decided = step
+            budget.take(exchange.submit(lambda: exchange.from_first(budget.decide)).result())
+        if budget.due(step) and exchange.rank == 0:
+            for name, gradient in zip(names, bucket.gradients(), strict=True):
+                budget.observe(name, gradient)
+
+

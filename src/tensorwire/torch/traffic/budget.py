@@ -1,0 +1,116 @@
+"""Bits for each tensor within a budget of error: L-GreCo (arXiv 2210.17357)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from .codecs.grid import Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+_BUCKETS = 10_000
+
+
+class Budget:
+    """A choice of codec for `attach_ddp`: as few bytes as the error of `default` allows.
+
+    Every so many steps rank 0 quantizes its gradients with each number of bits. A dynamic programme then picks the
+    bits of each tensor, so that the sum of squared errors is at most that of `default`, and the bytes are fewest.
+    Squares add up over tensors, norms do not: a budget of norms lets the whole error grow.
+
+    Args:
+        default: what all tensors have before the first decision, and whose error is the budget.
+        bits: what a tensor may have.
+        every: steps between decisions.
+    """
+
+    def __init__(self, default: Grid | None = None, bits: Sequence[int] = range(2, 9), every: int = 100) -> None:
+        self.default = default or Grid(4, 128)
+        self.bits = tuple(sorted({*bits, self.default.bits}))
+        self.every = every
+        self.codecs = [replace(self.default, bits=each) for each in self.bits]
+        if every < 1:
+            raise ValueError(f"expected at least one step between decisions, got {every}")
+        self._chosen: dict[str, int] = {}
+        self._found: dict[str, tuple[list[float], list[int]]] = {}
+
+    def __repr__(self) -> str:
+        return f"Budget({self.default}, bits={self.bits}, every={self.every})"
+
+    def __call__(self, name: str, step: int) -> Grid:
+        return self.codecs[self._chosen.get(name, self.bits.index(self.default.bits))]
+
+    def due(self, step: int) -> bool:
+        """Whether gradients of this step are looked at."""
+        return step % self.every == self.every - 1
+
+    def observe(self, name: str, gradient: Tensor) -> None:
+        """Squared errors and bytes of one tensor, for each number of bits."""
+        flat = gradient.reshape(-1).float()
+        errors, sizes = [], []
+        for codec in self.codecs:
+            restored = torch.empty_like(flat)
+            codec.decode(codec.encode(flat), restored)
+            errors.append(float((restored - flat).double().square().sum()))
+            sizes.append(codec.nbytes(flat.numel()))
+        self._found[name] = (errors, sizes)
+
+    def decide(self) -> dict[str, int]:
+        """The place in `bits` of each tensor that was observed, which is forgotten then."""
+        names = list(self._found)
+        errors = np.array([self._found[name][0] for name in names])
+        sizes = np.array([self._found[name][1] for name in names])
+        self._found.clear()
+        if not names or not np.isfinite(errors).all():
+            return {}
+        return dict(zip(names, fewest_bytes(errors, sizes, self.bits.index(self.default.bits)), strict=True))
+
+    def take(self, chosen: dict[str, int]) -> None:
+        """What rank 0 has decided."""
+        self._chosen.update(chosen)
+
+
+def fewest_bytes(errors: np.ndarray, sizes: np.ndarray, default: int) -> list[int]:
+    """The candidate of each tensor with the fewest bytes of all, whose errors add up to those of `default` at most.
+
+    Errors are rounded up to 1/10,000 of the budget, so the budget is kept. By that the default itself may seem too
+    dear; it is the answer then, or where nothing takes fewer bytes.
+
+    Args:
+        errors: of each tensor (rows) and candidate (columns), not negative.
+        sizes: bytes, in the same order.
+        default: the column whose sum of errors is the budget.
+    """
+    tensors, _ = errors.shape
+    budget = errors[:, default].sum()
+    if budget <= 0:
+        return [default] * tensors
+    costs = np.ceil(errors / budget * _BUCKETS)
+    least = np.zeros(_BUCKETS + 1)  # bytes, by how much of the budget is spent at most
+    picks = np.zeros((tensors, _BUCKETS + 1), np.int16)
+    for i in range(tensors):
+        best = np.full(_BUCKETS + 1, np.inf)
+        for c in np.argsort(sizes[i], kind="stable"):
+            if costs[i, c] > _BUCKETS:
+                continue
+            cost = int(costs[i, c])
+            total = np.full(_BUCKETS + 1, np.inf)
+            total[cost:] = least[: _BUCKETS + 1 - cost] + sizes[i, c]
+            better = total < best
+            best[better] = total[better]
+            picks[i, better] = c
+        least = best
+    if not least[_BUCKETS] < sizes[:, default].sum():
+        return [default] * tensors
+    chosen, left = [0] * tensors, _BUCKETS
+    for i in reversed(range(tensors)):
+        chosen[i] = int(picks[i, left])
+        left -= int(costs[i, chosen[i]])
+    return chosen
