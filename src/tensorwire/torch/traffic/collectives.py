@@ -48,7 +48,7 @@ class Call:
         """The message, or what kept it from being made: the other ranks have to learn of that."""
         try:
             payload = self.codec.encode(tensor, base, self.key + part)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it travels, and is raised on all ranks
+        except Exception as error:
             return error_message(error)
         return Message(Kind.RAW, bytes_of(tensor)) if payload is None else Message(Kind.CODED, payload)
 
@@ -82,7 +82,7 @@ class Call:
         return error
 
     def configuration(self, tensor: Tensor) -> int:
-        return checksum(f"{self.row.tensor} {self.row.direction} {self.codec} {tensor.dtype}")
+        return checksum(f"{self.row.tensor} {self.row.direction} {self.codec!r} {tensor.dtype}")
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

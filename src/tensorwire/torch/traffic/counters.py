@@ -63,13 +63,23 @@ class Table(list[Row]):
         names = [field.name for field in fields(Row)]
         lines = [names, *([_text(getattr(row, name)) for name in names] for row in [*self, *self._sum()])]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+        )
 
     def _sum(self) -> Iterator[Row]:
         if len(self) > 1:
             total = Row("all", "")
-            for name in ("calls", "raw_nbytes", "sent_nbytes", "kept_nbytes", "encode_seconds", "wait_seconds",
-                         "transfer_seconds", "decode_seconds"):
+            for name in (
+                "calls",
+                "raw_nbytes",
+                "sent_nbytes",
+                "kept_nbytes",
+                "encode_seconds",
+                "wait_seconds",
+                "transfer_seconds",
+                "decode_seconds",
+            ):
                 setattr(total, name, sum(getattr(row, name) for row in self))
             yield total
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import IntEnum
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -127,18 +127,18 @@ class Exchange:
         own = torch.tensor(numbers, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(found, own, group=self._group)
-        return torch.stack(found).sum(0).tolist()
+        return [sum(each) for each in zip(*(one.tolist() for one in found), strict=True)]
 
     def swap_numbers(self, numbers: Sequence[int]) -> list[int]:
         """One number for each rank, and theirs for this one."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         found = torch.empty_like(mine)
         dist.all_to_all_single(found, mine, group=self._group)
-        return found.tolist()
+        return [int(each) for each in found]
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What it makes on the first rank, on all of them: plain data."""
-        made: list[Any] = [make() if self.rank == 0 else None]
+        made = [make() if self.rank == 0 else cast("T", None)]
         dist.broadcast_object_list(made, src=self.ranks[0], group=self._group)
         return made[0]
 
@@ -192,11 +192,14 @@ class Exchange:
         for rank, limit, (nbytes, kind, other) in zip(self.ranks, limits, rows, strict=True):
             most = MAX_ERROR_NBYTES if kind == Kind.ERROR else limit
             if not 0 <= nbytes <= most or kind not in tuple(Kind):
-                raise ExchangeError(f"expected a message of at most {most} bytes from rank {rank}, got {nbytes} of "
-                                    f"kind {kind}")
+                raise ExchangeError(
+                    f"expected a message of at most {most} bytes from rank {rank}, got {nbytes} of kind {kind}"
+                )
             if other != configuration and not failed:
-                raise ExchangeError(f"rank {rank} sends another tensor, or has another codec for it",
-                                    advice="attach with the same arguments on all ranks")
+                raise ExchangeError(
+                    f"rank {rank} sends another tensor, or has another codec for it",
+                    advice="attach with the same arguments on all ranks",
+                )
         return [nbytes for nbytes, _, _ in rows], [Kind(kind) for _, kind, _ in rows]
 
     def _payloads(self, messages: Sequence[Message], sizes: list[int], kinds: list[Kind]) -> list[Message]:
@@ -212,5 +215,7 @@ class Exchange:
         found[self.rank] = messages[self.rank]
         for rank, each in zip(self.ranks, found, strict=True):
             if each.kind == Kind.ERROR:
-                raise ExchangeError(f"rank {rank} could not send: {bytes(each.payload.numpy()).decode(errors='replace')}")
+                raise ExchangeError(
+                    f"rank {rank} could not send: {bytes(each.payload.numpy()).decode(errors='replace')}"
+                )
         return found

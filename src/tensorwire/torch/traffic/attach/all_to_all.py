@@ -11,7 +11,7 @@ from ..codecs.exact import Exact
 from ..collectives import Call, swap
 from ..counters import Counters
 from ..exchange import Exchange
-from .attachment import check_choice
+from .attachment import COUNTERS, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,10 +58,11 @@ def all_to_all(
     exchange, counters = exchange_of(group)
     if len(splits) != exchange.size or sum(splits) != len(rows) or min(splits, default=0) < 0:
         raise ValueError(f"expected {exchange.size} numbers of rows with the sum {len(rows)}, got {list(splits)}")
-    return _Swap.apply(rows, list(splits), codec, backward or codec, exchange, counters, name)
+    received, come = _Swap.apply(rows, list(splits), codec, backward or codec, exchange, counters, name)
+    return received, come
 
 
-class _Swap(torch.autograd.Function):
+class _Swap(torch.autograd.Function):  # type: ignore[misc] - torch has no types for it
     @staticmethod
     def forward(ctx: Any, rows: Tensor, splits: list[int], *how: Any) -> tuple[Tensor, list[int]]:
         codec, _, exchange, counters, name = how
@@ -91,10 +92,8 @@ _EXCHANGES: dict[tuple[int, ...], tuple[dist.ProcessGroup, Exchange, Counters]] 
 
 def exchange_of(group: dist.ProcessGroup | None) -> tuple[Exchange, Counters]:
     """One for all calls on a group. Another process group with the same ranks, made later, has a new one."""
-    group = group or dist.distributed_c10d._get_default_group()  # noqa: SLF001 - the same object for the same group
+    group = group or dist.distributed_c10d._get_default_group()
     ranks = tuple(dist.get_process_group_ranks(group))
     if ranks not in _EXCHANGES or _EXCHANGES[ranks][0] is not group:
-        _EXCHANGES[ranks] = (group, Exchange(group), Counters())
+        _EXCHANGES[ranks] = (group, Exchange(group), COUNTERS.setdefault(group, Counters()))
     return _EXCHANGES[ranks][1:]
-
-

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..choice import Choice
     from ..codecs.codec import Codec
 
+
 class Attachment:
     """Codecs in the place of torch's collectives, until `detach()`.
 
@@ -104,18 +105,26 @@ class Attachment:
             del _ATTACHED[model]
 
 
+COUNTERS: WeakKeyDictionary[dist.ProcessGroup, Counters] = WeakKeyDictionary()
+"""Of process groups."""
 _ATTACHED: WeakKeyDictionary[torch.nn.Module, Attachment] = WeakKeyDictionary()
 
 
-def counters(model: torch.nn.Module) -> Table:
-    """What travelled for a model since it was attached: a list of rows that prints as a table.
+def counters(of: torch.nn.Module | dist.ProcessGroup) -> Table:
+    """What travelled since something was attached: a list of rows that prints as a table.
+
+    Args:
+        of: a model with an attachment, or a process group: for `all_to_all`, or made by a registered backend.
 
     Raises:
-        ValueError: nothing is attached to the model.
+        ValueError: nothing is attached to it.
     """
-    if model not in _ATTACHED:
-        raise ValueError("expected a model with an attachment, got one without; attach_fsdp or attach_ddp first")
-    return Table(_ATTACHED[model].counters.rows())
+    found = _ATTACHED.get(of) if isinstance(of, torch.nn.Module) else COUNTERS.get(of)
+    if found is None:
+        raise ValueError(
+            "expected a model or group with an attachment, got one without; attach_fsdp or attach_ddp first"
+        )
+    return Table((found.counters if isinstance(found, Attachment) else found).rows())
 
 
 def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any]:
@@ -131,7 +140,7 @@ def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any
 
 
 def as_work(done: Future[None]) -> dist.Work:
-    return torch._C._distributed_c10d._create_work_from_future(as_future(done))  # noqa: SLF001 - there is no public way
+    return torch._C._distributed_c10d._create_work_from_future(as_future(done))
 
 
 def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
@@ -140,3 +149,10 @@ def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
     for each in codecs:
         if each != "auto" and not callable(each) and not (hasattr(each, "encode") and hasattr(each, "lossless")):
             raise TypeError(f"expected a codec for {what}, a function of name and step, or 'auto', got {each!r}")
+
+
+def described(choice: Any) -> str:
+    """The same text on all ranks for the same choice."""
+    if isinstance(choice, tuple):
+        return " ".join(map(described, choice))
+    return getattr(choice, "__qualname__", None) or str(choice)

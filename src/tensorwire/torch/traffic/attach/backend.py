@@ -10,11 +10,11 @@ import torch.distributed as dist
 from ..collectives import Call, all_reduce, share, summed
 from ..counters import Counters
 from ..exchange import Exchange
-from .attachment import as_future, check_choice
+from .attachment import COUNTERS, as_future, check_choice
 from .fsdp import scales
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from torch import Tensor
@@ -52,7 +52,7 @@ def register_backend(name: str, codec: Codec, *, minimum: int = 64 << 10) -> Non
     dist.Backend.register_backend(name, create, devices=["cpu"])
 
 
-class _Group(dist.ProcessGroup):
+class _Group(dist.ProcessGroup):  # type: ignore[misc] - torch has no types for it
     """What is not overridden here goes to gloo, with which it is registered."""
 
     def __init__(
@@ -64,19 +64,19 @@ class _Group(dist.ProcessGroup):
         kind = dist.ProcessGroup.BackendType.GLOO
         self._set_default_backend(kind)
         self._register_backend(torch.device("cpu"), kind, self._gloo)
-        self.counters = Counters()
+        COUNTERS[self] = self._counters = Counters()
         self._exchange: Exchange | None = None
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's
         return self._name
 
     def _coded(self, tensor: Tensor) -> bool:
-        return tensor.is_floating_point() and tensor.nbytes >= self._minimum and self.size() > 1
+        return bool(tensor.is_floating_point()) and tensor.nbytes >= self._minimum and self.size() > 1
 
     def _submit(self, direction: str, tensor: Tensor, work: Callable[[Call], None], result: Any) -> dist.Work:
         if self._exchange is None:
             self._exchange = Exchange(self)
-        exchange, row = self._exchange, self.counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
+        exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
         key = hash((row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1
         call = Call(exchange, self._codec, row, key)
         return _work(exchange.submit(lambda: work(call)), result)
@@ -84,7 +84,7 @@ class _Group(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         listed = tensors if isinstance(tensors, list) else [tensors]
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        if len(listed) != 1 or op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) or not self._coded(listed[0]):
+        if len(listed) != 1 or not _is_sum(op) or not self._coded(listed[0]):
             return self._gloo.allreduce(listed, opts) if opts is not None else self._gloo.allreduce(listed)
         tensor, factor = listed[0], scales(op, self.size())[1]
 
@@ -104,7 +104,7 @@ class _Group(dist.ProcessGroup):
 
     def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: Any = None) -> dist.Work:
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG) or not self._coded(whole):
+        if not _is_sum(op) or not self._coded(whole):
             return self._gloo._reduce_scatter_base(output, whole, *([] if opts is None else [opts]))
         factor = scales(op, self.size())[1]
 
@@ -115,8 +115,8 @@ class _Group(dist.ProcessGroup):
 
 
 def _work(done: Future[None], result: Any) -> dist.Work:
-    return torch._C._distributed_c10d._create_work_from_future(as_future(done, result))  # noqa: SLF001
+    return torch._C._distributed_c10d._create_work_from_future(as_future(done, result))
 
 
-def counters_of(group: Sequence[Any] | Any) -> Counters | None:
-    return getattr(group, "counters", None)
+def _is_sum(op: Any) -> bool:
+    return bool(op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ...._ground.version import __version__
@@ -13,12 +14,11 @@ from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..codecs.parts import Parts
 from ..collectives import all_reduce
-from .attachment import Attachment, as_future, check_choice
+from .attachment import Attachment, as_future, check_choice, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch.distributed as dist
     from torch import Tensor
 
     from ..choice import Choice
@@ -55,7 +55,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     hook = _Hook(attachment, model, gradients)
     try:
         exchange = attachment.exchange(model.process_group)
-        exchange.submit(lambda: exchange.agree([__version__, str(gradients)])).result()
+        exchange.submit(lambda: exchange.agree([__version__, described(gradients)])).result()
     except BaseException:
         attachment.detach()
         raise
@@ -73,7 +73,7 @@ class _Hook:
         self._choice: Choice | None = choice
         self._names = {id(each): name for name, each in model.named_parameters()}
         self._decided = -1
-        self.__qualname__ = "tensorwire.torch.traffic"  # DDP writes it into its log
+        self.__name__ = self.__qualname__ = "tensorwire"  # DDP writes them into its log
 
     def stop(self) -> None:
         self._choice = None
@@ -98,9 +98,7 @@ class _Hook:
             done = exchange.submit(lambda: all_reduce(call, buffer, 1 / exchange.size))
         return as_future(done, buffer)
 
-    def _reduce_each(
-        self, exchange: Exchange, gradients: Sequence[Tensor], codecs: Sequence[Codec], name: str
-    ) -> None:
+    def _reduce_each(self, exchange: Exchange, gradients: Sequence[Tensor], codecs: Sequence[Codec], name: str) -> None:
         """All of them in one exchange. Each is filled up to a multiple of the ranks, so that every rank has an equal
         part of each."""
         numels = [-(-each.numel() // exchange.size) for each in gradients]
@@ -130,3 +128,5 @@ class _Hook:
                 budget.observe(name, gradient)
 
 
+# DDP wants to see the classes themselves.
+_Hook.__call__.__annotations__.update(bucket=dist.GradBucket, **{"return": torch.futures.Future[torch.Tensor]})

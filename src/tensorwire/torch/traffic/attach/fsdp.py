@@ -12,7 +12,7 @@ from ...._ground.version import __version__
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Replica, summed
-from .attachment import Attachment, as_work, check_choice
+from .attachment import Attachment, as_work, check_choice, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..choice import Choice
-    from ..codecs.codec import Codec
 
 _EXACT = Exact()
 
@@ -75,7 +74,7 @@ def attach_fsdp(
         for name, module in modules.items():
             for group in groups[name]:
                 _replace(attachment, module, group, name, weights, gradients, ranks_per_node)
-        _agree(attachment, groups, f"{weights} {gradients} {ranks_per_node}")
+        _agree(attachment, groups, f"{described(weights)} {described(gradients)} {ranks_per_node}")
     except BaseException:
         attachment.detach()
         raise
@@ -83,14 +82,14 @@ def attach_fsdp(
 
 
 def _groups_of(module: FSDPModule) -> list[Any]:
-    return module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001 - what is there before is told nowhere else
+    return module._get_fsdp_state()._fsdp_param_groups
 
 
 def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -> None:
     """Raise ValueError on all ranks if they differ."""
     for found in groups.values():
         for group in found:
-            exchange = attachment.exchange(group._all_gather_process_group)  # noqa: SLF001
+            exchange = attachment.exchange(group._all_gather_process_group)
             facts = [__version__, options, list(groups)]
             exchange.submit(lambda e=exchange, f=facts: e.agree(f)).result()
             return
@@ -106,11 +105,11 @@ def _replace(
     ranks_per_node: int | None,
 ) -> None:
     if weights is not None:
-        before = group._all_gather_comm  # noqa: SLF001
+        before = group._all_gather_comm
         module.set_custom_all_gather(_AllGather(attachment, name, weights))
         attachment.on_detach(lambda: module.set_custom_all_gather(before))
     if gradients is not None:
-        scatter = group._reduce_scatter_comm  # noqa: SLF001
+        scatter = group._reduce_scatter_comm
         module.set_custom_reduce_scatter(_ReduceScatter(attachment, name, gradients, ranks_per_node))
         attachment.on_detach(lambda: module.set_custom_reduce_scatter(scatter))
 

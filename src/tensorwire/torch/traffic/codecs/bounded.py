@@ -122,7 +122,7 @@ def _frame(numbers: np.ndarray) -> Tensor:
 
 def _numbers(frame: np.ndarray, count: int) -> np.ndarray:
     """So many numbers, whose width the frame tells; it is checked before memory is taken."""
-    info = frame_info(frame)
+    info = frame_info(frame.data)
     if info.dtype not in ("U8", "U16", "U32") or info.shape != (count,):
         raise FormatError(f"expected {count} numbers, got a frame of {info.dtype} {info.shape}")
-    return decompress(frame, threads=torch.get_num_threads())
+    return decompress(frame.data, threads=torch.get_num_threads())

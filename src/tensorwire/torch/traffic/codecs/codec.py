@@ -60,4 +60,4 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
     """Also of NaNs."""
-    return torch.equal(bytes_of(one), bytes_of(other))
+    return bool(torch.equal(bytes_of(one), bytes_of(other)))

@@ -30,7 +30,7 @@ class Exact:
         return None
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
-        if base is None and tensor.dtype == torch.float32 or tensor.numel() == 0:
+        if (base is None and tensor.dtype == torch.float32) or tensor.numel() == 0:
             return None
         room = torch.empty(compress_bound(tensor, profile=self.profile), dtype=torch.uint8)
         frame = compress(tensor, base=base, profile=self.profile, out=room, threads=torch.get_num_threads())

@@ -24,6 +24,9 @@ class Parts:
     parts: tuple[tuple[int, Codec], ...]
     dtype: torch.dtype
 
+    def __str__(self) -> str:
+        return " ".join(sorted({str(codec) for _, codec in self.parts}))
+
     @property
     def lossless(self) -> bool:
         return all(codec.lossless for _, codec in self.parts)
@@ -45,7 +48,9 @@ class Parts:
             raise TruncatedDataError(f"expected the lengths of {len(self.parts)} parts, got {message.numel()} bytes")
         lengths = message[:numbers].clone().view(torch.int64).tolist()
         if sum(map(abs, lengths)) != message.numel() - numbers:
-            raise TruncatedDataError(f"expected parts of {sum(map(abs, lengths))} bytes, got {message.numel() - numbers}")
+            raise TruncatedDataError(
+                f"expected parts of {sum(map(abs, lengths))} bytes, got {message.numel() - numbers}"
+            )
         payloads = message[numbers:].split([abs(length) for length in lengths])
         for (_, codec), payload, length, part in zip(self.parts, payloads, lengths, self._split(out), strict=True):
             if length < 0:
@@ -54,5 +59,4 @@ class Parts:
                 codec.decode(payload.clone(), part)
 
     def _split(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        return tensor.split([numel for numel, _ in self.parts])
-
+        return tuple(tensor.split([numel for numel, _ in self.parts]))
