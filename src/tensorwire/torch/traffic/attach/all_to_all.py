@@ -62,7 +62,7 @@ def all_to_all(
     return received, come
 
 
-class _Swap(torch.autograd.Function):  # type: ignore[misc] - torch has no types for it
+class _Swap(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, rows: Tensor, splits: list[int], *how: Any) -> tuple[Tensor, list[int]]:
         codec, _, exchange, counters, name = how

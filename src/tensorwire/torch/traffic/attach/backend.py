@@ -52,7 +52,7 @@ def register_backend(name: str, codec: Codec, *, minimum: int = 64 << 10) -> Non
     dist.Backend.register_backend(name, create, devices=["cpu"])
 
 
-class _Group(dist.ProcessGroup):  # type: ignore[misc] - torch has no types for it
+class _Group(dist.ProcessGroup):  # type: ignore[misc]
     """What is not overridden here goes to gloo, with which it is registered."""
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,7 +92,7 @@ def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -
         for group in found:
             exchange = attachment.exchange(group._all_gather_process_group)
             facts = [__version__, options, list(groups)]
-            exchange.submit(lambda e=exchange, f=facts: e.agree(f)).result()
+            exchange.submit(partial(exchange.agree, facts)).result()
             return
 
 
