@@ -83,7 +83,7 @@ def attach_fsdp(
 
 
 def _groups_of(module: FSDPModule) -> list[Any]:
-    return module._get_fsdp_state()._fsdp_param_groups
+    return list(module._get_fsdp_state()._fsdp_param_groups)
 
 
 def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -> None:
