@@ -78,9 +78,8 @@ class Ranks:
         failed = [f"rank {rank}:\n{text}" for rank, (fine, text) in sorted(found.items()) if not fine]
         missing = sorted(set(range(self.size)) - found.keys())
         if failed or missing:
-            self.close(signal.SIGABRT)
-            late = [f"ranks {missing} gave no result in {seconds} s; their stacks are in stderr"] if missing else []
-            raise AssertionError("\n".join([*failed, *late]))
+            self.close(signal.SIGKILL if failed else signal.SIGABRT)
+            raise AssertionError("\n".join(failed) or f"ranks {missing} gave no result in {seconds} s")
         return [found[rank][1] for rank in range(self.size)]
 
     def _receive(self, seconds: float) -> dict[int, tuple[bool, Any]]:
@@ -111,8 +110,17 @@ class Ranks:
         self.begin(os.getpid)
         self.results(_START_SECONDS)
 
+    def end(self, seconds: float) -> list[int | None]:
+        """Let the processes end by themselves. Returns their exit codes, None for one that runs still."""
+        for connection in self._connections:
+            connection.close()
+        deadline = time.monotonic() + seconds
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return [process.exitcode for process in self._processes]
+
     def close(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End the processes; SIGABRT has them print their stacks."""
+        """End the processes; by SIGABRT they print their stacks."""
         for process in self._processes:
             if process.is_alive():
                 os.kill(process.pid, how)
@@ -137,7 +145,7 @@ def _serve(connection: Connection, rank: int, size: int, port: int) -> None:
         try:
             function, arguments = connection.recv()
         except EOFError:
-            os._exit(0)  # without the end of process groups, whose other ranks may be gone
+            return
         try:
             answer = (True, function(*arguments))
         except BaseException:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support.ranks import Ranks
+if TYPE_CHECKING:
+    from tests.support.ranks import Ranks
 
 
 def _sum_of_ranks() -> int:

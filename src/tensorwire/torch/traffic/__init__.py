@@ -1,5 +1,6 @@
 """Training traffic, compressed: codecs in the place of torch.distributed's own messages (docs/traffic.md)."""
 
+from . import torch_version  # noqa: F401 - raises where torch is too old
 from .attach.all_to_all import all_to_all
 from .attach.attachment import Attachment, counters
 from .attach.backend import register_backend

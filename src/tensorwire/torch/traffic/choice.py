@@ -40,10 +40,12 @@ class Auto:
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
         self._codec_seconds = self._share = 0.0
 
+    def due(self, step: int) -> bool:
+        """Whether the ranks decide before the next call."""
+        return step >= self._step + self.every
+
     def decide(self, exchange: Exchange, step: int) -> None:
         """In the first call of a step, on all ranks."""
-        if step < self._step + self.every:
-            return
         self._step = step
         found = [0.0] * 5
         for row in self._rows():
@@ -60,9 +62,9 @@ class Auto:
         on = self.codec is not None
         if (plain < coded * (1 - self.margin)) if on else (coded < plain * (1 - self.margin)):
             self.codec = None if on else Exact()
-            rank_rate = 8e-9 / link
-            _log.warning(
-                "%s: %s from step %d on: the link has %.2f Gbit/s, and the codec %s",
-                self._what, "raw messages" if on else "exact differences", step, rank_rate,
-                "costs more than it saves" if on else "saves more than it costs",
-            )  # fmt: skip
+            if exchange.rank == 0:
+                _log.warning(
+                    "%s: %s from step %d on: the link has %.2f Gbit/s, and the codec %s",
+                    self._what, "raw messages" if on else "exact differences", step, 8e-9 / link,
+                    "costs more than it saves" if on else "saves more than it costs",
+                )  # fmt: skip

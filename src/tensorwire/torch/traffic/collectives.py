@@ -72,7 +72,7 @@ class Call:
                     advice="the memory of one of them was changed; load the last checkpoint and attach again",
                 )
             ) from error
-        except (FormatError, ValueError, RuntimeError) as error:
+        except Exception as error:
             raise self._give_up(
                 ExchangeError(f"rank {mine} cannot decode what rank {other} sent: {error}", tensor=self.row.tensor)
             ) from error
@@ -130,8 +130,9 @@ class Replica:
 
     def gather(self, call: Call, shard: Tensor) -> None:
         """Bring all shards up to date; `shard` is this rank's new one, and may be its place in the buffer."""
-        if self._own is None and not call.codec.lossless:
-            call = replace(call, codec=Exact())  # there is nothing yet that it could be relative to
+        if not call.codec.lossless and (self._own is None or not shard.is_floating_point()):
+            # There is nothing yet that it could be relative to, or these are the bytes of several dtypes.
+            call = replace(call, codec=Exact())
         exchange = call.exchange
         if isinstance(call.codec, Raw):
             self._gather_raw(call, shard)
@@ -153,7 +154,6 @@ class Replica:
                 self._last = shard.clone() if self._last is None else self._last.copy_(shard)
             parts[exchange.rank].copy_(self._own)
         call.count(shard.nbytes * len(call.others()), [message] * len(call.others()))
-        call.row.kept_nbytes = self.kept_nbytes
 
     def _message(self, call: Call, shard: Tensor) -> Message:
         """Backward gathers once more what forward has. A second round of a lossy codec would change the weights between

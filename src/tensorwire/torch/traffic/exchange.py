@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import IntEnum
+from itertools import count
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
 from ...errors import TensorwireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from typing import Any
 
@@ -37,12 +41,13 @@ class ExchangeError(TensorwireError, RuntimeError):
 
 class Kind(IntEnum):
     """What a message holds: the bytes of the tensor, what a codec made of them, nothing because the sender's tensor is
-    the one that it sent before, or the text of an error."""
+    the one that it sent before, the text of an error, or that of an error after which the sender sends nothing more."""
 
     RAW = 0
     CODED = 1
     SAME = 2
     ERROR = 3
+    END = 4
 
 
 class Message(NamedTuple):
@@ -52,38 +57,55 @@ class Message(NamedTuple):
     payload: Tensor
 
 
-MAX_ERROR_NBYTES = 4096
-_RECORD = 3  # numbers that travel first: nbytes, kind, a checksum of what all ranks have to agree on
+_ERROR_NBYTES = 4096
+_NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)  # of groups, by their ranks
+_NOTHING = Message(Kind.RAW, torch.empty(0, dtype=torch.uint8))
 
 
 def checksum(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def error_message(error: BaseException) -> Message:
-    text = f"{type(error).__name__}: {error}".encode()[:MAX_ERROR_NBYTES]
-    return Message(Kind.ERROR, torch.frombuffer(bytearray(text), dtype=torch.uint8))
+def error_message(error: BaseException, kind: Kind = Kind.ERROR) -> Message:
+    text = f"{type(error).__name__}: {error}".encode()[:_ERROR_NBYTES]
+    return Message(kind, torch.frombuffer(bytearray(text), dtype=torch.uint8))
+
+
+def _new_group(ranks: list[int]) -> dist.ProcessGroup:
+    """Made by these ranks alone, under a name that they have used for no other one. `dist.new_group` takes the number
+    of groups that a rank is in for a name: it differs between ranks, and comes back when a group has gone, with what
+    the store still knows of it."""
+    c10d = dist.distributed_c10d
+    name = f"tensorwire {ranks} {next(_NUMBERS[tuple(ranks)])}"
+    rank = ranks.index(dist.get_rank())
+    group, _ = c10d._new_process_group_helper(
+        len(ranks), rank, ranks, "gloo", c10d._get_default_store(), name, timeout=default_pg_timeout
+    )
+    c10d._world.pg_group_ranks[group] = {each: place for place, each in enumerate(ranks)}
+    return group
 
 
 class Exchange:
-    """A process group of its own, with the ranks of `group`, and the thread that uses it.
+    """A process group of its own, and the thread that uses it.
 
-    All ranks of `group` make one at the same time, and submit the same calls in the same order.
+    All of its ranks make one at the same time, and submit the same calls in the same order.
 
     Attributes:
-        ranks: the global ranks of the group, in its order.
+        ranks: the global ranks, in their order in the group.
         rank, size: this rank's place among them, and how many there are.
         transfer_seconds: how long the payload of the last call travelled, without the wait for the slowest rank.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.ranks = dist.get_process_group_ranks(group)
-        self.rank, self.size = dist.get_rank(group), len(self.ranks)
-        self._group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
+    def __init__(self, ranks: list[int], fellows: Iterable[Exchange] | None = None) -> None:
+        """`fellows`: the exchanges that fail together with this one, itself among them; by default it alone."""
+        self.ranks = ranks
+        self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
+        self._group = _new_group(ranks)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tensorwire-traffic")
         self._pid = os.getpid()
         self.transfer_seconds = 0.0
         self._failure: BaseException | None = None
+        self._fellows = (self,) if fellows is None else fellows
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run it in the thread, without gradients.
@@ -103,38 +125,28 @@ class Exchange:
 
     def fail(self, error: BaseException) -> None:
         """Give up, since this rank could not decode what the others could. Every later call here raises `error`; the
-        others learn of it in their next exchange."""
-        self._failure = error
-        self._thread.submit(self._tell, error_message(error))
+        others learn of it in their next exchange. Until then a thread waits for them that does not keep the process
+        from ending."""
+        for each in self._fellows:
+            each._failure = error
+            Thread(target=each._tell, args=(error_message(error, Kind.END),), daemon=True).start()
 
     def _tell(self, message: Message) -> None:
-        with suppress(TensorwireError, RuntimeError):  # the error itself, or the others have gone
+        self._thread.submit(lambda: None).result()  # what is under way ends first
+        with suppress(RuntimeError):  # the error itself, or the others have gone
             self.gather(message, limit=0, configuration=0)
 
     def close(self) -> None:
         """End the thread. No rank may be in an exchange."""
         self._thread.shutdown()
-        dist.destroy_process_group(self._group)
+        with suppress(ValueError):  # torch.distributed itself has ended
+            dist.destroy_process_group(self._group)
 
     def all_gather(self, output: Tensor, own: Tensor) -> None:
         """Torch's own, of tensors of one size. Its time includes the wait for the slowest rank."""
         began = perf_counter()
         dist.all_gather(list(output.chunk(self.size)), own, group=self._group)
         self.transfer_seconds = perf_counter() - began
-
-    def sums(self, numbers: Sequence[float]) -> list[float]:
-        """The sums over all ranks, the same bits on each of them."""
-        own = torch.tensor(numbers, dtype=torch.float64)
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own, group=self._group)
-        return [sum(each) for each in zip(*(one.tolist() for one in found), strict=True)]
-
-    def swap_numbers(self, numbers: Sequence[int]) -> list[int]:
-        """One number for each rank, and theirs for this one."""
-        mine = torch.tensor(numbers, dtype=torch.int64)
-        found = torch.empty_like(mine)
-        dist.all_to_all_single(found, mine, group=self._group)
-        return [int(each) for each in found]
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What it makes on the first rank, on all of them: plain data."""
@@ -153,54 +165,61 @@ class Exchange:
                 )
 
     def gather(self, message: Message, *, limit: int, configuration: int) -> list[Message]:
-        """The messages of all ranks in their order, the own one included.
-
-        Args:
-            message: what this rank sends to each other one.
-            limit: the most bytes that a message may have.
-            configuration: a checksum of what all ranks have to agree on.
-
-        Raises:
-            ExchangeError: a rank sent an error, another configuration, or more than `limit`.
-        """
-        record = torch.tensor([len(message.payload), message.kind, configuration])
-        records = torch.empty(self.size * _RECORD, dtype=torch.int64)
-        dist.all_gather(list(records.split(_RECORD)), record, group=self._group)
-        sizes, kinds = self._checked(records.view(self.size, _RECORD), [limit] * self.size, configuration)
-        return self._payloads([message] * self.size, sizes, kinds)
+        """As `swap`, with one message for all ranks."""
+        return self.swap([message] * self.size, limits=[limit] * self.size, configuration=configuration)
 
     def swap(self, messages: Sequence[Message], *, limits: Sequence[int], configuration: int) -> list[Message]:
         """What each rank has for this one, in their order; `messages` has one for each rank, this one included.
 
         Args:
             limits: the most bytes that the message of each rank may have.
-            configuration: as for `gather`.
+            configuration: a checksum of what all ranks have to agree on.
 
         Raises:
-            ExchangeError: as for `gather`.
+            ExchangeError: a rank sent an error, another configuration, or more than its limit.
         """
-        record = torch.tensor([[len(each.payload), each.kind, configuration] for each in messages])
-        records = torch.empty_like(record)
-        dist.all_to_all_single(records, record, group=self._group)
-        sizes, kinds = self._checked(records, limits, configuration)
-        return self._payloads(messages, sizes, kinds)
-
-    def _checked(self, records: Tensor, limits: Sequence[int], configuration: int) -> tuple[list[int], list[Kind]]:
-        """Sizes and kinds of the messages that come. Errors have their text yet to come, and are raised then."""
-        rows = records.tolist()
-        failed = any(kind == Kind.ERROR for _, kind, _ in rows)
+        rows = self._records([[len(each.payload), each.kind, configuration] for each in messages], messages[0])
         for rank, limit, (nbytes, kind, other) in zip(self.ranks, limits, rows, strict=True):
-            most = MAX_ERROR_NBYTES if kind == Kind.ERROR else limit
-            if not 0 <= nbytes <= most or kind not in tuple(Kind):
+            if not 0 <= nbytes <= limit or kind not in tuple(Kind):
                 raise ExchangeError(
-                    f"expected a message of at most {most} bytes from rank {rank}, got {nbytes} of kind {kind}"
+                    f"expected a message of at most {limit} bytes from rank {rank}, got {nbytes} of kind {kind}"
                 )
-            if other != configuration and not failed:
+            if other != configuration:
                 raise ExchangeError(
                     f"rank {rank} sends another tensor, or has another codec for it",
                     advice="attach with the same arguments on all ranks",
                 )
-        return [nbytes for nbytes, _, _ in rows], [Kind(kind) for _, kind, _ in rows]
+        return self._payloads(messages, [row[0] for row in rows], [Kind(row[1]) for row in rows])
+
+    def swap_numbers(self, numbers: Sequence[int]) -> list[int]:
+        """One number for each rank, and theirs for this one."""
+        return [number for number, _, _ in self._records([[number, Kind.RAW, 0] for number in numbers], _NOTHING)]
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all ranks, the same bits on each of them."""
+        own = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
+        found = self.gather(Message(Kind.RAW, own), limit=len(own), configuration=len(own))
+        return [sum(each) for each in zip(*(one.payload.view(torch.float64).tolist() for one in found), strict=True)]
+
+    def _records(self, rows: list[list[int]], own: Message) -> list[list[int]]:
+        """The numbers that travel before the payload. Where a rank sends an error, its text takes the place of it."""
+        mine = torch.tensor(rows)
+        found = torch.empty_like(mine)
+        dist.all_to_all_single(found, mine, group=self._group)
+        rows = found.tolist()
+        failed = [rank for rank, (_, kind, _) in enumerate(rows) if kind in (Kind.ERROR, Kind.END)]
+        if not failed:
+            return rows
+        text = torch.zeros(_ERROR_NBYTES, dtype=torch.uint8)
+        if own.kind in (Kind.ERROR, Kind.END):
+            text[: len(own.payload)] = own.payload
+        texts = [torch.empty_like(text) for _ in rows]
+        dist.all_gather(texts, text, group=self._group)
+        said = texts[failed[0]].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
+        error = ExchangeError(f"rank {self.ranks[failed[0]]} could not do its part: {said}")
+        if any(rows[rank][1] == Kind.END for rank in failed):
+            self._failure = error
+        raise error
 
     def _payloads(self, messages: Sequence[Message], sizes: list[int], kinds: list[Kind]) -> list[Message]:
         others = [each.payload for rank, each in enumerate(messages) if rank != self.rank]
@@ -213,9 +232,4 @@ class Exchange:
         self.transfer_seconds = perf_counter() - began
         found = [Message(kind, payload) for kind, payload in zip(kinds, received.split(sizes), strict=True)]
         found[self.rank] = messages[self.rank]
-        for rank, each in zip(self.ranks, found, strict=True):
-            if each.kind == Kind.ERROR:
-                raise ExchangeError(
-                    f"rank {rank} could not send: {bytes(each.payload.numpy()).decode(errors='replace')}"
-                )
         return found

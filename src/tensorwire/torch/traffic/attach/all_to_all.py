@@ -95,5 +95,5 @@ def exchange_of(group: dist.ProcessGroup | None) -> tuple[Exchange, Counters]:
     group = group or dist.distributed_c10d._get_default_group()
     ranks = tuple(dist.get_process_group_ranks(group))
     if ranks not in _EXCHANGES or _EXCHANGES[ranks][0] is not group:
-        _EXCHANGES[ranks] = (group, Exchange(group), COUNTERS.setdefault(group, Counters()))
+        _EXCHANGES[ranks] = (group, Exchange(list(ranks)), COUNTERS.setdefault(group, Counters()))
     return _EXCHANGES[ranks][1:]

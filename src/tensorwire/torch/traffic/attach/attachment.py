@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -12,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..choice import Auto
 from ..collectives import Call
 from ..counters import Counters, Table
-from ..exchange import Exchange
+from ..exchange import Exchange, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,6 @@ class Attachment:
         self._model = ref(model)
         self._parameters = {id(each) for each in model.parameters()}
         self._exchanges: dict[tuple[int, ...], Exchange] = {}
-        self._levels: dict[tuple[tuple[int, ...], int], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
         self._autos: dict[str, Auto] = {}
         self._undo: list[Callable[[], None]] = [register_optimizer_step_post_hook(self._stepped).remove]
         _ATTACHED[model] = self
@@ -49,30 +49,18 @@ class Attachment:
         if any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
             self.step += 1
 
-    def exchange(self, group: dist.ProcessGroup) -> Exchange:
-        """Of this group; all of its ranks ask for it at the same time."""
-        ranks = tuple(dist.get_process_group_ranks(group))
-        if ranks not in self._exchanges:
-            self._exchanges[ranks] = Exchange(group)
-        return self._exchanges[ranks]
+    def exchange(self, ranks: list[int]) -> Exchange:
+        """Of these ranks, which all ask for it at the same time."""
+        key = tuple(ranks)
+        if key not in self._exchanges:
+            self._exchanges[key] = Exchange(ranks, self._exchanges.values())
+        return self._exchanges[key]
 
-    def levels(self, group: dist.ProcessGroup, ranks_per_node: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """The ranks of this rank's node, and those at its place in all nodes.
-
-        Raises:
-            ValueError: the group is no whole number of nodes.
-        """
-        ranks = dist.get_process_group_ranks(group)
-        key = (tuple(ranks), ranks_per_node)
-        if key not in self._levels:
-            if len(ranks) % ranks_per_node:
-                raise ValueError(f"expected a multiple of {ranks_per_node} ranks, got a group of {len(ranks)}")
-            node, place = divmod(dist.get_rank(group), ranks_per_node)
-            first = node * ranks_per_node
-            inner, outer = ranks[first : first + ranks_per_node], ranks[place::ranks_per_node]
-            pair = [dist.new_group(each, backend="gloo", use_local_synchronization=True) for each in (inner, outer)]
-            self._levels[key] = (pair[0], pair[1])
-        return self._levels[key]
+    def levels(self, ranks: list[int], ranks_per_node: int) -> tuple[Exchange, Exchange]:
+        """Of the ranks of this rank's node, and of those at its place in all nodes."""
+        node, place = divmod(ranks.index(dist.get_rank()), ranks_per_node)
+        first = node * ranks_per_node
+        return self.exchange(ranks[first : first + ranks_per_node]), self.exchange(ranks[place::ranks_per_node])
 
     def codec(self, choice: Choice, exchange: Exchange, name: str, direction: str) -> Codec | None:
         """For the tensor in this step; None for the collective of torch."""
@@ -81,13 +69,16 @@ class Attachment:
                 rows = lambda: (row for row in self.counters.rows() if row.direction == direction)  # noqa: E731
                 self._autos[direction] = Auto(direction, rows)
             auto = self._autos[direction]
-            exchange.submit(lambda: auto.decide(exchange, self.step)).result()
+            if auto.due(self.step):
+                exchange.submit(lambda: auto.decide(exchange, self.step)).result()
             return auto.codec
         return choice(name, self.step) if callable(choice) else choice
 
     def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Call:
         row = self.counters.row(name, direction)
-        key = hash((self.step, row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1
+        # Replicas of a shard (HSDP) are gathered with the same random numbers, so that they stay the same.
+        rank = exchange.rank if direction == "all_gather" else exchange.ranks[exchange.rank]
+        key = hash((checksum(f"{name} {direction}"), self.step, row.calls, rank)) & (1 << 62) - 1
         return Call(exchange, codec, row, key)
 
     def on_detach(self, undo: Callable[[], None]) -> None:
@@ -139,10 +130,6 @@ def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any
     return future
 
 
-def as_work(done: Future[None]) -> dist.Work:
-    return torch._C._distributed_c10d._create_work_from_future(as_future(done))
-
-
 def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
     """Raise TypeError if it is no codec, function or "auto"."""
     codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
@@ -153,6 +140,4 @@ def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
 
 def described(choice: Any) -> str:
     """The same text on all ranks for the same choice."""
-    if isinstance(choice, tuple):
-        return " ".join(map(described, choice))
-    return getattr(choice, "__qualname__", None) or str(choice)
+    return re.sub(" at 0x[0-9a-fA-F]+", "", str(choice))

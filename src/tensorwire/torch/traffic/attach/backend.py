@@ -75,7 +75,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def _submit(self, direction: str, tensor: Tensor, work: Callable[[Call], None], result: Any) -> dist.Work:
         if self._exchange is None:
-            self._exchange = Exchange(self)
+            self._exchange = Exchange(dist.get_process_group_ranks(self))
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
         key = hash((row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1
         call = Call(exchange, self._codec, row, key)

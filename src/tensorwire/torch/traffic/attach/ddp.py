@@ -54,7 +54,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     attachment = Attachment(model)
     hook = _Hook(attachment, model, gradients)
     try:
-        exchange = attachment.exchange(model.process_group)
+        exchange = attachment.exchange(dist.get_process_group_ranks(model.process_group))
         exchange.submit(lambda: exchange.agree([__version__, described(gradients)])).result()
     except BaseException:
         attachment.detach()
@@ -86,7 +86,7 @@ class _Hook:
             return allreduce_hook(self._group, bucket)
         names = [self._names[id(each)] for each in bucket.parameters()]
         name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        exchange = self._attachment.exchange(self._group)
+        exchange = self._attachment.exchange(dist.get_process_group_ranks(self._group))
         if isinstance(choice, Budget):
             self._follow(choice, exchange, names, bucket)
         if callable(choice):

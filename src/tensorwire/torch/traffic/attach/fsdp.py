@@ -12,15 +12,17 @@ from torch.distributed.fsdp import FSDPModule
 from ...._ground.version import __version__
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
-from ..collectives import Replica, summed
-from .attachment import Attachment, as_work, check_choice, described
+from ..collectives import Call, Replica, summed
+from .attachment import Attachment, check_choice, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from torch import Tensor
 
     from ..choice import Choice
+    from ..exchange import Exchange
 
 _EXACT = Exact()
 
@@ -70,6 +72,11 @@ def attach_fsdp(
     for name, found in groups.items():
         if len(found) > 1:
             raise ValueError(f"expected one group of parameters in module {name}, got {len(found)}: FSDP2 has no hook")
+        sizes = {group._reduce_scatter_process_group.size() for group in found}
+        if isinstance(gradients, tuple) and any(size % (ranks_per_node or 1) for size in sizes):
+            raise ValueError(f"expected groups of a multiple of {ranks_per_node} ranks, got {min(sizes)}")
+    for module in modules.values():
+        module.reshard()  # the parameters that the optimizer has are those of the shards
     attachment = Attachment(model)
     try:
         for name, module in modules.items():
@@ -90,7 +97,7 @@ def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -
     """Raise ValueError on all ranks if they differ."""
     for found in groups.values():
         for group in found:
-            exchange = attachment.exchange(group._all_gather_process_group)
+            exchange = attachment.exchange(dist.get_process_group_ranks(group._all_gather_process_group))
             facts = [__version__, options, list(groups)]
             exchange.submit(partial(exchange.agree, facts)).result()
             return
@@ -107,7 +114,7 @@ def _replace(
 ) -> None:
     if weights is not None:
         before = group._all_gather_comm
-        module.set_custom_all_gather(_AllGather(attachment, name, weights))
+        module.set_custom_all_gather(_AllGather(attachment, group, name, weights))
         attachment.on_detach(lambda: module.set_custom_all_gather(before))
     if gradients is not None:
         scatter = group._reduce_scatter_comm
@@ -122,28 +129,47 @@ class _AllGather:
     before the next call: so the memory is ours to keep, and the base of the next call.
     """
 
-    def __init__(self, attachment: Attachment, name: str, choice: Choice) -> None:
-        self._attachment, self._name, self._choice = attachment, name, choice
-        self._replicas: dict[tuple[int, torch.dtype], Replica] = {}
+    def __init__(self, attachment: Attachment, parameters: Any, name: str, choice: Choice) -> None:
+        self._attachment, self._parameters, self._name, self._choice = attachment, parameters, name, choice
+        self._replicas: dict[tuple[int, int, torch.dtype], Replica] = {}
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        key = (int(size[0]), dtype)
+        # With `reshard_after_forward=n`, a smaller group gathers larger shards in backward.
+        key = (self._parameters._all_gather_process_group.size(), int(size[0]), dtype)
         if key not in self._replicas:
-            self._replicas[key] = Replica(key[0], dtype, device)
+            self._replicas[key] = Replica(key[1], dtype, device)
         return self._replicas[key].buffer
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        exchange = self._attachment.exchange(group)
-        replica = self._replicas[output_tensor.numel(), output_tensor.dtype]
-        codec = self._attachment.codec(self._choice, exchange, self._name, "all_gather")
-        call = self._attachment.call(exchange, codec or Raw(), self._name, "all_gather")
-        done = exchange.submit(lambda: replica.gather(call, input_tensor))
+        exchange = self._attachment.exchange(dist.get_process_group_ranks(group))
+        replica = self._replicas[group.size(), output_tensor.numel(), output_tensor.dtype]
+        codec = self._attachment.codec(self._choice, exchange, self._name, "all_gather") or Raw()
+        if self._parameters.is_sharded_post_forward and not codec.lossless:
+            codec = _EXACT  # these are weights that it has quantized already
+        call = self._attachment.call(exchange, codec, self._name, "all_gather")
+        done = exchange.submit(lambda: self._gather(replica, call, input_tensor))
         if async_op:
-            return as_work(done)
+            return _Work(done)
         done.result()
         return None
+
+    def _gather(self, replica: Replica, call: Call, shard: Tensor) -> None:
+        replica.gather(call, shard)
+        call.row.kept_nbytes = sum(each.kept_nbytes for each in self._replicas.values())
+
+
+class _Work(dist.Work):  # type: ignore[misc]
+    """Raises what the thread has raised, as it is. A Work that torch makes of a future would lose it."""
+
+    def __init__(self, done: Future[None]) -> None:
+        super().__init__()
+        self._done = done
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._done.result()
+        return True
 
 
 class _ReduceScatter:
@@ -164,24 +190,24 @@ class _ReduceScatter:
         size = group.size()
         before, behind = scales(op, size)
         rows = input_tensor.view(size, -1) * before if before != 1 else input_tensor.view(size, -1)
+        ranks = dist.get_process_group_ranks(group)
         if isinstance(self._choice, tuple):
-            total = self._two_levels(rows, group, self._choice)
+            total = self._two_levels(rows, ranks, self._choice)
         else:
-            total = self._sum(rows, group, self._choice, "reduce_scatter")
+            total = self._sum(rows, self._attachment.exchange(ranks), self._choice, "reduce_scatter")
         output_tensor.copy_(total * behind)
 
-    def _sum(self, rows: Tensor, group: dist.ProcessGroup, choice: Choice, direction: str) -> Tensor:
-        exchange = self._attachment.exchange(group)
+    def _sum(self, rows: Tensor, exchange: Exchange, choice: Choice, direction: str) -> Tensor:
         codec = self._attachment.codec(choice, exchange, self._name, direction)
         call = self._attachment.call(exchange, codec or Raw(), self._name, direction)
         return exchange.submit(lambda: summed(call, list(rows))).result()
 
-    def _two_levels(self, rows: Tensor, group: dist.ProcessGroup, choices: tuple[Choice, Choice]) -> Tensor:
+    def _two_levels(self, rows: Tensor, ranks: list[int], choices: tuple[Choice, Choice]) -> Tensor:
         """First the sum over a node of what its ranks are to pass on, then over the nodes (SDP4Bit, TLq)."""
-        inner, outer = self._attachment.levels(group, self._ranks_per_node or 1)
-        nodes = rows.view(outer.size(), inner.size(), -1)  # by node and place in it
-        mine = self._sum(nodes.transpose(0, 1).reshape(inner.size(), -1), inner, choices[0], "reduce_scatter in nodes")
-        return self._sum(mine.view(outer.size(), -1), outer, choices[1], "reduce_scatter of nodes")
+        inner, outer = self._attachment.levels(ranks, self._ranks_per_node or 1)
+        nodes = rows.view(outer.size, inner.size, -1)  # by node and place in it
+        mine = self._sum(nodes.transpose(0, 1).reshape(inner.size, -1), inner, choices[0], "reduce_scatter in nodes")
+        return self._sum(mine.view(outer.size, -1), outer, choices[1], "reduce_scatter of nodes")
 
 
 def scales(op: Any, size: int) -> tuple[float, float]:

@@ -1,0 +1,143 @@
+"""A small model under FSDP2, and its training on one rank. Ranks are the workers of tests.support.ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCABULARY, WIDTH = 61, 23
+
+
+class Block(nn.Module):
+    """Odd sizes; `scale` has fewer rows than a job has ranks, so some ranks hold nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 37), nn.Linear(37, WIDTH)
+        self.scale = nn.Parameter(torch.ones(3, 1))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + self.down(torch.nn.functional.gelu(self.up(values))) * self.scale.mean()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        values = self.embedding(tokens).to(self.head.weight.dtype)
+        for block in self.blocks:
+            values = block(values)
+        return self.head(values)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a model is sharded and trained."""
+
+    reshard: bool | int = True
+    unshard_async: bool = False
+    mixed_precision: bool = True
+    frozen: bool = False
+    frozen_dtype: torch.dtype = torch.float32
+    tied: bool = False
+    replicated: bool = False
+    offload: bool = False
+    accumulate: int = 1
+    clip: float | None = None
+    rate: float = 1e-3
+    gradients: torch.dtype | None = None
+    adamw: dict[str, bool] = field(default_factory=dict)
+
+
+def sharded(case: Case, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    model = Model()
+    if case.frozen:
+        model.embedding.weight.requires_grad_(False)
+        model.embedding.weight.data = model.embedding.weight.data.to(case.frozen_dtype)
+    if case.tied:
+        model.head.weight = model.embedding.weight
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if case.mixed_precision else None, reduce_dtype=case.gradients
+    )
+    options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": case.reshard}
+    if case.replicated:
+        options["mesh"] = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
+    if case.offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
+    for block in model.blocks:
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module._set_unshard_async_op(case.unshard_async)
+    return model
+
+
+def optimizer_of(model: nn.Module, case: Case) -> torch.optim.Optimizer:
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return torch.optim.AdamW(trained, lr=case.rate, **case.adamw)
+
+
+def loss_of(model: nn.Module, step: int, part: int = 0) -> torch.Tensor:
+    """Of tokens that each rank and step has others of."""
+    generator = torch.Generator().manual_seed(1000 * step + 100 * part + dist.get_rank())
+    tokens = torch.randint(VOCABULARY, (2, 9), generator=generator)
+    found = model(tokens[:, :-1])
+    return torch.nn.functional.cross_entropy(found.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def train_step(model: Any, optimizer: torch.optim.Optimizer, case: Case, step: int) -> None:
+    for part in range(case.accumulate):
+        model.set_requires_gradient_sync(part == case.accumulate - 1)
+        loss_of(model, step, part).backward()
+    if case.clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def digest(model: nn.Module) -> str:
+    """A hash of the shards of this rank."""
+    model.reshard()  # type: ignore[operator]
+    found = hashlib.sha256()
+    for each in model.parameters():
+        found.update(each.to_local().detach().contiguous().view(torch.uint8).numpy().tobytes())  # type: ignore[attr-defined]
+    return found.hexdigest()
+
+
+def replicas(model: nn.Module) -> dict[str, list[Any]]:
+    """What is kept between all-gathers, by the name of the module."""
+    return {
+        name or "root": list(module._get_fsdp_state()._fsdp_param_groups[0]._all_gather_comm._replicas.values())
+        for name, module in model.named_modules()
+        if isinstance(module, FSDPModule)
+    }
+
+
+def train(case: Case, attach: Callable[[Any], Any] | None, steps: int = 10) -> list[str]:
+    """The hash after each step. What is attached is detached at the end."""
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = None if attach is None else attach(model)
+    found = []
+    for step in range(steps):
+        train_step(model, optimizer, case, step)
+        found.append(digest(model))
+    if attachment is not None:
+        attachment.detach()
+    return found

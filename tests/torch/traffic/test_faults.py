@@ -1,0 +1,259 @@
+"""Bad luck on one rank: all ranks raise instead of waiting, and the next step is right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tensorwire.torch import traffic
+from tests.support.processes import exit_code_of_child
+from tests.support.sharded_models import Case, Model, digest, loss_of, optimizer_of, replicas, sharded, train, train_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Faulty(traffic.Exact):
+    """Fails on one rank, or sends too much, as long as somebody says so."""
+
+    def encode(self, tensor: torch.Tensor, base: torch.Tensor | None = None, key: int = 0) -> torch.Tensor | None:
+        if FAULT == ["raise"] and dist.get_rank() == 1:
+            raise MemoryError("no room on this rank")
+        if FAULT == ["too much"] and dist.get_rank() == 1:
+            return torch.zeros(tensor.nbytes + 5000, dtype=torch.uint8)
+        return super().encode(tensor, base, key)
+
+
+FAULT: list[str] = []
+
+
+def _step_that_fails(model: Any, optimizer: torch.optim.Optimizer, case: Case, step: int) -> str:
+    """The error; parameters stay as they were."""
+    before = digest(model)
+    try:
+        train_step(model, optimizer, case, step)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    else:
+        return "no error"
+    optimizer.zero_grad()
+    model.reset_iter_state()
+    assert digest(model) == before
+    return text
+
+
+def _fail_once(fault: str, options: dict[str, Any]) -> tuple[str, bool]:
+    case = Case(gradients=torch.bfloat16)
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model, **options)
+    found, text = [], ""
+    for step in range(6):
+        if step == 3:
+            FAULT[:] = [fault]
+            text = _step_that_fails(model, optimizer, case, step)
+            FAULT.clear()
+        train_step(model, optimizer, case, step)
+        found.append(digest(model))
+    attachment.detach()
+    return text, found == train(case, lambda model: traffic.attach_fsdp(model, **options), 6)
+
+
+@pytest.mark.parametrize("options", [{"weights": Faulty()}, {"gradients": Faulty()}], ids=["weights", "gradients"])
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("raise", "ExchangeError: rank 1 could not do its part: MemoryError: no room on this rank"),
+        ("too much", "ExchangeError: expected a message of at most"),
+    ],
+)
+def test_an_encoder_that_fails_on_one_rank(ranks: Ranks, fault: str, expected: str, options: dict[str, Any]) -> None:
+    answers = ranks.run(_fail_once, fault, options)
+    assert len(set(answers)) == 1
+    text, fine = answers[0]
+    assert text.startswith(expected)
+    assert fault == "raise" or "from rank 1" in text
+    assert fine
+
+
+def _fail_under_ddp() -> tuple[str, bool]:
+    results = []
+    for fault in ("", "raise"):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Model().bfloat16())
+        attachment = traffic.attach_ddp(model, gradients=Faulty())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        text = ""
+        for step in range(4):
+            if fault and step == 2:
+                FAULT[:] = [fault]
+                try:
+                    loss_of(model, step).backward()
+                except RuntimeError as error:
+                    text = str(error)
+                FAULT.clear()
+                optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append([each.detach().clone() for each in model.parameters()])
+        attachment.detach()
+    return text, all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+def test_an_encoder_that_fails_on_one_rank_under_ddp(ranks: Ranks) -> None:
+    for text, fine in ranks.run(_fail_under_ddp):
+        assert "rank 1 could not do its part: MemoryError: no room on this rank" in text
+        assert fine
+
+
+def _flip(model: Any, _: dict[str, Any]) -> None:
+    part = replicas(model)["blocks.1"][0].buffer.chunk(4)[0]
+    part.view(torch.int16)[3] ^= 1
+
+
+def _make_stale(model: Any, old: dict[str, Any]) -> None:
+    replicas(model)["blocks.1"][0].buffer.copy_(old["buffer"])
+
+
+def _drift(spoil: Callable[[Any, dict[str, Any]], None]) -> tuple[list[str], bool]:
+    """The errors of the step after rank 2's memory has changed and of the one after that; whether one can go on."""
+    case = Case()
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model)
+    old: dict[str, Any] = {}
+    for step in range(3):
+        train_step(model, optimizer, case, step)
+        if step == 1:
+            old["buffer"] = replicas(model)["blocks.1"][0].buffer.clone()
+    if dist.get_rank() == 2:
+        spoil(model, old)
+    texts = [_step_that_fails(model, optimizer, case, 3) for _ in range(2)]
+    attachment.detach()
+    attachment = traffic.attach_fsdp(model)
+    train_step(model, optimizer, case, 3)
+    attachment.detach()
+    return texts, digest(model) == train(case, None, 4)[-1]
+
+
+@pytest.mark.parametrize("spoil", [_flip, _make_stale])
+def test_a_replica_that_drifted(ranks: Ranks, spoil: Callable[[Any, dict[str, Any]], None]) -> None:
+    answers = ranks.run(_drift, spoil)
+    for rank, (texts, fine) in enumerate(answers):
+        expected = "" if rank == 2 else "ExchangeError: rank 2 could not do its part: "
+        for text in texts:
+            assert text.startswith(f"{expected}BaseMismatchError: rank 2 holds other values of the shard of rank")
+            assert "(tensor 'blocks.1')" in text
+        assert fine
+
+
+def _raise_in_forward() -> bool:
+    case = Case()
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model)
+    found = []
+    for step in range(4):
+        if step == 2:
+            hook = model.blocks[1].up.register_forward_hook(lambda *_: 1 / 0)
+            assert _step_that_fails(model, optimizer, case, step).startswith("ZeroDivisionError")
+            hook.remove()
+        train_step(model, optimizer, case, step)
+        found.append(digest(model))
+    attachment.detach()
+    return found == train(case, None, 4)
+
+
+def test_an_exception_of_the_user_in_the_middle_of_forward(ranks: Ranks) -> None:
+    assert ranks.run(_raise_in_forward) == [True] * 4
+
+
+def _fail_asynchronously() -> str:
+    case = Case(unshard_async=True)
+    model = sharded(case)
+    attachment = traffic.attach_fsdp(model, weights=Faulty())
+    FAULT[:] = ["raise"]
+    try:
+        model(torch.zeros(1, 3, dtype=torch.long))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        FAULT.clear()
+        attachment.detach()
+    return "no error"
+
+
+def test_errors_of_asynchronous_work_are_raised_as_they_are(ranks: Ranks) -> None:
+    expected = "ExchangeError: rank 1 could not do its part: MemoryError: no room on this rank"
+    assert ranks.run(_fail_asynchronously) == [expected] * 4
+
+
+def _fork() -> int:
+    model = sharded(Case())
+    attachment = traffic.attach_fsdp(model)
+    child = os.fork()
+    if child == 0:
+        try:
+            model(torch.zeros(1, 3, dtype=torch.long))
+        except RuntimeError as error:
+            os._exit(0 if "got a fork of it; attach in the fork" in str(error) else 1)
+        os._exit(2)
+    code = exit_code_of_child(child, 20)
+    attachment.detach()
+    return code
+
+
+def test_a_fork_that_goes_on_training(ranks: Ranks) -> None:
+    assert ranks.run(_fork) == [0] * 4
+
+
+def _wait_for_rank_3() -> tuple[float, float, bool]:
+    """Wall and CPU seconds of the step in which rank 3 stops."""
+    case = Case()
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model)
+    wall = cpu = 0.0
+    for step in range(4):
+        if step == 2:
+            dist.barrier()
+            wall, cpu = time.monotonic(), time.process_time()
+            if dist.get_rank() == 3:
+                os.kill(os.getpid(), signal.SIGSTOP)
+        train_step(model, optimizer, case, step)
+        if step == 2:
+            wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    attachment.detach()
+    return wall, cpu, digest(model) == train(case, None, 4)[-1]
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_stopped_rank_is_waited_for_without_work(ranks: Ranks) -> None:
+    ranks.run(dist.get_rank)
+    ranks.begin(_wait_for_rank_3)
+    deadline = time.monotonic() + 30
+    while _state(ranks.pids[3]) != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(2)
+    os.kill(ranks.pids[3], signal.SIGCONT)
+    for wall, cpu, fine in ranks.results():
+        assert wall >= 1.9
+        assert cpu < 0.6
+        assert fine

@@ -1,0 +1,126 @@
+"""What cannot be attached is refused, on all ranks and before anything changes."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
+from torch.nn.parallel import DistributedDataParallel
+
+from tensorwire.torch import traffic
+from tests.support.sharded_models import Case, Model, sharded, train
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.ranks import Ranks
+
+
+def _error(call: Callable[[], Any]) -> str:
+    """Of the call."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _refusals() -> dict[str, str]:
+    model, plain = sharded(Case()), Model()
+    attachment = traffic.attach_fsdp(model)
+    grid = traffic.Grid(4, 128)
+    found = {
+        "twice": _error(lambda: traffic.attach_fsdp(model)),
+        "dense": _error(lambda: traffic.attach_fsdp(plain)),
+        "no codec": _error(lambda: traffic.attach_fsdp(sharded(Case()), weights=7)),  # type: ignore[arg-type]
+        "levels": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=(grid, grid))),
+        "nodes": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=(grid, grid), ranks_per_node=3)),
+        "no DDP": _error(lambda: traffic.attach_ddp(plain)),  # type: ignore[arg-type]
+    }
+    attachment.detach()
+    found["counters"] = _error(lambda: traffic.counters(model))
+    return found
+
+
+def test_bad_arguments(ranks: Ranks) -> None:
+    expected = {
+        "twice": "ValueError: expected a model that nothing is attached to",
+        "dense": "ValueError: expected a model that fully_shard has sharded (FSDP2)",
+        "no codec": "TypeError: expected a codec for weights",
+        "levels": "ValueError: expected two codecs for gradients and ranks_per_node",
+        "nodes": "ValueError: expected groups of a multiple of 3 ranks, got 4",
+        "no DDP": "TypeError: expected a DistributedDataParallel, got Model",
+        "counters": "ValueError: expected a model or group with an attachment",
+    }
+    for found in ranks.run(_refusals):
+        assert found.keys() == expected.keys()
+        for what, beginning in expected.items():
+            assert found[what].startswith(beginning)
+
+
+def _several_groups() -> str:
+    """FSDP2 makes a group of parameters for each mesh that they are sharded over."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("one", "other"))
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    meshes = {model[0].weight: mesh["one"], model[1].weight: mesh["other"]}
+
+    def place(parameter: nn.Parameter) -> ShardPlacementResult:
+        from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
+        from torch.distributed.tensor import Shard
+
+        return ShardPlacementResult(Shard(0), FSDPMeshInfo(meshes[parameter], shard_mesh_dim=0))
+
+    fully_shard(model, mesh=mesh["one"], shard_placement_fn=place)
+    return _error(lambda: traffic.attach_fsdp(model))
+
+
+def test_several_groups_of_parameters_in_a_module(ranks: Ranks) -> None:
+    for found in ranks.run(_several_groups):
+        assert found.startswith("ValueError: expected one group of parameters in module root, got 2")
+
+
+def _unlike_arguments() -> tuple[str, str, bool]:
+    mine = dist.get_rank() == 3
+    first = _error(lambda: traffic.attach_fsdp(sharded(Case()), weights=traffic.Exact("compact" if mine else "fast")))
+    ddp = DistributedDataParallel(Model())
+    second = _error(lambda: traffic.attach_ddp(ddp, gradients=traffic.Exact("compact" if mine else "fast")))
+    return first, second, train(Case(), traffic.attach_fsdp, 2) == train(Case(), None, 2)
+
+
+def test_unlike_arguments_are_an_error_on_all_ranks(ranks: Ranks) -> None:
+    for first, second, fine in ranks.run(_unlike_arguments):
+        assert first.startswith("ValueError: expected the same on all ranks, got")
+        assert second.startswith("ValueError: expected the same on all ranks, got")
+        assert "on rank 3" in first
+        assert fine
+
+
+class _Choice:
+    """A function of name and step; Python prints the place in memory of one like it."""
+
+    def __call__(self, name: str, step: int) -> traffic.Exact:
+        return traffic.Exact()
+
+
+def _functions() -> bool:
+    _keep = [object() for _ in range(dist.get_rank())]  # other places in memory on each rank
+    return train(Case(), lambda model: traffic.attach_fsdp(model, weights=_Choice()), 3) == train(Case(), None, 3)
+
+
+def test_objects_that_choose_are_like_on_all_ranks(ranks: Ranks) -> None:
+    assert ranks.run(_functions) == [True] * 4
+
+
+def test_an_old_torch_is_an_error_that_names_the_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorwire.torch.traffic import torch_version
+
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cpu")
+    with pytest.raises(ImportError, match=r"FSDPModule.set_custom_all_gather.* PyTorch 2.12 or later, got 2.11.0"):
+        importlib.reload(torch_version)
