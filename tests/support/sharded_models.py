@@ -111,6 +111,16 @@ def train_step(model: Any, optimizer: torch.optim.Optimizer, case: Case, step: i
     optimizer.zero_grad()
 
 
+def recover(model: Any) -> None:
+    """After an exception in a step."""
+    model.reset_iter_state()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            for each in module._get_fsdp_state()._fsdp_param_groups[0].fsdp_params:
+                if hasattr(each, "_unsharded_param"):
+                    each._unsharded_param.grad = None  # torch 2.13 would add it to the next one
+
+
 def digest(model: nn.Module) -> str:
     """A hash of the shards of this rank."""
     model.reshard()  # type: ignore[operator]

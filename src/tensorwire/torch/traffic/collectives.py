@@ -48,6 +48,8 @@ class Call:
         """The message, or what kept it from being made: the other ranks have to learn of that."""
         try:
             payload = self.codec.encode(tensor, base, self.key + part)
+            if payload is not None and len(payload) > tensor.nbytes + _SLACK_NBYTES:
+                raise ValueError(f"expected at most {tensor.nbytes + _SLACK_NBYTES} bytes, got {len(payload)}")
         except Exception as error:
             return error_message(error)
         return Message(Kind.RAW, bytes_of(tensor)) if payload is None else Message(Kind.CODED, payload)
