@@ -1,0 +1,102 @@
+"""What is counted is what travels, and what "auto" makes of it is the same on all ranks."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorwire.torch import traffic
+from tensorwire.torch.traffic.choice import Auto
+from tensorwire.torch.traffic.codecs.codec import Raw
+from tests.support.sharded_models import Case, digest, optimizer_of, sharded, train, train_step
+
+if TYPE_CHECKING:
+    from tests.support.ranks import Ranks
+
+# Elements of a shard on each of four ranks: rows are filled up to a multiple of four.
+BLOCK = 10 * 23 + 10 + 6 * 37 + 6 + 1
+ROOT = 16 * 23 + 16 * 23
+MODULES = {"root": ROOT, "blocks.0": BLOCK, "blocks.1": BLOCK}
+STEPS = 3
+
+
+def _rows(weights: Any, gradients: Any) -> dict[tuple[str, str], tuple[int, int, int, int]]:
+    case = Case(gradients=torch.bfloat16)
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model, weights=weights, gradients=gradients)
+    for step in range(STEPS):
+        train_step(model, optimizer, case, step)
+    rows = traffic.counters(model)
+    assert {"tensor", "sent_nbytes", "all_gather", "blocks.1", "all"} <= set(str(rows).split())
+    attachment.detach()
+    return {(row.tensor, row.direction): (row.calls, row.raw_nbytes, row.sent_nbytes, row.kept_nbytes) for row in rows}
+
+
+def test_bytes_of_raw_messages(ranks: Ranks) -> None:
+    """Parameters are gathered twice in a step. A number has 2 bytes, and a rank 3 others."""
+    expected = {}
+    for name, numel in MODULES.items():
+        reduced = STEPS * numel * 2 * 3
+        expected[name, "all_gather"] = (2 * STEPS, 2 * reduced, 2 * reduced, 2 * numel * 4 + 2 * numel)
+        expected[name, "reduce_scatter"] = (STEPS, reduced, reduced, 0)
+    assert ranks.run(_rows, Raw(), Raw()) == [expected] * 4
+
+
+def test_bytes_of_quantized_messages(ranks: Ranks) -> None:
+    """The gathers of the first step are one exact message and one without changes. Then backward sends nothing."""
+    message = 4 + 2048 // 2  # a scale and 2,048 codes of 4 bits
+    gradients = traffic.Grid(8, 128)
+    for found in ranks.run(_rows, traffic.Grid(4, 2048), gradients):
+        first = found["blocks.0", "all_gather"][2] - 3 * message * STEPS
+        assert 0 < first <= 3 * 2 * BLOCK
+        assert found["blocks.0", "all_gather"][1] == 2 * STEPS * BLOCK * 2 * 3
+        assert found["blocks.0", "reduce_scatter"][2] == STEPS * 3 * 4 * (4 + 128)
+        assert found["root", "reduce_scatter"][2] == STEPS * 3 * 6 * (4 + 128)
+
+
+def test_exact_differences_keep_one_copy_and_the_own_shard(ranks: Ranks) -> None:
+    for found in ranks.run(_rows, traffic.Exact(), None):
+        assert {key: kept for key, (_, _, _, kept) in found.items()} == {
+            (name, "all_gather"): 2 * numel * (4 + 1) for name, numel in MODULES.items()
+        }
+        assert all(sent < raw for _, raw, sent, _ in found.values())
+
+
+def _decisions() -> tuple[list[str], bool, list[str]]:
+    """The codecs of each step as rank 2 finds its encoder slow in step 3, and its link in step 7."""
+    case = Case()
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model, weights="auto")
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tensorwire.torch.traffic").addHandler(handler)
+    every, Auto.every = Auto.every, 2
+    codecs = []
+    for step in range(10):
+        row = attachment.counters.row("root", "all_gather")
+        if torch.distributed.get_rank() == 2:
+            row.encode_seconds += 1e3 * (step == 3)
+            row.transfer_seconds += 1e9 * (step == 7)
+        train_step(model, optimizer, case, step)
+        codecs.append(row.codec.partition("(")[0])
+    Auto.every = every
+    logging.getLogger("tensorwire.torch.traffic").removeHandler(handler)
+    attachment.detach()
+    return codecs, digest(model) == train(case, None, 10)[-1], lines
+
+
+def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> None:
+    """Decisions are due in steps 2, 4, 6 and 8."""
+    answers = ranks.run(_decisions)
+    for codecs, fine, _ in answers:
+        assert codecs == ["Exact"] * 4 + ["Raw"] * 4 + ["Exact"] * 2
+        assert fine
+    lines = [line for _, _, printed in answers for line in printed]
+    assert len(lines) == 2
+    assert lines[0].startswith("all_gather: raw messages from step 4 on")
+    assert lines[1].startswith("all_gather: exact differences from step 8 on")

@@ -1,0 +1,168 @@
+"""The reduce-scatter of FSDP2 and the all-reduce of DDP: with `Exact` they have the bits of raw messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tensorwire.torch import traffic
+from tensorwire.torch.traffic.attach.fsdp import scales
+from tensorwire.torch.traffic.codecs.codec import Raw
+from tests.support.sharded_models import Case, Model, loss_of, sharded, train
+
+if TYPE_CHECKING:
+    from tests.support.ranks import Ranks
+
+EXACT, RAW = traffic.Exact(), Raw()
+
+
+def exact_for_each(name: str, step: int) -> traffic.Exact:
+    return EXACT
+
+
+def raw_for_each(name: str, step: int) -> Raw:
+    return RAW
+
+
+def _trained(case: Case, gradients: Any, ranks_per_node: int | None) -> tuple[list[str], int, int]:
+    """Hashes after each step; raw and sent bytes of the gradients."""
+    counted: list[traffic.Attachment] = []
+
+    def attach(model: Any) -> traffic.Attachment:
+        counted.append(traffic.attach_fsdp(model, gradients=gradients, ranks_per_node=ranks_per_node))
+        return counted[0]
+
+    found = train(case, attach, 6)
+    rows = [row for row in counted[0].counters.rows() if row.direction.startswith("reduce_scatter")]
+    return found, sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+
+
+def _exact_and_raw(case: Case, levels: bool) -> tuple[bool, float, float]:
+    exact, raw = ((EXACT, EXACT), (RAW, RAW)) if levels else (EXACT, RAW)
+    nodes = 2 if levels else None
+    one, raw_nbytes, sent_nbytes = _trained(case, exact, nodes)
+    other, raw_too, sent_too = _trained(case, raw, nodes)
+    return one == other and raw_nbytes == raw_too, sent_nbytes / raw_nbytes, sent_too / raw_nbytes
+
+
+CASES = {
+    "resharded": Case(gradients=torch.bfloat16),
+    "accumulated": Case(gradients=torch.bfloat16, accumulate=2, clip=0.1, reshard=False),
+    "replicated": Case(gradients=torch.bfloat16, replicated=True),
+    "FP16": Case(gradients=torch.float16),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_exact_gradients_have_the_bits_of_raw_ones(ranks: Ranks, case: Case) -> None:
+    for fine, exact, raw in ranks.run(_exact_and_raw, case, False):
+        assert fine
+        assert exact < 0.95
+        assert raw == 1
+
+
+def test_two_levels_have_the_bits_of_raw_ones(ranks: Ranks) -> None:
+    for fine, _, raw in ranks.run(_exact_and_raw, Case(gradients=torch.bfloat16), True):
+        assert fine
+        assert raw == 1
+
+
+def test_fp32_gradients_travel_raw(ranks: Ranks) -> None:
+    for fine, exact, _ in ranks.run(_exact_and_raw, Case(gradients=torch.float32), False):
+        assert fine
+        assert exact == 1
+
+
+def _mean_of_fsdp() -> float:
+    """The greatest difference from the mean of the gradients of all ranks, as a part of the greatest gradient."""
+    case = Case(mixed_precision=False)
+    model, plain = sharded(case), Model()
+    plain.load_state_dict({name: each.full_tensor() for name, each in model.state_dict().items()})
+    loss_of(plain, 0).backward()
+    attachment = traffic.attach_fsdp(model, gradients=EXACT)
+    loss_of(model, 0).backward()
+    attachment.detach()
+    worst = 0.0
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        dist.all_reduce(one.grad, op=dist.ReduceOp.AVG)
+        found = other.grad.full_tensor()  # type: ignore[attr-defined]
+        worst = max(worst, float((found - one.grad).abs().max() / one.grad.abs().max()))
+    return worst
+
+
+def test_gradients_are_the_mean_over_all_ranks(ranks: Ranks) -> None:
+    assert max(ranks.run(_mean_of_fsdp)) < 1e-5
+
+
+def test_operations_that_are_sums() -> None:
+    assert scales(dist.ReduceOp.SUM, 4) == (1, 1)
+    assert scales(dist.ReduceOp.AVG, 4) == (1, 0.25)
+    assert scales(dist._make_nccl_premul_sum(0.125), 4) == (0.125, 1)
+    with pytest.raises(ValueError, match="expected a reduction by SUM, AVG or PREMUL_SUM"):
+        scales(dist.ReduceOp.MAX, 4)
+
+
+def _ddp(dtype: torch.dtype, gradients: Any, steps: int = 5) -> tuple[list[torch.Tensor], traffic.Attachment]:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model().to(dtype), bucket_cap_mb=0.004)
+    attachment = traffic.attach_ddp(model, gradients=gradients)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        with model.no_sync():
+            loss_of(model, step, 1).backward()
+        loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    attachment.detach()
+    return [each.detach() for each in model.parameters()], attachment
+
+
+def _equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def _ddp_in_four_ways(dtype: torch.dtype) -> tuple[bool, float]:
+    raw, _ = _ddp(dtype, RAW)
+    exact, attachment = _ddp(dtype, EXACT)
+    rows = attachment.counters.rows()
+    for choice in (exact_for_each, raw_for_each, "auto"):
+        if not _equal(raw, _ddp(dtype, choice)[0]):
+            return False, 0.0
+    return _equal(raw, exact), sum(row.sent_nbytes for row in rows) / sum(row.raw_nbytes for row in rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_ddp_has_the_bits_of_raw_messages(ranks: Ranks, dtype: torch.dtype) -> None:
+    for fine, sent in ranks.run(_ddp_in_four_ways, dtype):
+        assert fine
+        assert sent < 0.95 if dtype == torch.bfloat16 else sent == 1
+
+
+def _leave_ddp() -> tuple[bool, str]:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model())
+    attachment = traffic.attach_ddp(model)
+    attachment.detach()
+    loss_of(model, 0).backward()
+    plain = DistributedDataParallel(Model())
+    plain.load_state_dict(model.state_dict())
+    loss_of(plain, 0).backward()
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    close = all(torch.allclose(one.grad, other.grad, atol=1e-6) for one, other in pairs)
+    try:
+        traffic.attach_ddp(model)
+    except ValueError as error:
+        return close, str(error)
+    return close, ""
+
+
+def test_ddp_goes_on_by_itself_after_detach(ranks: Ranks) -> None:
+    for close, text in ranks.run(_leave_ddp):
+        assert close
+        assert text.startswith("expected DDP without a communication hook")
