@@ -94,7 +94,7 @@ def optimizer_of(model: nn.Module, case: Case) -> torch.optim.Optimizer:
 
 
 def loss_of(model: nn.Module, step: int, part: int = 0) -> torch.Tensor:
-    """Of tokens that each rank and step has others of."""
+    """Each rank and step has tokens of its own."""
     generator = torch.Generator().manual_seed(1000 * step + 100 * part + dist.get_rank())
     tokens = torch.randint(VOCABULARY, (2, 9), generator=generator)
     found = model(tokens[:, :-1])

@@ -15,6 +15,7 @@ from tensorwire.torch.traffic.codecs.codec import Raw
 from tests.support.sharded_models import Case, Model, loss_of, sharded, train
 
 if TYPE_CHECKING:
+    from tensorwire.torch.traffic.attach.attachment import Attachment
     from tests.support.ranks import Ranks
 
 EXACT, RAW = traffic.Exact(), Raw()
@@ -30,9 +31,9 @@ def raw_for_each(name: str, step: int) -> Raw:
 
 def _trained(case: Case, gradients: Any, ranks_per_node: int | None) -> tuple[list[str], int, int]:
     """Hashes after each step; raw and sent bytes of the gradients."""
-    counted: list[traffic.Attachment] = []
+    counted: list[Attachment] = []
 
-    def attach(model: Any) -> traffic.Attachment:
+    def attach(model: Any) -> Attachment:
         counted.append(traffic.attach_fsdp(model, gradients=gradients, ranks_per_node=ranks_per_node))
         return counted[0]
 
@@ -108,7 +109,7 @@ def test_operations_that_are_sums() -> None:
         scales(dist.ReduceOp.MAX, 4)
 
 
-def _ddp(dtype: torch.dtype, gradients: Any, steps: int = 5) -> tuple[list[torch.Tensor], traffic.Attachment]:
+def _ddp(dtype: torch.dtype, gradients: Any, steps: int = 5) -> tuple[list[torch.Tensor], Attachment]:
     torch.manual_seed(0)
     model = DistributedDataParallel(Model().to(dtype), bucket_cap_mb=0.004)
     attachment = traffic.attach_ddp(model, gradients=gradients)

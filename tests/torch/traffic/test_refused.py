@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _error(call: Callable[[], Any]) -> str:
-    """Of the call."""
+    """What the call raises."""
     try:
         call()
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from . import torch_version  # noqa: F401 - raises where torch is too old
 from .attach.all_to_all import all_to_all
-from .attach.attachment import Attachment, counters
+from .attach.attachment import counters
 from .attach.backend import register_backend
 from .attach.ddp import attach_ddp
 from .attach.fsdp import attach_fsdp
@@ -14,7 +14,6 @@ from .codecs.grid import Grid
 from .exchange import ExchangeError
 
 __all__ = [
-    "Attachment",
     "Bounded",
     "Budget",
     "Exact",

@@ -50,14 +50,14 @@ class Attachment:
             self.step += 1
 
     def exchange(self, ranks: list[int]) -> Exchange:
-        """Of these ranks, which all ask for it at the same time."""
+        """The exchange of these ranks, which all ask for it at the same time."""
         key = tuple(ranks)
         if key not in self._exchanges:
             self._exchanges[key] = Exchange(ranks, self._exchanges.values())
         return self._exchanges[key]
 
     def levels(self, ranks: list[int], ranks_per_node: int) -> tuple[Exchange, Exchange]:
-        """Of the ranks of this rank's node, and of those at its place in all nodes."""
+        """The exchanges of this rank's node, and of the ranks at its place in all nodes."""
         node, place = divmod(ranks.index(dist.get_rank()), ranks_per_node)
         first = node * ranks_per_node
         return self.exchange(ranks[first : first + ranks_per_node]), self.exchange(ranks[place::ranks_per_node])
@@ -97,7 +97,7 @@ class Attachment:
 
 
 COUNTERS: WeakKeyDictionary[dist.ProcessGroup, Counters] = WeakKeyDictionary()
-"""Of process groups."""
+"""What travels in process groups that have a codec."""
 _ATTACHED: WeakKeyDictionary[torch.nn.Module, Attachment] = WeakKeyDictionary()
 
 
