@@ -143,7 +143,7 @@ def _fail_under_ddp() -> tuple[str, bool]:
 
 def test_an_encoder_that_fails_on_one_rank_under_ddp(ranks: Ranks) -> None:
     for text, fine in ranks.run(_fail_under_ddp):
-        assert "rank 1 could not do its part: MemoryError: no room on this rank" in text
+        assert "ExchangeError: rank 1 could not do its part: MemoryError: no room on this rank" in text
         assert fine
 
 

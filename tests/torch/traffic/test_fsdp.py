@@ -244,9 +244,19 @@ def _train_and_stay_attached() -> int:
     return len(replicas(model))
 
 
+def _detach_when_torch_distributed_has_ended() -> bool:
+    attachment = traffic.attach_fsdp(sharded(Case()))
+    dist.barrier()
+    dist.destroy_process_group()
+    attachment.detach()
+    return True
+
+
 def test_a_group_of_one_rank_and_the_end_of_a_process_that_never_detached() -> None:
     with Ranks(1) as alone:
         assert alone.run(_one_rank) == [True]
     with Ranks(2) as pair:
         assert pair.run(_train_and_stay_attached) == [3, 3]
         assert pair.end(seconds=10) == [0, 0]
+    with Ranks(2) as pair:
+        assert pair.run(_detach_when_torch_distributed_has_ended) == [True, True]

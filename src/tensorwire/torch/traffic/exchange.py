@@ -76,7 +76,7 @@ def _new_group(ranks: list[int]) -> dist.ProcessGroup:
     of groups that a rank is in for a name: it differs between ranks, and comes back when a group has gone, with what
     the store still knows of it."""
     c10d = dist.distributed_c10d
-    name = f"tensorwire {ranks} {next(_NUMBERS[tuple(ranks)])}"
+    name = f"tensorwire {checksum(str(ranks)):08x} {ranks[0]} {next(_NUMBERS[tuple(ranks)])}"
     rank = ranks.index(dist.get_rank())
     group, _ = c10d._new_process_group_helper(
         len(ranks), rank, ranks, "gloo", c10d._get_default_store(), name, timeout=default_pg_timeout
@@ -132,8 +132,8 @@ class Exchange:
             Thread(target=each._tell, args=(error_message(error, Kind.END),), daemon=True).start()
 
     def _tell(self, message: Message) -> None:
-        self._thread.submit(lambda: None).result()  # what is under way ends first
-        with suppress(RuntimeError):  # the error itself, or the others have gone
+        with suppress(RuntimeError):  # the error itself, the others have gone, or this exchange is closed
+            self._thread.submit(lambda: None).result()  # what is under way ends first
             self.gather(message, limit=0, configuration=0)
 
     def close(self) -> None:

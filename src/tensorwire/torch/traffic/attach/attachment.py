@@ -119,15 +119,16 @@ def counters(of: torch.nn.Module | dist.ProcessGroup) -> Table:
 
 
 def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any]:
-    """The same for torch."""
-    future: torch.futures.Future[Any] = torch.futures.Future()
+    """The same for torch. Code in C++ learns of an error only from a callback that raises it, and raises a RuntimeError
+    with its text."""
+    ended: torch.futures.Future[None] = torch.futures.Future()
+    done.add_done_callback(lambda _: ended.set_result(None))
 
-    def finish(done: Future[None]) -> None:
-        error = done.exception()
-        future.set_result(value) if error is None else future.set_exception(error)
+    def result(_: Any) -> Any:
+        done.result()
+        return value
 
-    done.add_done_callback(finish)
-    return future
+    return ended.then(result)
 
 
 def check_choice(choice: Any, what: str, *, several: bool = False) -> None:

@@ -44,7 +44,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     Raises:
         ValueError: something is attached, DDP has a hook already, or the ranks have called this with unlike arguments.
         TypeError: the model is not under DDP, or the codec is none.
-        ExchangeError: from backward, on all ranks: one of them could not encode.
+        RuntimeError: from backward, on all ranks, with the text of an ExchangeError: one of them could not encode.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(f"expected a DistributedDataParallel, got {type(model).__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -60,64 +60,72 @@ def attach_fsdp(
         BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
         ExchangeError: from a later collective, on all ranks: one of them could not encode.
     """
-    modules = {name or "root": module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
-    if not modules:
-        raise ValueError("expected a model that fully_shard has sharded (FSDP2), got one without such a module")
     for what, choice in (("weights", weights), ("gradients", gradients)):
         if choice is not None:
             check_choice(choice, what, several=what == "gradients")
-    if isinstance(gradients, tuple) and (len(gradients) != 2 or not ranks_per_node):
-        raise ValueError("expected two codecs for gradients and ranks_per_node, for within nodes and between them")
-    groups = {name: _groups_of(module) for name, module in modules.items()}
-    for name, found in groups.items():
-        if len(found) > 1:
-            raise ValueError(f"expected one group of parameters in module {name}, got {len(found)}: FSDP2 has no hook")
-        sizes = {group._reduce_scatter_process_group.size() for group in found}
-        if isinstance(gradients, tuple) and any(size % (ranks_per_node or 1) for size in sizes):
-            raise ValueError(f"expected groups of a multiple of {ranks_per_node} ranks, got {min(sizes)}")
-    for module in modules.values():
+    parts = _parts_of(model)
+    if isinstance(gradients, tuple):
+        _check_levels(parts, gradients, ranks_per_node)
+    for _, module, _ in parts:
         module.reshard()  # the parameters that the optimizer has are those of the shards
     attachment = Attachment(model)
     try:
-        for name, module in modules.items():
-            for group in groups[name]:
-                _replace(attachment, module, group, name, weights, gradients, ranks_per_node)
-        _agree(attachment, groups, f"{described(weights)} {described(gradients)} {ranks_per_node}")
+        for part in parts:
+            _replace(attachment, part, weights, gradients, ranks_per_node)
+        facts = [__version__, described(weights), described(gradients), ranks_per_node, [part.name for part in parts]]
+        groups = [dist.get_process_group_ranks(part.parameters._all_gather_process_group) for part in parts]
+        for exchange in dict.fromkeys(map(attachment.exchange, groups)):
+            exchange.submit(partial(exchange.agree, facts)).result()
     except BaseException:
         attachment.detach()
         raise
     return attachment
 
 
-def _groups_of(module: FSDPModule) -> list[Any]:
-    return list(module._get_fsdp_state()._fsdp_param_groups)
+class _Part(NamedTuple):
+    """A module that is gathered as one, and FSDP2's object for its parameters."""
+
+    name: str
+    module: FSDPModule
+    parameters: Any
 
 
-def _agree(attachment: Attachment, groups: dict[str, list[Any]], options: str) -> None:
-    """Raise ValueError on all ranks if they differ."""
-    for found in groups.values():
-        for group in found:
-            exchange = attachment.exchange(dist.get_process_group_ranks(group._all_gather_process_group))
-            facts = [__version__, options, list(groups)]
-            exchange.submit(partial(exchange.agree, facts)).result()
-            return
+def _parts_of(model: torch.nn.Module) -> list[_Part]:
+    parts = []
+    modules = [(name or "root", each) for name, each in model.named_modules() if isinstance(each, FSDPModule)]
+    if not modules:
+        raise ValueError("expected a model that fully_shard has sharded (FSDP2), got one without such a module")
+    for name, module in modules:
+        found = module._get_fsdp_state()._fsdp_param_groups
+        if len(found) > 1:
+            raise ValueError(f"expected one group of parameters in module {name}, got {len(found)}: FSDP2 has no hook")
+        parts += [_Part(name, module, each) for each in found]
+    return parts
+
+
+def _check_levels(parts: list[_Part], gradients: tuple[Choice, ...], ranks_per_node: int | None) -> None:
+    if len(gradients) != 2 or not ranks_per_node:
+        raise ValueError("expected two codecs for gradients and ranks_per_node, for within nodes and between them")
+    for part in parts:
+        size = part.parameters._reduce_scatter_process_group.size()
+        if size % ranks_per_node:
+            raise ValueError(f"expected groups of a multiple of {ranks_per_node} ranks, got {size} in {part.name}")
 
 
 def _replace(
     attachment: Attachment,
-    module: FSDPModule,
-    group: Any,
-    name: str,
+    part: _Part,
     weights: Choice | None,
     gradients: Choice | tuple[Choice, Choice] | None,
     ranks_per_node: int | None,
 ) -> None:
+    name, module, parameters = part
     if weights is not None:
-        before = group._all_gather_comm
-        module.set_custom_all_gather(_AllGather(attachment, group, name, weights))
-        attachment.on_detach(lambda: module.set_custom_all_gather(before))
+        gather = parameters._all_gather_comm
+        module.set_custom_all_gather(_AllGather(attachment, parameters, name, weights))
+        attachment.on_detach(lambda: module.set_custom_all_gather(gather))
     if gradients is not None:
-        scatter = group._reduce_scatter_comm
+        scatter = parameters._reduce_scatter_comm
         module.set_custom_reduce_scatter(_ReduceScatter(attachment, name, gradients, ranks_per_node))
         attachment.on_detach(lambda: module.set_custom_reduce_scatter(scatter))
 
