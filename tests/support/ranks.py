@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _PRELOAD = [
+    "torch._dynamo",  # FSDP2 imports it when it is first used
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint.state_dict",
     "torch.nn.parallel",
