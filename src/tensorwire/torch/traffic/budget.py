@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BUCKETS = 10_000
+_IMPOSSIBLE = np.int64(1 << 61)  # more bytes than there are, with room for a sum
 
 
 class Budget:
@@ -92,25 +93,23 @@ def fewest_bytes(errors: np.ndarray, sizes: np.ndarray, default: int) -> list[in
     budget = errors[:, default].sum()
     if budget <= 0:
         return [default] * tensors
-    costs = np.ceil(errors / budget * _BUCKETS)
-    least = np.zeros(_BUCKETS + 1)  # bytes, by how much of the budget is spent at most
-    picks = np.zeros((tensors, _BUCKETS + 1), np.int16)
+    costs = np.ceil(errors / budget * _BUCKETS).astype(np.int64)
+    # Bytes of the tensors before the i-th, by how many buckets they may spend at most.
+    least = np.full((tensors + 1, _BUCKETS + 1), _IMPOSSIBLE)
+    least[0] = 0
+    room = np.empty(_BUCKETS + 1, np.int64)
     for i in range(tensors):
-        best = np.full(_BUCKETS + 1, np.inf)
-        for c in np.argsort(sizes[i], kind="stable"):
-            if costs[i, c] > _BUCKETS:
-                continue
-            cost = int(costs[i, c])
-            total = np.full(_BUCKETS + 1, np.inf)
-            total[cost:] = least[: _BUCKETS + 1 - cost] + sizes[i, c]
-            better = total < best
-            best[better] = total[better]
-            picks[i, better] = c
-        least = best
-    if not least[_BUCKETS] < sizes[:, default].sum():
+        for cost, nbytes in zip(costs[i], sizes[i], strict=True):
+            if cost <= _BUCKETS:
+                with_it = np.add(least[i, : _BUCKETS + 1 - cost], nbytes, out=room[cost:])
+                np.minimum(least[i + 1, cost:], with_it, out=least[i + 1, cost:])
+    if least[tensors, _BUCKETS] >= sizes[:, default].sum():
         return [default] * tensors
-    chosen, left = [0] * tensors, _BUCKETS
+    chosen, left = [default] * tensors, _BUCKETS
     for i in reversed(range(tensors)):
-        chosen[i] = int(picks[i, left])
-        left -= int(costs[i, chosen[i]])
+        chosen[i] = next(
+            c for c, cost in enumerate(costs[i])
+            if cost <= left and least[i, left - cost] + sizes[i, c] == least[i + 1, left]
+        )  # fmt: skip
+        left -= costs[i, chosen[i]]
     return chosen

@@ -10,29 +10,28 @@ import torch
 
 from ....codec import compress, decompress, frame_info
 from ....errors import CorruptDataError, FormatError, TruncatedDataError
-from .exact import Exact
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_HEAD = np.dtype([("mode", "<u4"), ("rows", "<u4"), ("low", "<f4"), ("step", "<f4"), ("first_nbytes", "<u8")])
-_EXACT, _CODES, _REPEATED = 0, 1, 2
+# Of the first frame: its length, and how many unlike rows it has; 0 if it has the steps of all elements.
+_HEAD = np.dtype([("first_nbytes", "<u8"), ("rows", "<u4"), ("low", "<f4"), ("step", "<f4")])
 _MOST_CODES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """FP32 elements, each of which is wrong by at most e (1 + 2^-20): steps of 2e from the smallest element on.
+    """FP32 elements, each of which is wrong by at most e (1 + 2^-20): steps of nearly 2e from the smallest element on.
 
     The error-bounded all-to-all of DLRM training (arXiv 2407.04272). The steps travel as a lossless frame of bytes; or,
     if that takes less, the unlike rows of them and the number of each row, since batches ask for the same rows of a
-    table again and again. What has no such steps travels losslessly: NaN, infinities, a range of 0, one of more than
-    65,536 steps, or one that FP32 cannot keep the bound in.
+    table again and again. What has no such steps travels as it is: NaN, infinities, more than 65,536 steps, numbers so
+    far from 0 that FP32 cannot keep the bound, a range of 0 with a relative bound, and all that is not FP32.
 
     Attributes:
         bound: e, or its share of the range (the largest element less the smallest) of each message.
         relative: which of the two `bound` is.
-        row: elements of a row that may be repeated.
+        row: elements of a row that may be repeated; 1 if no rows are looked for.
     """
 
     bound: float
@@ -50,36 +49,36 @@ class Bounded:
         return None
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
-        steps = self._steps(tensor.float())
+        steps = self._steps(tensor)
         if steps is None:
-            frame = Exact().encode(tensor)
-            return None if frame is None else torch.cat([_head(_EXACT, 0, 0.0, 0.0, len(frame)), frame])
+            return None
         codes, low, step = steps
-        numbers = codes.numpy()
+        numbers = _narrow(codes.numpy())
         whole = _frame(numbers)
-        best = [_head(_CODES, 0, low, step, len(whole)), whole]
-        if numbers.size % self.row == 0 and numbers.size > self.row:
-            rows, places = np.unique(numbers.reshape(-1, self.row), axis=0, return_inverse=True)
+        best = [_head(len(whole), 0, low, step), whole]
+        if self.row > 1 and numbers.size % self.row == 0:
+            rows, places = np.unique(numbers.view(f"V{self.row * numbers.itemsize}"), return_inverse=True)
             if 2 * len(rows) <= len(places):
-                first, second = _frame(rows), _frame(places.astype(_width(len(rows))).reshape(-1))
+                first, second = _frame(rows.view(numbers.dtype)), _frame(_narrow(places))
                 if len(first) + len(second) < len(whole):
-                    best = [_head(_REPEATED, len(rows), low, step, len(first)), first, second]
+                    best = [_head(len(first), len(rows), low, step), first, second]
         message = torch.cat(best)
         return message if len(message) < tensor.nbytes else None
 
     def _steps(self, values: Tensor) -> tuple[Tensor, float, float] | None:
         """Numbers of steps, the smallest value, and the size of a step, if these keep the bound."""
-        if not values.numel():
+        if values.dtype != torch.float32 or not values.numel():
             return None
         low, high = (each.item() for each in values.aminmax())
         error = self.bound * (high - low) if self.relative else self.bound
-        if not (0 < error < float("inf")) or not (high - low) / (2 * error) < _MOST_CODES - 1:
-            return None
-        step = float(np.float32(2 * error))
-        if step == 0:
-            return None
+        # The room that FP32 needs: its rounding, here and in the decoder, is wrong by at most 7 parts in 2^24.
+        step = 2 * (error - 2**-21 * max(-low, high))
+        if not 0 < step < torch.finfo(torch.float32).max or not (high - low) / step < _MOST_CODES - 1:
+            return None  # so it is with NaN, too
+        step = float(np.float32(step))
         codes = ((values - low) / step).round_()
-        if ((codes * step + low - values).abs().double() > error * (1 + 2**-20)).any():
+        errors = (codes * step + low).double().sub_(values).abs_()
+        if not (errors <= error * (1 + 2**-20)).all():
             return None
         return codes.to(torch.int32), low, step
 
@@ -87,37 +86,41 @@ class Bounded:
         content = message.numpy()
         if content.size < _HEAD.itemsize:
             raise TruncatedDataError(f"expected at least {_HEAD.itemsize} bytes of {self}, got {content.size}")
-        head, body = content[: _HEAD.itemsize].view(_HEAD)[0], content[_HEAD.itemsize :]
-        first, second = body[: head["first_nbytes"]], body[head["first_nbytes"] :]
-        if head["mode"] == _EXACT:
-            Exact().decode(torch.from_numpy(first), out)
-            return
-        if head["mode"] == _CODES:
+        first_nbytes, num_rows, low, step = (each.item() for each in content[: _HEAD.itemsize].view(_HEAD)[0])
+        body = content[_HEAD.itemsize :]
+        first, second = body[:first_nbytes], body[first_nbytes:]
+        if num_rows == 0:
+            if second.size:
+                raise CorruptDataError(f"expected a frame of {first_nbytes} bytes, got {body.size}")
             codes = _numbers(first, out.numel())
-        elif head["mode"] == _REPEATED:
-            rows = _numbers(first, int(head["rows"]) * self.row).reshape(-1, self.row)
-            places = _numbers(second, out.numel() // self.row)
-            if places.size and (places.max() >= len(rows) or places.size * self.row != out.numel()):
-                raise CorruptDataError(f"expected numbers of {len(rows)} rows, got {places.max()}")
-            codes = rows[places.astype(np.int64)].reshape(-1)
         else:
-            raise CorruptDataError(f"expected a message of mode 0 to 2, got {head['mode']}")
+            codes = self._repeated(first, second, num_rows, out.numel())
         values = torch.from_numpy(codes.astype(np.float32))
-        out.copy_(values.mul_(float(head["step"])).add_(float(head["low"])))
+        out.copy_(values.mul_(step).add_(low))
+
+    def _repeated(self, first: np.ndarray, second: np.ndarray, num_rows: int, numel: int) -> np.ndarray:
+        count = numel // self.row
+        if numel % self.row or num_rows > count:
+            raise CorruptDataError(f"expected up to {count} rows of {self} for {numel} elements, got {num_rows}")
+        rows = _numbers(first, num_rows * self.row).reshape(num_rows, self.row)
+        places = _numbers(second, count)
+        if places.max() >= num_rows:
+            raise CorruptDataError(f"expected numbers of {num_rows} rows, got {places.max()}")
+        codes: np.ndarray = rows[places].reshape(-1)
+        return codes
 
 
-def _head(mode: int, rows: int, low: float, step: float, first_nbytes: int) -> Tensor:
-    return torch.from_numpy(np.array([(mode, rows, low, step, first_nbytes)], _HEAD).view(np.uint8))
+def _head(first_nbytes: int, rows: int, low: float, step: float) -> Tensor:
+    return torch.from_numpy(np.array([(first_nbytes, rows, low, step)], _HEAD).view(np.uint8))
 
 
-def _width(count: int) -> type[np.unsignedinteger]:
-    """The narrowest type for numbers below `count`."""
-    return np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
+def _narrow(numbers: np.ndarray) -> np.ndarray:
+    """In the narrowest type."""
+    return numbers.astype(np.min_scalar_type(numbers.max()))
 
 
 def _frame(numbers: np.ndarray) -> Tensor:
-    narrow = numbers.astype(_width(int(numbers.max()) + 1)).reshape(-1)
-    return torch.frombuffer(bytearray(compress(narrow, threads=torch.get_num_threads())), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(compress(numbers, threads=torch.get_num_threads())), dtype=torch.uint8)
 
 
 def _numbers(frame: np.ndarray, count: int) -> np.ndarray:
@@ -125,4 +128,5 @@ def _numbers(frame: np.ndarray, count: int) -> np.ndarray:
     info = frame_info(frame.data)
     if info.dtype not in ("U8", "U16", "U32") or info.shape != (count,):
         raise FormatError(f"expected {count} numbers, got a frame of {info.dtype} {info.shape}")
-    return decompress(frame.data, threads=torch.get_num_threads())
+    numbers: np.ndarray = decompress(frame.data, threads=torch.get_num_threads())
+    return numbers

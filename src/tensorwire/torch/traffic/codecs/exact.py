@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Exact:
     """Bit for bit, as frames (docs/format.md): differences from the tensor that the receiver holds, or all of it.
 
-    FP32 without a base travels as it is: its frames are about a sixth smaller, which no link is slow enough to pay.
+    FP32 without a base travels as it is: a frame of FP32 gradients is only about a sixth smaller. A tensor that a frame
+    would not make smaller travels as it is, too.
 
     Attributes:
         profile: "fast", or "compact", which is smaller and slower.

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ....errors import FormatError
-from .grid import check_hadamard, from_groups, in_groups
+from ....errors import CorruptDataError
+from .grouped import Grouped
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-_SCALE_NBYTES = 4
 
 
 @dataclass(frozen=True)
-class Float8:
+class Float8(Grouped):
     """Each element as FP8, an FP32 scale for each group, whose largest element becomes the largest number.
 
     TACO (arXiv 2604.24088) without its first scale, which changes no code but ties: a scale before a linear transform
@@ -27,38 +26,30 @@ class Float8:
     Attributes:
         format: "e4m3" or "e5m2".
         group: elements that share a scale; a multiple of `hadamard`.
-        hadamard: elements that an orthonormal Hadamard transform mixes first, a power of two; 0 for none.
+        hadamard: elements that a Hadamard transform mixes first, a power of two; 0 for none.
     """
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
     group: int = 128
     hadamard: int = 0
-    lossless = False
+    bits = 8
 
     def __post_init__(self) -> None:
         if self.format not in _FORMATS:
             raise ValueError(f"expected format 'e4m3' or 'e5m2', got {self.format!r}")
         if self.group < 1:
             raise ValueError(f"expected a group of at least one element, got {self.group}")
-        check_hadamard(self.hadamard, self.group)
+        super().__post_init__()
 
-    def nbytes(self, numel: int) -> int:
-        return -(-numel // self.group) * (_SCALE_NBYTES + self.group)
+    @property
+    def _most(self) -> float:
+        return float(torch.finfo(_FORMATS[self.format]).max)
 
-    def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor:
-        values = tensor.float() if base is None else tensor.float() - base.float()
-        groups = in_groups(values, self.group, self.hadamard)
-        dtype = _FORMATS[self.format]
-        scales = groups.abs().amax(1, keepdim=True) / torch.finfo(dtype).max
-        codes = (groups / scales.masked_fill(scales == 0, 1.0)).nan_to_num_().to(dtype)
-        return torch.cat([scales.view(-1).view(torch.uint8), codes.view(-1).view(torch.uint8)])
+    def _packed(self, scaled: Tensor, key: int) -> Tensor:
+        return scaled.clamp_(-self._most, self._most).to(_FORMATS[self.format]).view(torch.uint8)
 
-    def decode(self, message: Tensor, out: Tensor, base: Tensor | None = None) -> None:
-        if message.numel() != self.nbytes(out.numel()):
-            raise FormatError(f"expected {self.nbytes(out.numel())} bytes of {self}, got {message.numel()}")
-        count = -(-out.numel() // self.group)
-        scales = message[: count * _SCALE_NBYTES].clone().view(torch.float32)
-        codes = message[count * _SCALE_NBYTES :].view(_FORMATS[self.format])
-        groups = codes.float().view(count, self.group) * scales.view(-1, 1)
-        values = from_groups(groups, out.numel(), self.hadamard)
-        out.copy_(values if base is None else base.float() + values)
+    def _unpacked(self, packed: Tensor) -> Tensor:
+        codes = packed.view(_FORMATS[self.format]).float()
+        if not codes.isfinite().all():
+            raise CorruptDataError(f"expected finite codes of {self}, got NaN or an infinity")
+        return codes

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ....errors import FormatError
+from ....errors import CorruptDataError
+from .grouped import Grouped
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SCALE_NBYTES = 4
-
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Grouped):
     """Symmetric quantization: codes from -(2^(bits-1) - 1) to 2^(bits-1) - 1, and an FP32 scale for each group.
 
     The quantizer of SDP4Bit (arXiv 2410.15526): its weights are `Grid(4, 2048)` relative to a base, its gradients
@@ -26,8 +25,8 @@ class Grid:
     Attributes:
         bits: of a code, 2 to 8. Codes are packed.
         group: elements that share a scale; a multiple of `hadamard` and of 8.
-        hadamard: elements that an orthonormal Hadamard transform mixes first, a power of two; 0 for none. It spreads
-            outliers over the block.
+        hadamard: elements that a Hadamard transform mixes first, a power of two; 0 for none. It spreads outliers over
+            the block.
         rounding: "nearest", or "stochastic", which is right on average and has 1.41 times the error.
     """
 
@@ -35,71 +34,30 @@ class Grid:
     group: int
     hadamard: int = 0
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    lossless = False
 
     def __post_init__(self) -> None:
         if not 2 <= self.bits <= 8:
             raise ValueError(f"expected 2 to 8 bits, got {self.bits}")
         if self.group < 8 or self.group % 8:
             raise ValueError(f"expected a group that is a multiple of 8, got {self.group}")
-        check_hadamard(self.hadamard, self.group)
         if self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
+        super().__post_init__()
 
-    def nbytes(self, numel: int) -> int:
-        groups = -(-numel // self.group)
-        return groups * (_SCALE_NBYTES + self.group * self.bits // 8)
+    @property
+    def _most(self) -> int:
+        return (1 << self.bits - 1) - 1
 
-    def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor:
-        values = tensor.float() if base is None else tensor.float() - base.float()
-        groups = in_groups(values, self.group, self.hadamard)
-        most = (1 << self.bits - 1) - 1
-        scales = groups.abs().amax(1, keepdim=True) / most
-        scaled = groups / scales.masked_fill(scales == 0, 1.0)
+    def _packed(self, scaled: Tensor, key: int) -> Tensor:
         if self.rounding == "stochastic":
-            scaled = (scaled + torch.rand(scaled.shape, generator=torch.Generator().manual_seed(key))).floor()
-        codes = scaled.nan_to_num_().round_().clamp_(-most, most).to(torch.int16) + most
-        return torch.cat([scales.view(-1).view(torch.uint8), pack(codes.view(-1), self.bits)])
+            scaled = (scaled + torch.rand(scaled.shape, generator=torch.Generator().manual_seed(key))).floor_()
+        return pack(scaled.round_().clamp_(-self._most, self._most).to(torch.int16) + self._most, self.bits)
 
-    def decode(self, message: Tensor, out: Tensor, base: Tensor | None = None) -> None:
-        if message.numel() != self.nbytes(out.numel()):
-            raise FormatError(f"expected {self.nbytes(out.numel())} bytes of {self}, got {message.numel()}")
-        count = -(-out.numel() // self.group)
-        scales = message[: count * _SCALE_NBYTES].clone().view(torch.float32)
-        most = (1 << self.bits - 1) - 1
-        codes = unpack(message[count * _SCALE_NBYTES :], self.bits)
-        if codes.numel() and int(codes.max()) > 2 * most:
-            raise FormatError(f"expected codes up to {2 * most}, got {int(codes.max())}")
-        groups = (codes - most).float().view(count, self.group) * scales.view(-1, 1)
-        values = from_groups(groups, out.numel(), self.hadamard)
-        out.copy_(values if base is None else base.float() + values)
-
-
-def check_hadamard(block: int, group: int) -> None:
-    if block and (block < 2 or block & block - 1 or group % block):
-        raise ValueError(f"expected hadamard to be 0 or a power of two that divides {group}, got {block}")
-
-
-def in_groups(values: Tensor, group: int, block: int) -> Tensor:
-    """Rows of `group` elements, the last one filled up with zeros, each block of them transformed."""
-    padded = torch.nn.functional.pad(values.reshape(-1), (0, -values.numel() % group))
-    return hadamard(padded.view(-1, block)).view(-1, group) if block and padded.numel() else padded.view(-1, group)
-
-
-def from_groups(groups: Tensor, numel: int, block: int) -> Tensor:
-    values = hadamard(groups.view(-1, block)) if block and groups.numel() else groups
-    return values.reshape(-1)[:numel]
-
-
-def hadamard(rows: Tensor) -> Tensor:
-    """The orthonormal Walsh-Hadamard transform of each row, which is its own inverse."""
-    count, size = rows.shape
-    step = 1
-    while step < size:
-        pairs = rows.view(count, size // (2 * step), 2, step)
-        rows = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), 2).view(count, size)
-        step *= 2
-    return rows * size**-0.5
+    def _unpacked(self, packed: Tensor) -> Tensor:
+        codes = unpack(packed, self.bits)
+        if codes.numel() and int(codes.max()) > 2 * self._most:
+            raise CorruptDataError(f"expected codes up to {2 * self._most} of {self}, got {int(codes.max())}")
+        return (codes - self._most).float()
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
