@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..choice import Choice
     from ..codecs.codec import Codec
+    from ..counters import Row
 
 
 class Attachment:
@@ -131,12 +132,22 @@ def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any
     return ended.then(result)
 
 
-def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
+def next_call(exchange: Exchange, choice: Choice, row: Row) -> Call:
+    """The next collective of a tensor outside a model, where a step is a call: in the thread of the exchange, so that
+    it is the same one on all ranks."""
+    codec = cast("Codec", choice(row.tensor, row.calls) if callable(choice) else choice)
+    name = checksum(f"{row.tensor} {row.direction}")
+    return Call(exchange, codec, row, hash((name, row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1)
+
+
+def check_choice(choice: Any, what: str, *, several: bool = False, auto: bool = True) -> None:
     """Raise TypeError if it is no codec, function or "auto"."""
     codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
     for each in codecs:
-        if each != "auto" and not callable(each) and not (hasattr(each, "encode") and hasattr(each, "lossless")):
-            raise TypeError(f"expected a codec for {what}, a function of name and step, or 'auto', got {each!r}")
+        is_codec = callable(each) or (hasattr(each, "encode") and hasattr(each, "lossless"))
+        if not is_codec and not (auto and each == "auto"):
+            others = "a function of name and step, or 'auto'" if auto else "or a function of name and step"
+            raise TypeError(f"expected a codec for {what}, {others}, got {each!r}")
 
 
 def described(choice: Any) -> str:

@@ -10,37 +10,36 @@ import torch.distributed as dist
 from ..collectives import Call, all_reduce, share, summed
 from ..counters import Counters
 from ..exchange import Exchange
-from .attachment import COUNTERS, as_future, check_choice
+from .attachment import COUNTERS, as_future, check_choice, next_call
 from .fsdp import scales
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from ..codecs.codec import Codec
+    from ..choice import Choice
 
 
-def register_backend(name: str, codec: Codec, *, minimum: int = 64 << 10) -> None:
+def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> None:
     """A backend of torch.distributed for tensors on the CPU: gloo, with a codec in its sums and gathers.
 
     `dist.new_group(backend=name)`, or `init_device_mesh(..., backend_override={"tp": name})`, makes groups of it.
-    all_reduce and reduce_scatter by SUM or AVG, and all_gather, go through the codec where they have at least `minimum`
-    bytes of floating-point numbers. Everything else is gloo's: other reductions, integers, small tensors, broadcasts,
-    send and receive, barriers.
+    all_reduce and reduce_scatter_single by SUM or AVG, all_gather and all_gather_single go through the codec where a
+    rank has at least `minimum` bytes of floating-point numbers for them. Everything else is gloo's: other reductions,
+    reduce_scatter of a list, integers, small tensors, all_to_all, broadcasts, send and receive, barriers.
 
     Args:
         name: of the backend, which is not yet one of torch.distributed.
         codec: lossless, or lossy for tensors whose exact values do not matter. Sums are in FP32 and in the order of
-            ranks; an all_reduce quantizes twice.
+            ranks; an all_reduce quantizes twice. Or a function (shape and dtype, number of the call) -> codec.
         minimum: bytes of the smallest tensor that goes through the codec.
 
     Raises:
         ValueError: the name is taken, or `minimum` is negative.
         TypeError: the codec is none.
     """
-    check_choice(codec, "a backend")
+    check_choice(codec, "a backend", auto=False)
     if minimum < 0:
         raise ValueError(f"expected a minimum of at least 0 bytes, got {minimum}")
     if name.lower() in dist.Backend.backend_list:
@@ -53,10 +52,14 @@ def register_backend(name: str, codec: Codec, *, minimum: int = 64 << 10) -> Non
 
 
 class _Group(dist.ProcessGroup):  # type: ignore[misc]
-    """What is not overridden here goes to gloo, with which it is registered."""
+    """What is not overridden here goes to gloo, with which it is registered.
+
+    A process group has these names, and the object of gloo has older ones. A call of the parent's method would come
+    back to the override.
+    """
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, timeout: Any, name: str, codec: Codec, minimum: int
+        self, store: dist.Store, rank: int, size: int, timeout: Any, name: str, codec: Choice, minimum: int
     ) -> None:
         super().__init__(rank, size)
         self._name, self._codec, self._minimum = name, codec, minimum
@@ -70,23 +73,16 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
     def getBackendName(self) -> str:  # noqa: N802 - torch's
         return self._name
 
-    def _coded(self, tensor: Tensor) -> bool:
-        return bool(tensor.is_floating_point()) and tensor.nbytes >= self._minimum and self.size() > 1
+    def shutdown(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+        super().shutdown()
 
-    def _submit(self, direction: str, tensor: Tensor, work: Callable[[Call], None], result: Any) -> dist.Work:
-        if self._exchange is None:
-            self._exchange = Exchange(dist.get_process_group_ranks(self))
-        exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
-        key = hash((row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1
-        call = Call(exchange, self._codec, row, key)
-        return _work(exchange.submit(lambda: work(call)), result)
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
-        listed = tensors if isinstance(tensors, list) else [tensors]
-        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        if len(listed) != 1 or not _is_sum(op) or not self._coded(listed[0]):
-            return self._gloo.allreduce(listed, opts) if opts is not None else self._gloo.allreduce(listed)
-        tensor, factor = listed[0], scales(op, self.size())[1]
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        if len(tensors) != 1 or not _is_sum(opts) or not self._coded(tensors[0]):
+            return self._gloo.allreduce(tensors, opts)
+        tensor, (_, factor) = tensors[0], scales(opts.reduceOp, self.size())
 
         def work(call: Call) -> None:
             flat = tensor.contiguous().view(-1)
@@ -94,29 +90,60 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
             if not tensor.is_contiguous():
                 tensor.copy_(flat.view(tensor.shape))
 
-        return self._submit("all_reduce", tensor, work, listed)
+        return self._submit("all_reduce", tensor, work, tensors)
 
-    def _allgather_base(self, output: Tensor, own: Tensor, opts: Any = None) -> dist.Work:
-        if not self._coded(own) or not output.is_contiguous():
-            return self._gloo._allgather_base(output, own, *([] if opts is None else [opts]))
-        outs = output.view(-1).chunk(self.size())
-        return self._submit("all_gather", own, lambda call: share(call, own.reshape(-1), outs), output)
+    def all_gather_single(self, output: Tensor, own: Tensor, opts: Any) -> dist.Work:
+        if not self._coded(own) or output.numel() != own.numel() * self.size():
+            return self._gloo._allgather_base(output, own, opts)
+        return self._gather(output.view(-1).chunk(self.size()), own, output)
 
-    def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: Any = None) -> dist.Work:
-        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        if not _is_sum(op) or not self._coded(whole):
-            return self._gloo._reduce_scatter_base(output, whole, *([] if opts is None else [opts]))
-        factor = scales(op, self.size())[1]
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
+        if not self._coded(inputs[0]) or any(out.numel() != inputs[0].numel() for out in outputs[0]):
+            return self._gloo.allgather(outputs, inputs, opts)
+        return self._gather([out.view(-1) for out in outputs[0]], inputs[0], outputs)
+
+    def reduce_scatter_single(self, output: Tensor, whole: Tensor, opts: Any) -> dist.Work:
+        if not _is_sum(opts) or not self._coded(whole) or whole.numel() != output.numel() * self.size():
+            return self._gloo._reduce_scatter_base(output, whole, opts)
+        _, factor = scales(opts.reduceOp, self.size())
 
         def work(call: Call) -> None:
-            output.copy_((summed(call, whole.reshape(-1).chunk(self.size())) * factor).view(output.shape))
+            total = summed(call, whole.reshape(-1).chunk(self.size())) * factor
+            output.copy_(total.view(output.shape))
 
         return self._submit("reduce_scatter", whole, work, output)
 
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:
+        return _All([self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
 
-def _work(done: Future[None], result: Any) -> dist.Work:
-    return torch._C._distributed_c10d._create_work_from_future(as_future(done, result))
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:
+        return _All([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+
+    def _coded(self, tensor: Tensor) -> bool:
+        dense = tensor.layout == torch.strided and tensor.is_floating_point()
+        return bool(dense and tensor.nbytes >= self._minimum and self.size() > 1)
+
+    def _gather(self, outs: Sequence[Tensor], own: Tensor, result: Any) -> dist.Work:
+        return self._submit("all_gather", own, lambda call: share(call, own.reshape(-1), outs), result)
+
+    def _submit(self, direction: str, tensor: Tensor, work: Callable[[Call], None], result: Any) -> dist.Work:
+        if self._exchange is None:
+            self._exchange = Exchange(dist.get_process_group_ranks(self))
+        exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
+        done = exchange.submit(lambda: work(next_call(exchange, self._codec, row)))
+        return torch._C._distributed_c10d._create_work_from_future(as_future(done, result))
 
 
-def _is_sum(op: Any) -> bool:
-    return bool(op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG)
+class _All(dist.Work):  # type: ignore[misc]
+    """Several, which are waited for together."""
+
+    def __init__(self, works: list[dist.Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: Any = None) -> bool:
+        return all(work.wait() for work in self._works)
+
+
+def _is_sum(opts: Any) -> bool:
+    return bool(opts.reduceOp == dist.ReduceOp.SUM or opts.reduceOp == dist.ReduceOp.AVG)
