@@ -1,0 +1,277 @@
+"""Rows between ranks, and their gradients, against torch's own all_to_all_single."""
+
+from __future__ import annotations
+
+import gc
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.nn.functional import all_to_all_single
+
+from tensorwire.torch.traffic import Bounded, Exact, ExchangeError, Float8, Grid, all_to_all, counters
+from tensorwire.torch.traffic.attach.all_to_all import _EXCHANGES
+from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
+
+if TYPE_CHECKING:
+    from tensorwire.torch.traffic.codecs.codec import Codec
+    from tests.support.ranks import Ranks
+
+SIZE = 4
+WIDTH = 48
+
+
+def splits_of(step: int) -> list[int]:
+    """For this rank: uneven, others in each step, zeros among them."""
+    rank = dist.get_rank()
+    return [(7 * rank + 5 * other + 11 * step) % 13 * ((rank + other + step) % 3 > 0) for other in range(SIZE)]
+
+
+def rows_of(step: int, dtype: torch.dtype = torch.bfloat16, splits: list[int] | None = None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+    count = sum(splits_of(step) if splits is None else splits)
+    return torch.randn(count, WIDTH, generator=generator).to(dtype).requires_grad_()
+
+
+def by_torch(rows: torch.Tensor, splits: list[int]) -> tuple[torch.Tensor, list[int]]:
+    come = torch.empty(SIZE, dtype=torch.int64)
+    dist.all_to_all_single(come, torch.tensor(splits))
+    counts = come.tolist()
+    return all_to_all_single(rows.new_empty(sum(counts), WIDTH), rows, counts, splits), counts
+
+
+def run_both(codec: Codec, dtype: torch.dtype) -> tuple[bool, float, float]:
+    """Whether all bits are those of torch, and the largest errors of rows and gradients, of ones of about 1."""
+    same, errors = True, [0.0, 0.0]
+    for step in range(4):
+        splits, ours, theirs = splits_of(step), rows_of(step, dtype), rows_of(step, dtype)
+        (got, come), (expected, counts) = all_to_all(ours, splits, codec=codec), by_torch(theirs, splits)
+        assert come == counts
+        assert got.shape == expected.shape
+        weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(step)).to(dtype)
+        for each in (got, expected):
+            (each * weights).sum().backward()
+        for place, pair in enumerate(((got, expected), (ours.grad, theirs.grad))):
+            same = same and same_bytes(*(each.detach().contiguous() for each in pair))
+            difference = (pair[0].detach().double() - pair[1].detach().double()).abs()
+            errors[place] = max(errors[place], *difference.flatten().tolist(), 0.0)
+    return same, errors[0], errors[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_exact_has_the_bits_of_torch_in_both_directions(ranks: Ranks, dtype: torch.dtype) -> None:
+    for codec in (Exact(), Raw()):
+        assert [same for same, _, _ in ranks.run(run_both, codec, dtype)] == [True] * SIZE
+
+
+@pytest.mark.parametrize(
+    ("codec", "error"), [(Grid(8, 48), 5 / 127), (Grid(4, 48), 5 / 7), (Float8("e4m3", 48), 0.3), (Bounded(0.05), 0.06)]
+)
+def test_lossy_codecs_are_coded_in_both_directions(ranks: Ranks, codec: Codec, error: float) -> None:
+    for same, forward, backward in ranks.run(run_both, codec, torch.float32):
+        assert not same
+        assert 0 < forward <= error
+        assert 0 < backward <= error
+
+
+def own_rows() -> tuple[bool, bool]:
+    """What a rank keeps is copied, and a lossy codec has the gradient of the identity."""
+    rank = dist.get_rank()
+    rows = rows_of(0, torch.float32, [3] * SIZE)
+    got, _ = all_to_all(rows, [3] * SIZE, codec=Grid(2, 8), backward=Raw())
+    got.sum().backward()
+    mine = slice(3 * rank, 3 * rank + 3)
+    return torch.equal(got[mine], rows[mine]), bool((rows.grad == 1).all())
+
+
+def test_own_rows_are_copied_and_gradients_go_straight_through(ranks: Ranks) -> None:
+    assert ranks.run(own_rows) == [(True, True)] * SIZE
+
+
+def derivatives() -> bool:
+    """Each rank's loss has rows of all ranks: gradcheck by hand, of the sum over ranks."""
+    splits = [2, 0, 1, 3]
+    rows = rows_of(0, torch.float64, splits)
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        got, _ = all_to_all(values.view(-1, WIDTH), splits, codec=Exact())
+        return (got.sin() * (1 + dist.get_rank())).sum()
+
+    loss(rows).backward()
+    expected = torch.empty_like(rows)
+    for place, part in enumerate(rows.detach().split(splits)):
+        expected[sum(splits[:place]) :][: len(part)] = part.cos() * (1 + place)
+    torch.testing.assert_close(rows.grad, expected)
+    return True
+
+
+def test_gradients_are_those_of_the_function(ranks: Ranks) -> None:
+    assert all(ranks.run(derivatives))
+
+
+def shapes_and_layouts() -> list[bool]:
+    found = []
+    wide = torch.arange(SIZE * 5 * 6, dtype=torch.float32).view(SIZE, 5, 6) + 1000 * dist.get_rank()
+    for rows in (wide, wide.transpose(1, 2), wide[..., ::2], wide[:, 0, 0], wide.long(), wide.expand(SIZE, 5, 6)):
+        got, come = all_to_all(rows, [1] * SIZE)
+        mine = dist.get_rank()
+        expected = torch.stack([rows[mine] + 1000 * (other - mine) for other in range(SIZE)])
+        found.append(come == [1] * SIZE and torch.equal(got, expected) and not got.requires_grad)
+    leaf = wide.clone().requires_grad_()
+    got, _ = all_to_all(leaf.transpose(1, 2), [1] * SIZE)
+    (got.transpose(1, 2) * torch.ones(()).expand(SIZE, 5, 6)).sum().backward()
+    return [*found, bool((leaf.grad == 1).all())]
+
+
+def test_any_shape_layout_and_dtype(ranks: Ranks) -> None:
+    assert ranks.run(shapes_and_layouts) == [[True] * 7] * SIZE
+
+
+def counted() -> list[dict[str, Any]]:
+    name = "tokens"
+    for _ in range(3):
+        got, _ = all_to_all(rows_of(0, splits=[40] * SIZE), [40] * SIZE, codec=Grid(4, 128), name=name)
+        got.sum().backward()
+    return [vars(row) for row in counters(dist.group.WORLD) if row.tensor == name]
+
+
+def test_both_directions_are_counted(ranks: Ranks) -> None:
+    numel = 40 * WIDTH
+    for rows in ranks.run(counted):
+        assert [row["direction"] for row in rows] == ["all_to_all", "all_to_all, backward"]
+        for row in rows:
+            assert row["calls"] == 3
+            assert row["raw_nbytes"] == 3 * 3 * numel * 2
+            assert row["sent_nbytes"] == 3 * 3 * (numel * 4.25 / 8)
+            assert row["encode_seconds"] > 0
+            assert row["decode_seconds"] > 0
+
+
+def first_then_finer(name: str, call: int) -> Codec:
+    assert name == "schedule"
+    return Grid(2, 8) if call == 0 else Exact()
+
+
+def scheduled() -> list[bool]:
+    found = []
+    for _ in range(2):
+        rows = rows_of(1, splits=[4] * SIZE).detach()
+        got, _ = all_to_all(rows, [4] * SIZE, codec=first_then_finer, name="schedule")
+        found.append(torch.equal(got, by_torch(rows, [4] * SIZE)[0]))
+    return found
+
+
+def test_a_function_of_name_and_call_chooses_the_codec(ranks: Ranks) -> None:
+    assert ranks.run(scheduled) == [[False, True]] * SIZE
+
+
+def wrong_splits(wrong: list[int]) -> str:
+    """What rank 1 raises, and the others."""
+    rows = torch.zeros(SIZE, WIDTH)
+    try:
+        all_to_all(rows, wrong if dist.get_rank() == 1 else [1] * SIZE)
+    except (ValueError, ExchangeError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        got, _ = all_to_all(rows + 1, [1] * SIZE)  # the next call is right
+        assert got.sum() == SIZE * WIDTH
+    return "nothing"
+
+
+@pytest.mark.parametrize("wrong", [[1, 1, 1], [1, 1, 1, 2], [5, -1, 0, 0], [], [1] * 5])
+def test_wrong_splits_are_an_error_everywhere_and_hang_nobody(ranks: Ranks, wrong: list[int]) -> None:
+    errors = ranks.run(wrong_splits, wrong)
+    assert errors[1].startswith("ValueError: expected 4 numbers of rows for a tensor (4, 48)")
+    for rank in (0, 2, 3):
+        assert errors[rank] == "ExchangeError: rank 1 has splits that do not fit its rows"
+
+
+class Refuses:
+    """A codec that cannot encode on one rank."""
+
+    lossless = True
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __repr__(self) -> str:
+        return "Refuses"
+
+    def nbytes(self, numel: int) -> None:
+        return None
+
+    def encode(self, tensor: torch.Tensor, base: torch.Tensor | None = None, key: int = 0) -> torch.Tensor | None:
+        if dist.get_rank() == self.rank:
+            raise OSError("no ink")
+        return None
+
+    def decode(self, message: torch.Tensor, out: torch.Tensor, base: torch.Tensor | None = None) -> None:
+        raise NotImplementedError
+
+
+def refused(forward: bool) -> str:
+    rows = torch.zeros(SIZE, WIDTH, requires_grad=True)
+    codecs = (Refuses(2), Raw()) if forward else (Raw(), Refuses(2))
+    try:
+        got, _ = all_to_all(rows, [1] * SIZE, codec=codecs[0], backward=codecs[1])
+        got.sum().backward()
+    except ExchangeError as error:
+        got, _ = all_to_all(rows + 1, [1] * SIZE)
+        assert got.sum() == SIZE * WIDTH
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_rank_that_cannot_encode_is_the_same_error_on_all(ranks: Ranks, forward: bool) -> None:
+    errors = ranks.run(refused, forward)
+    assert set(errors) == {errors[0]}
+    assert "rank 2" in errors[0]
+    assert "OSError: no ink" in errors[0]
+
+
+def mixed_messages() -> bool:
+    """Raw messages stand behind coded ones of odd lengths."""
+    rows = rows_of(0, torch.float32, [3] * SIZE).detach()
+    rows[::2] = math.nan
+    rows[1:3, 7:] = 1.0
+    return same_bytes(all_to_all(rows, [3] * SIZE, codec=Exact())[0], by_torch(rows, [3] * SIZE)[0]) and bool(
+        all_to_all(rows, [3] * SIZE, codec=Bounded(0.1, relative=True, row=WIDTH))[0].isnan().any()
+    )
+
+
+def test_raw_and_coded_messages_in_one_call(ranks: Ranks) -> None:
+    assert all(ranks.run(mixed_messages))
+
+
+def groups_come_and_go() -> list[Any]:
+    """A group of two, one with the same ranks after its end, and a group of one rank."""
+    rank, found = dist.get_rank(), []
+    for value in (1.0, 2.0, 3.0):
+        pairs = [dist.new_group(each) for each in ([0, 1], [2, 3])]
+        group = pairs[rank // 2]
+        got, _ = all_to_all(torch.full((2, 3), value), [1, 1], group=group)
+        found.append((got.sum().item(), counters(group)[0].calls))
+        dist.destroy_process_group(group)
+        del group, pairs
+        gc.collect()
+    kept = [each for each in _EXCHANGES if each is not dist.group.WORLD]
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    rows = torch.ones(5, 2, requires_grad=True)
+    got, come = all_to_all(rows, [5], group=alone)
+    got.sum().backward()
+    found.append((torch.equal(got, rows), come, counters(alone)[0].sent_nbytes, bool((rows.grad == 1).all())))
+    return [*found, len(kept)]
+
+
+def test_groups_end_and_others_with_their_ranks_work(ranks: Ranks) -> None:
+    alone = (True, [5], 0, True)
+    assert ranks.run(groups_come_and_go) == [[(6.0, 1), (12.0, 1), (18.0, 1), alone, 0]] * SIZE
+
+
+@pytest.mark.parametrize("codec", ["auto", "fast", None, 3])
+def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
+    with pytest.raises(TypeError, match="codec for rows, or a function of name and step"):
+        all_to_all(torch.zeros(1, 1), [1], codec=codec)
