@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from tensorwire.torch.traffic import Budget, Grid
+from tensorwire.torch.traffic import Budget, Grid, attach_ddp
 from tensorwire.torch.traffic.budget import fewest_bytes
+
+if TYPE_CHECKING:
+    from tests.support.ranks import Ranks
 
 BUCKETS = 10_000
 
@@ -118,6 +125,41 @@ def test_gradients_with_nan_are_no_decision() -> None:
         budget.take(budget.decide())
         assert [budget.bits.index(budget(name, 5).bits) for name in first] == list(first.values())
     assert set(first.values()) != {budget.bits.index(4)}
+
+
+def choices_under_ddp(spoilt: int) -> list[list[int]]:
+    """The bits of each parameter at the end of each step; gradients of one step are NaN."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 512), nn.Linear(512, 8)))
+    budget = Budget(Grid(4, 64), every=3)
+    attachment = attach_ddp(model, gradients=budget)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    names = [name for name, _ in model.named_parameters()]
+    found = []
+    for step in range(10):
+        rows = torch.randn(32, 64, generator=torch.Generator().manual_seed(17 * step + dist.get_rank()))
+        loss = model(rows).square().mean() * (float("nan") if step == spoilt else 1.0)
+        loss.backward()
+        if step != spoilt:
+            optimizer.step()
+        else:
+            attachment.step += 1  # as an optimizer that skips what is not finite
+        optimizer.zero_grad()
+        found.append([budget(name, step).bits for name in names])
+    attachment.detach()
+    return found
+
+
+@pytest.mark.parametrize("spoilt", [-1, 5])
+def test_all_ranks_choose_the_same_bits_in_the_same_steps(ranks: Ranks, spoilt: int) -> None:
+    found = ranks.run(choices_under_ddp, spoilt)
+    assert found == [found[0]] * 4
+    steps = [tuple(bits) for bits in found[0]]
+    assert set(steps[:3]) == {(4,) * 6}
+    assert steps[3] != steps[2]  # decided by the gradients of step 2, in step 3
+    assert steps[3] == steps[4] == steps[5]
+    assert steps[6] == steps[7] == steps[8]
+    assert (steps[6] == steps[5]) == (spoilt == 5)
 
 
 def test_due_in_the_last_step_of_each_so_many() -> None:

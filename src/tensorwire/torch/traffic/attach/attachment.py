@@ -132,6 +132,24 @@ def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any
     return ended.then(result)
 
 
+class Work(dist.Work):  # type: ignore[misc]
+    """Raises what the thread has raised, as it is. A Work that torch makes of a future would lose it."""
+
+    def __init__(self, done: Future[None], result: Any = None) -> None:
+        super().__init__()
+        self._done, self._result = done, result
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._done.result()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done.done()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return as_future(self._done, self._result)
+
+
 def next_call(exchange: Exchange, choice: Choice, row: Row) -> Call:
     """The next collective of a tensor outside a model, where a step is a call: in the thread of the exchange, so that
     it is the same one on all ranks."""

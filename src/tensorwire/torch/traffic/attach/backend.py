@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from ...._ground.packages import require
 from ..collectives import Call, all_reduce, share, summed
 from ..counters import Counters
 from ..exchange import Exchange
-from .attachment import COUNTERS, as_future, check_choice, next_call
+from .attachment import COUNTERS, Work, check_choice, next_call
 from .fsdp import scales
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
     Raises:
         ValueError: the name is taken, or `minimum` is negative.
         TypeError: the codec is none.
+        ImportError: PyTorch is older than 2.13, whose process groups call other methods.
     """
+    require("torch", (2, 13), "a backend of torch.distributed that codes what it sends needs PyTorch")
     check_choice(codec, "a backend", auto=False)
     if minimum < 0:
         raise ValueError(f"expected a minimum of at least 0 bytes, got {minimum}")
@@ -131,7 +134,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
             self._exchange = Exchange(dist.get_process_group_ranks(self))
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
         done = exchange.submit(lambda: work(next_call(exchange, self._codec, row)))
-        return torch._C._distributed_c10d._create_work_from_future(as_future(done, result))
+        return Work(done, result)
 
 
 class _All(dist.Work):  # type: ignore[misc]

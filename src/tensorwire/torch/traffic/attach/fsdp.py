@@ -13,11 +13,10 @@ from ...._ground.version import __version__
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Call, Replica, summed
-from .attachment import Attachment, check_choice, described
+from .attachment import Attachment, Work, check_choice, described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
     from torch import Tensor
 
@@ -159,25 +158,13 @@ class _AllGather:
         call = self._attachment.call(exchange, codec, self._name, "all_gather")
         done = exchange.submit(lambda: self._gather(replica, call, input_tensor))
         if async_op:
-            return _Work(done)
+            return Work(done)
         done.result()
         return None
 
     def _gather(self, replica: Replica, call: Call, shard: Tensor) -> None:
         replica.gather(call, shard)
         call.row.kept_nbytes = sum(each.kept_nbytes for each in self._replicas.values())
-
-
-class _Work(dist.Work):  # type: ignore[misc]
-    """Raises what the thread has raised, as it is. A Work that torch makes of a future would lose it."""
-
-    def __init__(self, done: Future[None]) -> None:
-        super().__init__()
-        self._done = done
-
-    def wait(self, timeout: Any = None) -> bool:
-        self._done.result()
-        return True
 
 
 class _ReduceScatter:
