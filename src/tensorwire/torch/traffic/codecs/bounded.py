@@ -23,7 +23,7 @@ _MOST_CODES = 1 << 16
 class Bounded:
     """FP32 elements, each of which is wrong by at most e (1 + 2^-20): steps of nearly 2e from the smallest element on.
 
-    The error-bounded all-to-all of DLRM training (arXiv 2407.04272). The steps travel as a lossless frame of bytes; or,
+    The error-bounded all-to-all of DLRM training (arXiv 2407.04272). The steps travel entropy-coded, as a lossless frame; or,
     if that takes less, the unlike rows of them and the number of each row, since batches ask for the same rows of a
     table again and again. What has no such steps travels as it is: NaN, infinities, more than 65,536 steps, numbers so
     far from 0 that FP32 cannot keep the bound, a range of 0 with a relative bound, and all that is not FP32.
@@ -120,7 +120,9 @@ def _narrow(numbers: np.ndarray) -> np.ndarray:
 
 
 def _frame(numbers: np.ndarray) -> Tensor:
-    return torch.frombuffer(bytearray(compress(numbers, threads=torch.get_num_threads())), dtype=torch.uint8)
+    """With the entropy coder: few of the numbers are frequent."""
+    frame = compress(numbers, profile="compact", threads=torch.get_num_threads())
+    return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
 
 
 def _numbers(frame: np.ndarray, count: int) -> np.ndarray:
