@@ -23,10 +23,10 @@ _MOST_CODES = 1 << 16
 class Bounded:
     """FP32 elements, each of which is wrong by at most e (1 + 2^-20): steps of nearly 2e from the smallest element on.
 
-    The error-bounded all-to-all of DLRM training (arXiv 2407.04272). The steps travel entropy-coded, as a lossless frame; or,
-    if that takes less, the unlike rows of them and the number of each row, since batches ask for the same rows of a
-    table again and again. What has no such steps travels as it is: NaN, infinities, more than 65,536 steps, numbers so
-    far from 0 that FP32 cannot keep the bound, a range of 0 with a relative bound, and all that is not FP32.
+    The error-bounded all-to-all of DLRM training (arXiv 2407.04272). The steps travel entropy-coded, as a lossless
+    frame; or, if that takes less, the unlike rows of them and the number of each row, since batches ask for the same
+    rows of a table again and again. What has no such steps travels as it is: NaN, infinities, more than 65,536 steps,
+    numbers so far from 0 that FP32 cannot keep the bound, a range of 0 with a relative bound, and all that is not FP32.
 
     Attributes:
         bound: e, or its share of the range (the largest element less the smallest) of each message.

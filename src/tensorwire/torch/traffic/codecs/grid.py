@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -51,26 +52,43 @@ class Grid(Grouped):
     def _packed(self, scaled: Tensor, key: int) -> Tensor:
         if self.rounding == "stochastic":
             scaled = (scaled + torch.rand(scaled.shape, generator=torch.Generator().manual_seed(key))).floor_()
-        return pack(scaled.round_().clamp_(-self._most, self._most).to(torch.int16) + self._most, self.bits)
+        codes = scaled.round_().clamp_(-self._most, self._most).add_(self._most)
+        return pack(codes.to(torch.uint8), self.bits)
 
     def _unpacked(self, packed: Tensor) -> Tensor:
         codes = unpack(packed, self.bits)
         if codes.numel() and int(codes.max()) > 2 * self._most:
             raise CorruptDataError(f"expected codes up to {2 * self._most} of {self}, got {int(codes.max())}")
-        return (codes - self._most).float()
+        return codes.float().sub_(self._most)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Numbers below 2^bits, a multiple of 8 of them, as bytes: eight numbers in `bits` bytes, the first one lowest."""
-    if bits == 8:
-        return codes.to(torch.uint8)
-    rows = codes.view(-1, 8).long()
-    word = (rows << torch.arange(0, 8 * bits, bits)).sum(1, keepdim=True)
-    return (word >> torch.arange(0, 8 * bits, 8) & 255).to(torch.uint8).view(-1)
+    """Numbers below 2^bits, a multiple of 8 of them, as a row of bits: the first one and its lowest bit first."""
+    columns, num_bytes = _unit(bits)
+    rows = codes.view(-1, columns)
+    packed = torch.zeros(len(rows), num_bytes, dtype=torch.uint8)
+    for i in range(columns):
+        byte, shift = divmod(i * bits, 8)
+        packed[:, byte] |= rows[:, i] << shift
+        if shift + bits > 8:
+            packed[:, byte + 1] |= rows[:, i] >> 8 - shift
+    return packed.view(-1)
 
 
 def unpack(packed: Tensor, bits: int) -> Tensor:
-    if bits == 8:
-        return packed.to(torch.int16)
-    word = (packed.view(-1, bits).long() << torch.arange(0, 8 * bits, 8)).sum(1, keepdim=True)
-    return (word >> torch.arange(0, 8 * bits, bits) & (1 << bits) - 1).to(torch.int16).view(-1)
+    columns, num_bytes = _unit(bits)
+    rows = packed.view(-1, num_bytes)
+    codes = torch.empty(len(rows), columns, dtype=torch.uint8)
+    for i in range(columns):
+        byte, shift = divmod(i * bits, 8)
+        code = rows[:, byte] >> shift
+        if shift + bits > 8:
+            code |= rows[:, byte + 1] << 8 - shift
+        codes[:, i] = code & (1 << bits) - 1
+    return codes.view(-1)
+
+
+def _unit(bits: int) -> tuple[int, int]:
+    """The fewest numbers that fill whole bytes, and how many these are."""
+    shared = gcd(8, bits)
+    return 8 // shared, bits // shared

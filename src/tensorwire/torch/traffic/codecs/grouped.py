@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -79,11 +80,17 @@ class Grouped:
 
 
 def hadamard(rows: Tensor) -> Tensor:
-    """The Walsh-Hadamard transform of each row. With a division by the size of rows it is its own inverse."""
-    count, size = rows.shape
-    step = 1
-    while step < size:
-        pairs = rows.view(count, size // (2 * step), 2, step)
-        rows = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), 2).view(count, size)
-        step *= 2
-    return rows
+    """The Walsh-Hadamard transform of each row. With a division by the size of rows it is its own inverse.
+
+    A product in FP64 takes a fifth of the time of the fast transform in torch. Its result does not depend on the order
+    of the sums or on `torch.set_float32_matmul_precision`, but for rare ties.
+    """
+    return (rows.double() @ _matrix(rows.shape[1])).float()
+
+
+@cache
+def _matrix(size: int) -> Tensor:
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix
