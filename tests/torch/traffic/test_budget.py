@@ -34,7 +34,7 @@ def tables(count: int) -> list[tuple[np.ndarray, np.ndarray, int]]:
 
 
 def least_bytes(errors: np.ndarray, sizes: np.ndarray, default: int) -> int:
-    """Of all choices whose errors, rounded up to buckets, fit into the budget; or those of the default."""
+    """The least bytes of all choices whose errors, rounded up to buckets, fit into the budget; or the default's."""
     rows = range(len(errors))
     budget = errors[:, default].sum()
     least = sizes[:, default].sum()
@@ -75,7 +75,7 @@ def restored_by(codec: Grid, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def gradients(seed: int) -> dict[str, torch.Tensor]:
-    """Of unlike scales and tails."""
+    """Their scales and tails are unlike."""
     generator = torch.Generator().manual_seed(seed)
     made = [torch.randn(4096 + 512 * i, generator=generator) for i in range(8)]
     return {f"w{i}": each.sinh() * 0.5**i if i % 2 else each for i, each in enumerate(made)}

@@ -14,7 +14,8 @@ from ....errors import CorruptDataError, FormatError, TruncatedDataError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of the first frame: its length, and how many unlike rows it has; 0 if it has the steps of all elements.
+# `first_nbytes` and `rows` tell of the first frame: its length, and how many unlike rows it has. It has 0 rows if it
+# has the steps of all elements.
 _HEAD = np.dtype([("first_nbytes", "<u8"), ("rows", "<u4"), ("low", "<f4"), ("step", "<f4")])
 _MOST_CODES = 1 << 16
 

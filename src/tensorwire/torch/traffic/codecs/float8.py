@@ -32,7 +32,6 @@ class Float8(Grouped):
     format: Literal["e4m3", "e5m2"] = "e4m3"
     group: int = 128
     hadamard: int = 0
-    bits = 8
 
     def __post_init__(self) -> None:
         if self.format not in _FORMATS:
@@ -40,6 +39,10 @@ class Float8(Grouped):
         if self.group < 1:
             raise ValueError(f"expected a group of at least one element, got {self.group}")
         super().__post_init__()
+
+    @property
+    def _bits(self) -> int:
+        return 8
 
     @property
     def _most(self) -> float:

@@ -46,6 +46,10 @@ class Grid(Grouped):
         super().__post_init__()
 
     @property
+    def _bits(self) -> int:
+        return self.bits
+
+    @property
     def _most(self) -> int:
         return (1 << self.bits - 1) - 1
 

@@ -23,7 +23,6 @@ class Grouped:
     """
 
     lossless = False
-    bits: int
     group: int
     hadamard: int
 
@@ -31,6 +30,11 @@ class Grouped:
         block = self.hadamard
         if block and (block < 2 or block & block - 1 or self.group % block):
             raise ValueError(f"expected hadamard to be 0 or a power of two that divides {self.group}, got {block}")
+
+    @property
+    def _bits(self) -> int:
+        """How many a code has."""
+        raise NotImplementedError
 
     @property
     def _most(self) -> float:
@@ -50,7 +54,7 @@ class Grouped:
         raise NotImplementedError
 
     def nbytes(self, numel: int) -> int:
-        return -(-numel // self.group) * (_SCALE_NBYTES + self.group * self.bits // 8)
+        return -(-numel // self.group) * (_SCALE_NBYTES + self.group * self._bits // 8)
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor:
         values = tensor.float() if base is None else tensor.float() - base.float()
