@@ -1,0 +1,64 @@
+"""The models of `make traffic` whose rows travel by all_to_all: what they claim, in a few steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from benchmarks.traffic import clusters, dlrm, moe
+from tensorwire.torch.traffic import Bounded, Exact, Grid
+from tensorwire.torch.traffic.codecs.codec import Raw
+
+if TYPE_CHECKING:
+    from tensorwire.torch.traffic.codecs.codec import Codec
+    from tests.support.ranks import Ranks
+
+
+def test_tables_on_other_ranks_with_exact_train_as_with_raw_messages(ranks: Ranks) -> None:
+    raw, exact = (ranks.run(dlrm.train, codec, 3, 0) for codec in (Raw(), Exact()))
+    assert exact == raw == [raw[0]] * 4
+    # A rank sends its two tables to three others.
+    assert raw[0].sent_nbytes == raw[0].raw_nbytes == 3 * 4 * 2 * 3 * dlrm.EXAMPLES * dlrm.DIM * 4
+
+
+def looser_first(name: str, step: int) -> Codec:
+    assert name in {f"table {i}" for i in range(8)}
+    return Bounded(0.03 * (2 if step == 0 else 1), relative=True, row=dlrm.DIM)
+
+
+def test_bounded_vectors_take_a_part_of_the_bytes(ranks: Ranks) -> None:
+    entropy, rows = (ranks.run(dlrm.train, codec, 2, 0)[0] for codec in (Bounded(0.03, relative=True), looser_first))
+    assert rows.sent_nbytes < entropy.sent_nbytes < entropy.raw_nbytes / 6
+    assert abs(rows.loss - entropy.loss) < 0.01
+
+
+def test_the_area_is_the_share_of_pairs_in_order() -> None:
+    logits = torch.randn(60, generator=torch.Generator().manual_seed(0))
+    clicked = (torch.rand(60, generator=torch.Generator().manual_seed(1)) < 0.3).float()
+    pairs = [bool(one > zero) for one in logits[clicked == 1] for zero in logits[clicked == 0]]
+    assert dlrm.area(logits, clicked) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_experts_with_exact_have_the_bits_of_raw_messages(ranks: Ranks) -> None:
+    raw, exact, grid = (ranks.run(moe.train, codec, 2, 0) for codec in (Raw(), Exact(), Grid(4, 128)))
+    assert [each.digest for each in exact] == [each.digest for each in raw] == [raw[0].digest] * 4
+    assert exact[0].loss == raw[0].loss
+    assert exact[0].sent_nbytes < 0.75 * raw[0].sent_nbytes
+    assert grid[0].digest != raw[0].digest
+    assert abs(grid[0].loss - raw[0].loss) < 0.05
+    assert grid[0].sent_nbytes / grid[0].raw_nbytes == pytest.approx(4.25 / 16)
+
+
+def test_a_later_byte_changes_no_earlier_logit_but_through_clusters(ranks: Ranks) -> None:
+    for codec in (Raw(), Exact(), Grid(4, 128)):
+        assert ranks.run(clusters.leak, codec) == [0.0] * 4
+    for way in (clusters.Clusters(), clusters.Clusters(random=True), clusters.Clusters(compensated=False)):
+        assert min(ranks.run(clusters.leak, Raw(), way)) > 0.01
+
+
+@pytest.mark.parametrize("way", [clusters.Clusters(), clusters.Clusters(random=True)])
+def test_clusters_send_fewer_rows(ranks: Ranks, way: clusters.Clusters) -> None:
+    clustered, direct = (ranks.run(moe.train, Raw(), 1, 0, each)[0] for each in (way, None))
+    assert clustered.sent_nbytes < 0.5 * direct.sent_nbytes
