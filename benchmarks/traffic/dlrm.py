@@ -82,7 +82,7 @@ class Model(nn.Module):
         return self.dense(torch.cat([pairs, vectors.flatten(1)], 1)).squeeze(1)
 
     def _vectors(self, i: int, rows: list[Tensor]) -> Tensor:
-        """Of one table, from the rank that has it. Gradients are not coded, as in the published system."""
+        """The rank that has a table sends them. Gradients are not coded, as in the published system."""
         if owner(i) == dist.get_rank():
             found, splits = self.tables[str(i)](torch.cat([each[i] for each in rows])), [EXAMPLES] * len(rows)
         else:

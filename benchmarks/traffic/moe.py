@@ -36,8 +36,8 @@ _CHOICES = 2  # experts of a token
 
 @dataclass(frozen=True)
 class Result:
-    """The loss of the saved model in nats, run without a codec; of all ranks the bytes of tokens and gradients, and a hash
-    of the parameters."""
+    """The loss of the saved model in nats, run without a codec; the bytes of tokens and gradients of all ranks, and a
+    hash of all their parameters."""
 
     loss: float
     raw_nbytes: int
