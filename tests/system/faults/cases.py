@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorwire.diagnosis.model import Thresholds
+    from tests.support.links import Network
 
-    from .network import Network
     from .training_job import TrainingJob
     from .watch import Watch
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import ROOT, child, describe
 from tensorwire.diagnosis.service.recording import replay
+from tests.support.links import Network
 
 from .cases import BY_NAME, Case, FaultContext
 from .fork_server import ForkServer
-from .network import Network
 from .run import reason_to_skip
 from .training_job import WORLD_SIZE, TrainingJob
 from .watch import is_finding

@@ -9,12 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from tests.support.links import Network
+
 from .cases import WORLD, Case, FaultContext, TrainingStoppedError
 from .fork_server import ForkServer
 from .judge import complaint, is_notice
 from .levels import levels_of
 from .needs import build_clock, missing
-from .network import Network
 from .services import Services
 from .training_job import WORLD_SIZE, TrainingJob
 from .watch import LocalWatch, Watch, WatchError, is_finding

@@ -16,8 +16,9 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     import signal
 
+    from tests.support.links import Network
+
     from .fork_server import ForkServer
-    from .network import Network
 
 WORLD_SIZE = 4
 _START_SECONDS = 60.0

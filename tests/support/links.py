@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .fork_server import ForkServer
+    from tests.system.faults.fork_server import ForkServer
 
 
 class Network:
