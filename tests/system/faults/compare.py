@@ -75,7 +75,7 @@ def main() -> None:
 def compare(case: Case, fork_server: ForkServer) -> list[str]:
     """A row of the table."""
     rank = recorded_rank(case)
-    network = Network(fork_server, WORLD_SIZE) if case.uses_network else None
+    network = Network(WORLD_SIZE) if case.uses_network else None
     environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
     try:
         module = ("tests.system.faults.job",)

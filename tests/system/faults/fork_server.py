@@ -35,18 +35,8 @@ class ForkServer:
 
     def start(self, arguments: list[str], environment: dict[str, str], output: Path, network: int | None = None) -> int:
         """Fork a process that runs a module as `python -m` does; gives its pid."""
-        request = {"arguments": arguments, "environment": environment, "output": str(output), "network": network}
-        return self._ask(request)
-
-    def hold_namespace(self, marker: Path) -> int:
-        """Fork a process that holds a network namespace; gives its pid once there is one."""
-        pid = self._ask({"holder": str(marker)})
-        deadline = time.monotonic() + _START_SECONDS
-        while not marker.exists():
-            if time.monotonic() > deadline or self.status(pid) is not None:
-                raise OSError("no network namespace could be made")
-            time.sleep(0.002)
-        return pid
+        self._send({"arguments": arguments, "environment": environment, "output": str(output), "network": network})
+        return self._answer("pid")
 
     def status(self, pid: int) -> int | None:
         """The exit status, negative for a signal; None while it lives."""
@@ -91,10 +81,6 @@ class ForkServer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
-
-    def _ask(self, request: dict[str, Any]) -> int:
-        self._send(request)
-        return self._answer("pid")
 
     def _answer(self, name: str) -> int:
         while True:

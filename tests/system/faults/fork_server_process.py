@@ -1,11 +1,10 @@
 """A process that has imported torch once and forks the ranks of job after job, which saves seconds for each.
 
 It reads JSON lines: {"environment": ..., "arguments": [module, ...], "network": pid or null, "output": path} forks a
-process that runs the module as `python -m` does, in the network namespace of `pid`; {"holder": true} forks one that
-does nothing but hold a new network namespace; {"kill": pid} kills one of them. It answers with lines
-{"pid": ...} for each fork, and {"gone": pid, "status": ...} whenever one has ended. Everything dies with it, and it
-dies with its standard input: nothing is left behind, whatever becomes of who started it. TW_FAULTS_IMPORTS names more
-modules that it imports at first.
+process that runs the module as `python -m` does, in the network namespace of `pid`; {"kill": pid} kills one of them. It
+answers with lines {"pid": ...} for each fork, and {"gone": pid, "status": ...} whenever one has ended. Everything dies
+with it, and it dies with its standard input: nothing is left behind, whatever becomes of who started it.
+TW_FAULTS_IMPORTS names more modules that it imports at first.
 """
 
 from __future__ import annotations
@@ -101,18 +100,12 @@ def main() -> None:
     request = _serve()
     if request is None:
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if "holder" in request:
-        _check(libc.unshare(_CLONE_NEWNET))
-        Path(request["holder"]).touch()
-        while True:
-            signal.pause()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     if request["network"] is not None:
         with Path(f"/proc/{request['network']}/ns/net").open() as namespace:
-            _check(libc.setns(namespace.fileno(), _CLONE_NEWNET))
+            _check(ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET))
     os.environ.update(request["environment"])
     sys.argv = request["arguments"]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

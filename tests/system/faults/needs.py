@@ -8,6 +8,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from tests.support import links
+
 from .quota import cpu_controller
 
 FREEZER = Path("/sys/fs/cgroup/freezer")  # version 1's
@@ -24,19 +26,10 @@ def missing(need: str) -> str:
         return "" if shutil.which("cc") else "no C compiler, which makes the clock that steps"
     if need in ("", "services"):
         return ""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    tools = {"links": ("ip", "tc", "nsenter"), "loss": ("ip", "tc", "nsenter", "iptables")}[need]
-    for tool in tools:
-        if shutil.which(tool) is None:
-            return f"{tool} is missing (Debian: iproute2, util-linux, iptables)"
-    trial = {
-        "links": "ip link add tw0 type veth peer name tw1 && "
-        "tc qdisc add dev tw0 root tbf rate 1mbit burst 16kb latency 1s",
-        "loss": "iptables -A INPUT -m statistic --mode random --probability 0.5 -j DROP",
-    }[need]
-    done = subprocess.run(["unshare", "--net", "sh", "-c", trial], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else f"the kernel refuses: {done.stderr.strip() or trial}"
+    if need == "links":
+        return links.missing()
+    assert need == "loss", need
+    return links.missing("iptables", trial="iptables -A INPUT -m statistic --mode random --probability 0.5 -j DROP")
 
 
 def build_clock(folder: Path) -> Path:

@@ -92,7 +92,7 @@ class Stage:
         if self._job is None or self._watch is None:
             fork_server = self._fork_server_for(case)
             if case.uses_network:
-                self._network = Network(fork_server, WORLD_SIZE)
+                self._network = Network(WORLD_SIZE)
             nodes = 2 if case.needs == "services" else 1
             self._job = TrainingJob(fork_server, case.settings, network=self._network, num_nodes=nodes)
             if nodes > 1:
