@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.data import minilm_path
 from benchmarks.deltas.model import contrastive_loss
-from benchmarks.deltas.text import sentence_pairs
 from benchmarks.environment import ROOT
+from benchmarks.text import sentence_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
