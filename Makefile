@@ -137,6 +137,9 @@ bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes
 deltas: $(VENV)/.package $(VENV)/.bench ## Frames relative to a base, and other forms of a delta, on pairs from a training run
 	$(VENV)/bin/python -m benchmarks.deltas
 
+traffic: $(VENV)/.package $(VENV)/.bench ## Compressed messages of training, on links of several rates; TRAFFIC=TABLE measures one table
+	$(VENV)/bin/python -m benchmarks.traffic $(TRAFFIC)
+
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
@@ -153,7 +156,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference instructions hang faults simulate \
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic inference instructions hang faults simulate \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

@@ -1,8 +1,9 @@
-"""Pairs of sentences that belong together: the first sentence and the rest of docstrings of the standard library."""
+"""Text that every machine has: Python's standard library, as docstrings and as bytes."""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import random
 import sysconfig
 from pathlib import Path
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 MIN_WORDS = 4
 _NOT_READ = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
+_TENTHS = 10
 
 
 def sentence_pairs(seed: int) -> list[tuple[str, str]]:
@@ -20,14 +22,29 @@ def sentence_pairs(seed: int) -> list[tuple[str, str]]:
 
     They are those of the Python that runs, so they differ a little between its versions.
     """
-    root = Path(sysconfig.get_paths()["stdlib"])
     pairs = {}
-    for path in sorted(root.rglob("*.py")):
-        if not _NOT_READ.intersection(path.relative_to(root).parts):
-            pairs.update(_pairs(path))
+    for path in _sources():
+        pairs.update(_pairs(path))
     ordered = sorted(pairs.items())
     random.Random(seed).shuffle(ordered)
     return ordered
+
+
+def library_bytes(*, validation: bool) -> bytes:
+    """The sources, one behind the other. The hash of its name puts a tenth of the files apart, for validation."""
+    chosen = (path for path in _sources() if (_tenth(path.name) == 0) == validation)
+    return b"".join(path.read_bytes() for path in chosen)
+
+
+def _tenth(name: str) -> int:
+    return hashlib.sha256(name.encode()).digest()[0] % _TENTHS
+
+
+def _sources() -> Iterator[Path]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        if not _NOT_READ.intersection(path.relative_to(root).parts):
+            yield path
 
 
 def _pairs(path: Path) -> Iterator[tuple[str, str]]:

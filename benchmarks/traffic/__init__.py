@@ -1,0 +1,1 @@
+"""Training traffic: `make traffic`."""

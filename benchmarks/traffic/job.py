@@ -1,0 +1,126 @@
+"""Jobs of real ranks: started here, and what a module needs that runs in one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.environment import child
+from tests.support.links import Network
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RANKS = 4
+_RATE = "rate "
+
+
+def run(module: str, settings: Any, *, linked: bool = False) -> Any:
+    """What `main` of a module gives to `answer` on rank 0 of four ranks.
+
+    Args:
+        settings: plain data; `settings()` gives it to each rank.
+        linked: each rank has a host of its own, and a link, whose rate `set_rate` sets. Otherwise they share this host.
+    """
+    network = Network(RANKS) if linked else None
+    processes = []
+    try:
+        port = free_port()
+        processes += [_start(module, json.dumps(settings), rank, network, port) for rank in range(RANKS)]
+        answer = None
+        for line in processes[0].stdout or ():
+            if line.startswith(_RATE) and network is not None:
+                network.set_rates(json.loads(line.removeprefix(_RATE)))
+                assert processes[0].stdin is not None
+                processes[0].stdin.write("done\n")
+                processes[0].stdin.flush()
+            else:
+                answer = json.loads(line)
+        if any(process.wait() for process in processes):
+            raise RuntimeError(f"a rank of {module} has failed")
+        return answer
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        if network is not None:
+            network.close()
+
+
+def _start(module: str, settings: str, rank: int, network: Network | None, port: int) -> subprocess.Popen[str]:
+    line = [sys.executable, "-m", module, settings]
+    own = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
+    own |= {"MASTER_ADDR": network.addresses[0] if network else "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    own |= {"GLOO_SOCKET_IFNAME": network.interface if network else "lo"}
+    return subprocess.Popen(
+        network.inside(rank, line) if network else line,
+        env=child(**own), stdin=subprocess.PIPE, stdout=subprocess.PIPE if rank == 0 else None, text=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def joined() -> Iterator[Any]:
+    """In a rank: the settings, and the default process group meanwhile."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        yield json.loads(sys.argv[1])
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def answer(found: Any) -> None:
+    """In a rank: what `run` is to give; that of rank 0 counts."""
+    if dist.get_rank() == 0:
+        print(json.dumps(found), flush=True)
+
+
+def set_rate(megabits: float | None) -> None:
+    """In all ranks: all links have this rate when it returns, or none."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(_RATE + json.dumps(megabits), flush=True)
+        sys.stdin.readline()
+    dist.barrier()
+
+
+def of_all(number: float) -> list[float]:
+    """In all ranks: the number of each of them."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, number)
+    return found
+
+
+def interface_nbytes() -> int:
+    """In a rank: bytes that its host has sent, headers of packets included."""
+    name = os.environ["GLOO_SOCKET_IFNAME"]
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    return next(int(line.partition(":")[2].split()[8]) for line in lines if line.strip().startswith(f"{name}:"))
+
+
+def measured(work: Callable[[], None], counted: Callable[[], int]) -> dict[str, float]:
+    """In all ranks: seconds of the slowest, CPU seconds of all, and bytes of the mean rank: those of its interface, and
+    those that are `counted`."""
+    dist.barrier()
+    before = time.process_time(), interface_nbytes(), counted()
+    began = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    after = time.process_time(), interface_nbytes(), counted()
+    dist.barrier()
+    cpu, sent, ours = (sum(of_all(end - start)) for start, end in zip(before, after, strict=True))
+    return {
+        "seconds": max(of_all(seconds)), "cpu_seconds": cpu,
+        "interface_nbytes": sent / RANKS, "counted_nbytes": ours / RANKS,
+    }  # fmt: skip

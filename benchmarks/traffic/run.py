@@ -1,0 +1,60 @@
+"""Measure training traffic and write the results: python -m benchmarks.traffic [TABLE...] [--quick].
+
+`make traffic` runs all tables. One table can be run alone; those that are in the results already stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import environment, summary, verdicts
+from benchmarks.traffic import differences, report, steps
+from benchmarks.traffic.targets import evaluate
+from tests.support import links
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.traffic.table import Table
+
+TABLES = (differences.TABLE, steps.TABLE)
+
+
+def run(tables: list[Table], folder: Path, *, quick: bool, command: str) -> dict[str, Any]:
+    """All results: what lies in `folder`, and these tables measured anew."""
+    path = folder / "traffic.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    for table in tables:
+        if table.needs_links and links.missing():
+            environment.log(f"{table.name}: not measured, since this machine has no links: {links.missing()}")
+            continue
+        environment.log(table.name)
+        facts, began = environment.describe(command), time.monotonic()
+        results[table.name] = table.measure(quick)
+        results["runs"] = [each for each in results["runs"] if each["table"] != table.name]
+        results["runs"].append({"table": table.name, "seconds": time.monotonic() - began, "environment": facts})
+        path.write_text(summary.dumps(summary.rounded(results)))
+    return results
+
+
+def main() -> None:
+    names = [table.name for table in TABLES]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(names))
+    parser.add_argument("--quick", action="store_true", help="few steps, which measure nothing, into build/bench")
+    options = parser.parse_args()
+    if unknown := set(options.tables) - set(names):
+        parser.error(f"expected tables among {', '.join(names)}, got {', '.join(unknown)}")
+    chosen = [table for table in TABLES if table.name in (options.tables or names)]
+    folder = environment.folder(quick=options.quick)
+    command = f"make traffic TRAFFIC='{' '.join(options.tables)}'" if options.tables else "make traffic"
+    results = run(chosen, folder, quick=options.quick, command=command)
+    report.write(folder, TABLES)
+    print(verdicts.render(evaluate(results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The time of a training step under FSDP2 at the rates of several links, and what travels in it."""
+
+from __future__ import annotations
+
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from benchmarks.traffic import gpt, job
+from benchmarks.traffic.sharded import CONTENDERS, Sharded
+from benchmarks.traffic.table import Row, Table
+from tensorwire.torch import traffic
+
+RATES: tuple[float | None, ...] = (50, 200, 1000, None)
+LAYERS, WIDTH, ROWS, PEAK = 7, 256, 2, 3e-4
+FULL = {"rates": RATES, "layers": LAYERS, "warm_up": gpt.WARM_UP, "rounds": 5, "untimed": 2, "timed": 3}
+QUICK = {"rates": (1000,), "layers": 1, "warm_up": 2, "rounds": 1, "untimed": 1, "timed": 1}
+FP32 = ", FP32 gradients"
+
+
+def measure(quick: bool) -> list[Row]:
+    turns = job.run(__name__, QUICK if quick else FULL, linked=True)
+    return [_row(rate, name, turns) for rate in dict.fromkeys(turn["rate"] for turn in turns) for name in _names(turns)]
+
+
+def _names(turns: list[Row]) -> list[str]:
+    return list(dict.fromkeys(turn["contender"] for turn in turns))
+
+
+def _row(rate: float | None, name: str, turns: list[Row]) -> Row:
+    """Medians of all turns; of quotients, by the turns of the same round."""
+
+    def of(contender: str) -> list[Row]:
+        return [turn for turn in turns if (turn["rate"], turn["contender"]) == (rate, contender)]
+
+    own = of(name)
+    times = [turn["seconds"] for turn in own]
+    row: Row = {"link": f"{rate:g} Mbit/s" if rate else "not shaped", "contender": name}
+    row["quartiles"] = quantiles(times, n=4)[::2] if len(times) > 1 else times * 2
+    for key in ("seconds", "cpu_seconds", "interface_nbytes", "counted_nbytes", "kept_nbytes"):
+        row[key] = median(turn[key] for turn in own)
+    for other in ("FSDP2", "raw messages"):
+        pairs = list(zip(own, of(other + (FP32 if name.endswith(FP32) else "")), strict=False))
+        for what, key in (("", "seconds"), ("bytes ", "interface_nbytes")):
+            row[f"{what}of {other}"] = median(mine[key] / theirs[key] for mine, theirs in pairs) if pairs else None
+    return row
+
+
+def main() -> None:
+    with job.joined() as settings:
+        models = {
+            "": Sharded(settings["layers"], WIDTH, ROWS),
+            FP32: Sharded(settings["layers"], WIDTH, ROWS, gradients=torch.float32),
+        }
+        for model in models.values():
+            for step in range(settings["warm_up"]):
+                model.step(gpt.rate_at(step + 1, PEAK))
+        contenders = [("", name) for name in CONTENDERS] + [(FP32, "FSDP2"), (FP32, "exact differences")]
+        turns = []
+        for rate in settings["rates"]:
+            job.set_rate(rate)
+            for _ in range(settings["rounds"]):
+                for end, name in contenders:
+                    found = _turn(models[end], CONTENDERS[name], settings)
+                    turns.append({"rate": rate, "contender": name + end} | found)
+        job.answer(turns)
+
+
+def _turn(model: Sharded, options: dict[str, Any] | None, settings: dict[str, Any]) -> Row:
+    attachment = None if options is None else traffic.attach_fsdp(model.model, **options)
+    for _ in range(settings["untimed"]):  # the first message after attaching is plain
+        model.step(PEAK)
+    steps = [job.measured(lambda: model.step(PEAK), model.sent_nbytes) for _ in range(settings["timed"])]
+    found: Row = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]}
+    found["kept_nbytes"] = sum(row.kept_nbytes for row in model.rows())
+    if attachment is not None:
+        attachment.detach()
+    return found
+
+
+TABLE = Table(
+    "steps",
+    "Time and bytes of a step",
+    f"FSDP2 with `reshard_after_forward`, {job.RANKS} ranks on one machine, each behind a link of this rate: {LAYERS} "
+    f"layers of width {WIDTH}, {ROWS * gpt.CONTEXT} tokens a rank, a learning rate of {PEAK:g}. Contenders take turns. "
+    f"A turn is {FULL['timed']} steps, and quotients are those of turns of the same round. Bytes are those that a rank "
+    "sends in a step: by its interface, headers of packets included, and by our counters. CPU seconds are those of all "
+    "ranks. Gradients are BF16 where the name does not say more. The collectives of gloo, which FSDP2 uses, send more "
+    "bytes than an all-to-all of the same tensors: the raw messages are those of our own exchange.",
+    (
+        ("link", "link", ""), ("contender", "contender", ""), ("seconds", "seconds", ".3f"),
+        ("quartiles", "quartiles", ".3f"), ("CPU seconds", "cpu_seconds", ".3f"), ("of FSDP2", "of FSDP2", ".2f"),
+        ("of raw messages", "of raw messages", ".2f"), ("interface bytes", "interface_nbytes", ",.0f"),
+        ("counted bytes", "counted_nbytes", ",.0f"), ("bytes of FSDP2", "bytes of FSDP2", ".3f"),
+        ("bytes of raw messages", "bytes of raw messages", ".3f"), ("memory kept", "kept_nbytes", ",.0f"),
+    ),
+    measure,
+    needs_links=True,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    main()
