@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
 RANKS = 4
 _RATE = "rate "
 
@@ -95,10 +96,10 @@ def set_rate(megabits: float | None) -> None:
     dist.barrier()
 
 
-def of_all(number: float) -> list[float]:
-    """In all ranks: the number of each of them."""
+def of_all(own: T) -> list[T]:
+    """In all ranks: what each of them has."""
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, number)
+    dist.all_gather_object(found, own)
     return found
 
 

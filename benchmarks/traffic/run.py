@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, summary, verdicts
-from benchmarks.traffic import differences, report, steps
+from benchmarks.traffic import auto, differences, loss, report, steps
 from benchmarks.traffic.targets import evaluate
 from tests.support import links
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.traffic.table import Table
 
-TABLES = (differences.TABLE, steps.TABLE)
+TABLES = (differences.TABLE, steps.TABLE, auto.TABLE, loss.TABLE)
 
 
 def run(tables: list[Table], folder: Path, *, quick: bool, command: str) -> dict[str, Any]:

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+OLDEST = {
+    "device_kernels.py": "3.2",
+    "traffic_fsdp.py": "2.9",  # where FSDP2 got its hooks
+    "traffic_sdp4bit.py": "2.9",
+}
+
+
 @pytest.mark.parametrize(
     ("example", "package"),
     [
@@ -22,10 +29,12 @@ if TYPE_CHECKING:
         ("sentences.py", "sentence_transformers"),
         ("diffusion.py", "diffusers"),
         ("device_kernels.py", "triton"),
+        ("traffic_fsdp.py", "torch"),
+        ("traffic_sdp4bit.py", "torch"),
     ],
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
-    pytest.importorskip(package, minversion="3.2" if package == "triton" else None)
+    pytest.importorskip(package, minversion=OLDEST.get(example))
     run = subprocess.run(
         [sys.executable, repository / "examples" / example], cwd=tmp_path, capture_output=True, text=True, check=False
     )
