@@ -27,6 +27,7 @@ from tests.support.figures import (
     second_read,
     share,
     span,
+    traffic_bits,
     variants,
     xeon,
 )
@@ -121,6 +122,12 @@ def _changes(exponent: int) -> str:
     """A row of the table of what training changes; `exponent` is that of the smallest weights of its class."""
     shares = " | ".join(f"{deltas.share(pair, exponent + 127):.2f} %" for pair in NEAR)
     return f"| 2^{exponent} to 2^{exponent + 1} | {shares} |"
+
+
+def _traffic(name: str, peak: float, step: int) -> str:
+    """A row of the table of exact differences."""
+    changed, bits, times, bound = traffic_bits(peak, step)
+    return f"| {name} | {changed:.1f} % | {bits:.2f} | {bound:.2f} | {times:.2f} |"
 
 
 def _delta_bits(name: str, codec: str, pairs: tuple[str, ...], per: str) -> str:
@@ -313,6 +320,12 @@ CLAIMS: dict[str, list[str]] = {
         f"{geometry.any_of_32_escapes(BF16, 4):.1f} % with shape (4)",
         f"a ratio of {geometry.shape(F16, 4):.3f} where shape (3) reaches {geometry.shape(F16, 3):.3f}",
     ],
+    "docs/traffic.md": [
+        _traffic("1e-3", 1e-3, 150),
+        _traffic("3e-4", 3e-4, 200),
+        _traffic("1e-4", 1e-4, 100),
+        _traffic("3e-5, the end of a cosine", 3e-4, 300),
+    ],
     "docs/deltas.md": [
         *map(_changes, (-15, -13, -11, -9, -7, -5, -3)),
         "| all | " + " | ".join(f"{deltas.share(pair):.2f} %" for pair in NEAR) + " |",
@@ -365,6 +378,7 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/benchmarks.md": ["16 x 2048 embeddings", "standard deviation 0.02", "up to 99.9 % are zeros"],
     "docs/checkpoints.md": ["have at most 16 times the bytes of"],
     "docs/deltas.md": ["betas of 0.9 and 0.999, and a weight decay of 0.01"],
+    "docs/traffic.md": ["4.016 bits a weight at every rate"],
     "docs/inference-benchmark.md": ["with 4 GB/s a core"],
     "docs/devices.md": [
         "1024 x 4096 normal numbers",

@@ -21,10 +21,12 @@ WRITTEN = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md",
 API = ROOT / "docs" / "api.md"
 API_JOB = ROOT / "docs" / "job" / "api.md"
 API_TORCH = ROOT / "docs" / "api-torch.md"
+API_TRAFFIC = ROOT / "docs" / "api-traffic.md"
 
 NOT_RUN = {
     "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
     "docs/job/nccl.md": "it needs a job under NCCL; tests/diagnosis/nccl/test_nccl_ras.py asks a server instead",
+    "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
     "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
 }
@@ -139,6 +141,21 @@ def test_every_function_under_torch_has_its_signature_and_errors() -> None:
     assert {name: said.get(name) for name in functions} == expected
     for name in functions:
         assert "Errors:" in " ".join(sections(API_TORCH)[name].split()), name
+
+
+def test_every_public_name_of_traffic_is_on_its_page() -> None:
+    traffic = pytest.importorskip("tensorwire.torch.traffic")
+    page, said = API_TRAFFIC.read_text(), signatures(API_TRAFFIC)
+    for name in traffic.__all__:
+        value = getattr(traffic, name)
+        if inspect.isfunction(value):
+            assert said.get(name) == signature(value)
+        else:
+            assert re.search(rf"\b{name}\b", page), name
+    from tensorwire.torch.traffic.counters import Row
+
+    for field in Row.__dataclass_fields__:
+        assert f"`{field}`" in page, field
 
 
 def test_the_table_of_dtypes_is_that_of_the_code() -> None:

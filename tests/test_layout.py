@@ -215,6 +215,7 @@ FOLDERS = {
         "frames": set(),
         "device": set(),
         "products": {"frames"},
+        "traffic": set(),
         "ops": {"frames", "products"},
         "tensors": {"frames", "products", "ops"},
         "modules": {"frames", "products", "ops", "tensors"},

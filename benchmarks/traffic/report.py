@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 HEAD = """# Results of training traffic
 
-On a CPU the codec, and not the link, decides above a few Gbit/s. [The page of training traffic](PAGE) says what each
-part is, and for whom. Every table can be measured alone; the list at the end says when each was, and on what.
+On a CPU the codec, and not the link, decides above a few Gbit/s. [The page of training traffic](PAGE) says
+what each part is, and for whom. Every table can be measured alone; the list at the end says when each was, and on what.
+Bits and bytes are the same on a busy machine and on a quiet one; times are not.
 """
 
 

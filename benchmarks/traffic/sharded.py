@@ -63,7 +63,7 @@ class Sharded:
         return float(loss.detach())
 
     def rows(self) -> list[Any]:
-        """Of the counters; none if nothing is attached."""
+        """The rows of its counters; none if nothing is attached."""
         with suppress(ValueError):
             return traffic.counters(self.model)
         return []

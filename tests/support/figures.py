@@ -284,6 +284,14 @@ def form(name: str, profile: str) -> float:
     return float(next(row[profile] for row in _load("forms.json")["rows"] if row["form"] == name))
 
 
+def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
+    """Exact differences of layers: percent that change, bits a weight, times fewer bytes than BF16, and the bound."""
+    for row in _load("traffic.json")["differences"]:
+        if (row["weights"], row["peak"], row["step"]) == ("layers", peak, step):
+            return 100 * row["changed"], row["relative fast"], row["times"], row["bound"]
+    raise LookupError(f"traffic.json has no row of step {step} at {peak:g}")
+
+
 def second_read(*shares: float) -> str:
     """How many times as long `compress` takes with a base that it reads twice, where these shares of words changed."""
     found = _load("second-read.json")
