@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, summary, verdicts
-from benchmarks.traffic import auto, differences, loss, report, steps
+from benchmarks.traffic import auto, budget, differences, errors, loss, report, steps, tensor_parallel
 from benchmarks.traffic.targets import evaluate
 from tests.support import links
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from benchmarks.traffic.table import Table
 
-TABLES = (differences.TABLE, steps.TABLE, auto.TABLE, loss.TABLE)
+TABLES = (
+    differences.TABLE, steps.TABLE, auto.TABLE, loss.TABLE, errors.TABLE, tensor_parallel.TABLE, budget.TABLE,
+)  # fmt: skip
 
 
 def run(tables: list[Table], folder: Path, *, quick: bool, command: str) -> dict[str, Any]:
