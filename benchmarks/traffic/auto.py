@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.traffic import gpt, job
-from benchmarks.traffic.sharded import Sharded
+from benchmarks.traffic.sharded import Trained, trained_gpt
 from benchmarks.traffic.steps import LAYERS, PEAK, ROWS, WIDTH
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
@@ -25,7 +25,7 @@ def measure(quick: bool) -> list[Row]:
 
 def main() -> None:
     with job.joined() as settings:
-        plain, ours = (Sharded(settings["layers"], WIDTH, ROWS) for _ in range(2))
+        plain, ours = (trained_gpt(settings["layers"], WIDTH, ROWS) for _ in range(2))
         for model in (plain, ours):
             for step in range(settings["warm_up"]):
                 model.step(gpt.rate_at(step + 1, PEAK))
@@ -37,7 +37,7 @@ def main() -> None:
         job.answer(rows)
 
 
-def _paired(plain: Sharded, ours: Sharded, settings: dict[str, Any]) -> Row:
+def _paired(plain: Trained, ours: Trained, settings: dict[str, Any]) -> Row:
     """Without shaping, first one and then the other; all ranks stop at the same pair, since all know the same times."""
     job.set_rate(None)
     for _ in range(settings["settle"]):
@@ -55,28 +55,33 @@ def _paired(plain: Sharded, ours: Sharded, settings: dict[str, Any]) -> Row:
     return row | {"interval": [centre - half, centre + half]}
 
 
-def _seconds(model: Sharded) -> float:
+def _seconds(model: Trained) -> float:
     return job.measured(lambda: model.step(PEAK), lambda: 0)["seconds"]
 
 
-def _changed(ours: Sharded, before: float | None, after: float | None, steps: int) -> Row:
+def _changed(ours: Trained, before: float | None, after: float | None, steps: int) -> Row:
     """The rate changes after so many steps; the steps behind it at which ranks have another codec, least and most."""
     job.set_rate(before)
     for _ in range(steps):
         ours.step(PEAK)
     first = _codecs(ours)
     job.set_rate(after)
-    switched = steps + 1  # never
+    switched = 0  # never
     for step in range(1, steps + 1):
         ours.step(PEAK)
-        if _codecs(ours) != first and switched > steps:
+        if _codecs(ours) != first and not switched:
             switched = step
     found = job.of_all(switched)
     names = [f"{rate:g} Mbit/s" if rate else "not shaped" for rate in (before, after)]
-    return {"what": " to ".join(names), "before": first, "after": _codecs(ours), "switched": [min(found), max(found)]}
+    return {
+        "what": " to ".join(names),
+        "before": first,
+        "after": _codecs(ours),
+        "switched": [min(found), max(found)] if all(found) else None,
+    }
 
 
-def _codecs(model: Sharded) -> str:
+def _codecs(model: Trained) -> str:
     return ", ".join(sorted({row.codec for row in model.rows()}))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import torch
 
 from benchmarks.environment import log
 from benchmarks.traffic import gpt, job
-from benchmarks.traffic.sharded import CONTENDERS, WEIGHTS, Sharded
+from benchmarks.traffic.sharded import CONTENDERS, WEIGHTS, Trained, trained_gpt
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
@@ -101,7 +100,7 @@ def measure(quick: bool) -> list[Row]:
 
 def main() -> None:
     with job.joined() as settings:
-        model = Sharded(LAYERS, WIDTH, ROWS, seed=settings["seed"])
+        model = trained_gpt(LAYERS, WIDTH, ROWS, seed=settings["seed"])
         options = RUNS[settings["name"]]()
         attachment = None if options is None else traffic.attach_fsdp(model.model, **options)
         found: dict[str, Any] = {"curve": [], "distances": []}
@@ -112,7 +111,7 @@ def main() -> None:
             if step in LOOKS or step == settings["steps"]:
                 found["distances"].append(_distance(model))
             if step == min(settings["steps"], FULL["steps"]):
-                found |= {"loss": _loss(model.model), "saved": _saved_loss(model), "masters": _masters(model)}
+                found |= {"loss": _loss(model.model), "saved": _saved_loss(model), "masters": model.masters()}
         if attachment is not None:
             attachment.detach()
         job.answer(found)
@@ -123,14 +122,14 @@ def _loss(model: torch.nn.Module) -> float:
     return float(model(gpt.validation_batch()))
 
 
-def _saved_loss(model: Sharded) -> float:
+def _saved_loss(model: Trained) -> float:
     """The loss of the masters, as they would be saved and loaded again in BF16."""
     plain = gpt.GPT(LAYERS, WIDTH)
     plain.load_state_dict({name: each.full_tensor() for name, each in model.model.state_dict().items()})
     return _loss(plain.bfloat16())
 
 
-def _distance(model: Sharded) -> float:
+def _distance(model: Trained) -> float:
     """|copy - master| / |master|, over all weights that are gathered."""
     apart = size = 0.0
     copies = _copies(model)
@@ -140,11 +139,11 @@ def _distance(model: Sharded) -> float:
     return (apart / size) ** 0.5
 
 
-def _full(model: Sharded) -> dict[str, Tensor]:
+def _full(model: Trained) -> dict[str, Tensor]:
     return {name: each.full_tensor().detach() for name, each in model.model.named_parameters()}
 
 
-def _copies(model: Sharded) -> dict[str, Tensor]:
+def _copies(model: Trained) -> dict[str, Tensor]:
     """The BF16 weights that a rank computes with."""
     modules = [*model.model.layers, model.model]
     for module in modules:
@@ -153,12 +152,6 @@ def _copies(model: Sharded) -> dict[str, Tensor]:
     for module in modules:
         module.reshard()
     return copies
-
-
-def _masters(model: Sharded) -> list[str]:
-    """A hash of what each rank holds of the masters."""
-    parts = [each.detach().to_local().reshape(-1) for each in model.model.parameters()]
-    return job.of_all(hashlib.sha256(torch.cat(parts).numpy().tobytes()).hexdigest())
 
 
 TABLE = Table(

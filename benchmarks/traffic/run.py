@@ -11,7 +11,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, summary, verdicts
-from benchmarks.traffic import auto, budget, differences, errors, loss, report, steps, tensor_parallel
+from benchmarks.traffic import (
+    auto,
+    budget,
+    differences,
+    equality,
+    errors,
+    loss,
+    minilm,
+    report,
+    steps,
+    tensor_parallel,
+)
 from benchmarks.traffic.targets import evaluate
 from tests.support import links
 
@@ -21,7 +32,8 @@ if TYPE_CHECKING:
     from benchmarks.traffic.table import Table
 
 TABLES = (
-    differences.TABLE, steps.TABLE, auto.TABLE, loss.TABLE, errors.TABLE, tensor_parallel.TABLE, budget.TABLE,
+    equality.TABLE, differences.TABLE, steps.TABLE, minilm.TABLE, auto.TABLE, loss.TABLE, errors.TABLE,
+    tensor_parallel.TABLE, budget.TABLE,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,14 @@ import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from benchmarks.traffic import gpt
+from benchmarks.traffic.job import of_all
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable, Iterable
+
+    from torch import Tensor, nn
 
 RANKS_PER_NODE = 2
 NODES = (
@@ -32,35 +36,36 @@ CONTENDERS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def sharded(model: nn.Module, layers: list[nn.Module], *, gradients: torch.dtype = torch.bfloat16) -> nn.Module:
+def sharded(
+    model: nn.Module, layers: Iterable[nn.Module], *, gradients: torch.dtype = torch.bfloat16, reshard: bool = True
+) -> nn.Module:
     """Each layer a module of FSDP2, and the rest one; BF16 weights, and gradients of this dtype, travel."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=gradients)
-    for layer in layers:
-        fully_shard(layer, mp_policy=policy, reshard_after_forward=True)
-    return fully_shard(model, mp_policy=policy, reshard_after_forward=True)
+    for module in (*layers, model):
+        fully_shard(module, mp_policy=policy, reshard_after_forward=reshard)
+    return model
 
 
-class Sharded:
-    """GPT with its optimizer. Each rank has `rows` rows of its own in each step."""
+class Trained:
+    """A model under FSDP2 with its optimizer.
 
-    def __init__(self, layers: int, width: int, rows: int, *, gradients: torch.dtype = torch.bfloat16, seed: int = 0):
-        model = gpt.GPT(layers, width, seed)
-        self.model = sharded(model, list(model.layers), gradients=gradients)
-        self.optimizer = gpt.optimizer_of(self.model.parameters(), 0.0)
-        self._rows, self._seed = rows, seed
+    Attributes:
+        number: of steps so far.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module, int], Tensor]) -> None:
+        self.model, self._loss = model, loss
+        self._optimizer = gpt.optimizer_of(model.parameters(), 0.0)
         self.number = 0
 
-    def step(self, rate: float) -> float:
-        """The loss of this rank."""
+    def step(self, rate: float) -> None:
         self.number += 1
-        for group in self.optimizer.param_groups:
+        for group in self._optimizer.param_groups:
             group["lr"] = rate
-        loss = self.model(gpt.batch(self.number, self._rows, self._seed, dist.get_rank()))
-        loss.backward()
+        self._loss(self.model, self.number).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return float(loss.detach())
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
     def rows(self) -> list[Any]:
         """The rows of its counters; none if nothing is attached."""
@@ -70,3 +75,17 @@ class Sharded:
 
     def sent_nbytes(self) -> int:
         return sum(row.sent_nbytes for row in self.rows())
+
+    def masters(self) -> list[str]:
+        """A hash of what each rank holds of the masters."""
+        parts = [each.detach().to_local().reshape(-1) for each in self.model.parameters()]
+        return of_all(hashlib.sha256(torch.cat(parts).numpy().tobytes()).hexdigest())
+
+
+def trained_gpt(layers: int, width: int, rows: int, *, seed: int = 0, **options: Any) -> Trained:
+    """Each rank has so many rows of its own in each step. `options` are those of `sharded`."""
+    model = gpt.GPT(layers, width, seed)
+    return Trained(
+        sharded(model, model.layers, **options),
+        lambda model, number: model(gpt.batch(number, rows, seed, dist.get_rank())),
+    )

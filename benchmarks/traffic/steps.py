@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.traffic import gpt, job
-from benchmarks.traffic.sharded import CONTENDERS, Sharded
+from benchmarks.traffic.sharded import CONTENDERS, Trained, trained_gpt
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
@@ -20,7 +20,11 @@ FP32 = ", FP32 gradients"
 
 
 def measure(quick: bool) -> list[Row]:
-    turns = job.run(__name__, QUICK if quick else FULL, linked=True)
+    return rows_of(job.run(__name__, QUICK if quick else FULL, linked=True))
+
+
+def rows_of(turns: list[Row]) -> list[Row]:
+    """One for each rate and contender."""
     return [_row(rate, name, turns) for rate in dict.fromkeys(turn["rate"] for turn in turns) for name in _names(turns)]
 
 
@@ -38,7 +42,7 @@ def _row(rate: float | None, name: str, turns: list[Row]) -> Row:
     times = [turn["seconds"] for turn in own]
     row: Row = {"link": f"{rate:g} Mbit/s" if rate else "not shaped", "contender": name}
     row["quartiles"] = quantiles(times, n=4)[::2] if len(times) > 1 else times * 2
-    for key in ("seconds", "cpu_seconds", "interface_nbytes", "counted_nbytes", "kept_nbytes"):
+    for key in ("seconds", "cpu_seconds", "interface_nbytes", "counted_nbytes", "kept_nbytes", "bits"):
         row[key] = median(turn[key] for turn in own)
     for other in ("FSDP2", "raw messages"):
         pairs = list(zip(own, of(other + (FP32 if name.endswith(FP32) else "")), strict=False))
@@ -50,34 +54,59 @@ def _row(rate: float | None, name: str, turns: list[Row]) -> Row:
 def main() -> None:
     with job.joined() as settings:
         models = {
-            "": Sharded(settings["layers"], WIDTH, ROWS),
-            FP32: Sharded(settings["layers"], WIDTH, ROWS, gradients=torch.float32),
+            "": trained_gpt(settings["layers"], WIDTH, ROWS),
+            FP32: trained_gpt(settings["layers"], WIDTH, ROWS, gradients=torch.float32),
         }
         for model in models.values():
             for step in range(settings["warm_up"]):
                 model.step(gpt.rate_at(step + 1, PEAK))
-        contenders = [("", name) for name in CONTENDERS] + [(FP32, "FSDP2"), (FP32, "exact differences")]
-        turns = []
-        for rate in settings["rates"]:
-            job.set_rate(rate)
-            for _ in range(settings["rounds"]):
-                for end, name in contenders:
-                    found = _turn(models[end], CONTENDERS[name], settings)
-                    turns.append({"rate": rate, "contender": name + end} | found)
-        job.answer(turns)
+        contenders = [(name, models[""]) for name in CONTENDERS]
+        contenders += [(name + FP32, models[FP32]) for name in ("FSDP2", "exact differences")]
+        job.answer(turns_of(contenders, PEAK, settings))
 
 
-def _turn(model: Sharded, options: dict[str, Any] | None, settings: dict[str, Any]) -> Row:
+def turns_of(contenders: list[tuple[str, Trained]], learning_rate: float, settings: dict[str, Any]) -> list[Row]:
+    """In a rank: all contenders in turns, at the rate of each link."""
+    turns = []
+    for rate in settings["rates"]:
+        job.set_rate(rate)
+        for _ in range(settings["rounds"]):
+            for name, model in contenders:
+                found = _turn(model, CONTENDERS[name.removesuffix(FP32)], learning_rate, settings)
+                turns.append({"rate": rate, "contender": name} | found)
+    return turns
+
+
+def _turn(model: Trained, options: dict[str, Any] | None, rate: float, settings: dict[str, Any]) -> Row:
     attachment = None if options is None else traffic.attach_fsdp(model.model, **options)
     for _ in range(settings["untimed"]):  # the first message after attaching is plain
-        model.step(PEAK)
-    steps = [job.measured(lambda: model.step(PEAK), model.sent_nbytes) for _ in range(settings["timed"])]
+        model.step(rate)
+    before = _gathered(model)
+    steps = [job.measured(lambda: model.step(rate), model.sent_nbytes) for _ in range(settings["timed"])]
+    sent, raw = (after - first for after, first in zip(_gathered(model), before, strict=True))
     found: Row = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]}
     found["kept_nbytes"] = sum(row.kept_nbytes for row in model.rows())
+    # Forward and backward gather each weight once.
+    found["bits"] = 2 * 16 * sent / raw if raw else 32
     if attachment is not None:
         attachment.detach()
     return found
 
+
+def _gathered(model: Trained) -> tuple[int, int]:
+    """Bytes in all-gathers: sent, and raw."""
+    rows = [row for row in model.rows() if row.direction == "all_gather"]
+    return sum(row.sent_nbytes for row in rows), sum(row.raw_nbytes for row in rows)
+
+
+COLUMNS = (
+        ("link", "link", ""), ("contender", "contender", ""), ("seconds", "seconds", ".3f"),
+        ("quartiles", "quartiles", ".3f"), ("CPU seconds", "cpu_seconds", ".3f"), ("of FSDP2", "of FSDP2", ".2f"),
+        ("of raw messages", "of raw messages", ".2f"), ("interface bytes", "interface_nbytes", ",.0f"),
+        ("counted bytes", "counted_nbytes", ",.0f"), ("bytes of FSDP2", "bytes of FSDP2", ".3f"),
+        ("bytes of raw messages", "bytes of raw messages", ".3f"),
+    ("bits a weight in all-gathers", "bits", ".2f"), ("memory kept", "kept_nbytes", ",.0f"),
+    )  # fmt: skip
 
 TABLE = Table(
     "steps",
@@ -88,13 +117,7 @@ TABLE = Table(
     "sends in a step: by its interface, headers of packets included, and by our counters. CPU seconds are those of all "
     "ranks. Gradients are BF16 where the name does not say more. The collectives of gloo, which FSDP2 uses, send more "
     "bytes than an all-to-all of the same tensors: the raw messages are those of our own exchange.",
-    (
-        ("link", "link", ""), ("contender", "contender", ""), ("seconds", "seconds", ".3f"),
-        ("quartiles", "quartiles", ".3f"), ("CPU seconds", "cpu_seconds", ".3f"), ("of FSDP2", "of FSDP2", ".2f"),
-        ("of raw messages", "of raw messages", ".2f"), ("interface bytes", "interface_nbytes", ",.0f"),
-        ("counted bytes", "counted_nbytes", ",.0f"), ("bytes of FSDP2", "bytes of FSDP2", ".3f"),
-        ("bytes of raw messages", "bytes of raw messages", ".3f"), ("memory kept", "kept_nbytes", ",.0f"),
-    ),
+    COLUMNS,
     measure,
     needs_links=True,
 )  # fmt: skip
