@@ -66,8 +66,8 @@ TABLE = Table(
     "equality",
     "The same bits",
     f"A model of {LAYERS} layers of width {WIDTH} on {job.RANKS} ranks, trained with and without codecs: whether the "
-    "masters of all ranks have the same bits at the end. Gradients through our exchange have the bits of our own raw messages; "
-    "gloo adds in another order.",
+    "masters of all ranks have the same bits at the end. Gradients through our exchange have the bits of our own "
+    "raw messages; gloo adds in another order.",
     (
         ("with", "what", ""), ("compared with", "with", ""), ("FSDP2", "how", ""), ("steps", "steps", "d"),
         ("expected", "expected", ""), ("same bits", "same", ""),

@@ -150,7 +150,7 @@ TABLE = Table(
     f"Gradients and activations of step {STEP} of the model of the first table, at a rate of {PEAK:g}. Errors are "
     "relative L2 errors, those of the best and of the worst tensor; groups have 128 elements. Behind Hadamard: the "
     "error as a part of the one without it, least, mean and most. TACO scales a group before the transform as "
-    "well; `Float8` does not. FSDP2 casts the gradients of a backward in BF16 to FP32, if it is to reduce them in FP32.",
+    "well; `Float8` does not. FSDP2 casts the gradients of a backward in BF16 to FP32, if it is to reduce in FP32.",
     (
         ("tensors", "tensors", ""), ("codec", "codec", ""), ("bits", "bits", ".2f"), ("errors", "errors", ".5f"),
         ("of the one without Hadamard", "of the one without", ".3f"), ("times fewer bytes", "times", ".3f"),

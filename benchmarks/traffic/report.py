@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages, verdicts
+from benchmarks.traffic import curves
 from benchmarks.traffic.targets import evaluate
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def render(results: dict[str, Any], folder: Path, tables: tuple[Table, ...]) -> 
     page = Path(os.path.relpath(environment.ROOT / "docs" / "traffic.md", folder)).as_posix()
     parts = [HEAD.strip().replace("PAGE", page), "## Targets", verdicts.render(evaluate(results))]
     parts += [table.render(results[table.name]) for table in tables if table.name in results]
+    if "loss" in results:
+        parts.append(f"![Validation loss by step, with and without lossy codecs]({curves.NAME})")
     parts.append("## How they were measured")
     for each in results["runs"]:
         parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
@@ -34,4 +37,7 @@ def render(results: dict[str, Any], folder: Path, tables: tuple[Table, ...]) -> 
 
 def write(folder: Path, tables: tuple[Table, ...]) -> None:
     """The page of the results that lie in `folder`."""
-    (folder / "traffic.md").write_text(render(json.loads((folder / "traffic.json").read_text()), folder, tables))
+    results = json.loads((folder / "traffic.json").read_text())
+    if "loss" in results:
+        curves.write(results["loss"], folder / curves.NAME)
+    (folder / "traffic.md").write_text(render(results, folder, tables))

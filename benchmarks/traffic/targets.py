@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.traffic import loss
 from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -50,4 +52,87 @@ def _steps(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict(f"{GRADIENTS_TOO}, times fewer bytes than {other}", link, 1 / times if times else None, bound)
 
 
-_TABLES = {"differences": _differences, "steps": _steps}
+def _minilm(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["contender"] == GRADIENTS_TOO:
+            yield Verdict(
+                "fine-tune, bits a weight in all-gathers", row["link"], row["bits"], 16 / 44 * 2, at_most=True
+            )
+
+
+def _equality(rows: list[Row]) -> Iterator[Verdict]:
+    """1 where it is as expected: the same bits, or other ones because of another order of sums."""
+    for row in rows:
+        same = row["expected"] == "same"
+        target = f"{row['what']}: bits of {row['with']}" if same else f"contrast: {row['with']} adds otherwise"
+        yield Verdict(target, row["how"], float(row["same"] == same), 1)
+
+
+def _auto(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if "interval" in row:
+            yield Verdict('"auto", upper end of the interval', row["what"], row["interval"][1], 1.03, at_most=True)
+        else:
+            after = row["switched"][1] if row["switched"] else None
+            yield Verdict('"auto", steps until all ranks switched', row["what"], after, 20, at_most=True)
+
+
+def _loss(rows: list[Row]) -> Iterator[Verdict]:
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row["run"], []).append(row)
+    gaps = {name: mean(row["gap"] for row in found) for name, found in by_name.items()}
+    for name in (loss.CLOSED, loss.SDP4BIT):
+        yield Verdict("loss minus BF16, nats", name, gaps[name], 0.01, at_most=True)
+        apart = max(abs(row["saved"] - row["loss"]) for row in by_name[name])
+        yield Verdict("loss of the saved masters minus that of the copies", name, apart, 0.001, at_most=True)
+    direct = min(row["distances"][-1] for row in by_name[loss.DIRECT])
+    yield Verdict("contrast: distance, least", loss.DIRECT, direct, 0.15)
+    yield Verdict("contrast: gap, of the closed loop", loss.DIRECT, gaps[loss.DIRECT] / abs(gaps[loss.CLOSED]), 5)
+    end = loss.LOOKS.index(loss.FULL["steps"])
+    pairs = list(zip(by_name[loss.OPEN], by_name[loss.CLOSED], by_name[loss.BASELINE], strict=True))
+    if all(len(row["distances"]) > end for rows in pairs for row in rows):
+        parts = [ours["distances"][end] / closed["distances"][end] for ours, closed, _ in pairs]
+        yield Verdict("contrast: distance, of the closed loop, least", loss.OPEN, min(parts), 5)
+        of_rounding = [closed["distances"][-1] / plain["distances"][-1] for _, closed, plain in pairs]
+        yield Verdict("distance, of that of BF16 rounding", loss.CLOSED, max(of_rounding), 1.5, at_most=True)
+
+
+def _errors(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if "of the one without" in row and row["tensors"] == "gradients of layers":
+            _, middle, most = row["of the one without"]
+            yield Verdict("error with Hadamard 32, most", row["tensors"], most, 1, at_most=True)
+            yield Verdict("error with Hadamard 32, mean", row["tensors"], middle, 0.92, at_most=True)
+    for what, bound in (("gradients of layers, BF16", 1.45), ("activations, BF16", 1.45)):
+        times = next(row["times"] for row in rows if row["tensors"] == what)
+        yield Verdict("plain frames, times fewer bytes", what, times, bound)
+    random = next(row["bits"] for row in rows if row["tensors"].startswith("random"))
+    yield Verdict("contrast: frames of random bits, of raw", "BF16", random / 16, 1.01, at_most=True)
+
+
+def _tensor_parallel(rows: list[Row]) -> Iterator[Verdict]:
+    parts: dict[str, list[float]] = {}
+    for row in rows:
+        parts.setdefault(row["codec"], []).append(row["part"])
+    for name, found in parts.items():
+        if name.startswith("E4M3"):
+            yield Verdict("loss under tensor parallelism, part more", name, mean(found), 0.001, at_most=True)
+    if "int4" in parts:
+        yield Verdict("contrast: loss under tensor parallelism, part more", "int4", mean(parts["int4"]), 0.003)
+
+
+def _budget(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if "milliseconds" in row:
+            yield Verdict("budget, milliseconds", row["what"], row["milliseconds"], 50, at_most=True)
+            continue
+        yield Verdict("budget, times fewer bytes", row["what"], row["times"], 1.05 if "100" in row["what"] else 1.15)
+        yield Verdict("budget, error of the default's", row["what"], row["error"], 1, at_most=True)
+        yield Verdict("contrast: error of other tensors", row["what"], row["ignorant"], 1.01)
+
+
+_TABLES = {
+    "equality": _equality, "differences": _differences, "steps": _steps, "minilm": _minilm, "auto": _auto,
+    "loss": _loss, "errors": _errors, "tensor-parallel": _tensor_parallel, "budget": _budget,
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""The benchmark of training traffic: what it computes itself, and that a run alone changes its own table only."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.9")
+
+import numpy as np  # noqa: E402
+
+from benchmarks.traffic import curves, differences, gpt, masters, report, run, steps, targets  # noqa: E402
+from benchmarks.traffic.loss import BASELINE, RUNS, Direct, Open  # noqa: E402
+from benchmarks.traffic.table import Table  # noqa: E402
+from tensorwire.torch.traffic import Grid  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COARSE = Grid(4, 8)
+
+
+def test_the_rate_grows_stays_and_falls() -> None:
+    assert gpt.rate_at(25, 1e-3) == pytest.approx(5e-4)
+    assert gpt.rate_at(50, 1e-3) == gpt.rate_at(900, 1e-3) == 1e-3
+    assert gpt.rate_at(250, 1e-3, (200, 300)) == pytest.approx(5.5e-4)
+    assert gpt.rate_at(300, 1e-3, (200, 300)) == pytest.approx(1e-4)
+
+
+def test_batches_differ_by_step_seed_and_rank_and_come_again() -> None:
+    first = gpt.batch(1, 2)
+    assert torch.equal(first, gpt.batch(1, 2))
+    for other in (gpt.batch(2, 2), gpt.batch(1, 2, seed=1), gpt.batch(1, 2, rank=1)):
+        assert not torch.equal(first, other)
+
+
+def test_neighbouring_values_have_neighbouring_numbers() -> None:
+    bits = np.concatenate([np.arange(0xFF7F, 0x8000, -1), np.arange(0x0000, 0x7F80)])  # -max to -0 and 0 to max
+    values = torch.from_numpy(bits.astype(np.uint16).view(np.int16)).view(torch.bfloat16)
+    numbers = differences._ordered(values)
+    zero = int(np.flatnonzero(bits == 0)[0])
+    assert (np.diff(numbers[:zero]) == 1).all()
+    assert (np.diff(numbers[zero:]) == 1).all()
+    assert numbers[zero] == 0 == numbers[zero - 1] + 1
+
+
+def test_the_bound_is_the_entropy_given_the_exponent() -> None:
+    old = torch.tensor([1.0, 1.0, 2.0, 2.0], dtype=torch.bfloat16)
+    new = torch.tensor([1.0, 1.0, 2.015625, 2.015625], dtype=torch.bfloat16)  # one step where the exponent is larger
+    assert differences._bounds(old, new) == (0.0, 4.0)
+
+
+def test_shards_are_the_parts_of_each_parameter() -> None:
+    weights = {"a": torch.arange(8.0).view(4, 2), "b": torch.arange(10.0, 14.0)}
+    assert masters.shards(weights, ["a", "b"], 2)[1].tolist() == [4, 5, 6, 7, 12, 13]
+
+
+def test_an_open_loop_adds_its_errors_up_and_a_closed_one_does_not() -> None:
+    master = torch.zeros(8)
+    closed, opened = torch.zeros(8), torch.zeros(8)
+    codec = Open(COARSE)
+    for step in range(1, 51):
+        master = torch.linspace(0, 1, 8) * (0.013 * step) + 0.01 * step
+        codec.decode(codec.encode(master, opened), opened, opened)
+        COARSE.decode(COARSE.encode(master, closed), closed, closed)
+    assert (closed - master).abs().max() < 0.01
+    assert (opened - master).abs().max() > 3 * (closed - master).abs().max()
+
+
+def test_direct_weights_do_not_see_what_the_receiver_has() -> None:
+    weights, out = torch.linspace(-1, 1, 8), torch.full((8,), 5.0)
+    codec = Direct(COARSE)
+    assert torch.equal(codec.encode(weights, torch.ones(8)), codec.encode(weights))
+    codec.decode(codec.encode(weights), out, torch.ones(8))
+    assert (out - weights).abs().max() < 1 / 7
+
+
+def turn(contender: str, seconds: float, rate: float | None = 50) -> dict[str, object]:
+    counted = {"cpu_seconds": 1.0, "interface_nbytes": 100 * seconds, "counted_nbytes": 0, "kept_nbytes": 0, "bits": 32}
+    return {"rate": rate, "contender": contender, "seconds": seconds, **counted}
+
+
+def test_quotients_are_those_of_one_round() -> None:
+    turns = [turn("FSDP2", 1), turn("ours", 0.5), turn("FSDP2", 4), turn("ours", 1), turn("FSDP2", 2), turn("ours", 1)]
+    baseline, ours = steps.rows_of(turns)
+    assert (baseline["of FSDP2"], ours["of FSDP2"], ours["bytes of FSDP2"]) == (1, 0.5, 0.5)
+    assert (ours["link"], ours["seconds"], ours["of raw messages"]) == ("50 Mbit/s", 1, None)
+
+
+def test_a_target_is_missed_where_a_base_is_as_good_when_it_is_too_old() -> None:
+    row = {"weights": "layers", "schedule": "flat", "peak": 1e-3, "rate": 1e-3, "times": 4.0, "relative fast": 4.0}
+    for too_old, met in ((5.0, True), (4.0, False)):
+        found = targets.evaluate({"differences": [row | {"too old fast": too_old}]})
+        assert [each.met for each in found if each.target.startswith("contrast")] == [met]
+
+
+def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.links, "missing", lambda: "this test has none")
+    columns = (("a", "a", "d"), ("b", "b", ".1f"))
+    found = iter([[{"a": 1, "b": [0.25, 0.5]}], [{"a": 2, "b": None}]])
+    alone = Table("alone", "Title", "Text.", columns, lambda quick: next(found))
+    linked = Table("linked", "Title", "Text.", columns, lambda quick: pytest.fail("it needs links"), needs_links=True)
+    other = Table("other", "Title", "Text.", columns, lambda quick: [{"a": 3, "b": 1.0}])
+    for tables in ([alone, linked, other], [alone]):
+        results = run.run(tables, tmp_path, quick=True, command="make traffic")
+    assert (results["alone"], results["other"]) == ([{"a": 2, "b": None}], [{"a": 3, "b": 1.0}])
+    assert "linked" not in results
+    assert [each["table"] for each in results["runs"]] == ["other", "alone"]
+    report.write(tmp_path, (alone, linked, other))
+    page = (tmp_path / "traffic.md").read_text()
+    assert "| 2 | - |" in page
+    assert "| 3 | 1.0 |" in page
+
+
+def test_the_page_is_that_of_the_results(repository: Path) -> None:
+    folder = repository / "benchmarks" / "results"
+    results = json.loads((folder / "traffic.json").read_text())
+    assert report.render(results, folder, run.TABLES) == (folder / "traffic.md").read_text()
+
+
+def test_the_picture_has_all_runs(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [{"run": name, "seed": 0, "curve": [5.0, 4.0, 3.5]} for name in RUNS]
+    curves.write(rows, tmp_path / "loss.svg")
+    picture = (tmp_path / "loss.svg").read_text()
+    assert all(name in picture for name in RUNS)
+    assert BASELINE in RUNS
