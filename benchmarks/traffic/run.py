@@ -17,8 +17,10 @@ from benchmarks.traffic import (
     differences,
     equality,
     errors,
+    experts,
     loss,
     minilm,
+    recommendation,
     report,
     steps,
     tensor_parallel,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 TABLES = (
     equality.TABLE, differences.TABLE, steps.TABLE, minilm.TABLE, auto.TABLE, loss.TABLE, errors.TABLE,
-    tensor_parallel.TABLE, budget.TABLE,
+    tensor_parallel.TABLE, budget.TABLE, recommendation.TABLE, experts.TABLE,
 )  # fmt: skip
 
 

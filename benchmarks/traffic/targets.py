@@ -132,7 +132,34 @@ def _budget(rows: list[Row]) -> Iterator[Verdict]:
         yield Verdict("contrast: error of other tensors", row["what"], row["ignorant"], 1.01)
 
 
+def _recommendation(rows: list[Row]) -> Iterator[Verdict]:
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row["codec"], []).append(row)
+        if "violations" in row:
+            yield Verdict("bounded: elements within the bound", row["codec"], float(row["violations"] == 0), 1)
+    for name, bound in (("bound 0.03, entropy coding alone", 8), ("bound 0.03", 8)):
+        if name in by_name:
+            yield Verdict("bounded, times fewer bytes, least", name, min(row["times"] for row in by_name[name]), bound)
+    if "bound 0.3" in by_name:
+        lower = -mean(row["gap"] for row in by_name["bound 0.3"])
+        yield Verdict("contrast: area lost", "bound 0.3", lower, 0.01)
+
+
+def _experts(rows: list[Row]) -> Iterator[Verdict]:
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row["way"], []).append(row)
+    yield Verdict("bits of raw messages", "exact", float(all(row["same"] for row in by_name["exact"])), 1)
+    for what, key, bound in (("bytes, of BF16", "part", 0.28), ("loss minus raw, nats", "gap", 0.01)):
+        found = mean(row[key] for row in by_name["int4, group 128"])
+        yield Verdict(what, "int4, group 128", found, bound, at_most=True)
+    clusters = mean(row["gap"] for row in by_name["clusters (LSH-MoE)"])
+    yield Verdict("contrast: loss minus raw, nats", "clusters (LSH-MoE)", clusters, 0.01)
+
+
 _TABLES = {
     "equality": _equality, "differences": _differences, "steps": _steps, "minilm": _minilm, "auto": _auto,
     "loss": _loss, "errors": _errors, "tensor-parallel": _tensor_parallel, "budget": _budget,
+    "recommendation": _recommendation, "experts": _experts,
 }  # fmt: skip
