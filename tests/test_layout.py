@@ -222,7 +222,6 @@ FOLDERS = {
         "ahead": {"frames", "tensors"},
         "loading": {"frames", "tensors", "modules"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading"},
-        "traffic": set(),
     },
     "diagnosis": {
         "model": set(),
