@@ -39,7 +39,7 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
     Raises:
         ValueError: the name is taken, or `minimum` is negative.
         TypeError: the codec is none.
-        ImportError: PyTorch is older than 2.13, whose process groups call other methods.
+        ImportError: it needs PyTorch 2.13 or later; the process groups of older ones call other methods.
     """
     require("torch", (2, 13), "a backend of torch.distributed that codes what it sends needs PyTorch")
     check_choice(codec, "a backend", auto=False)
