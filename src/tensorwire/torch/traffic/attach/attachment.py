@@ -79,8 +79,7 @@ class Attachment:
         row = self.counters.row(name, direction)
         # Replicas of a shard (HSDP) are gathered with the same random numbers, so that they stay the same.
         rank = exchange.rank if direction == "all_gather" else exchange.ranks[exchange.rank]
-        key = hash((checksum(f"{name} {direction}"), self.step, row.calls, rank)) & (1 << 62) - 1
-        return Call(exchange, codec, row, key)
+        return Call(exchange, codec, row, _key(row, self.step, rank))
 
     def on_detach(self, undo: Callable[[], None]) -> None:
         self._undo.append(undo)
@@ -154,8 +153,12 @@ def next_call(exchange: Exchange, choice: Choice, row: Row) -> Call:
     """The next collective of a tensor outside a model, where a step is a call: in the thread of the exchange, so that
     it is the same one on all ranks."""
     codec = cast("Codec", choice(row.tensor, row.calls) if callable(choice) else choice)
-    name = checksum(f"{row.tensor} {row.direction}")
-    return Call(exchange, codec, row, hash((name, row.calls, exchange.ranks[exchange.rank])) & (1 << 62) - 1)
+    return Call(exchange, codec, row, _key(row, exchange.ranks[exchange.rank]))
+
+
+def _key(row: Row, *others: int) -> int:
+    """Of the random numbers of a row's next call: the same in every process that is given the same."""
+    return hash((checksum(f"{row.tensor} {row.direction}"), row.calls, *others)) & (1 << 62) - 1
 
 
 def check_choice(choice: Any, what: str, *, several: bool = False, auto: bool = True) -> None:

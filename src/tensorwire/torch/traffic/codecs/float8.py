@@ -52,9 +52,8 @@ class Float8(Grouped):
         return scaled.clamp_(-self._most, self._most).to(_FORMATS[self.format]).view(torch.uint8)
 
     def _unpacked(self, packed: Tensor) -> Tensor:
-        largest = (
-            torch.tensor(self._most).to(_FORMATS[self.format]).view(torch.uint8)
-        )  # those of NaN and infinity follow
+        # The codes of infinity and NaN are the ones behind that of the largest number.
+        largest = torch.tensor(self._most).to(_FORMATS[self.format]).view(torch.uint8)
         if packed.numel() and (packed & 127).max() > largest:
             raise CorruptDataError(f"expected finite codes of {self}, got NaN or an infinity")
         return packed.view(_FORMATS[self.format]).float()
