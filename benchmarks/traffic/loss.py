@@ -36,9 +36,6 @@ class Direct:
     codec: Codec = WEIGHTS
     lossless = False
 
-    def nbytes(self, numel: int) -> int | None:
-        return self.codec.nbytes(numel)
-
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
         return self.codec.encode(tensor, None, key)
 
@@ -53,9 +50,6 @@ class Open:
     codec: Codec = WEIGHTS
     lossless = False
     _last: list[Tensor] = field(default_factory=list, repr=False, compare=False)
-
-    def nbytes(self, numel: int) -> int | None:
-        return self.codec.nbytes(numel)
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
         before = self._last.pop() if self._last else base

@@ -199,9 +199,6 @@ class Refuses:
     def __repr__(self) -> str:
         return "Refuses"
 
-    def nbytes(self, numel: int) -> None:
-        return None
-
     def encode(self, tensor: torch.Tensor, base: torch.Tensor | None = None, key: int = 0) -> torch.Tensor | None:
         if dist.get_rank() == self.rank:
             raise OSError("no ink")

@@ -46,9 +46,6 @@ class Bounded:
         if self.row < 1:
             raise ValueError(f"expected rows of at least one element, got {self.row}")
 
-    def nbytes(self, numel: int) -> int | None:
-        return None
-
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
         steps = self._steps(tensor)
         if steps is None:

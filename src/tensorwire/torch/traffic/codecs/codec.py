@@ -33,18 +33,12 @@ class Codec(Protocol):
             FormatError: the message is not one of this codec for such a tensor.
         """
 
-    def nbytes(self, numel: int) -> int | None:
-        """Bytes of the message of so many elements; None if that depends on what they are."""
-
 
 @dataclass(frozen=True)
 class Raw:
     """The bytes as they are: what the other codecs are compared with."""
 
     lossless = True
-
-    def nbytes(self, numel: int) -> int | None:
-        return None
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
         return None

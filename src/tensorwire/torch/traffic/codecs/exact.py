@@ -27,9 +27,6 @@ class Exact:
     profile: Literal["fast", "compact"] = "fast"
     lossless = True
 
-    def nbytes(self, numel: int) -> int | None:
-        return None
-
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
         if (base is None and tensor.dtype == torch.float32) or tensor.numel() == 0:
             return None

@@ -54,6 +54,7 @@ class Grouped:
         raise NotImplementedError
 
     def nbytes(self, numel: int) -> int:
+        """Bytes of the message of so many elements."""
         return -(-numel // self.group) * (_SCALE_NBYTES + self.group * self._bits // 8)
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor:

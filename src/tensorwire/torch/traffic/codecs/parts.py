@@ -31,9 +31,6 @@ class Parts:
     def lossless(self) -> bool:
         return all(codec.lossless for _, codec in self.parts)
 
-    def nbytes(self, numel: int) -> int | None:
-        return None
-
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor:
         lengths, payloads = [], []
         for place, ((_, codec), part) in enumerate(zip(self.parts, self._split(tensor), strict=True)):
