@@ -157,7 +157,7 @@ def next_call(exchange: Exchange, choice: Choice, row: Row) -> Call:
 
 
 def _key(row: Row, *others: int) -> int:
-    """Of the random numbers of a row's next call: the same in every process that is given the same."""
+    """The key of the random numbers of a row's next call: the same in every process that is given the same."""
     return hash((checksum(f"{row.tensor} {row.direction}"), row.calls, *others)) & (1 << 62) - 1
 
 
