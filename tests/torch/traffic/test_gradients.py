@@ -37,7 +37,7 @@ def _trained(case: Case, gradients: Any, ranks_per_node: int | None) -> tuple[li
         counted.append(traffic.attach_fsdp(model, gradients=gradients, ranks_per_node=ranks_per_node))
         return counted[0]
 
-    found = train(case, attach, 6)
+    found = train(case, attach, 4)
     rows = [row for row in counted[0].counters.rows() if row.direction.startswith("reduce_scatter")]
     return found, sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
 
@@ -109,7 +109,7 @@ def test_operations_that_are_sums() -> None:
         scales(dist.ReduceOp.MAX, 4)
 
 
-def _ddp(dtype: torch.dtype, gradients: Any, steps: int = 5) -> tuple[list[torch.Tensor], Attachment]:
+def _ddp(dtype: torch.dtype, gradients: Any, steps: int = 4) -> tuple[list[torch.Tensor], Attachment]:
     torch.manual_seed(0)
     model = DistributedDataParallel(Model().to(dtype), bucket_cap_mb=0.004)
     attachment = traffic.attach_ddp(model, gradients=gradients)

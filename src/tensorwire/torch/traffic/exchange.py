@@ -217,7 +217,7 @@ class Exchange:
         dist.all_gather(texts, text, group=self._group)
         said = texts[failed[0]].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
         error = ExchangeError(f"rank {self.ranks[failed[0]]} could not do its part: {said}")
-        if any(rows[rank][1] == Kind.END for rank in failed):
+        if self._failure is None and any(rows[rank][1] == Kind.END for rank in failed):  # it may have its own
             self._failure = error
         raise error
 

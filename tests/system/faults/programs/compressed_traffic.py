@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tensorwire.torch import traffic
 from tests.support.sharded_models import Case, Model, loss_of, optimizer_of, sharded, train_step
 from tests.system.faults.job import Job
+from tests.system.faults.programs.common import folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +90,10 @@ class CompressedJob(Job):
         return traffic.Exact()
 
     # Actions.
+
+    def oversleep(self) -> None:
+        while not (folder() / "alarm").exists():
+            time.sleep(0.05)
 
     def finish(self) -> None:
         dist.destroy_process_group()
