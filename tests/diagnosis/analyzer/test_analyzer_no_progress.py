@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,6 +45,22 @@ def test_a_job_in_which_nobody_does_anything_is_told_with_the_stacks_of_all() ->
     for number in range(WORLD):
         analyzer.add_stack(number, "in a lock")
     assert len(only(analyzer.update(at(20.0)).findings).stacks) == WORLD
+
+
+@every_rank
+def test_operations_that_are_younger_than_the_gate_are_told_when_they_are_as_old(culprit: int) -> None:
+    """Ranks work for a second after their last operation; then all but one enter the next."""
+
+    def group(number: int, time: float) -> Any:
+        is_in = number != culprit and time >= 4.0
+        return replace(member(31 + is_in, waits=time - 4.0 if is_in else None), idle_seconds=time - 3.0)
+
+    def at(time: float) -> Observation:
+        return healthy(time) if time < 3.0 else observed(time, [rank(n, group(n, time)) for n in range(WORLD)])
+
+    for time, analysis in watch(at, 12.0, step=0.5):
+        found = [(finding.code, finding.suspects) for finding in analysis.findings]
+        assert found == ([("TW-H1", [culprit])] if time - 4.0 >= GATE else []), time
 
 
 @every_rank

@@ -66,9 +66,11 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
 
 
 def _idle_seconds(job: Job, alive: list[int], first_seen: dict[int, float]) -> float:
-    """Since the last rank completed anything, or came to where it is."""
+    """Since the last rank completed or entered anything, or came to where it is: what was entered later than the hang
+    gate is judged when it is as old."""
     columns, setups = job.columns, job.columns.setups
-    ages = dict(zip(columns.numbers.tolist(), columns.least(columns.rows.idle_seconds).tolist(), strict=True))
+    least = np.fmin(columns.least(columns.rows.idle_seconds), columns.least(columns.rows.open_seconds))
+    ages = dict(zip(columns.numbers.tolist(), least.tolist(), strict=True))
     seconds = np.inf
     for number in alive:
         age, since = ages[number], setups[number][1]
