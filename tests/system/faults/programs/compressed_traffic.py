@@ -87,6 +87,7 @@ class CompressedJob(Job):
         if self.stops_inside:
             self.stops_inside = False
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(1.0)  # another thread may take the signal, and this one would enter the next collective
         return traffic.Exact()
 
     # Actions.
