@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.traffic import gpt, job
 from benchmarks.traffic.sharded import Trained, trained_gpt
-from benchmarks.traffic.steps import LAYERS, PEAK, ROWS, WIDTH
+from benchmarks.traffic.steps import LAYERS, PEAK, ROWS, WIDTH, name_of
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
@@ -50,6 +50,8 @@ def _paired(plain: Trained, ours: Trained, settings: dict[str, Any]) -> Row:
         seconds = {id(model): _seconds(model) for model in order}
         ratios.append(seconds[id(ours)] / seconds[id(plain)])
         half = 1.96 * stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else half
+        if len(ratios) % 10 == 0:
+            job.say(f"{len(ratios)} pairs, {mean(ratios):.3f} +- {half:.3f}")
     centre = mean(ratios)
     row = {"what": "not shaped, paired steps", "pairs": len(ratios), "ratio": centre}
     return row | {"interval": [centre - half, centre + half]}
@@ -72,9 +74,8 @@ def _changed(ours: Trained, before: float | None, after: float | None, steps: in
         if _codecs(ours) != first and not switched:
             switched = step
     found = job.of_all(switched)
-    names = [f"{rate:g} Mbit/s" if rate else "not shaped" for rate in (before, after)]
     return {
-        "what": " to ".join(names),
+        "what": f"{name_of(before)} to {name_of(after)}",
         "before": first,
         "after": _codecs(ours),
         "switched": [min(found), max(found)] if all(found) else None,

@@ -23,7 +23,7 @@ TENSORS, CANDIDATES = 200, 7
 
 
 def measure(quick: bool) -> list[Row]:
-    rows, training = [], Training(PEAK)
+    rows, training = [], Training()
     looks = (2,) if quick else STEPS
     for step in range(1, max(looks) + 1):
         training.step(step, gpt.rate_at(step, PEAK))

@@ -31,7 +31,7 @@ def measure(quick: bool) -> list[Row]:
 
 def _run(peak: float, steps: tuple[int, ...], tail: tuple[int, int] | None) -> list[Row]:
     log(f"differences at a peak rate of {peak:g}")
-    training, rows = Training(peak), []
+    training, rows = Training(), []
     older = old = training.copies()
     for step in range(1, max(steps) + 1):
         rate = gpt.rate_at(step, peak, tail)
@@ -48,10 +48,10 @@ def _sizes(older: Weights, old: Weights, new: Weights) -> list[Row]:
     layers = [name for names in layer_names(new) for name in names]
     groups = {"layers": layer_names(new), "embedding and head": [outer_names(new)]}
     assert len(layers) + len(groups["embedding and head"][0]) == len(new)
-    return [{"weights": what} | _of_modules(older, old, new, modules) for what, modules in groups.items()]
+    return [{"weights": what} | of_modules(older, old, new, modules) for what, modules in groups.items()]
 
 
-def _of_modules(older: Weights, old: Weights, new: Weights, modules: list[list[str]]) -> Row:
+def of_modules(older: Weights, old: Weights, new: Weights, modules: list[list[str]]) -> Row:
     """Bits a weight, over the shards that ranks send of each module."""
     states = [[part for names in modules for part in shards(state, names, RANKS)] for state in (older, old, new)]
     words = sum(part.numel() for part in states[2])

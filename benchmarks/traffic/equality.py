@@ -38,6 +38,7 @@ def main() -> None:
                 names = dict.fromkeys(name for pair in PAIRS for name in pair[:2])
                 masters = {name: _masters(CONTENDERS[name], steps, reshard, ahead) for name in names}
                 how = "resharded" if reshard else "not resharded"
+                job.say(how + ASYNC * ahead)
                 rows += [
                     {"what": what, "with": other, "how": how + ASYNC * ahead, "steps": steps, "expected": expected,
                      "same": masters[what] == masters[other]}

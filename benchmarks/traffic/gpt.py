@@ -64,8 +64,9 @@ class GPT(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def optimizer_of(parameters: Iterable[Tensor], rate: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
+def optimizer_of(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Each step sets the rate."""
+    return torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.1)
 
 
 def rate_at(step: int, peak: float, tail: tuple[int, int] | None = None) -> float:
@@ -82,8 +83,8 @@ def batch(step: int, rows: int, seed: int = 0, rank: int = 0) -> Tensor:
     return _rows(_text(validation=False), generator.integers(0, len(_text(validation=False)) - CONTEXT - 1, rows))
 
 
-def validation_batch(rows: int = 64) -> Tensor:
-    """The same rows in each call."""
+def validation_batch(rows: int = 1024) -> Tensor:
+    """The same rows in each call: so many that the difference of two models is right to about 0.002 nats."""
     text = _text(validation=True)
     return _rows(text, np.random.default_rng(0).integers(0, len(text) - CONTEXT - 1, rows))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmarks.environment import child
+from benchmarks.environment import child, log
 from tests.support.links import Network
 from tests.support.ports import free_port
 
@@ -85,6 +85,12 @@ def answer(found: Any) -> None:
     """In a rank: what `run` is to give; that of rank 0 counts."""
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
+
+
+def say(text: str) -> None:
+    """In a rank: how far the work is; rank 0 says it."""
+    if dist.get_rank() == 0:
+        log(text)
 
 
 def set_rate(megabits: float | None) -> None:

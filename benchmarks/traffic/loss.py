@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.environment import log
-from benchmarks.traffic import gpt, job
+from benchmarks.traffic import gpt, job, paired
 from benchmarks.traffic.sharded import CONTENDERS, WEIGHTS, Trained, trained_gpt
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
@@ -77,19 +76,7 @@ RUNS = {
 
 
 def measure(quick: bool) -> list[Row]:
-    settings = QUICK if quick else FULL
-    rows = []
-    for seed in settings["seeds"]:
-        for name in RUNS:
-            long = settings["long"] if seed == 0 and name in (BASELINE, CLOSED) else 0
-            log(f"{name}, seed {seed}")
-            facts = {"name": name, "seed": seed, "steps": max(settings["steps"], long), "every": settings["every"]}
-            rows.append({"run": name, "seed": seed} | job.run(__name__, facts))
-    baseline = {row["seed"]: row for row in rows if row["run"] == BASELINE}
-    for row in rows:
-        row["gap"] = row["loss"] - baseline[row["seed"]]["loss"]
-        row["same"] = row["masters"] == baseline[row["seed"]]["masters"] if row["run"] == EXACT else None
-    return [{key: value for key, value in row.items() if key != "masters"} for row in rows]
+    return paired.measured(__name__, list(RUNS), QUICK if quick else FULL)
 
 
 def main() -> None:
@@ -98,29 +85,35 @@ def main() -> None:
         options = RUNS[settings["name"]]()
         attachment = None if options is None else traffic.attach_fsdp(model.model, **options)
         found: dict[str, Any] = {"curve": [], "distances": []}
-        for step in range(1, settings["steps"] + 1):
+        long = settings["long"] if settings["seed"] == 0 and settings["name"] in (BASELINE, CLOSED) else 0
+        last = max(settings["steps"], long)
+        for step in range(1, last + 1):
             model.step(gpt.rate_at(step, PEAK))
             if step % settings["every"] == 0:
-                found["curve"].append(_loss(model.model))
-            if step in LOOKS or step == settings["steps"]:
+                found["curve"].append(_loss(model.model, gpt.validation_batch(64)))
+            if step in LOOKS or step == last:
                 found["distances"].append(_distance(model))
-            if step == min(settings["steps"], FULL["steps"]):
-                found |= {"loss": _loss(model.model), "saved": _saved_loss(model), "masters": model.masters()}
+            if step == settings["steps"]:
+                found |= {
+                    "loss": _loss(model.model, gpt.validation_batch()),
+                    "saved": _saved_loss(model),
+                    "digest": model.masters(),
+                }
         if attachment is not None:
             attachment.detach()
         job.answer(found)
 
 
 @torch.no_grad()
-def _loss(model: torch.nn.Module) -> float:
-    return float(model(gpt.validation_batch()))
+def _loss(model: torch.nn.Module, tokens: Tensor) -> float:
+    return float(model(tokens))
 
 
 def _saved_loss(model: Trained) -> float:
     """The loss of the masters, as they would be saved and loaded again in BF16."""
     plain = gpt.GPT(LAYERS, WIDTH)
     plain.load_state_dict({name: each.full_tensor() for name, each in model.model.state_dict().items()})
-    return _loss(plain.bfloat16())
+    return _loss(plain.bfloat16(), gpt.validation_batch())
 
 
 def _distance(model: Trained) -> float:

@@ -9,6 +9,8 @@ import torch
 from benchmarks.traffic import gpt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import Tensor
 
 Weights = dict[str, "Tensor"]
@@ -18,9 +20,9 @@ ROWS = 4
 class Training:
     """Two layers of width 256. `gradients` are those of the last step, before they are clipped."""
 
-    def __init__(self, rate: float, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def __init__(self, optimizer_of: Callable[[Iterable[Tensor]], torch.optim.Optimizer] = gpt.optimizer_of) -> None:
         self.model = gpt.GPT(layers=2, width=256)
-        self._optimizer = optimizer or gpt.optimizer_of(self.model.parameters(), rate)
+        self._optimizer = optimizer_of(self.model.parameters())
         self.gradients: Weights = {}
 
     def step(self, number: int, rate: float) -> None:

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, summary, verdicts
 from benchmarks.traffic import (
     auto,
     budget,
+    calls,
     differences,
     equality,
     errors,
     experts,
     loss,
     minilm,
+    optimizers,
     recommendation,
     report,
     steps,
     tensor_parallel,
+    wire,
 )
 from benchmarks.traffic.targets import evaluate
 from tests.support import links
@@ -34,26 +39,34 @@ if TYPE_CHECKING:
     from benchmarks.traffic.table import Table
 
 TABLES = (
-    equality.TABLE, differences.TABLE, steps.TABLE, minilm.TABLE, auto.TABLE, loss.TABLE, errors.TABLE,
-    tensor_parallel.TABLE, budget.TABLE, recommendation.TABLE, experts.TABLE,
+    equality.TABLE, differences.TABLE, optimizers.TABLE, wire.TABLE, calls.TABLE, steps.TABLE, minilm.TABLE, auto.TABLE,
+    loss.TABLE, errors.TABLE, tensor_parallel.TABLE, budget.TABLE, recommendation.TABLE, experts.TABLE,
 )  # fmt: skip
 
 
-def run(tables: list[Table], folder: Path, *, quick: bool, command: str) -> dict[str, Any]:
-    """All results: what lies in `folder`, and these tables measured anew."""
+def run(tables: list[Table], folder: Path, *, quick: bool, command: str) -> tuple[dict[str, Any], list[str]]:
+    """All results: what lies in `folder`, and these tables measured anew; and the names of those that failed, whose old
+    results stay."""
+    failed = []
     path = folder / "traffic.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
-    for table in tables:
+    for number, table in enumerate(tables, 1):
         if table.needs_links and links.missing():
             environment.log(f"{table.name}: not measured, since this machine has no links: {links.missing()}")
             continue
-        environment.log(table.name)
+        environment.log(f"{table.name}: table {number} of {len(tables)}")
         facts, began = environment.describe(command), time.monotonic()
-        results[table.name] = table.measure(quick)
+        try:
+            rows = table.measure(quick)
+        except Exception:
+            environment.log(traceback.format_exc())
+            failed.append(table.name)
+            continue
+        results[table.name] = rows
         results["runs"] = [each for each in results["runs"] if each["table"] != table.name]
         results["runs"].append({"table": table.name, "seconds": time.monotonic() - began, "environment": facts})
         path.write_text(summary.dumps(summary.rounded(results)))
-    return results
+    return results, failed
 
 
 def main() -> None:
@@ -67,9 +80,11 @@ def main() -> None:
     chosen = [table for table in TABLES if table.name in (options.tables or names)]
     folder = environment.folder(quick=options.quick)
     command = f"make traffic TRAFFIC='{' '.join(options.tables)}'" if options.tables else "make traffic"
-    results = run(chosen, folder, quick=options.quick, command=command)
+    results, failed = run(chosen, folder, quick=options.quick, command=command)
     report.write(folder, TABLES)
     print(verdicts.render(evaluate(results)))
+    if failed:
+        sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

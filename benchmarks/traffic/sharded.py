@@ -55,7 +55,7 @@ class Trained:
 
     def __init__(self, model: nn.Module, loss: Callable[[nn.Module, int], Tensor]) -> None:
         self.model, self._loss = model, loss
-        self._optimizer = gpt.optimizer_of(model.parameters(), 0.0)
+        self._optimizer = gpt.optimizer_of(model.parameters())
         self.number = 0
 
     def step(self, rate: float) -> None:

@@ -32,6 +32,10 @@ def _names(turns: list[Row]) -> list[str]:
     return list(dict.fromkeys(turn["contender"] for turn in turns))
 
 
+def name_of(rate: float | None) -> str:
+    return f"{rate:g} Mbit/s" if rate else "not shaped"
+
+
 def _row(rate: float | None, name: str, turns: list[Row]) -> Row:
     """Medians of all turns; of quotients, by the turns of the same round."""
 
@@ -40,9 +44,9 @@ def _row(rate: float | None, name: str, turns: list[Row]) -> Row:
 
     own = of(name)
     times = [turn["seconds"] for turn in own]
-    row: Row = {"link": f"{rate:g} Mbit/s" if rate else "not shaped", "contender": name}
+    row: Row = {"link": name_of(rate), "contender": name}
     row["quartiles"] = quantiles(times, n=4)[::2] if len(times) > 1 else times * 2
-    for key in ("seconds", "cpu_seconds", "interface_nbytes", "counted_nbytes", "kept_nbytes", "bits"):
+    for key in ("seconds", "cpu_seconds", "interface_nbytes", "counted_nbytes", "kept", "bits"):
         row[key] = median(turn[key] for turn in own)
     for other in ("FSDP2", "raw messages"):
         pairs = list(zip(own, of(other + (FP32 if name.endswith(FP32) else "")), strict=False))
@@ -70,7 +74,8 @@ def turns_of(contenders: list[tuple[str, Trained]], learning_rate: float, settin
     turns = []
     for rate in settings["rates"]:
         job.set_rate(rate)
-        for _ in range(settings["rounds"]):
+        for number in range(settings["rounds"]):
+            job.say(f"{name_of(rate)}, round {number + 1} of {settings['rounds']}")
             for name, model in contenders:
                 found = _turn(model, CONTENDERS[name.removesuffix(FP32)], learning_rate, settings)
                 turns.append({"rate": rate, "contender": name} | found)
@@ -85,7 +90,8 @@ def _turn(model: Trained, options: dict[str, Any] | None, rate: float, settings:
     steps = [job.measured(lambda: model.step(rate), model.sent_nbytes) for _ in range(settings["timed"])]
     sent, raw = (after - first for after, first in zip(_gathered(model), before, strict=True))
     found: Row = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]}
-    found["kept_nbytes"] = sum(row.kept_nbytes for row in model.rows())
+    parameters = sum(each.numel() for each in model.model.parameters())
+    found["kept"] = sum(row.kept_nbytes for row in model.rows()) / (2 * parameters)
     # Forward and backward gather each weight once.
     found["bits"] = 2 * 16 * sent / raw if raw else 32
     if attachment is not None:
@@ -105,7 +111,7 @@ COLUMNS = (
         ("of raw messages", "of raw messages", ".2f"), ("interface bytes", "interface_nbytes", ",.0f"),
         ("counted bytes", "counted_nbytes", ",.0f"), ("bytes of FSDP2", "bytes of FSDP2", ".3f"),
         ("bytes of raw messages", "bytes of raw messages", ".3f"),
-    ("bits a weight in all-gathers", "bits", ".2f"), ("memory kept", "kept_nbytes", ",.0f"),
+    ("bits a weight in all-gathers", "bits", ".2f"), ("memory kept", "kept", ".3f"),
     )  # fmt: skip
 
 TABLE = Table(
@@ -116,7 +122,8 @@ TABLE = Table(
     f"A turn is {FULL['timed']} steps, and quotients are those of turns of the same round. Bytes are those that a rank "
     "sends in a step: by its interface, headers of packets included, and by our counters. CPU seconds are those of all "
     "ranks. Gradients are BF16 where the name does not say more. The collectives of gloo, which FSDP2 uses, send more "
-    "bytes than an all-to-all of the same tensors: the raw messages are those of our own exchange.",
+    "bytes than an all-to-all of the same tensors: the raw messages are those of our own exchange. The memory that a "
+    "rank keeps for codecs is a part of that of all BF16 parameters.",
     COLUMNS,
     measure,
     needs_links=True,

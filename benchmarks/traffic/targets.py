@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import mean
+from math import sqrt
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.traffic import loss
+from benchmarks.traffic import errors, experts, loss, recommendation
+from benchmarks.traffic.job import RANKS
 from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ TAIL_RATE, TAIL_TIMES = 3e-5, 14.0
 GRADIENTS_TOO = "exact differences and gradients"
 # The part of the time of FSDP2, and of that of our own exchange with raw messages.
 STEPS = {"200 Mbit/s": (0.6, 0.7), "50 Mbit/s": (0.35, 0.42)}
+_TIMES = "bounded, times fewer bytes, least"
 
 
 def evaluate(results: dict[str, Any]) -> list[Verdict]:
@@ -44,6 +47,11 @@ def _steps(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict(f"{GRADIENTS_TOO}, time, of {other}", link, row.get(f"of {other}"), bound, at_most=True)
         both = [by_name.get((link, name), {}).get("of FSDP2") for name in ("SDP4Bit", GRADIENTS_TOO)]
         yield Verdict("SDP4Bit, time, of exact", link, both[0] / both[1] if all(both) else None, 1, at_most=True)
+    kept = max(row["kept"] for (_, name), row in by_name.items() if name == "exact differences")
+    # A copy of all parameters, the shard that a rank had sent, and what FSDP2 adds so that ranks have equal shards.
+    yield Verdict(
+        "memory kept, of the BF16 parameters", "exact differences", kept, 1.01 * (1 + 1 / RANKS), at_most=True
+    )
     links = {link for link, _ in by_name}
     for link in sorted(links):
         row = by_name[link, GRADIENTS_TOO]
@@ -77,25 +85,48 @@ def _auto(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict('"auto", steps until all ranks switched', row["what"], after, 20, at_most=True)
 
 
-def _loss(rows: list[Row]) -> Iterator[Verdict]:
-    by_name: dict[str, list[Row]] = {}
+def _by_run(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
     for row in rows:
-        by_name.setdefault(row["run"], []).append(row)
-    gaps = {name: mean(row["gap"] for row in found) for name, found in by_name.items()}
+        if "gap" in row:
+            found.setdefault(row["run"], []).append(row)
+    return found
+
+
+def _gap(rows: list[Row]) -> float:
+    """The mean over seeds."""
+    return mean(row["gap"] for row in rows)
+
+
+def _standard_error(rows: list[Row]) -> float | None:
+    """Of the mean gap; one seed tells nothing of it."""
+    return stdev([row["gap"] for row in rows]) / sqrt(len(rows)) if len(rows) > 1 else None
+
+
+def _standard_errors(rows: list[Row]) -> float | None:
+    """How many of them the mean gap is, up or down."""
+    error = _standard_error(rows)
+    return abs(_gap(rows)) / error if error else None
+
+
+def _loss(rows: list[Row]) -> Iterator[Verdict]:
+    runs = _by_run(rows)
     for name in (loss.CLOSED, loss.SDP4BIT):
-        yield Verdict("loss minus BF16, nats", name, gaps[name], 0.01, at_most=True)
-        apart = max(abs(row["saved"] - row["loss"]) for row in by_name[name])
+        yield Verdict("loss minus BF16, nats", name, _gap(runs[name]), 0.01, at_most=True)
+        yield Verdict("that in standard errors", name, _standard_errors(runs[name]), 2, at_most=True)
+        apart = max(abs(row["saved"] - row["loss"]) for row in runs[name])
         yield Verdict("loss of the saved masters minus that of the copies", name, apart, 0.001, at_most=True)
-    direct = min(row["distances"][-1] for row in by_name[loss.DIRECT])
+    direct = min(row["distances"][-1] for row in runs[loss.DIRECT])
     yield Verdict("contrast: distance, least", loss.DIRECT, direct, 0.15)
-    yield Verdict("contrast: gap, of the closed loop", loss.DIRECT, gaps[loss.DIRECT] / abs(gaps[loss.CLOSED]), 5)
+    times = _gap(runs[loss.DIRECT]) / abs(_gap(runs[loss.CLOSED]))
+    yield Verdict("contrast: gap, of the closed loop", loss.DIRECT, times, 5)
     end = loss.LOOKS.index(loss.FULL["steps"])
-    pairs = list(zip(by_name[loss.OPEN], by_name[loss.CLOSED], by_name[loss.BASELINE], strict=True))
-    if all(len(row["distances"]) > end for rows in pairs for row in rows):
-        parts = [ours["distances"][end] / closed["distances"][end] for ours, closed, _ in pairs]
+    pairs = list(zip(runs[loss.OPEN], runs[loss.CLOSED], strict=True))
+    if all(len(row["distances"]) > end for pair in pairs for row in pair):
+        parts = [ours["distances"][end] / closed["distances"][end] for ours, closed in pairs]
         yield Verdict("contrast: distance, of the closed loop, least", loss.OPEN, min(parts), 5)
-        of_rounding = [closed["distances"][-1] / plain["distances"][-1] for _, closed, plain in pairs]
-        yield Verdict("distance, of that of BF16 rounding", loss.CLOSED, max(of_rounding), 1.5, at_most=True)
+    closed, plain = (runs[name][0]["distances"][-1] for name in (loss.CLOSED, loss.BASELINE))  # the long runs
+    yield Verdict("distance, of that of BF16 rounding", loss.CLOSED, closed / plain, 1.5, at_most=True)
 
 
 def _errors(rows: list[Row]) -> Iterator[Verdict]:
@@ -104,6 +135,12 @@ def _errors(rows: list[Row]) -> Iterator[Verdict]:
             _, middle, most = row["of the one without"]
             yield Verdict("error with Hadamard 32, most", row["tensors"], most, 1, at_most=True)
             yield Verdict("error with Hadamard 32, mean", row["tensors"], middle, 0.92, at_most=True)
+        elif "of the one without" in row:
+            yield Verdict("contrast: error with Hadamard 32, mean", row["tensors"], row["of the one without"][1], 1)
+    found = {row["codec"]: row["all"] for row in rows if row["tensors"] == "activations" and "all" in row}
+    pairs = zip(found[errors.TACO], found[errors.HADAMARD], strict=True)
+    apart = max(abs(with_it / without - 1) for with_it, without in pairs)
+    yield Verdict("TACO's first scale: by which part errors change, most", errors.TACO, apart, 0.001, at_most=True)
     for what, bound in (("gradients of layers, BF16", 1.45), ("activations, BF16", 1.45)):
         times = next(row["times"] for row in rows if row["tensors"] == what)
         yield Verdict("plain frames, times fewer bytes", what, times, bound)
@@ -112,14 +149,11 @@ def _errors(rows: list[Row]) -> Iterator[Verdict]:
 
 
 def _tensor_parallel(rows: list[Row]) -> Iterator[Verdict]:
-    parts: dict[str, list[float]] = {}
-    for row in rows:
-        parts.setdefault(row["codec"], []).append(row["part"])
-    for name, found in parts.items():
+    more = {name: mean(row["more"] for row in found) for name, found in _by_run(rows).items()}
+    for name, part in more.items():
         if name.startswith("E4M3"):
-            yield Verdict("loss under tensor parallelism, part more", name, mean(found), 0.001, at_most=True)
-    if "int4" in parts:
-        yield Verdict("contrast: loss under tensor parallelism, part more", "int4", mean(parts["int4"]), 0.003)
+            yield Verdict("loss under tensor parallelism, part more", name, part, 0.001, at_most=True)
+    yield Verdict("contrast: loss under tensor parallelism, part more", "int4", more.get("int4"), 0.003)
 
 
 def _budget(rows: list[Row]) -> Iterator[Verdict]:
@@ -133,33 +167,58 @@ def _budget(rows: list[Row]) -> Iterator[Verdict]:
 
 
 def _recommendation(rows: list[Row]) -> Iterator[Verdict]:
-    by_name: dict[str, list[Row]] = {}
-    for row in rows:
-        by_name.setdefault(row["codec"], []).append(row)
-        if "violations" in row:
-            yield Verdict("bounded: elements within the bound", row["codec"], float(row["violations"] == 0), 1)
-    for name, bound in (("bound 0.03, entropy coding alone", 8), ("bound 0.03", 8)):
-        if name in by_name:
-            yield Verdict("bounded, times fewer bytes, least", name, min(row["times"] for row in by_name[name]), bound)
-    if "bound 0.3" in by_name:
-        lower = -mean(row["gap"] for row in by_name["bound 0.3"])
-        yield Verdict("contrast: area lost", "bound 0.3", lower, 0.01)
+    drawn = [row for row in rows if "violations" in row]
+    checked = sum(row["elements"] for row in drawn if not row["violations"])
+    yield Verdict("bounded: elements drawn, all within the bound", "all", checked, recommendation.ELEMENTS)
+    runs = _by_run(rows)
+    times = {name: min(row["times"] for row in found) for name, found in runs.items()}
+    yield Verdict(_TIMES, recommendation.ENTROPY, times[recommendation.ENTROPY], 8)
+    lossless = times[recommendation.FINE] / times[recommendation.REPEATED]
+    yield Verdict(_TIMES, recommendation.FINE, lossless, 4, note=f"of {recommendation.REPEATED}")
+    apart = _standard_errors(runs[recommendation.FINE])
+    yield Verdict("bounded: area minus FP32, standard errors", recommendation.FINE, apart, 2, at_most=True)
+    lost = -_gap(runs[recommendation.COARSE])
+    yield Verdict("contrast: area lost", recommendation.COARSE, lost, 0.01)
 
 
 def _experts(rows: list[Row]) -> Iterator[Verdict]:
-    by_name: dict[str, list[Row]] = {}
+    runs = _by_run(rows)
+    yield Verdict("bits of raw messages", experts.EXACT, float(all(row["same"] for row in runs[experts.EXACT])), 1)
+    int4 = runs[experts.INT4]
+    yield Verdict("bytes, of BF16", experts.INT4, mean(row["part"] for row in int4), 0.28, at_most=True)
+    yield Verdict("loss minus raw, nats", experts.INT4, _gap(int4), 0.01, at_most=True)
+    # A limit of 0.01 says something if harmless rounding stays far from it.
+    yield Verdict("standard error of that", experts.INT8, _standard_error(runs[experts.INT8]), 0.005, at_most=True)
+    clusters = {name: found for name, found in runs.items() if "clusters" in name}
+    leak = max(row["leak"] for name, found in runs.items() if name not in clusters for row in found)
+    yield Verdict("earlier logits change by a later byte", "codecs", float(leak == 0), 1)
+    for name, found in clusters.items():
+        yield Verdict("contrast: loss minus raw, nats", name, _gap(found), 0.01)
+        yield Verdict("contrast: earlier logits change by a later byte", name, min(row["leak"] for row in found), 0.001)
+
+
+def _wire(rows: list[Row]) -> Iterator[Verdict]:
     for row in rows:
-        by_name.setdefault(row["way"], []).append(row)
-    yield Verdict("bits of raw messages", "exact", float(all(row["same"] for row in by_name["exact"])), 1)
-    for what, key, bound in (("bytes, of BF16", "part", 0.28), ("loss minus raw, nats", "gap", 0.01)):
-        found = mean(row[key] for row in by_name["int4, group 128"])
-        yield Verdict(what, "int4, group 128", found, bound, at_most=True)
-    clusters = mean(row["gap"] for row in by_name["clusters (LSH-MoE)"])
-    yield Verdict("contrast: loss minus raw, nats", "clusters (LSH-MoE)", clusters, 0.01)
+        on = f"{row['codec']}, {row['numbers']}"
+        if row["formula"]:
+            for what, bound in (("payload", 0.01), ("interface", 0.04)):
+                apart = abs(row[what] / row["formula"] - 1)
+                yield Verdict(f"{what}, part beside the formula", on, apart, bound, at_most=True)
+            yield Verdict("contrast: bytes, of those without the way back", on, row["forgotten"], 1.9)
+        elif row["numbers"] == "normal":
+            yield Verdict("frames, times fewer bytes by the interface", on, 16 / row["interface"], 1.45)
+        else:
+            yield Verdict("contrast: frames of random bits, of raw", on, row["payload"] / 16, 1.01, at_most=True)
+
+
+def _calls(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        for way in ("encode", "decode"):
+            yield Verdict(f"4 KiB, microseconds to {way}", row["what"], row[way], 20, at_most=True)
 
 
 _TABLES = {
     "equality": _equality, "differences": _differences, "steps": _steps, "minilm": _minilm, "auto": _auto,
     "loss": _loss, "errors": _errors, "tensor-parallel": _tensor_parallel, "budget": _budget,
-    "recommendation": _recommendation, "experts": _experts,
+    "recommendation": _recommendation, "experts": _experts, "wire": _wire, "calls": _calls,
 }  # fmt: skip

@@ -11,7 +11,20 @@ torch = pytest.importorskip("torch", minversion="2.9")
 
 import numpy as np  # noqa: E402
 
-from benchmarks.traffic import curves, differences, gpt, masters, report, run, steps, targets  # noqa: E402
+from benchmarks.traffic import (  # noqa: E402
+    curves,
+    differences,
+    errors,
+    experts,
+    gpt,
+    masters,
+    paired,
+    recommendation,
+    report,
+    run,
+    steps,
+    targets,
+)
 from benchmarks.traffic.loss import BASELINE, RUNS, Direct, Open  # noqa: E402
 from benchmarks.traffic.table import Table  # noqa: E402
 from tensorwire.torch.traffic import Grid  # noqa: E402
@@ -78,7 +91,7 @@ def test_direct_weights_do_not_see_what_the_receiver_has() -> None:
 
 
 def turn(contender: str, seconds: float, rate: float | None = 50) -> dict[str, object]:
-    counted = {"cpu_seconds": 1.0, "interface_nbytes": 100 * seconds, "counted_nbytes": 0, "kept_nbytes": 0, "bits": 32}
+    counted = {"cpu_seconds": 1.0, "interface_nbytes": 100 * seconds, "counted_nbytes": 0, "kept": 0, "bits": 32}
     return {"rate": rate, "contender": contender, "seconds": seconds, **counted}
 
 
@@ -87,6 +100,78 @@ def test_quotients_are_those_of_one_round() -> None:
     baseline, ours = steps.rows_of(turns)
     assert (baseline["of FSDP2"], ours["of FSDP2"], ours["bytes of FSDP2"]) == (1, 0.5, 0.5)
     assert (ours["link"], ours["seconds"], ours["of raw messages"]) == ("50 Mbit/s", 1, None)
+
+
+def test_a_run_is_compared_with_the_first_one_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {("raw", 0): 2.0, ("ours", 0): 2.5, ("once", 0): 1.0, ("raw", 1): 4.0, ("ours", 1): 4.25}
+
+    def run_job(module: str, settings: dict[str, object]) -> dict[str, object]:
+        name, seed = str(settings["name"]), int(str(settings["seed"]))
+        return {"loss": losses[name, seed], "nbytes": 8 if name == "raw" else 2, "digest": name in ("raw", "once")}
+
+    monkeypatch.setattr(paired.job, "run", run_job)
+    rows = paired.measured("module", ["raw", "ours", "once"], {"seeds": [0, 1]}, once=["once"])
+    assert [(row["run"], row["seed"], row["gap"], row["part"], row["same"]) for row in rows] == [
+        ("raw", 0, 0, 1, True), ("ours", 0, 0.5, 0.25, False), ("once", 0, -1, 0.25, True),
+        ("raw", 1, 0, 1, True), ("ours", 1, 0.25, 0.25, False),
+    ]  # fmt: skip
+
+
+def test_gaps_are_compared_with_their_spread() -> None:
+    rows = [{"run": "ours", "gap": gap} for gap in (-0.01, 0.02, 0.05)]
+    assert targets._standard_error(rows) == pytest.approx(0.03 / 3**0.5)
+    assert targets._standard_errors(rows) == pytest.approx(0.02 / (0.03 / 3**0.5))
+    assert targets._standard_errors(rows[:1]) is None
+
+
+@pytest.mark.parametrize(("gap", "leak", "missed"), [(0.0, 0.0, 0), (0.02, 0.0, 1), (0.0, 0.5, 1)])
+def test_a_codec_for_experts_may_neither_lose_nor_leak(gap: float, leak: float, missed: int) -> None:
+    row = {"same": True, "part": 0.27, "gap": 0.0, "leak": 0.0}
+    rows = [row | {"run": name} for name in (experts.EXACT, experts.INT8, experts.INT8)]
+    rows += [
+        row | {"run": experts.INT4, "gap": gap, "leak": leak},
+        row | {"run": experts.CLUSTERS, "gap": 1, "leak": 1},
+    ]
+    assert sum(each.met is False for each in targets.evaluate({"experts": rows})) == missed
+
+
+def test_tacos_first_scale_travels_and_changes_hardly_a_value() -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.01, 10, 1000)
+    restored = {}
+    for name, nbytes in ((errors.HADAMARD, 132), (errors.TACO, 136)):
+        message = errors.ACTIVATIONS[name].encode(values)
+        assert len(message) == 8 * nbytes
+        restored[name] = torch.empty_like(values)
+        errors.ACTIVATIONS[name].decode(message, restored[name])
+        assert (restored[name] - values).norm() < 0.05 * values.norm()
+    assert (restored[errors.TACO] - restored[errors.HADAMARD]).norm() < 0.005 * values.norm()
+
+
+def test_repeated_rows_travel_once_and_come_back_in_all_bits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(20, 16, generator=generator)
+    values = rows[torch.randint(20, (512,), generator=generator)].reshape(-1)
+    codec, out = recommendation.Repeated(16), torch.empty_like(values)
+    message = codec.encode(values)
+    assert message is not None
+    assert rows.nbytes < len(message) < rows.nbytes + 640  # 512 numbers of up to 5 bits, and the heads
+    codec.decode(message, out)
+    assert torch.equal(out, values)
+
+
+@pytest.mark.parametrize("name", recommendation.DRAWN)
+def test_a_wrong_element_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recommendation, "MESSAGE", 1 << 12)
+    fine = recommendation._violations(name, 0.03, 1 << 12)
+    assert (fine["elements"], fine["violations"], fine["lossless"]) == (1 << 12, 0, 0)
+    decode = recommendation.Bounded.decode
+
+    def spoil(self: recommendation.Bounded, message: torch.Tensor, out: torch.Tensor) -> None:
+        decode(self, message, out)
+        out[7] += out.max() - out.min()
+
+    monkeypatch.setattr(recommendation.Bounded, "decode", spoil)
+    assert recommendation._violations(name, 0.03, 1 << 12)["violations"] == 1
 
 
 def test_a_target_is_missed_where_a_base_is_as_good_when_it_is_too_old() -> None:
@@ -99,12 +184,18 @@ def test_a_target_is_missed_where_a_base_is_as_good_when_it_is_too_old() -> None
 def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.links, "missing", lambda: "this test has none")
     columns = (("a", "a", "d"), ("b", "b", ".1f"))
+
+    def fail(quick: bool) -> list[dict[str, object]]:
+        raise RuntimeError("a rank has failed")
+
     found = iter([[{"a": 1, "b": [0.25, 0.5]}], [{"a": 2, "b": None}]])
     alone = Table("alone", "Title", "Text.", columns, lambda quick: next(found))
     linked = Table("linked", "Title", "Text.", columns, lambda quick: pytest.fail("it needs links"), needs_links=True)
     other = Table("other", "Title", "Text.", columns, lambda quick: [{"a": 3, "b": 1.0}])
-    for tables in ([alone, linked, other], [alone]):
-        results = run.run(tables, tmp_path, quick=True, command="make traffic")
+    failing = Table("failing", "Title", "Text.", columns, fail)
+    for tables, expected in (([alone, linked, failing, other], ["failing"]), ([alone], [])):
+        results, failed = run.run(tables, tmp_path, quick=True, command="make traffic")
+        assert failed == expected
     assert (results["alone"], results["other"]) == ([{"a": 2, "b": None}], [{"a": 3, "b": 1.0}])
     assert "linked" not in results
     assert [each["table"] for each in results["runs"]] == ["other", "alone"]
