@@ -13,7 +13,7 @@ from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
 # Pairs go on while the interval is wider than it should be, which is a part of the time of a step.
-FULL = {"layers": LAYERS, "warm_up": gpt.WARM_UP, "settle": 15, "pairs": (40, 400), "width": 0.06, "steps": 40}
+FULL = {"layers": LAYERS, "warm_up": gpt.WARM_UP, "settle": 15, "pairs": (40, 400), "width": 0.06, "steps": 25}
 QUICK = {"layers": 1, "warm_up": 2, "settle": 6, "pairs": (2, 2), "width": 1.0, "steps": 12}
 SLOW = 50.0  # Mbit/s
 

@@ -31,12 +31,11 @@ def measure(quick: bool) -> list[Row]:
     return paired.measured(__name__, list(WAYS), QUICK if quick else FULL, once=once)
 
 
-def main() -> None:
-    with job.joined() as settings:
-        codec, way = WAYS[settings["name"]]
-        found = moe.train(codec, settings["steps"], settings["seed"], way)
-        leaked = max(job.of_all(leak(codec, way)))
-        job.answer({"loss": found.loss, "nbytes": found.sent_nbytes, "digest": found.digest, "leak": leaked})
+def _run(settings: dict[str, Any]) -> Row:
+    codec, way = WAYS[settings["name"]]
+    found = moe.train(codec, settings["steps"], settings["seed"], way)
+    leaked = max(job.of_all(leak(codec, way)))
+    return {"loss": found.loss, "nbytes": found.sent_nbytes, "digest": found.digest, "leak": leaked}
 
 
 TABLE = Table(
@@ -54,4 +53,4 @@ TABLE = Table(
 )  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    paired.main(_run)

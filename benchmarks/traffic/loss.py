@@ -79,29 +79,25 @@ def measure(quick: bool) -> list[Row]:
     return paired.measured(__name__, list(RUNS), QUICK if quick else FULL)
 
 
-def main() -> None:
-    with job.joined() as settings:
-        model = trained_gpt(LAYERS, WIDTH, ROWS, seed=settings["seed"])
-        options = RUNS[settings["name"]]()
-        attachment = None if options is None else traffic.attach_fsdp(model.model, **options)
-        found: dict[str, Any] = {"curve": [], "distances": []}
-        long = settings["long"] if settings["seed"] == 0 and settings["name"] in (BASELINE, CLOSED) else 0
-        last = max(settings["steps"], long)
-        for step in range(1, last + 1):
-            model.step(gpt.rate_at(step, PEAK))
-            if step % settings["every"] == 0:
-                found["curve"].append(_loss(model.model, gpt.validation_batch(64)))
-            if step in LOOKS or step == last:
-                found["distances"].append(_distance(model))
-            if step == settings["steps"]:
-                found |= {
-                    "loss": _loss(model.model, gpt.validation_batch()),
-                    "saved": _saved_loss(model),
-                    "digest": model.masters(),
-                }
-        if attachment is not None:
-            attachment.detach()
-        job.answer(found)
+def _run(settings: dict[str, Any]) -> Row:
+    model = trained_gpt(LAYERS, WIDTH, ROWS, seed=settings["seed"])
+    options = RUNS[settings["name"]]()
+    attachment = None if options is None else traffic.attach_fsdp(model.model, **options)
+    found: Row = {"curve": [], "distances": []}
+    long = settings["long"] if settings["seed"] == 0 and settings["name"] in (BASELINE, CLOSED) else 0
+    last = max(settings["steps"], long)
+    for step in range(1, last + 1):
+        model.step(gpt.rate_at(step, PEAK))
+        if step % settings["every"] == 0:
+            found["curve"].append(_loss(model.model, gpt.validation_batch(64)))
+        if step in LOOKS or step == last:
+            found["distances"].append(_distance(model))
+        if step == settings["steps"]:
+            many = gpt.validation_batch(256)
+            found |= {"loss": _loss(model.model, many), "saved": _saved_loss(model, many), "digest": model.masters()}
+    if attachment is not None:
+        attachment.detach()
+    return found
 
 
 @torch.no_grad()
@@ -109,11 +105,11 @@ def _loss(model: torch.nn.Module, tokens: Tensor) -> float:
     return float(model(tokens))
 
 
-def _saved_loss(model: Trained) -> float:
+def _saved_loss(model: Trained, tokens: Tensor) -> float:
     """The loss of the masters, as they would be saved and loaded again in BF16."""
     plain = gpt.GPT(LAYERS, WIDTH)
     plain.load_state_dict({name: each.full_tensor() for name, each in model.model.state_dict().items()})
-    return _loss(plain.bfloat16(), gpt.validation_batch())
+    return _loss(plain.bfloat16(), tokens)
 
 
 def _distance(model: Trained) -> float:
@@ -157,4 +153,4 @@ TABLE = Table(
 )  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    paired.main(_run)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 RATE, PAIRS, TOKENS, SIMILARITY_SCALE = 2e-5, 2, 32, 20.0
 NAMES = ("FSDP2", "raw messages", "exact differences", "exact differences and gradients")
-FULL = {"rates": (200, 1000), "warm_up": 20, "rounds": 4, "untimed": 2, "timed": 3}
-QUICK = {"rates": (1000,), "warm_up": 1, "rounds": 1, "untimed": 1, "timed": 1}
+FULL = {"rates": ((200, 3), (1000, 4)), "warm_up": 20, "untimed": 1, "timed": 3}
+QUICK = {"rates": ((1000, 1),), "warm_up": 1, "untimed": 1, "timed": 1}
 
 
 def measure(quick: bool) -> list[Row]:

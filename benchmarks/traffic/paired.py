@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.environment import log
 from benchmarks.traffic import job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from benchmarks.traffic.table import Row
 
@@ -22,28 +21,30 @@ def measured(
     `same` says whether the latter is equal.
 
     Args:
-        module: of the job.
+        module: of the job, which calls `main`.
         names: of the ways.
         settings: of the job, which also gets `name` and `seed`; one of them is `seeds`.
         once: names that have the first seed alone, since they need no mean.
         of: what is compared.
     """
-    rows: list[Row] = []
     seeds = settings["seeds"]
-    for seed in seeds:
-        for name in names:
-            if seed == seeds[0] or name not in once:
-                log(f"{name}, seed {seed}")
-                rows.append({"run": name, "seed": seed} | job.run(module, settings | {"name": name, "seed": seed}))
-    return compared(rows, of)
-
-
-def compared(rows: list[Row], of: str) -> list[Row]:
-    """The first row of each seed is what the others of that seed are compared with."""
+    runs = [(name, seed) for seed in seeds for name in names if seed == seeds[0] or name not in once]
+    answers = job.run(module, [settings | {"name": name, "seed": seed} for name, seed in runs])
+    rows = [{"run": name, "seed": seed} | answer for (name, seed), answer in zip(runs, answers, strict=True)]
     first: dict[int, Row] = {}
     for row in rows:
         first.setdefault(row["seed"], row)
     return [_compared(row, first[row["seed"]], of) for row in rows]
+
+
+def main(run: Callable[[dict[str, Any]], Row]) -> None:
+    """In a rank: all runs, one behind the other, since ranks take long to start."""
+    with job.joined() as settings:
+        answers = []
+        for number, each in enumerate(settings, 1):
+            job.say(f"{each['name']}, seed {each['seed']}: run {number} of {len(settings)}")
+            answers.append(run(each))
+        job.answer(answers)
 
 
 def _compared(row: Row, other: Row, of: str) -> Row:

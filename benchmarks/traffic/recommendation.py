@@ -53,15 +53,14 @@ ELEMENTS, MESSAGE, BOUNDS = 10**8, 1 << 18, (0.03, 1e-4)
 
 
 def measure(quick: bool) -> list[Row]:
-    rows = paired.measured(__name__, list(CODECS), QUICK if quick else FULL, once=(REPEATED, ENTROPY), of="auc")
+    rows = paired.measured(__name__, list(CODECS), QUICK if quick else FULL, once=(REPEATED, ENTROPY, "FP8"), of="auc")
     elements = (ELEMENTS // 100 if quick else ELEMENTS) // len(DRAWN) // len(BOUNDS)
     return rows + [_violations(name, bound, elements) for name in DRAWN for bound in BOUNDS]
 
 
-def main() -> None:
-    with job.joined() as settings:
-        found = dlrm.train(CODECS[settings["name"]], settings["steps"], settings["seed"])
-        job.answer({"auc": found.auc, "times": found.raw_nbytes / found.sent_nbytes})
+def _run(settings: dict[str, Any]) -> Row:
+    found = dlrm.train(CODECS[settings["name"]], settings["steps"], settings["seed"])
+    return {"auc": found.auc, "times": found.raw_nbytes / found.sent_nbytes}
 
 
 def _normal(generator: Generator) -> Tensor:
@@ -110,4 +109,4 @@ TABLE = Table(
 )  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    paired.main(_run)

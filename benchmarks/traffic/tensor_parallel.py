@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -28,26 +30,25 @@ def measure(quick: bool) -> list[Row]:
     return [row | {"more": row["gap"] / (row["loss"] - row["gap"])} for row in rows]
 
 
-def main() -> None:
-    with job.joined() as settings:
-        traffic.register_backend("measured", CODECS[settings["name"]], minimum=0)
-        backend = {"tensor": "measured"}
-        mesh = init_device_mesh("cpu", (job.RANKS,), mesh_dim_names=("tensor",), backend_override=backend)
-        model = gpt.GPT(LAYERS, WIDTH, settings["seed"])
-        for layer in model.layers:
-            parallelize_module(layer, mesh, {name: style() for name, style in PLAN.items()})
-        optimizer = gpt.optimizer_of(model.parameters())
-        for step in range(1, settings["steps"] + 1):
-            for group in optimizer.param_groups:
-                group["lr"] = gpt.rate_at(step, PEAK)
-            optimizer.zero_grad()
-            model(gpt.batch(step, ROWS, settings["seed"])).backward()
-            optimizer.step()
-        rows = traffic.counters(mesh.get_group())
-        with torch.no_grad():
-            loss = float(model(gpt.validation_batch()))
-        raw, sent = (sum(getattr(row, key) for row in rows) for key in ("raw_nbytes", "sent_nbytes"))
-        job.answer({"loss": loss, "bits": 32 * sent / raw})
+def _run(settings: dict[str, Any]) -> Row:
+    backend = f"measured-{settings['name']}-{settings['seed']}"
+    traffic.register_backend(backend, CODECS[settings["name"]], minimum=0)
+    mesh = init_device_mesh("cpu", (job.RANKS,), mesh_dim_names=("tensor",), backend_override={"tensor": backend})
+    model = gpt.GPT(LAYERS, WIDTH, settings["seed"])
+    for layer in model.layers:
+        parallelize_module(layer, mesh, {name: style() for name, style in PLAN.items()})
+    optimizer = gpt.optimizer_of(model.parameters())
+    for step in range(1, settings["steps"] + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = gpt.rate_at(step, PEAK)
+        optimizer.zero_grad()
+        model(gpt.batch(step, ROWS, settings["seed"])).backward()
+        optimizer.step()
+    rows = traffic.counters(mesh.get_group())
+    with torch.no_grad():
+        loss = float(model(gpt.validation_batch(256)))
+    raw, sent = (sum(getattr(row, key) for row in rows) for key in ("raw_nbytes", "sent_nbytes"))
+    return {"loss": loss, "bits": 32 * sent / raw}
 
 
 TABLE = Table(
@@ -64,4 +65,4 @@ TABLE = Table(
 )  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    paired.main(_run)

@@ -69,8 +69,8 @@ TABLE = Table(
     "Bits on the wire",
     f"{job.RANKS} ranks send each other BF16 rows in an all-to-all, and gradients travel back: bits of an element by "
     "the codec's formula, by our counters, and by the interface of a rank, headers of packets included. The last "
-    "column is the bytes of the interface in both directions, as so many times those that are counted if one forgets the "
-    "way back.",
+    "column compares the bytes of the interface in both directions with those that are counted if one forgets the way "
+    "back.",
     (
         ("codec", "codec", ""), ("numbers", "numbers", ""), ("formula", "formula", ".3f"),
         ("payload", "payload", ".3f"), ("interface", "interface", ".3f"), ("of the way there", "forgotten", ".2f"),

@@ -103,11 +103,20 @@ def test_quotients_are_those_of_one_round() -> None:
 
 
 def test_a_run_is_compared_with_the_first_one_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = {("raw", 0): 2.0, ("ours", 0): 2.5, ("once", 0): 1.0, ("raw", 1): 4.0, ("ours", 1): 4.25}
+    losses: dict[tuple[str, object], float] = {
+        ("raw", 0): 2.0,
+        ("ours", 0): 2.5,
+        ("once", 0): 1.0,
+        ("raw", 1): 4.0,
+        ("ours", 1): 4.25,
+    }
 
-    def run_job(module: str, settings: dict[str, object]) -> dict[str, object]:
-        name, seed = str(settings["name"]), int(str(settings["seed"]))
-        return {"loss": losses[name, seed], "nbytes": 8 if name == "raw" else 2, "digest": name in ("raw", "once")}
+    def run_job(module: str, runs: list[dict[str, str]]) -> list[dict[str, object]]:
+        return [
+            {"loss": losses[name, each["seed"]], "nbytes": 8 if name == "raw" else 2, "digest": name in ("raw", "once")}
+            for each in runs
+            for name in [each["name"]]
+        ]
 
     monkeypatch.setattr(paired.job, "run", run_job)
     rows = paired.measured("module", ["raw", "ours", "once"], {"seeds": [0, 1]}, once=["once"])
