@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from benchmarks.traffic import gpt, job, paired
-from benchmarks.traffic.errors import ACTIVATIONS
+from benchmarks.traffic.errors import ACTIVATIONS, TACO
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LAYERS, WIDTH, ROWS, PEAK = 2, 64, 8, 1e-3
 CODECS = {"raw messages": Raw()} | ACTIVATIONS
-ONCE = ("E5M2", "int8", "int8, Hadamard 32", "int4, Hadamard 32")  # no target needs their mean
+ONCE = (TACO, "E5M2", "int8", "int8, Hadamard 32", "int4, Hadamard 32")  # no target needs their mean
 FULL = {"seeds": [0, 1, 2], "steps": 150}
 QUICK = {"seeds": [0], "steps": 2}
 PLAN = {
