@@ -12,7 +12,7 @@ from benchmarks.traffic.sharded import CONTENDERS, Trained, trained_gpt
 from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
-# Of the links, and how many rounds: the slowest link takes longest, and its times vary least.
+# The rate of links, and how many rounds: the slowest link takes longest, and its times vary least.
 RATES = ((50, 3), (200, 5), (1000, 5), (None, 5))
 LAYERS, WIDTH, ROWS, PEAK = 7, 256, 2, 3e-4
 FULL = {"rates": RATES, "layers": LAYERS, "warm_up": gpt.WARM_UP, "untimed": 1, "timed": 3}

@@ -99,12 +99,12 @@ def _gap(rows: list[Row]) -> float:
 
 
 def _standard_error(rows: list[Row]) -> float | None:
-    """Of the mean gap; one seed tells nothing of it."""
+    """That of the mean gap; one seed tells nothing of it."""
     return stdev([row["gap"] for row in rows]) / sqrt(len(rows)) if len(rows) > 1 else None
 
 
 def _standard_errors(rows: list[Row]) -> float | None:
-    """How many of them the mean gap is, up or down."""
+    """The mean gap, up or down, in standard errors."""
     error = _standard_error(rows)
     return abs(_gap(rows)) / error if error else None
 

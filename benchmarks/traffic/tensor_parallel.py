@@ -44,7 +44,7 @@ def _joined() -> tuple[DeviceMesh, dict[str, str]]:
 
 
 def _nbytes() -> tuple[int, int]:
-    """Of all messages so far: raw, and sent."""
+    """Bytes of all messages so far: raw, and sent."""
     rows = traffic.counters(_joined()[0].get_group())
     return sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
 
