@@ -57,6 +57,20 @@ def test_every_bit_comes_back_without_a_base(dtype: torch.dtype) -> None:
         assert same_bytes(out, values)
 
 
+@pytest.mark.parametrize("numel", [1000, 5000])
+def test_bf16_numbers_that_were_cast_to_fp32_travel_as_a_frame(numel: int) -> None:
+    values = special(torch.bfloat16, numel).float()
+    message = Exact().encode(values)
+    assert len(message) < values.nbytes / 2
+    out = torch.empty_like(values)
+    Exact().decode(message, out)
+    assert same_bytes(out, values)
+    for place in (0, numel // 2 + 1, numel - 1):  # one word that is no BF16 number
+        other = values.clone()
+        other.view(torch.int32)[place] |= 1
+        assert Exact().encode(other) is None
+
+
 def test_what_travels_as_it_is() -> None:
     assert Exact().encode(torch.randn(10_000) * 0.01) is None
     assert Exact().encode(torch.empty(0, dtype=torch.bfloat16)) is None

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.attach.fsdp import scales
 from tensorwire.torch.traffic.codecs.codec import Raw
-from tests.support.sharded_models import Case, Model, loss_of, sharded, train
+from tests.support.sharded_models import Case, Model, digest, loss_of, sharded, train
 
 if TYPE_CHECKING:
     from tensorwire.torch.traffic.attach.attachment import Attachment
@@ -72,10 +73,34 @@ def test_two_levels_have_the_bits_of_raw_ones(ranks: Ranks) -> None:
         assert raw == 1
 
 
-def test_fp32_gradients_travel_raw(ranks: Ranks) -> None:
-    for fine, exact, _ in ranks.run(_exact_and_raw, Case(gradients=torch.float32), False):
+def test_fp32_gradients_that_were_added_up_in_fp32_travel_raw(ranks: Ranks) -> None:
+    for fine, exact, _ in ranks.run(_exact_and_raw, Case(gradients=torch.float32, accumulate=2), False):
         assert fine
         assert exact == 1
+
+
+def _wide(gradients: Any) -> tuple[str, float]:
+    """The hash after three steps of a model whose shards have some thousand elements, and the share of bytes sent."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 512), torch.nn.GELU(), torch.nn.Linear(512, 128))
+    fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+    attachment = traffic.attach_fsdp(model, gradients=gradients)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(3):
+        rows = torch.randn(16, 128, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+        (model(rows).float() - rows).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    row = attachment.counters.row("root", "reduce_scatter")
+    attachment.detach()
+    return digest(model), row.sent_nbytes / row.raw_nbytes
+
+
+def test_bf16_gradients_that_were_cast_to_fp32_travel_as_frames(ranks: Ranks) -> None:
+    exact, raw = ranks.run(_wide, EXACT), ranks.run(_wide, RAW)
+    for (one, sent), (other, _) in zip(exact, raw, strict=True):
+        assert one == other
+        assert sent < 1 / 2.7
 
 
 def _mean_of_fsdp() -> float:
