@@ -99,4 +99,4 @@ def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> No
     lines = [line for _, _, printed in answers for line in printed]
     assert len(lines) == 2
     assert lines[0].startswith("all_gather: raw messages from step 4 on")
-    assert lines[1].startswith("all_gather: exact differences from step 8 on")
+    assert lines[1].startswith("all_gather: exact messages from step 8 on")

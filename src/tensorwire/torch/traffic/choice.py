@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Literal
 
 from .codecs.exact import Exact
+from .counters import Counters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,10 +21,11 @@ _log = logging.getLogger("tensorwire.torch.traffic")
 
 
 class Auto:
-    """`Exact` while the link is slower than the codec, else the collective of torch.
+    """`Exact` while the link is slower than the codec, else raw messages.
 
-    Every few steps the ranks add up what their counters say: how long the messages of these steps took, and how long
-    they would have taken the other way at the rate of the link. All ranks decide by the same sums, in the same step.
+    Every few steps, or calls outside a model, the ranks add up what their counters say: how long the messages took
+    since the last time, and how long they would have taken the other way at the rate of the link. All ranks decide by
+    the same sums, in the same step.
 
     Attributes:
         every: steps between decisions.
@@ -34,11 +36,15 @@ class Auto:
 
     def __init__(self, what: str, rows: Callable[[], Iterable[Row]]) -> None:
         self._what, self._rows = what, rows
-        self.codec: Codec | None = Exact()  # None: the collective of torch
+        self.codec: Codec | None = Exact()  # None: raw messages
         self._step = 0
         self._before = [0.0] * 5
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
         self._codec_seconds = self._share = 0.0
+
+    def calls(self) -> int:
+        """So far: the step of what has no other one. All ranks have the same."""
+        return sum(row.calls for row in self._rows())
 
     def due(self, step: int) -> bool:
         """Whether the ranks decide before the next call."""
@@ -65,6 +71,24 @@ class Auto:
             if exchange.rank == 0:
                 _log.warning(
                     "%s: %s from step %d on: the link has %.2f Gbit/s, and the codec %s",
-                    self._what, "raw messages" if on else "exact differences", step, 8e-9 / link,
+                    self._what, "raw messages" if on else "exact messages", step, 8e-9 / link,
                     "costs more than it saves" if on else "saves more than it costs",
                 )  # fmt: skip
+
+
+class DecidingCounters(Counters):
+    """Counters with what "auto" decides by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._autos: dict[tuple[str | None, str], Auto] = {}
+
+    def auto(self, direction: str, tensor: str | None = None) -> Auto:
+        """For all tensors of a direction, or for one of them. One thread asks for it."""
+
+        def rows() -> list[Row]:
+            return [row for row in self.rows() if row.direction == direction and tensor in (None, row.tensor)]
+
+        if (tensor, direction) not in self._autos:
+            self._autos[tensor, direction] = Auto(direction if tensor is None else f"{direction} of {tensor}", rows)
+        return self._autos[tensor, direction]

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 import torch.distributed as dist
 
+from ..choice import DecidingCounters
 from ..codecs.exact import Exact
 from ..collectives import swap
-from ..counters import Counters
 from ..exchange import Exchange, ExchangeError
 from .attachment import COUNTERS, check_choice, next_call
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..choice import Choice
+    from ..choice import Auto, Choice
     from ..counters import Row
 
 _EXACT = Exact()
@@ -42,7 +42,8 @@ def all_to_all(
     Args:
         rows: a tensor of at least one dimension on the CPU, sorted by the rank that they go to.
         splits: how many go to each rank. They may change from call to call, and may be 0.
-        codec: of the rows; or a function (name, number of the call) -> codec, which has to give the same on all ranks.
+        codec: of the rows; or a function (name, number of the call) -> codec, which has to give the same on all ranks;
+            or "auto", which is `Exact` or raw messages, as it pays for rows of this name in this direction.
         backward: of their gradients; by default `codec`.
         group: by default all ranks.
         name: of the rows in `counters(group)`.
@@ -57,9 +58,9 @@ def all_to_all(
     """
     backward = backward or codec
     for each in (codec, backward):
-        check_choice(each, "rows", auto=False)
+        check_choice(each, "rows")
     group = group or dist.distributed_c10d._get_default_group()
-    exchange, counters = exchange_of(group), COUNTERS.setdefault(group, Counters())
+    exchange, counters = exchange_of(group), COUNTERS.setdefault(group, DecidingCounters())
     splits = list(splits)
     fits = len(splits) == exchange.size and min(splits) >= 0 and rows.dim() > 0 and sum(splits) == len(rows)
     # The others wait for the numbers of this rank in any case.
@@ -68,7 +69,10 @@ def all_to_all(
         raise ValueError(f"expected {exchange.size} numbers of rows for a tensor {tuple(rows.shape)}, got {splits}")
     if min(come) < 0:
         raise ExchangeError(f"rank {exchange.ranks[come.index(min(come))]} has splits that do not fit its rows")
-    ways = (codec, counters.row(name, "all_to_all")), (backward, counters.row(name, "all_to_all, backward"))
+    ways = [
+        (choice, counters.row(name, direction), counters.auto(direction, name))
+        for choice, direction in ((codec, "all_to_all"), (backward, "all_to_all, backward"))
+    ]
     return _Swap.apply(rows, splits, come, exchange, ways), come
 
 
@@ -84,11 +88,13 @@ class _Swap(torch.autograd.Function):  # type: ignore[misc]
         return (_swapped(gradient, ctx.come, ctx.splits, ctx.exchange, *ctx.back), None, None, None, None)
 
 
-def _swapped(rows: Tensor, splits: list[int], come: list[int], exchange: Exchange, choice: Choice, row: Row) -> Tensor:
+def _swapped(
+    rows: Tensor, splits: list[int], come: list[int], exchange: Exchange, choice: Choice, row: Row, auto: Auto
+) -> Tensor:
     received = rows.new_empty(sum(come), *rows.shape[1:])
     flat = [part.reshape(-1) for part in rows.contiguous().split(splits)]
     outs = [part.view(-1) for part in received.split(come)]
-    exchange.submit(lambda: swap(next_call(exchange, choice, row), flat, outs)).result()
+    exchange.submit(lambda: swap(next_call(exchange, choice, row, auto), flat, outs)).result()
     return received
 
 

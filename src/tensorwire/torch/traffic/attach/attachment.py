@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..choice import Auto
+from ..choice import DecidingCounters
+from ..codecs.codec import Raw
 from ..collectives import Call
-from ..counters import Counters, Table
+from ..counters import Table
 from ..exchange import Exchange, checksum
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-    from ..choice import Choice
+    from ..choice import Auto, Choice
     from ..codecs.codec import Codec
     from ..counters import Row
 
@@ -38,11 +39,10 @@ class Attachment:
         if model in _ATTACHED:
             raise ValueError("expected a model that nothing is attached to; detach() what is first")
         self.step = 0
-        self.counters = Counters()
+        self.counters = DecidingCounters()
         self._model = ref(model)
         self._parameters = {id(each) for each in model.parameters()}
         self._exchanges: dict[tuple[int, ...], Exchange] = {}
-        self._autos: dict[str, Auto] = {}
         self._undo: list[Callable[[], None]] = [register_optimizer_step_post_hook(self._stepped).remove]
         _ATTACHED[model] = self
 
@@ -64,12 +64,9 @@ class Attachment:
         return self.exchange(ranks[first : first + ranks_per_node]), self.exchange(ranks[place::ranks_per_node])
 
     def codec(self, choice: Choice, exchange: Exchange, name: str, direction: str) -> Codec | None:
-        """For the tensor in this step; None for the collective of torch."""
+        """For the tensor in this step; None for raw messages."""
         if choice == "auto":
-            if direction not in self._autos:
-                rows = lambda: (row for row in self.counters.rows() if row.direction == direction)  # noqa: E731
-                self._autos[direction] = Auto(direction, rows)
-            auto = self._autos[direction]
+            auto = self.counters.auto(direction)
             if auto.due(self.step):
                 exchange.submit(lambda: auto.decide(exchange, self.step)).result()
             return auto.codec
@@ -96,7 +93,7 @@ class Attachment:
             del _ATTACHED[model]
 
 
-COUNTERS: WeakKeyDictionary[dist.ProcessGroup, Counters] = WeakKeyDictionary()
+COUNTERS: WeakKeyDictionary[dist.ProcessGroup, DecidingCounters] = WeakKeyDictionary()
 """What travels in process groups that have a codec."""
 _ATTACHED: WeakKeyDictionary[torch.nn.Module, Attachment] = WeakKeyDictionary()
 
@@ -149,10 +146,15 @@ class Work(dist.Work):  # type: ignore[misc]
         return as_future(self._done, self._result)
 
 
-def next_call(exchange: Exchange, choice: Choice, row: Row) -> Call:
+def next_call(exchange: Exchange, choice: Choice, row: Row, auto: Auto) -> Call:
     """The next collective of a tensor outside a model, where a step is a call: in the thread of the exchange, so that
-    it is the same one on all ranks."""
-    codec = cast("Codec", choice(row.tensor, row.calls) if callable(choice) else choice)
+    it is the same one on all ranks. `auto` decides where that is the choice."""
+    if choice == "auto":
+        if auto.due(calls := auto.calls()):
+            auto.decide(exchange, calls)
+        codec = auto.codec or Raw()
+    else:
+        codec = choice(row.tensor, row.calls) if callable(choice) else choice
     return Call(exchange, codec, row, _key(row, exchange.ranks[exchange.rank]))
 
 
@@ -161,14 +163,13 @@ def _key(row: Row, *others: int) -> int:
     return hash((checksum(f"{row.tensor} {row.direction}"), row.calls, *others)) & (1 << 62) - 1
 
 
-def check_choice(choice: Any, what: str, *, several: bool = False, auto: bool = True) -> None:
+def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
     """Raise TypeError if it is no codec, function or "auto"."""
     codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
     for each in codecs:
         is_codec = callable(each) or (hasattr(each, "encode") and hasattr(each, "lossless"))
-        if not is_codec and not (auto and each == "auto"):
-            others = "a function of name and step, or 'auto'" if auto else "or a function of name and step"
-            raise TypeError(f"expected a codec for {what}, {others}, got {each!r}")
+        if not is_codec and each != "auto":
+            raise TypeError(f"expected a codec for {what}, a function of name and step, or 'auto', got {each!r}")
 
 
 def described(choice: Any) -> str:

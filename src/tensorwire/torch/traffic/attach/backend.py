@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from ...._ground.packages import require
+from ..choice import DecidingCounters
 from ..collectives import Call, all_reduce, share, summed
-from ..counters import Counters
 from ..exchange import Exchange
 from .attachment import COUNTERS, Work, check_choice, next_call
 from .fsdp import scales
@@ -33,7 +33,8 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
     Args:
         name: of the backend, which is not yet one of torch.distributed.
         codec: lossless, or lossy for tensors whose exact values do not matter. Sums are in FP32 and in the order of
-            ranks; an all_reduce quantizes twice. Or a function (shape and dtype, number of the call) -> codec.
+            ranks; an all_reduce quantizes twice. Or a function (shape and dtype, number of the call) -> codec; or
+            "auto", which is `Exact` or raw messages, as it pays for each collective in each group.
         minimum: bytes of the smallest tensor that goes through the codec.
 
     Raises:
@@ -42,7 +43,7 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
         ImportError: it needs PyTorch 2.13 or later; the process groups of older ones call other methods.
     """
     require("torch", (2, 13), "a backend of torch.distributed that codes what it sends needs PyTorch")
-    check_choice(codec, "a backend", auto=False)
+    check_choice(codec, "a backend")
     if minimum < 0:
         raise ValueError(f"expected a minimum of at least 0 bytes, got {minimum}")
     if name.lower() in dist.Backend.backend_list:
@@ -70,7 +71,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         kind = dist.ProcessGroup.BackendType.GLOO
         self._set_default_backend(kind)
         self._register_backend(torch.device("cpu"), kind, self._gloo)
-        COUNTERS[self] = self._counters = Counters()
+        COUNTERS[self] = self._counters = DecidingCounters()
         self._exchange: Exchange | None = None
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's
@@ -133,7 +134,8 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         if self._exchange is None:
             self._exchange = Exchange(dist.get_process_group_ranks(self))
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
-        done = exchange.submit(lambda: work(next_call(exchange, self._codec, row)))
+        auto = self._counters.auto(direction)
+        done = exchange.submit(lambda: work(next_call(exchange, self._codec, row, auto)))
         return Work(done, result)
 
 

@@ -1,0 +1,103 @@
+"""What "auto" makes of calls outside a model: the same on all ranks, in the same call, with the same bits."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tensorwire.torch import traffic
+from tensorwire.torch.traffic.choice import Auto
+from tensorwire.torch.traffic.codecs.codec import same_bytes
+from tensorwire.torch.traffic.counters import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.ranks import Ranks
+
+SIZE, CALLS = 4, 10
+NAME = "test-auto"
+
+
+def _values(call: int, rank: int, count: int) -> torch.Tensor:
+    seed = torch.Generator().manual_seed(100 * call + rank)
+    return torch.randn(SIZE * count, 32, generator=seed).bfloat16()
+
+
+def _all_to_all(call: int, group: dist.ProcessGroup) -> bool:
+    """Whether rows and gradients have the right bits. Each call has another number of rows, and one has none."""
+    mine, count = dist.get_rank(), 0 if call == 5 else 20 + call
+    rows = _values(call, mine, count).requires_grad_()
+    got, _ = traffic.all_to_all(rows, [count] * SIZE, codec="auto", group=group)
+    (got * (1 + mine)).sum().backward()
+    expected = torch.cat([_values(call, rank, count)[count * mine :][:count] for rank in range(SIZE)])
+    back = torch.arange(1, SIZE + 1).repeat_interleave(count)[:, None].expand_as(rows).bfloat16()
+    return same_bytes(got.detach(), expected) and same_bytes(rows.grad, back.contiguous())
+
+
+def _all_reduce(call: int, group: dist.ProcessGroup) -> bool:
+    """Whether the sum has the bits of one in the order of ranks. Each call has another shape."""
+    values = _values(call, dist.get_rank(), 20 + call)
+    dist.all_reduce(values, group=group)
+    total = torch.zeros(values.shape)
+    for rank in range(SIZE):
+        total += _values(call, rank, 20 + call)
+    return same_bytes(values, total.bfloat16())
+
+
+def _new_group() -> dist.ProcessGroup:
+    if NAME not in dist.Backend.backend_list:
+        traffic.register_backend(NAME, "auto", minimum=1)
+    return dist.new_group(backend=NAME)
+
+
+# Seconds that rank 2 adds to a counter before a call: its link is slow, then its encoder, then its link still more.
+SLOW = {1: ("transfer_seconds", 1e6), 3: ("encode_seconds", 1e9), 7: ("transfer_seconds", 1e15)}
+
+
+def _decisions(do: Callable[[int, dist.ProcessGroup], bool], direction: str) -> tuple[list[str], bool, list[str]]:
+    """The codec of each call, and the lines of the log. Decisions are due before the calls 2, 4, 6 and 8."""
+    lines: list[str] = []
+    logger, handler = logging.getLogger("tensorwire.torch.traffic"), logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    every, Auto.every = Auto.every, 4 if do is _all_reduce else 2  # an all_reduce has two messages
+    codecs, fine, group = [], True, _new_group()
+    row = Row("", "")
+    for call in range(CALLS):
+        if dist.get_rank() == 2 and call in SLOW:
+            name, seconds = SLOW[call]
+            setattr(row, name, getattr(row, name) + seconds)
+        fine = do(call, group) and fine
+        row = next(row for row in reversed(traffic.counters(group)) if row.direction == direction)
+        codecs.append(row.codec.partition("(")[0])
+    Auto.every = every
+    logger.removeHandler(handler)
+    dist.destroy_process_group(group)
+    return codecs, fine, lines
+
+
+@pytest.mark.parametrize(
+    ("do", "direction", "what"),
+    [
+        (_all_to_all, "all_to_all", "all_to_all of rows"),
+        (_all_to_all, "all_to_all, backward", "all_to_all, backward of rows"),
+        (_all_reduce, "all_reduce", "all_reduce"),
+    ],
+)
+def test_all_ranks_decide_the_same_in_the_same_call_and_one_says_so(
+    ranks: Ranks, do: Callable[[int, dist.ProcessGroup], bool], direction: str, what: str
+) -> None:
+    answers = ranks.run(_decisions, do, direction)
+    for codecs, fine, _ in answers:
+        assert codecs == ["Exact"] * 4 + ["Raw"] * 4 + ["Exact"] * 2
+        assert fine
+    lines = [line for _, _, printed in answers for line in printed if line.startswith(f"{what}:")]
+    first, second = (8, 16) if do is _all_reduce else (4, 8)
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{what}: raw messages from step {first} on")
+    assert lines[1].startswith(f"{what}: exact messages from step {second} on")
