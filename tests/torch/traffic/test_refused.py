@@ -102,6 +102,32 @@ def test_unlike_arguments_are_an_error_on_all_ranks(ranks: Ranks) -> None:
         assert fine
 
 
+def _wrong_on_one() -> dict[str, str]:
+    """What rank 2 alone gets wrong; and whether all of them can attach afterwards."""
+    wrong, grid = dist.get_rank() == 2, traffic.Grid(4, 128)
+    levels = {"gradients": (grid, grid), "ranks_per_node": 3 if wrong else 2}
+    ddp = DistributedDataParallel(Model())
+    found = {
+        "codec": _error(lambda: traffic.attach_fsdp(sharded(Case()), weights=7 if wrong else grid)),  # type: ignore[arg-type]
+        "nodes": _error(lambda: traffic.attach_fsdp(sharded(Case()), **levels)),
+        "DDP": _error(lambda: traffic.attach_ddp(ddp, gradients="fast" if wrong else grid)),  # type: ignore[arg-type]
+    }
+    traffic.attach_ddp(ddp).detach()
+    same = train(Case(), traffic.attach_fsdp, 2) == train(Case(), None, 2)
+    return found | {"afterwards": "" if same else "other bits"}
+
+
+def test_wrong_arguments_on_one_rank_are_an_error_on_all(ranks: Ranks) -> None:
+    answers = ranks.run(_wrong_on_one)
+    assert answers[2]["codec"].startswith("TypeError: expected a codec for weights")
+    assert answers[2]["nodes"].startswith("ValueError: expected groups of a multiple of 3 ranks, got 4")
+    assert answers[2]["DDP"].startswith("TypeError: expected a codec for gradients")
+    for rank, found in enumerate(answers):
+        assert not found.pop("afterwards")
+        for what, text in found.items():
+            assert rank == 2 or text == f"ValueError: rank 2 could not do its part: {answers[2][what]}"
+
+
 class _Choice:
     """A function of name and step; Python prints the place in memory of one like it."""
 

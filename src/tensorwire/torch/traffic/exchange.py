@@ -154,15 +154,21 @@ class Exchange:
         dist.broadcast_object_list(made, src=self.ranks[0], group=self._group)
         return made[0]
 
-    def agree(self, facts: Any) -> None:
-        """Raise ValueError on all ranks if a rank has other facts, which are plain data."""
+    def agree(self, facts: Any, error: Exception | None) -> Exception | None:
+        """None if no rank has an error and all have the same facts, which are plain data. Else an error on each rank:
+        its own, or a ValueError that says which rank has one."""
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, facts, group=self._group)
-        for rank, other in zip(self.ranks, found, strict=True):
-            if other != found[0]:
-                raise ValueError(
-                    f"expected the same on all ranks, got {found[0]} on rank {self.ranks[0]} and {other} on rank {rank}"
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        dist.all_gather_object(found, (text, facts), group=self._group)
+        for rank, (failed, other) in zip(self.ranks, found, strict=True):
+            if failed is not None:
+                return error or ValueError(f"rank {rank} could not do its part: {failed}")
+            if other != found[0][1]:
+                return ValueError(
+                    f"expected the same on all ranks, got {found[0][1]} on rank {self.ranks[0]} and {other} on rank "
+                    f"{rank}"
                 )
+        return None
 
     def gather(self, message: Message, *, limit: int, configuration: int) -> list[Message]:
         """As `swap`, with one message for all ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ...._ground.version import __version__
 from ..choice import DecidingCounters
 from ..codecs.codec import Raw
 from ..collectives import Call
@@ -17,7 +19,7 @@ from ..counters import Table
 from ..exchange import Exchange, checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from typing import Any
 
@@ -36,14 +38,37 @@ class Attachment:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        if model in _ATTACHED:
-            raise ValueError("expected a model that nothing is attached to; detach() what is first")
         self.step = 0
         self.counters = DecidingCounters()
         self._model = ref(model)
         self._parameters = {id(each) for each in model.parameters()}
         self._exchanges: dict[tuple[int, ...], Exchange] = {}
         self._undo: list[Callable[[], None]] = [register_optimizer_step_post_hook(self._stepped).remove]
+
+    def begin(self, groups: Iterable[list[int]], facts: list[Any], prepare: Callable[[], None]) -> None:
+        """On all ranks, or on none: what keeps one of them from it is raised on all.
+
+        Args:
+            groups: the ranks of each exchange.
+            facts: what has to be the same on all of them.
+            prepare: what each rank does or checks by itself.
+        """
+        error: Exception | None = None
+        model = self._model()
+        try:
+            if model in _ATTACHED:
+                raise ValueError("expected a model that nothing is attached to; detach() what is first")
+            prepare()
+        except Exception as found:
+            error = found
+        try:
+            for exchange in dict.fromkeys(map(self.exchange, groups)):
+                error = exchange.submit(partial(exchange.agree, [__version__, *facts], error)).result()
+            if error is not None:
+                raise error
+        except BaseException:
+            self.detach()
+            raise
         _ATTACHED[model] = self
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ...._ground.version import __version__
 from ..budget import Budget
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
@@ -43,23 +42,22 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
         The attachment. DDP keeps its hook for good: after `detach()` it sends raw messages by torch's all-reduce.
 
     Raises:
-        ValueError: something is attached, DDP has a hook already, or the ranks have called this with unlike arguments.
+        ValueError: something is attached, DDP has a hook already, the ranks have called this with unlike arguments, or
+            another rank has raised one of these errors. A rank whose model is not under DDP tells nobody.
         TypeError: the model is not under DDP, or the codec is none.
         RuntimeError: from backward, on all ranks, with the text of an ExchangeError: one of them could not encode.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(f"expected a DistributedDataParallel, got {type(model).__name__}")
-    check_choice(gradients, "gradients")
-    if getattr(model, "_comm_hooks", None):
-        raise ValueError("expected DDP without a communication hook, got one, which DDP keeps for good; wrap anew")
     attachment = Attachment(model)
     hook = _Hook(attachment, model, gradients)
-    try:
-        exchange = attachment.exchange(dist.get_process_group_ranks(model.process_group))
-        exchange.submit(lambda: exchange.agree([__version__, described(gradients)])).result()
-    except BaseException:
-        attachment.detach()
-        raise
+
+    def prepare() -> None:
+        check_choice(gradients, "gradients")
+        if getattr(model, "_comm_hooks", None):
+            raise ValueError("expected DDP without a communication hook, got one, which DDP keeps for good; wrap anew")
+
+    attachment.begin([dist.get_process_group_ranks(model.process_group)], [described(gradients)], prepare)
     model.register_comm_hook(None, hook)
     attachment.on_detach(hook.stop)
     return attachment

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from ...._ground.version import __version__
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Call, Replica, summed
@@ -54,30 +53,25 @@ def attach_fsdp(
 
     Raises:
         ValueError: the model has no module of FSDP2, something is attached to it, a module has several groups of
-            parameters, or the ranks have called this with unlike arguments.
+            parameters, the ranks have called this with unlike arguments, or another rank has raised one of these
+            errors. A rank whose model has no module of FSDP2 is in no group, and tells nobody.
         TypeError: a codec is none.
         BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
         ExchangeError: from a later collective, on all ranks: one of them could not encode.
     """
-    for what, choice in (("weights", weights), ("gradients", gradients)):
-        if choice is not None:
-            check_choice(choice, what, several=what == "gradients")
     parts = _parts_of(model)
-    if isinstance(gradients, tuple):
-        _check_levels(parts, gradients, ranks_per_node)
     for _, module, _ in parts:
         module.reshard()  # the parameters that the optimizer has are those of the shards
     attachment = Attachment(model)
-    try:
+
+    def prepare() -> None:
+        _check(parts, weights, gradients, ranks_per_node)
         for part in parts:
             _replace(attachment, part, weights, gradients, ranks_per_node)
-        facts = [__version__, described(weights), described(gradients), ranks_per_node, [part.name for part in parts]]
-        groups = [dist.get_process_group_ranks(part.parameters._all_gather_process_group) for part in parts]
-        for exchange in dict.fromkeys(map(attachment.exchange, groups)):
-            exchange.submit(partial(exchange.agree, facts)).result()
-    except BaseException:
-        attachment.detach()
-        raise
+
+    groups = [dist.get_process_group_ranks(part.parameters._all_gather_process_group) for part in parts]
+    facts = [described(weights), described(gradients), ranks_per_node, [part.name for part in parts]]
+    attachment.begin(groups, facts, prepare)
     return attachment
 
 
@@ -90,16 +84,28 @@ class _Part(NamedTuple):
 
 
 def _parts_of(model: torch.nn.Module) -> list[_Part]:
-    parts = []
     modules = [(name or "root", each) for name, each in model.named_modules() if isinstance(each, FSDPModule)]
     if not modules:
         raise ValueError("expected a model that fully_shard has sharded (FSDP2), got one without such a module")
-    for name, module in modules:
-        found = module._get_fsdp_state()._fsdp_param_groups
-        if len(found) > 1:
-            raise ValueError(f"expected one group of parameters in module {name}, got {len(found)}: FSDP2 has no hook")
-        parts += [_Part(name, module, each) for each in found]
-    return parts
+    return [
+        _Part(name, module, each) for name, module in modules for each in module._get_fsdp_state()._fsdp_param_groups
+    ]
+
+
+def _check(
+    parts: list[_Part],
+    weights: Choice | None,
+    gradients: Choice | tuple[Choice, Choice] | None,
+    ranks_per_node: int | None,
+) -> None:
+    for what, choice in (("weights", weights), ("gradients", gradients)):
+        if choice is not None:
+            check_choice(choice, what, several=what == "gradients")
+    for name, count in Counter(part.name for part in parts).items():
+        if count > 1:
+            raise ValueError(f"expected one group of parameters in module {name}, got {count}: FSDP2 has no hook")
+    if isinstance(gradients, tuple):
+        _check_levels(parts, gradients, ranks_per_node)
 
 
 def _check_levels(parts: list[_Part], gradients: tuple[Choice, ...], ranks_per_node: int | None) -> None:
