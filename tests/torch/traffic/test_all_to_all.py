@@ -188,6 +188,37 @@ def test_wrong_splits_are_an_error_everywhere_and_hang_nobody(ranks: Ranks, wron
         assert errors[rank] == "ExchangeError: rank 1 has splits that do not fit its rows"
 
 
+def unlike_rows(width: int, dtype: torch.dtype, name: str) -> str:
+    """What rank 1 sends is unlike what the others send."""
+    wrong = dist.get_rank() == 1
+    rows = torch.zeros(SIZE, width, dtype=dtype) if wrong else torch.zeros(SIZE, WIDTH)
+    try:
+        all_to_all(rows, [1] * SIZE, name=name if wrong else "rows")
+    except ExchangeError as error:
+        got, _ = all_to_all(torch.ones(SIZE, WIDTH), [1] * SIZE)  # the next call is right
+        assert got.sum() == SIZE * WIDTH
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "name"),
+    [
+        (50_000, torch.float32, "rows"),
+        (WIDTH - 1, torch.float32, "rows"),
+        (WIDTH, torch.int32, "rows"),
+        (WIDTH, torch.float32, "x"),
+    ],
+)
+def test_unlike_rows_are_an_error_everywhere_and_hang_nobody(
+    ranks: Ranks, width: int, dtype: torch.dtype, name: str
+) -> None:
+    errors = ranks.run(unlike_rows, width, dtype, name)
+    for rank, error in enumerate(errors):
+        other = 0 if rank == 1 else 1
+        assert error.startswith(f"rank {other} sends another tensor, or has another codec for it")
+
+
 class Refuses:
     """A codec that cannot encode on one rank."""
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
+from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.exchange import Exchange, Kind, Message
 from tests.support.processes import exit_code_of_child
 from tests.support.sharded_models import (
@@ -115,6 +116,58 @@ def _claim_too_much() -> tuple[str, list[int]]:
 def test_a_message_that_is_larger_than_it_can_be(ranks: Ranks) -> None:
     text = "expected a message of at most 100 bytes from rank 1, got 101 of kind 1"
     assert ranks.run(_claim_too_much) == [(text, [10, 101, 10, 10])] * 4
+
+
+@dataclass(frozen=True)
+class Undecodable(traffic.Exact):
+    """Rank 2 cannot decode, as long as somebody says so."""
+
+    def decode(self, message: torch.Tensor, out: torch.Tensor, base: torch.Tensor | None = None) -> None:
+        if FAULT == ["decode"] and dist.get_rank() == 2:
+            raise OSError("no ink")
+        super().decode(message, out, base)
+
+
+def _give_up_before_a_raw_gather() -> tuple[list[str], bool]:
+    """Rank 2 cannot decode gradients in backward, where the others gather raw parameters next."""
+    case = Case(gradients=torch.bfloat16)
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model, weights=Raw(), gradients=Undecodable())
+    train_step(model, optimizer, case, 0)
+    FAULT[:] = ["decode"]
+    texts = [_step_that_fails(model, optimizer, case, 1) for _ in range(2)]
+    FAULT.clear()
+    attachment.detach()
+    attachment = traffic.attach_fsdp(model, gradients=Raw())
+    train_step(model, optimizer, case, 1)
+    attachment.detach()
+    return texts, digest(model) == train(case, lambda model: traffic.attach_fsdp(model, gradients=Raw()), 2)[-1]
+
+
+def test_a_rank_that_gives_up_before_a_raw_gather_of_the_others(ranks: Ranks) -> None:
+    for rank, (texts, fine) in enumerate(ranks.run(_give_up_before_a_raw_gather)):
+        expected = "" if rank == 2 else "ExchangeError: rank 2 could not do its part: "
+        for text in texts:
+            assert text.startswith(f"{expected}ExchangeError: rank 2 cannot decode what rank 0 sent: no ink")
+        assert fine
+
+
+def _plain_data_of_the_first() -> tuple[dict[str, int], str]:
+    exchange = Exchange(list(range(4)))
+    found = exchange.submit(lambda: exchange.from_first(lambda: {"a": 10 + dist.get_rank()})).result()
+    try:
+        exchange.submit(lambda: exchange.from_first(lambda: {}["missing"])).result()
+    except traffic.ExchangeError as error:
+        return found, str(error)
+    finally:
+        exchange.close()
+    return found, "no error"
+
+
+def test_what_the_first_rank_cannot_make_is_an_error_on_all(ranks: Ranks) -> None:
+    expected = "rank 0 could not do its part: KeyError: 'missing'"
+    assert ranks.run(_plain_data_of_the_first) == [({"a": 10}, expected)] * 4
 
 
 def _fail_under_ddp() -> tuple[str, bool]:

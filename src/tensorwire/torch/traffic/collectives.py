@@ -165,9 +165,9 @@ class Replica:
         return call.encode(shard, self._own)
 
     def _gather_raw(self, call: Call, shard: Tensor) -> None:
-        """By the collective of torch, which needs no sizes."""
+        """By the collective of torch."""
         with call.waiting():
-            call.exchange.all_gather(self.buffer, shard)
+            call.exchange.all_gather(self.buffer, shard, call.configuration(shard))
         self._own = shard.clone() if self._own is None else self._own.copy_(shard)
         call.count(shard.nbytes * len(call.others()), [Message(Kind.RAW, bytes_of(shard))] * len(call.others()))
 

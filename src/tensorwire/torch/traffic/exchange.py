@@ -9,6 +9,7 @@ no other rank waits for it, and every rank raises the same error.
 from __future__ import annotations
 
 import os
+import pickle
 import zlib
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,7 @@ class Message(NamedTuple):
 
 
 _ERROR_NBYTES = 4096
+_PLAIN_DATA_NBYTES = 1 << 24
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)  # of groups, by their ranks
 _NOTHING = Message(Kind.RAW, torch.empty(0, dtype=torch.uint8))
 
@@ -142,17 +144,25 @@ class Exchange:
         with suppress(ValueError):  # torch.distributed itself has ended
             dist.destroy_process_group(self._group)
 
-    def all_gather(self, output: Tensor, own: Tensor) -> None:
-        """Torch's own, of tensors of one size. Its time includes the wait for the slowest rank."""
+    def all_gather(self, output: Tensor, own: Tensor, configuration: int) -> None:
+        """Torch's own, of tensors of one size. The ranks tell each other first that they are there, since a rank that
+        has given up is heard there alone."""
+        message = Message(Kind.RAW, own.reshape(-1).view(torch.uint8))
+        self._announced([message] * self.size, [own.nbytes] * self.size, configuration)
         began = perf_counter()
         dist.all_gather(list(output.chunk(self.size)), own, group=self._group)
         self.transfer_seconds = perf_counter() - began
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What it makes on the first rank, on all of them: plain data."""
-        made = [make() if self.rank == 0 else cast("T", None)]
-        dist.broadcast_object_list(made, src=self.ranks[0], group=self._group)
-        return made[0]
+        """What it makes on the first rank, on all of them: plain data. If it raises there, all ranks do."""
+        message = _NOTHING
+        if self.rank == 0:
+            try:
+                message = Message(Kind.RAW, torch.frombuffer(bytearray(pickle.dumps(make())), dtype=torch.uint8))
+            except Exception as error:
+                message = error_message(error)
+        first = self.gather(message, limit=_PLAIN_DATA_NBYTES, configuration=_PLAIN_DATA_NBYTES)[0]
+        return cast("T", pickle.loads(first.payload.numpy().tobytes()))
 
     def agree(self, facts: Any, error: Exception | None) -> Exception | None:
         """None if no rank has an error and all have the same facts, which are plain data. Else an error on each rank:
@@ -184,22 +194,23 @@ class Exchange:
         Raises:
             ExchangeError: a rank sent an error, another configuration, or more than its limit.
         """
+        rows = self._announced(messages, limits, configuration)
+        return self._payloads(messages, [row[0] for row in rows], [Kind(row[1]) for row in rows])
+
+    def _announced(self, messages: Sequence[Message], limits: Sequence[int], configuration: int) -> list[list[int]]:
+        """Size and kind, the first two numbers of a row, of what each rank has for this one."""
         rows = self._records([[len(each.payload), each.kind, configuration] for each in messages], messages[0])
-        for rank, limit, (nbytes, kind, other) in zip(self.ranks, limits, rows, strict=True):
+        for rank, limit, (nbytes, kind, _) in zip(self.ranks, limits, rows, strict=True):
             if not 0 <= nbytes <= limit or kind not in tuple(Kind):
                 raise ExchangeError(
                     f"expected a message of at most {limit} bytes from rank {rank}, got {nbytes} of kind {kind}"
                 )
-            if other != configuration:
-                raise ExchangeError(
-                    f"rank {rank} sends another tensor, or has another codec for it",
-                    advice="attach with the same arguments on all ranks",
-                )
-        return self._payloads(messages, [row[0] for row in rows], [Kind(row[1]) for row in rows])
+        return rows
 
-    def swap_numbers(self, numbers: Sequence[int]) -> list[int]:
+    def swap_numbers(self, numbers: Sequence[int], configuration: int) -> list[int]:
         """One number for each rank, and theirs for this one."""
-        return [number for number, _, _ in self._records([[number, Kind.RAW, 0] for number in numbers], _NOTHING)]
+        rows = self._records([[number, Kind.RAW, configuration] for number in numbers], _NOTHING)
+        return [number for number, _, _ in rows]
 
     def sums(self, numbers: Sequence[float]) -> list[float]:
         """The sums over all ranks, the same bits on each of them."""
@@ -208,13 +219,20 @@ class Exchange:
         return [sum(each) for each in zip(*(one.payload.view(torch.float64).tolist() for one in found), strict=True)]
 
     def _records(self, rows: list[list[int]], own: Message) -> list[list[int]]:
-        """The numbers that travel before the payload. Where a rank sends an error, its text takes the place of it."""
+        """The numbers that travel before the payload, the last of which all ranks have to agree on. Where a rank sends
+        an error, its text takes the place of the payload."""
         mine = torch.tensor(rows)
         found = torch.empty_like(mine)
         dist.all_to_all_single(found, mine, group=self._group)
         rows = found.tolist()
         failed = [rank for rank, (_, kind, _) in enumerate(rows) if kind in (Kind.ERROR, Kind.END)]
         if not failed:
+            for rank, (*_, configuration) in zip(self.ranks, rows, strict=True):
+                if configuration != rows[self.rank][-1]:
+                    raise ExchangeError(
+                        f"rank {rank} sends another tensor, or has another codec for it",
+                        advice="attach with the same arguments on all ranks",
+                    )
             return rows
         text = torch.zeros(_ERROR_NBYTES, dtype=torch.uint8)
         if own.kind in (Kind.ERROR, Kind.END):
@@ -223,8 +241,8 @@ class Exchange:
         dist.all_gather(texts, text, group=self._group)
         said = texts[failed[0]].numpy().tobytes().rstrip(b"\0").decode(errors="replace")
         error = ExchangeError(f"rank {self.ranks[failed[0]]} could not do its part: {said}")
-        if self._failure is None and any(rows[rank][1] == Kind.END for rank in failed):  # it may have its own
-            self._failure = error
+        if any(rows[rank][1] == Kind.END for rank in failed):
+            self._failure = self._failure or error  # a rank that has given up keeps its own
         raise error
 
     def _payloads(self, messages: Sequence[Message], sizes: list[int], kinds: list[Kind]) -> list[Message]:

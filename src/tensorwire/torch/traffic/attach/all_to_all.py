@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ..choice import DecidingCounters
 from ..codecs.exact import Exact
 from ..collectives import swap
-from ..exchange import Exchange, ExchangeError
+from ..exchange import Exchange, ExchangeError, checksum
 from .attachment import COUNTERS, check_choice, next_call
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def all_to_all(
     Raises:
         ValueError: `splits` does not fit the group or the rows.
         TypeError: a codec is none.
-        ExchangeError: here or in backward, on all ranks: one of them could not encode, or has splits that do not fit.
+        ExchangeError: here or in backward, on all ranks: one of them could not encode, or has splits that do not fit
+            or other rows: of another name, dtype or shape.
     """
     backward = backward or codec
     for each in (codec, backward):
@@ -63,8 +64,9 @@ def all_to_all(
     exchange, counters = exchange_of(group), COUNTERS.setdefault(group, DecidingCounters())
     splits = list(splits)
     fits = len(splits) == exchange.size and min(splits) >= 0 and rows.dim() > 0 and sum(splits) == len(rows)
+    like = checksum(f"{name} {rows.dtype} {tuple(rows.shape[1:])}")
     # The others wait for the numbers of this rank in any case.
-    come = exchange.submit(lambda: exchange.swap_numbers(splits if fits else [-1] * exchange.size)).result()
+    come = exchange.submit(lambda: exchange.swap_numbers(splits if fits else [-1] * exchange.size, like)).result()
     if not fits:
         raise ValueError(f"expected {exchange.size} numbers of rows for a tensor {tuple(rows.shape)}, got {splits}")
     if min(come) < 0:
