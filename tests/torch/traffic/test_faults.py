@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
-from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.exchange import Exchange, Kind, Message
 from tests.support.processes import exit_code_of_child
 from tests.support.sharded_models import (
@@ -101,6 +100,52 @@ def test_an_encoder_that_fails_on_one_rank(ranks: Ranks, fault: str, expected: s
     assert fine
 
 
+def test_an_encoder_that_fails_in_one_node(ranks: Ranks) -> None:
+    """Ranks 2 and 3 are another node, which learns of it in the exchange between nodes."""
+    first = "ExchangeError: rank 1 could not do its part: MemoryError: no room on this rank"
+    options = {"gradients": (Faulty(), traffic.Exact()), "ranks_per_node": 2}
+    answers = ranks.run(_fail_once, "raise", options)
+    assert [text for text, _ in answers[:2]] == [first] * 2
+    for rank in (2, 3):
+        assert answers[rank][0] == f"ExchangeError: rank {rank - 2} could not do its part: {first}"
+    assert all(fine for _, fine in answers)
+
+
+def _choose(name: str, step: int) -> traffic.Exact:
+    """Fails, or gives no codec, on one rank."""
+    if FAULT == ["raise"] and dist.get_rank() == 1:
+        raise KeyError(name)
+    return None if FAULT == ["nothing"] and dist.get_rank() == 1 else traffic.Exact()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("options", [{"weights": _choose}, {"gradients": _choose}], ids=["weights", "gradients"])
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [("raise", "KeyError: '"), ("nothing", "TypeError: expected a codec for ")],
+)
+def test_a_function_that_fails_on_one_rank(ranks: Ranks, fault: str, expected: str, options: dict[str, Any]) -> None:
+    for text, fine in ranks.run(_fail_once, fault, options):
+        assert text.startswith(f"ExchangeError: rank 1 could not do its part: {expected}")
+        assert fine
+
+
+def _choose_for_rows() -> str:
+    FAULT[:] = ["raise"]
+    rows = torch.ones(4, 3)
+    try:
+        traffic.all_to_all(rows, [1] * 4, codec=_choose)
+    except traffic.ExchangeError as error:
+        return str(error)
+    finally:
+        FAULT.clear()
+        assert torch.equal(traffic.all_to_all(rows, [1] * 4, codec=_choose)[0], rows)
+    return "no error"
+
+
+def test_a_function_that_fails_on_one_rank_in_an_all_to_all(ranks: Ranks) -> None:
+    assert ranks.run(_choose_for_rows) == ["rank 1 could not do its part: KeyError: 'rows'"] * 4
+
+
 def _claim_too_much() -> tuple[str, list[int]]:
     exchange = Exchange(list(range(4)))
     mine = Message(Kind.CODED, torch.ones(101 if dist.get_rank() == 1 else 10, dtype=torch.uint8))
@@ -118,39 +163,24 @@ def test_a_message_that_is_larger_than_it_can_be(ranks: Ranks) -> None:
     assert ranks.run(_claim_too_much) == [(text, [10, 101, 10, 10])] * 4
 
 
-@dataclass(frozen=True)
-class Undecodable(traffic.Exact):
-    """Rank 2 cannot decode, as long as somebody says so."""
-
-    def decode(self, message: torch.Tensor, out: torch.Tensor, base: torch.Tensor | None = None) -> None:
-        if FAULT == ["decode"] and dist.get_rank() == 2:
-            raise OSError("no ink")
-        super().decode(message, out, base)
-
-
-def _give_up_before_a_raw_gather() -> tuple[list[str], bool]:
-    """Rank 2 cannot decode gradients in backward, where the others gather raw parameters next."""
-    case = Case(gradients=torch.bfloat16)
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model, weights=Raw(), gradients=Undecodable())
-    train_step(model, optimizer, case, 0)
-    FAULT[:] = ["decode"]
-    texts = [_step_that_fails(model, optimizer, case, 1) for _ in range(2)]
-    FAULT.clear()
-    attachment.detach()
-    attachment = traffic.attach_fsdp(model, gradients=Raw())
-    train_step(model, optimizer, case, 1)
-    attachment.detach()
-    return texts, digest(model) == train(case, lambda model: traffic.attach_fsdp(model, gradients=Raw()), 2)[-1]
+def _give_up_before_a_raw_gather() -> str:
+    """The others are in the collective of torch, where nobody could tell them."""
+    exchange = Exchange(list(range(4)))
+    if dist.get_rank() == 2:
+        exchange.fail(OSError("no ink"))
+    whole = torch.empty(4 * 1000)
+    try:
+        exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7)).result()
+    except (OSError, traffic.ExchangeError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        exchange.close()
+    return "no error"
 
 
 def test_a_rank_that_gives_up_before_a_raw_gather_of_the_others(ranks: Ranks) -> None:
-    for rank, (texts, fine) in enumerate(ranks.run(_give_up_before_a_raw_gather)):
-        expected = "" if rank == 2 else "ExchangeError: rank 2 could not do its part: "
-        for text in texts:
-            assert text.startswith(f"{expected}ExchangeError: rank 2 cannot decode what rank 0 sent: no ink")
-        assert fine
+    told = "ExchangeError: rank 2 could not do its part: OSError: no ink"
+    assert ranks.run(_give_up_before_a_raw_gather) == [told, told, "OSError: no ink", told]
 
 
 def _plain_data_of_the_first() -> tuple[dict[str, int], str]:

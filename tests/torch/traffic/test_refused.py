@@ -102,6 +102,24 @@ def test_unlike_arguments_are_an_error_on_all_ranks(ranks: Ranks) -> None:
         assert fine
 
 
+def _unlike_versions() -> tuple[str, bool]:
+    from tensorwire.torch.traffic.attach import attachment
+
+    own = attachment.__version__
+    if dist.get_rank() == 1:
+        attachment.__version__ = "0.0.1"
+    text = _error(lambda: traffic.attach_fsdp(sharded(Case())))
+    attachment.__version__ = own
+    return text, _error(lambda: traffic.attach_fsdp(sharded(Case())).detach()) == ""
+
+
+def test_unlike_versions_are_an_error_on_all_ranks(ranks: Ranks) -> None:
+    for text, fine in ranks.run(_unlike_versions):
+        assert text.startswith("ValueError: expected the same on all ranks, got")
+        assert "'0.0.1'" in text
+        assert fine
+
+
 def _wrong_on_one() -> dict[str, str]:
     """What rank 2 alone gets wrong; and whether all of them can attach afterwards."""
     wrong, grid = dist.get_rank() == 2, traffic.Grid(4, 128)

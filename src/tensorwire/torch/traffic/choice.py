@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .codecs.exact import Exact
@@ -11,6 +12,8 @@ from .counters import Counters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from torch import Tensor
+
     from .codecs.codec import Codec
     from .counters import Row
     from .exchange import Exchange
@@ -18,6 +21,40 @@ if TYPE_CHECKING:
     Choice = Codec | Callable[[str, int], Codec] | Literal["auto"]
 
 _log = logging.getLogger("tensorwire.torch.traffic")
+
+
+def is_codec(found: object) -> bool:
+    return hasattr(found, "encode") and hasattr(found, "lossless")
+
+
+def chosen(choice: Codec | Callable[[str, int], Codec], name: str, step: int, size: int) -> Codec:
+    """The codec of a tensor in this step. Where a function fails, the other ranks, if there are any, have to learn of
+    it: they wait for a message."""
+    if not callable(choice):
+        return choice
+    try:
+        codec = choice(name, step)
+        if not is_codec(codec):
+            raise TypeError(f"expected a codec for {name} in step {step}, got {codec!r}")
+    except Exception as error:
+        if size == 1:
+            raise
+        return NoCodec(error)
+    return codec
+
+
+@dataclass(frozen=True)
+class NoCodec:
+    """Encodes nothing but raises the error."""
+
+    error: Exception
+    lossless = True
+
+    def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
+        raise self.error
+
+    def decode(self, message: Tensor, out: Tensor, base: Tensor | None = None) -> None:
+        raise self.error
 
 
 class Auto:

@@ -138,6 +138,11 @@ class Exchange:
             self._thread.submit(lambda: None).result()  # what is under way ends first
             self.gather(message, limit=0, configuration=0)
 
+    def refuse(self, error: Exception) -> None:
+        """Take part in the next exchange of the others with this error in place of a message. It raises on all ranks,
+        here too."""
+        self.gather(error_message(error), limit=0, configuration=0)
+
     def close(self) -> None:
         """End the thread. No rank may be in an exchange."""
         self._thread.shutdown()

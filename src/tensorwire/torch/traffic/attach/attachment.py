@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...._ground.version import __version__
-from ..choice import DecidingCounters
+from ..choice import DecidingCounters, chosen, is_codec
 from ..codecs.codec import Raw
 from ..collectives import Call
 from ..counters import Table
@@ -95,7 +95,7 @@ class Attachment:
             if auto.due(self.step):
                 exchange.submit(lambda: auto.decide(exchange, self.step)).result()
             return auto.codec
-        return choice(name, self.step) if callable(choice) else choice
+        return chosen(choice, name, self.step, exchange.size)
 
     def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Call:
         row = self.counters.row(name, direction)
@@ -179,7 +179,7 @@ def next_call(exchange: Exchange, choice: Choice, row: Row, auto: Auto) -> Call:
             auto.decide(exchange, calls)
         codec = auto.codec or Raw()
     else:
-        codec = choice(row.tensor, row.calls) if callable(choice) else choice
+        codec = chosen(choice, row.tensor, row.calls, exchange.size)
     return Call(exchange, codec, row, _key(row, exchange.ranks[exchange.rank]))
 
 
@@ -192,8 +192,7 @@ def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
     """Raise TypeError if it is no codec, function or "auto"."""
     codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
     for each in codecs:
-        is_codec = callable(each) or (hasattr(each, "encode") and hasattr(each, "lossless"))
-        if not is_codec and each != "auto":
+        if not callable(each) and not is_codec(each) and each != "auto":
             raise TypeError(f"expected a codec for {what}, a function of name and step, or 'auto', got {each!r}")
 
 

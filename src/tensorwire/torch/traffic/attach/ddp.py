@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..budget import Budget
+from ..choice import chosen
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..codecs.parts import Parts
@@ -89,7 +90,7 @@ class _Hook:
         if isinstance(choice, Budget):
             self._follow(choice, exchange, names, bucket)
         if callable(choice):
-            codecs = [choice(each, self._attachment.step) for each in names]
+            codecs = [chosen(choice, each, self._attachment.step, exchange.size) for each in names]
             done = exchange.submit(lambda: self._reduce_each(exchange, bucket.gradients(), codecs, name))
         else:
             codec = self._attachment.codec(choice, exchange, name, "all_reduce") or Raw()

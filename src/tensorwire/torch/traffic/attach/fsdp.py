@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Call, Replica, summed
+from ..exchange import ExchangeError
 from .attachment import Attachment, Work, check_choice, described
 
 if TYPE_CHECKING:
@@ -207,7 +210,14 @@ class _ReduceScatter:
         """First the sum over a node of what its ranks are to pass on, then over the nodes (SDP4Bit, TLq)."""
         inner, outer = self._attachment.levels(ranks, self._ranks_per_node or 1)
         nodes = rows.view(outer.size, inner.size, -1)  # by node and place in it
-        mine = self._sum(nodes.transpose(0, 1).reshape(inner.size, -1), inner, choices[0], "reduce_scatter in nodes")
+        try:
+            mine = self._sum(
+                nodes.transpose(0, 1).reshape(inner.size, -1), inner, choices[0], "reduce_scatter in nodes"
+            )
+        except ExchangeError as error:
+            with suppress(ExchangeError):  # the other nodes know nothing of it
+                outer.submit(partial(outer.refuse, error)).result()
+            raise
         return self._sum(mine.view(outer.size, -1), outer, choices[1], "reduce_scatter of nodes")
 
 
