@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.choice import Auto
 from tensorwire.torch.traffic.codecs.codec import Raw
+from tensorwire.torch.traffic.counters import Link
 from tests.support.sharded_models import Case, digest, optimizer_of, sharded, train, train_step
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ def _decisions() -> tuple[list[str], bool, list[str]]:
         row = attachment.counters.row("root", "all_gather")
         if torch.distributed.get_rank() == 2:
             row.encode_seconds += 1e3 * (step == 3)
-            row.transfer_seconds += 1e9 * (step == 7)
+            if step == 7:
+                row.link.add(1e6, 1e9)
         train_step(model, optimizer, case, step)
         codecs.append(row.codec.partition("(")[0])
     Auto.every = every
@@ -100,3 +103,28 @@ def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> No
     assert len(lines) == 2
     assert lines[0].startswith("all_gather: raw messages from step 4 on")
     assert lines[1].startswith("all_gather: exact messages from step 8 on")
+
+
+def test_delay_and_rate_of_a_link_are_told_apart() -> None:
+    link = Link()
+    for nbytes in (0, 1000, 50_000, 0, 2_000_000):
+        link.add(nbytes, 3e-3 + 2e-9 * nbytes)
+    assert link.fit() == pytest.approx((3e-3, 2e-9))
+
+
+def test_where_messages_are_alike_all_counts_for_the_bytes() -> None:
+    link = Link()
+    for nbytes in (1000, 1100, 900):
+        link.add(nbytes, 1e-3)
+    assert link.fit() == pytest.approx((0.0, 1e-6))
+    assert Link().fit() == (0.0, 0.0)
+
+
+def test_a_rate_is_never_below_zero_nor_above_the_mean() -> None:
+    falling, steep = Link(), Link()
+    for nbytes, seconds in ((0, 1.0), (1e6, 0.5)):
+        falling.add(nbytes, seconds)
+    for nbytes, seconds in ((1, 0.0), (1e6, 1.0)):
+        steep.add(nbytes, seconds)
+    assert falling.fit() == pytest.approx((0.75, 0.0))
+    assert steep.fit()[0] >= 0

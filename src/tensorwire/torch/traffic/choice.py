@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from .codecs.exact import Exact
-from .counters import Counters
+from .counters import Counters, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,8 +62,8 @@ class Auto:
     """`Exact` while the link is slower than the codec, else raw messages.
 
     Every few steps, or calls outside a model, the ranks add up what their counters say: how long the messages took
-    since the last time, and how long they would have taken the other way at the rate of the link. All ranks decide by
-    the same sums, in the same step.
+    since the last time, and how long they would have taken the other way at the rate of the link. What the link adds to
+    each message, however small, is the same both ways. All ranks decide by the same sums, in the same step.
 
     Attributes:
         every: steps between decisions.
@@ -75,7 +76,7 @@ class Auto:
         self._what, self._rows = what, rows
         self.codec: Codec | None = Exact()  # None: raw messages
         self._step = 0
-        self._before = [0.0] * 5
+        self._before = [0.0] * 9
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
         self._codec_seconds = self._share = 0.0
 
@@ -90,25 +91,27 @@ class Auto:
     def decide(self, exchange: Exchange, step: int) -> None:
         """In the first call of a step, on all ranks."""
         self._step = step
-        found = [0.0] * 5
+        found = [0.0] * len(self._before)
         for row in self._rows():
-            parts = (row.raw_nbytes, row.sent_nbytes, row.encode_seconds, row.decode_seconds, row.transfer_seconds)
+            parts = (row.raw_nbytes, row.sent_nbytes, row.encode_seconds, row.decode_seconds, *astuple(row.link))
             found = [a + b for a, b in zip(found, parts, strict=True)]
-        raw, sent, encode, decode, transfer = exchange.sums([a - b for a, b in zip(found, self._before, strict=True)])
+        raw, sent, encode, decode, *sums = exchange.sums([a - b for a, b in zip(found, self._before, strict=True)])
         self._before = found
-        if not raw or not sent or not transfer:
+        messages = Link(*sums)
+        if not raw or not sent or not messages.seconds:
             return
         if self.codec is not None:
             self._codec_seconds, self._share = (encode + decode) / raw, sent / raw
-        link = transfer / sent
-        coded, plain = self._codec_seconds + self._share * link, link
+        delay, link = messages.fit()
+        always = delay * messages.messages / raw
+        coded, plain = always + self._codec_seconds + self._share * link, always + link
         on = self.codec is not None
         if (plain < coded * (1 - self.margin)) if on else (coded < plain * (1 - self.margin)):
             self.codec = None if on else Exact()
             if exchange.rank == 0:
                 _log.warning(
                     "%s: %s from step %d on: the link has %.2f Gbit/s, and the codec %s",
-                    self._what, "raw messages" if on else "exact messages", step, 8e-9 / link,
+                    self._what, "raw messages" if on else "exact messages", step, 8e-9 / link if link else inf,
                     "costs more than it saves" if on else "saves more than it costs",
                 )  # fmt: skip
 

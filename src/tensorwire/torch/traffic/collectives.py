@@ -105,7 +105,9 @@ class Call:
         self.row.codec = str(self.codec)
         self.row.calls += 1
         self.row.raw_nbytes += raw_nbytes
-        self.row.sent_nbytes += sum(len(each.payload) for each in messages)
+        sent = sum(len(each.payload) for each in messages)
+        self.row.sent_nbytes += sent
+        self.row.link.add(sent, self.exchange.transfer_seconds)
 
     def others(self) -> list[int]:
         return [rank for rank in range(self.exchange.size) if rank != self.exchange.rank]

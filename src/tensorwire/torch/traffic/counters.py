@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@dataclass
+class Link:
+    """Messages and the seconds that they travelled: what a link adds to each of them, and what to each byte.
+
+    Sums, so that those of several tensors and ranks are added up.
+    """
+
+    messages: float = 0.0
+    nbytes: float = 0.0
+    seconds: float = 0.0
+    nbytes_squared: float = 0.0
+    nbytes_seconds: float = 0.0
+
+    def add(self, nbytes: float, seconds: float) -> None:
+        self.messages += 1
+        self.nbytes += nbytes
+        self.seconds += seconds
+        self.nbytes_squared += nbytes * nbytes
+        self.nbytes_seconds += nbytes * seconds
+
+    def fit(self) -> tuple[float, float]:
+        """Seconds of a message without bytes, and of each byte. Where messages are about as large as each other nobody
+        can tell the two apart, and all is counted for the bytes."""
+        if not self.messages or not self.nbytes:
+            return 0.0, 0.0
+        mean, average = self.nbytes / self.messages, self.seconds / self.messages
+        spread = self.nbytes_squared / self.messages - mean * mean
+        byte = average / mean
+        if spread > (_SPREAD * mean) ** 2:
+            byte = min(byte, max(0.0, (self.nbytes_seconds / self.messages - mean * average) / spread))
+        return average - byte * mean, byte
+
+
+_SPREAD = 0.3
+"""The least standard deviation of sizes, as a part of their mean, by which delay and rate can be told apart."""
 
 
 @dataclass
@@ -25,6 +62,7 @@ class Row:
         encode_seconds, decode_seconds: in the codec.
         wait_seconds: until the slowest rank had come.
         transfer_seconds: while the payload travelled.
+        link: the same message by message.
     """
 
     tensor: str
@@ -38,6 +76,7 @@ class Row:
     wait_seconds: float = 0.0
     transfer_seconds: float = 0.0
     decode_seconds: float = 0.0
+    link: Link = field(default_factory=Link)
 
 
 class Counters:
@@ -60,7 +99,7 @@ class Table(list[Row]):
     """Rows that print as a table."""
 
     def __str__(self) -> str:
-        names = [field.name for field in fields(Row)]
+        names = [each.name for each in fields(Row) if each.name != "link"]
         lines = [names, *([_text(getattr(row, name)) for name in names] for row in [*self, *self._sum()])]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(

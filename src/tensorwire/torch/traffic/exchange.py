@@ -107,6 +107,7 @@ class Exchange:
         self._pid = os.getpid()
         self.transfer_seconds = 0.0
         self._failure: BaseException | None = None
+        self._may_have_failed = True
         self._fellows = (self,) if fellows is None else fellows
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -150,12 +151,14 @@ class Exchange:
             dist.destroy_process_group(self._group)
 
     def all_gather(self, output: Tensor, own: Tensor, configuration: int) -> None:
-        """Torch's own, of tensors of one size. The ranks tell each other first that they are there, since a rank that
-        has given up is heard there alone."""
-        message = Message(Kind.RAW, own.reshape(-1).view(torch.uint8))
-        self._announced([message] * self.size, [own.nbytes] * self.size, configuration)
+        """Torch's own, of tensors of one size. Behind a call whose messages a rank may not have understood, the ranks
+        tell each other first that they are there: one that has given up is heard there alone."""
+        if self._may_have_failed:
+            message = Message(Kind.RAW, own.reshape(-1).view(torch.uint8))
+            self._announced([message] * self.size, [own.nbytes] * self.size, configuration)
+            self._may_have_failed = False
         began = perf_counter()
-        dist.all_gather(list(output.chunk(self.size)), own, group=self._group)
+        dist.all_gather_into_tensor(output, own, group=self._group)
         self.transfer_seconds = perf_counter() - began
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -200,6 +203,7 @@ class Exchange:
             ExchangeError: a rank sent an error, another configuration, or more than its limit.
         """
         rows = self._announced(messages, limits, configuration)
+        self._may_have_failed = True  # all ranks know that of each other
         return self._payloads(messages, [row[0] for row in rows], [Kind(row[1]) for row in rows])
 
     def _announced(self, messages: Sequence[Message], limits: Sequence[int], configuration: int) -> list[list[int]]:
