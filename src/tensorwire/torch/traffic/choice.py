@@ -88,6 +88,10 @@ class Auto:
         """Whether the ranks decide before the next call."""
         return step >= self._step + self.every
 
+    def measures(self, step: int) -> bool:
+        """Whether this is the last step before a decision, in which raw messages tell of the link."""
+        return self.due(step + 1)
+
     def decide(self, exchange: Exchange, step: int) -> None:
         """In the first call of a step, on all ranks."""
         self._step = step

@@ -101,13 +101,15 @@ class Call:
         self.row.wait_seconds -= self.exchange.transfer_seconds
         self.row.transfer_seconds += self.exchange.transfer_seconds
 
-    def count(self, raw_nbytes: int, messages: Sequence[Message]) -> None:
+    def count(self, raw_nbytes: int, messages: Sequence[Message], *, measured: bool = True) -> None:
+        """`measured`: the time that the messages travelled has no wait in it."""
         self.row.codec = str(self.codec)
         self.row.calls += 1
         self.row.raw_nbytes += raw_nbytes
         sent = sum(len(each.payload) for each in messages)
         self.row.sent_nbytes += sent
-        self.row.link.add(sent, self.exchange.transfer_seconds)
+        if measured:
+            self.row.link.add(sent, self.exchange.transfer_seconds)
 
     def others(self) -> list[int]:
         return [rank for rank in range(self.exchange.size) if rank != self.exchange.rank]
@@ -168,10 +170,12 @@ class Replica:
 
     def _gather_raw(self, call: Call, shard: Tensor) -> None:
         """By the collective of torch."""
+        measured = isinstance(call.codec, Raw) and call.codec.measured
         with call.waiting():
-            call.exchange.all_gather(self.buffer, shard, call.configuration(shard))
+            call.exchange.all_gather(self.buffer, shard, call.configuration(shard), meet=measured)
         self._own = shard.clone() if self._own is None else self._own.copy_(shard)
-        call.count(shard.nbytes * len(call.others()), [Message(Kind.RAW, bytes_of(shard))] * len(call.others()))
+        message = Message(Kind.RAW, bytes_of(shard))
+        call.count(shard.nbytes * len(call.others()), [message] * len(call.others()), measured=measured)
 
 
 def swap(call: Call, chunks: Sequence[Tensor], outs: Sequence[Tensor]) -> None:

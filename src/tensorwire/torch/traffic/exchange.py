@@ -150,10 +150,11 @@ class Exchange:
         with suppress(ValueError):  # torch.distributed itself has ended
             dist.destroy_process_group(self._group)
 
-    def all_gather(self, output: Tensor, own: Tensor, configuration: int) -> None:
-        """Torch's own, of tensors of one size. Behind a call whose messages a rank may not have understood, the ranks
-        tell each other first that they are there: one that has given up is heard there alone."""
-        if self._may_have_failed:
+    def all_gather(self, output: Tensor, own: Tensor, configuration: int, *, meet: bool) -> None:
+        """Torch's own, of tensors of one size. With `meet` the ranks tell each other first that they are there. So they
+        do behind a call whose messages a rank may not have understood: one that has given up is heard there alone.
+        Without it the time is also that of waiting for the slowest rank."""
+        if meet or self._may_have_failed:
             message = Message(Kind.RAW, own.reshape(-1).view(torch.uint8))
             self._announced([message] * self.size, [own.nbytes] * self.size, configuration)
             self._may_have_failed = False

@@ -88,13 +88,13 @@ class Attachment:
         first = node * ranks_per_node
         return self.exchange(ranks[first : first + ranks_per_node]), self.exchange(ranks[place::ranks_per_node])
 
-    def codec(self, choice: Choice, exchange: Exchange, name: str, direction: str) -> Codec | None:
-        """For the tensor in this step; None for raw messages."""
+    def codec(self, choice: Choice, exchange: Exchange, name: str, direction: str) -> Codec:
+        """For the tensor in this step."""
         if choice == "auto":
             auto = self.counters.auto(direction)
             if auto.due(self.step):
                 exchange.submit(lambda: auto.decide(exchange, self.step)).result()
-            return auto.codec
+            return auto.codec or Raw(measured=auto.measures(self.step))
         return chosen(choice, name, self.step, exchange.size)
 
     def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Call:

@@ -10,7 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..budget import Budget
 from ..choice import chosen
-from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..codecs.parts import Parts
 from ..collectives import all_reduce
@@ -93,7 +92,7 @@ class _Hook:
             codecs = [chosen(choice, each, self._attachment.step, exchange.size) for each in names]
             done = exchange.submit(lambda: self._reduce_each(exchange, bucket.gradients(), codecs, name))
         else:
-            codec = self._attachment.codec(choice, exchange, name, "all_reduce") or Raw()
+            codec = self._attachment.codec(choice, exchange, name, "all_reduce")
             call = self._attachment.call(exchange, codec, name, "all_reduce")
             done = exchange.submit(lambda: all_reduce(call, buffer, 1 / exchange.size))
         return as_future(done, buffer)

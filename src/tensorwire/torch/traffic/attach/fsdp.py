@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Call, Replica, summed
 from ..exchange import ExchangeError
@@ -161,7 +160,7 @@ class _AllGather:
     ) -> dist.Work | None:
         exchange = self._attachment.exchange(dist.get_process_group_ranks(group))
         replica = self._replicas[group.size(), output_tensor.numel(), output_tensor.dtype]
-        codec = self._attachment.codec(self._choice, exchange, self._name, "all_gather") or Raw()
+        codec = self._attachment.codec(self._choice, exchange, self._name, "all_gather")
         if self._parameters.is_sharded_post_forward and not codec.lossless:
             codec = _EXACT  # these are weights that it has quantized already
         call = self._attachment.call(exchange, codec, self._name, "all_gather")
@@ -203,7 +202,7 @@ class _ReduceScatter:
 
     def _sum(self, rows: Tensor, exchange: Exchange, choice: Choice, direction: str) -> Tensor:
         codec = self._attachment.codec(choice, exchange, self._name, direction)
-        call = self._attachment.call(exchange, codec or Raw(), self._name, direction)
+        call = self._attachment.call(exchange, codec, self._name, direction)
         return exchange.submit(lambda: summed(call, list(rows))).result()
 
     def _two_levels(self, rows: Tensor, ranks: list[int], choices: tuple[Choice, Choice]) -> Tensor:

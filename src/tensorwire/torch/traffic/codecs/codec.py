@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -36,8 +36,13 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class Raw:
-    """The bytes as they are: what the other codecs are compared with."""
+    """The bytes as they are: what the other codecs are compared with.
 
+    Attributes:
+        measured: the ranks meet before the bytes travel, so that the time says something of the link.
+    """
+
+    measured: bool = field(default=False, repr=False)
     lossless = True
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
