@@ -170,7 +170,7 @@ def _give_up_before_a_raw_gather() -> str:
         exchange.fail(OSError("no ink"))
     whole = torch.empty(4 * 1000)
     try:
-        exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7)).result()
+        exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7, meet=False)).result()
     except (OSError, traffic.ExchangeError) as error:
         return f"{type(error).__name__}: {error}"
     finally:
