@@ -28,6 +28,7 @@ from tests.support.figures import (
     share,
     span,
     traffic_bits,
+    traffic_step,
     variants,
     xeon,
 )
@@ -130,6 +131,26 @@ def _traffic(name: str, peak: float, step: int) -> str:
     return f"| {name} | {changed:.1f} % | {bits:.2f} | {bound:.2f} | {times:.2f} |"
 
 
+LINKS = ("50 Mbit/s", "200 Mbit/s", "1000 Mbit/s", "not shaped")
+BOTH = "exact differences and gradients"
+
+
+def _traffic_times(name: str, contender: str) -> str:
+    """A row of the table of step times, as parts of that of FSDP2; bytes last."""
+    times = " | ".join(f"{traffic_step(link, contender):.2f}" for link in LINKS)
+    return f"| {name} | {times} | {1 / traffic_step(LINKS[1], contender, 'bytes of FSDP2'):.2f} |"
+
+
+def _pays() -> list[str]:
+    """Up to which rate the parts pay."""
+    both, lossy = ([f"{traffic_step(link, each):.2f}" for link in LINKS[:3]] for each in (BOTH, "SDP4Bit"))
+    return [
+        f"takes {both[0]} times as long as under FSDP2 alone behind links of 50 Mbit/s a rank, {both[1]} times at "
+        f"200 Mbit/s and {both[2]} times at 1 Gbit/s",
+        f"SDP4Bit's codecs take {lossy[0]}, {lossy[1]} and {lossy[2]} times as long",
+    ]
+
+
 def _delta_bits(name: str, codec: str, pairs: tuple[str, ...], per: str) -> str:
     """A row of a table of sizes; in brackets with a frame for each matrix."""
     cells = (deltas.bits(pair, codec, per) for pair in pairs)
@@ -198,6 +219,7 @@ CLAIMS: dict[str, list[str]] = {
     "src/tensorwire/diagnosis/words.py": ['"120 ms"'],
     "src/tensorwire/diagnosis/report/codes.py": ["right in 23 of 23 recorded faults"],  # a form; a test holds RECORDED
     "README.md": [
+        f"{1 / traffic_step(LINKS[1], BOTH, 'bytes of FSDP2'):.1f} times fewer bytes between ranks",
         f"decodes BF16 on one core at {span(_decode_spans())} of memcpy's speed",
         f"two cores compress at {epyc.command('tensorwire compress'):.2f} GB/s and decompress at "
         f"{epyc.command('tensorwire decompress'):.2f}.",
@@ -321,6 +343,11 @@ CLAIMS: dict[str, list[str]] = {
         f"a ratio of {geometry.shape(F16, 4):.3f} where shape (3) reaches {geometry.shape(F16, 3):.3f}",
     ],
     "docs/traffic.md": [
+        *_pays(),
+        _traffic_times("raw messages of our exchange", "raw messages"),
+        _traffic_times("exact differences", "exact differences"),
+        _traffic_times("exact differences, and gradients as BF16 frames", BOTH),
+        _traffic_times("SDP4Bit", "SDP4Bit"),
         _traffic("1e-3", 1e-3, 150),
         _traffic("3e-4", 3e-4, 200),
         _traffic("1e-4", 1e-4, 100),

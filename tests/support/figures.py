@@ -292,6 +292,12 @@ def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
     raise LookupError(f"traffic.json has no row of step {step} at {peak:g}")
 
 
+def traffic_step(link: str, contender: str, figure: str = "of FSDP2") -> float:
+    """A figure of a training step behind a link."""
+    rows = _load("traffic.json")["steps"]
+    return float(next(row[figure] for row in rows if (row["link"], row["contender"]) == (link, contender)))
+
+
 def second_read(*shares: float) -> str:
     """How many times as long `compress` takes with a base that it reads twice, where these shares of words changed."""
     found = _load("second-read.json")
