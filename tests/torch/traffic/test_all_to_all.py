@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.nn.functional import all_to_all_single
 
-from tensorwire.torch.traffic import Bounded, Exact, ExchangeError, Float8, Grid, all_to_all, counters
+from tensorwire.torch.traffic import Bounded, Budget, Exact, ExchangeError, Float8, Grid, all_to_all, counters
 from tensorwire.torch.traffic.attach.all_to_all import _EXCHANGES
 from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 
@@ -167,12 +167,12 @@ def test_a_function_of_name_and_call_chooses_the_codec(ranks: Ranks) -> None:
     assert ranks.run(scheduled) == [[False, True]] * SIZE
 
 
-def wrong_splits(wrong: list[int]) -> str:
+def wrong_splits(wrong: Any) -> str:
     """What rank 1 raises, and the others."""
     rows = torch.zeros(SIZE, WIDTH)
     try:
         all_to_all(rows, wrong if dist.get_rank() == 1 else [1] * SIZE)
-    except (ValueError, ExchangeError) as error:
+    except (TypeError, ValueError, ExchangeError) as error:
         return f"{type(error).__name__}: {error}"
     finally:
         got, _ = all_to_all(rows + 1, [1] * SIZE)  # the next call is right
@@ -180,10 +180,14 @@ def wrong_splits(wrong: list[int]) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize("wrong", [[1, 1, 1], [1, 1, 1, 2], [5, -1, 0, 0], [], [1] * 5])
-def test_wrong_splits_are_an_error_everywhere_and_hang_nobody(ranks: Ranks, wrong: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [(each, "ValueError") for each in ([1, 1, 1], [1, 1, 1, 2], [5, -1, 0, 0], [], [1] * 5)]
+    + [(each, "TypeError") for each in ([1.0] * 4, None, "1111")],
+)
+def test_wrong_splits_are_an_error_everywhere_and_hang_nobody(ranks: Ranks, wrong: Any, kind: str) -> None:
     errors = ranks.run(wrong_splits, wrong)
-    assert errors[1].startswith("ValueError: expected 4 numbers of rows for a tensor (4, 48)")
+    assert errors[1].startswith(f"{kind}: expected 4 numbers of rows for a tensor (4, 48), got {wrong!r}")
     for rank in (0, 2, 3):
         assert errors[rank] == "ExchangeError: rank 1 has splits that do not fit its rows"
 
@@ -260,18 +264,29 @@ def test_a_rank_that_cannot_encode_is_the_same_error_on_all(ranks: Ranks, forwar
     assert "OSError: no ink" in errors[0]
 
 
-def mixed_messages() -> bool:
-    """Raw messages stand behind coded ones of odd lengths."""
-    rows = rows_of(0, torch.float32, [3] * SIZE).detach()
-    rows[::2] = math.nan
-    rows[1:3, 7:] = 1.0
-    return same_bytes(all_to_all(rows, [3] * SIZE, codec=Exact())[0], by_torch(rows, [3] * SIZE)[0]) and bool(
-        all_to_all(rows, [3] * SIZE, codec=Bounded(0.1, relative=True, row=WIDTH))[0].isnan().any()
-    )
+def mixed_messages() -> tuple[bool, float, int]:
+    """Rows with NaN, which travel raw, stand behind and before coded ones of odd lengths. Gives whether NaN came with
+    its bits, how wrong the other rows are as a part of their range, and how many bytes this rank has sent."""
+    rows, name = rows_of(0, torch.float32, [3] * SIZE).detach(), "mixed"
+    rows[3 * ((dist.get_rank() + 1) % SIZE), 7] = math.nan
+    rows[3 * ((dist.get_rank() + 3) % SIZE), 8] = math.nan
+    expected = by_torch(rows, [3] * SIZE)[0].view(SIZE, -1)
+    got = all_to_all(rows, [3] * SIZE, codec=Bounded(0.1, relative=True), name=name)[0].view(SIZE, -1)
+    raw = expected.isnan().any(1)
+    raw[dist.get_rank()] = True
+    coded, true = got[~raw], expected[~raw]
+    wrong = (coded - true).abs().amax(1) / (true.amax(1) - true.amin(1))
+    (row,) = (each for each in counters(dist.group.WORLD) if each.tensor == name and each.calls)
+    return same_bytes(got[raw], expected[raw]), float(wrong.max()), row.sent_nbytes
 
 
 def test_raw_and_coded_messages_in_one_call(ranks: Ranks) -> None:
-    assert all(ranks.run(mixed_messages))
+    """Two of the three messages of a rank are raw, and one is coded."""
+    raw = 3 * WIDTH * 4
+    for same, wrong, sent_nbytes in ranks.run(mixed_messages):
+        assert same
+        assert 0 < wrong <= 0.1 * (1 + 2**-20)
+        assert 2 * raw < sent_nbytes < 2.6 * raw
 
 
 def groups_come_and_go() -> list[Any]:
@@ -299,7 +314,17 @@ def test_groups_end_and_others_with_their_ranks_work(ranks: Ranks) -> None:
     assert ranks.run(groups_come_and_go) == [[(6.0, 1), (12.0, 1), (18.0, 1), alone, 0]] * SIZE
 
 
-@pytest.mark.parametrize("codec", ["fast", None, 3])
-def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
-    with pytest.raises(TypeError, match="codec for rows, a function of name and step, or"):
+@pytest.mark.parametrize(
+    ("codec", "text"),
+    [(each, "codec for rows, a function of name and step, or") for each in ("fast", None, 3)]
+    + [(Exact, r"got the class Exact; write Exact\(\)"), (Budget(), "which chooses for attach_ddp alone")],
+)
+def test_what_is_no_codec_is_refused_at_once(codec: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
         all_to_all(torch.zeros(1, 1), [1], codec=codec)
+
+
+@pytest.mark.parametrize("codecs", [{"codec": Grid(4, 128)}, {"backward": Bounded(0.1)}])
+def test_integers_have_no_lossy_codec(codecs: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected rows of floating-point numbers for .*, got torch.int64"):
+        all_to_all(torch.zeros(1, 1, dtype=torch.int64), [1], **codecs)

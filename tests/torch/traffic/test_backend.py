@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from tensorwire.torch.traffic import Exact, ExchangeError, Float8, Grid, all_to_all, counters, register_backend
+from tensorwire.torch.traffic import Budget, Exact, ExchangeError, Float8, Grid, all_to_all, counters, register_backend
 from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 
 if TYPE_CHECKING:
@@ -320,6 +320,12 @@ def test_bad_arguments() -> None:
             register_backend("test-bad", codec)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 0 bytes"):
         register_backend("test-bad", Exact(), minimum=-1)
+    with pytest.raises(TypeError, match=r"expected minimum to be an integer, got 1\.5"):
+        register_backend("test-bad", Exact(), minimum=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected the name of a backend, got 5"):
+        register_backend(5, Exact())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="which chooses for attach_ddp alone"):
+        register_backend("test-bad", Budget())
     for name in ("gloo", "GLOO", backend("exact")):
         with pytest.raises(ValueError, match="no backend yet"):
             register_backend(name, Exact())

@@ -220,3 +220,7 @@ def test_bad_arguments() -> None:
             Bounded(bound)
     with pytest.raises(ValueError, match="at least one element"):
         Bounded(0.1, row=0)
+    with pytest.raises(TypeError, match="expected bound to be a number, got '1e-3'"):
+        Bounded("1e-3")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected row to be an integer, got 1\.5"):
+        Bounded(0.1, row=1.5)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tensorwire.torch.traffic import Budget, Grid, attach_ddp
+from tensorwire.torch.traffic import Budget, Exact, Grid, attach_ddp
 from tensorwire.torch.traffic.budget import fewest_bytes
 
 if TYPE_CHECKING:
@@ -176,3 +176,8 @@ def test_arguments() -> None:
         Budget(every=0)
     with pytest.raises(ValueError, match="2 to 8 bits"):
         Budget(bits=range(1, 5))
+    for wrong in (4, Exact(), Grid):
+        with pytest.raises(TypeError, match="expected a Grid, whose error is the budget"):
+            Budget(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected every to be an integer, got 1\.5"):
+        Budget(every=1.5)  # type: ignore[arg-type]

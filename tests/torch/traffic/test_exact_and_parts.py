@@ -184,3 +184,9 @@ def test_damaged_lengths_are_refused(dtype: torch.dtype) -> None:
     for length in (0, 23, 24, len(message) - 1):
         with pytest.raises(FormatError):
             codec.decode(message[:length].clone(), torch.empty(244, dtype=dtype))
+
+
+@pytest.mark.parametrize("profile", ["fasst", "resident", None])
+def test_a_profile_is_fast_or_compact(profile: str) -> None:
+    with pytest.raises(ValueError, match=f"expected profile 'fast' or 'compact', got {profile!r}"):
+        Exact(profile)  # type: ignore[arg-type]

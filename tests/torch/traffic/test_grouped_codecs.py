@@ -288,6 +288,11 @@ def test_bad_arguments() -> None:
         Float8("e3m4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one element"):
         Float8("e4m3", 0)
+    for what, wrong in (("bits", "4"), ("group", 128.0), ("hadamard", None)):
+        with pytest.raises(TypeError, match=f"expected {what} to be an integer, got {wrong!r}"):
+            Grid(**{"bits": 4, "group": 128, what: wrong})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected group to be an integer, got True"):
+        Float8("e4m3", True)
 
 
 def test_codecs_are_equal_by_value() -> None:

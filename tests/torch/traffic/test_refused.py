@@ -1,4 +1,4 @@
-"""What cannot be attached is refused, on all ranks and before anything changes."""
+"""On all ranks, and before anything changes, an attachment that cannot work is an error."""
 
 from __future__ import annotations
 
@@ -42,6 +42,13 @@ def _refusals() -> dict[str, str]:
         "no codec": _error(lambda: traffic.attach_fsdp(sharded(Case()), weights=7)),  # type: ignore[arg-type]
         "levels": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=(grid, grid))),
         "nodes": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=(grid, grid), ranks_per_node=3)),
+        "no pair": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=grid, ranks_per_node=2)),
+        "no rank": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=(grid, grid), ranks_per_node=-2)),
+        "no number": _error(
+            lambda: traffic.attach_fsdp(sharded(Case()), gradients=(grid, grid), ranks_per_node="2")  # type: ignore[arg-type]
+        ),
+        "class": _error(lambda: traffic.attach_fsdp(sharded(Case()), weights=traffic.Exact)),  # type: ignore[arg-type]
+        "budget": _error(lambda: traffic.attach_fsdp(sharded(Case()), gradients=traffic.Budget())),
         "no DDP": _error(lambda: traffic.attach_ddp(plain)),  # type: ignore[arg-type]
     }
     attachment.detach()
@@ -56,6 +63,11 @@ def test_bad_arguments(ranks: Ranks) -> None:
         "no codec": "TypeError: expected a codec for weights",
         "levels": "ValueError: expected two codecs for gradients and ranks_per_node",
         "nodes": "ValueError: expected groups of a multiple of 3 ranks, got 4",
+        "no pair": "ValueError: expected two codecs for gradients and ranks_per_node",
+        "no rank": "ValueError: expected at least one rank per node, got -2",
+        "no number": "TypeError: expected ranks_per_node to be an integer, got '2'",
+        "class": "TypeError: expected a codec for weights, got the class Exact; write Exact()",
+        "budget": "TypeError: expected a codec for gradients, got Budget(Grid(bits=4, group=128",
         "no DDP": "TypeError: expected a DistributedDataParallel, got Model",
         "counters": "ValueError: expected a model or group with an attachment",
     }
@@ -63,6 +75,12 @@ def test_bad_arguments(ranks: Ranks) -> None:
         assert found.keys() == expected.keys()
         for what, beginning in expected.items():
             assert found[what].startswith(beginning)
+
+
+@pytest.mark.parametrize("of", ["x", None, 3])
+def test_what_nothing_can_be_attached_to_has_no_counters(of: Any) -> None:
+    with pytest.raises(TypeError, match=f"expected a model or a process group, got {of!r}"):
+        traffic.counters(of)
 
 
 def _several_groups() -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from .arguments import expect_integer
 from .codecs.grid import Grid
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Budget:
     """
 
     def __init__(self, default: Grid | None = None, bits: Sequence[int] = range(2, 9), every: int = 100) -> None:
+        if default is not None and not isinstance(default, Grid):
+            raise TypeError(f"expected a Grid, whose error is the budget, got {default!r}")
+        expect_integer("every", every)
         self.default = default or Grid(4, 128)
         self.bits = tuple(sorted({*bits, self.default.bits}))
         self.every = every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -53,29 +54,44 @@ def all_to_all(
 
     Raises:
         ValueError: `splits` does not fit the group or the rows.
-        TypeError: a codec is none.
+        TypeError: a codec is none, or is a `Budget`; rows of a lossy codec are no floating-point numbers; or `splits`
+            are no integers.
         ExchangeError: here or in backward, on all ranks: one of them could not encode, or has splits that do not fit
             or other rows: of another name, dtype or shape.
     """
     backward = backward or codec
     for each in (codec, backward):
         check_choice(each, "rows")
+        if not getattr(each, "lossless", True) and not rows.is_floating_point():
+            raise TypeError(f"expected rows of floating-point numbers for {each}, got {rows.dtype}; take Exact()")
     group = group or dist.distributed_c10d._get_default_group()
     exchange, counters = exchange_of(group), COUNTERS.setdefault(group, DecidingCounters())
-    splits = list(splits)
-    fits = len(splits) == exchange.size and min(splits) >= 0 and rows.dim() > 0 and sum(splits) == len(rows)
+    error = _error_of(rows, splits, exchange.size)
+    numbers = [-1] * exchange.size if error else [index(each) for each in splits]
     like = checksum(f"{name} {rows.dtype} {tuple(rows.shape[1:])}")
     # The others wait for the numbers of this rank in any case.
-    come = exchange.submit(lambda: exchange.swap_numbers(splits if fits else [-1] * exchange.size, like)).result()
-    if not fits:
-        raise ValueError(f"expected {exchange.size} numbers of rows for a tensor {tuple(rows.shape)}, got {splits}")
+    come = exchange.submit(lambda: exchange.swap_numbers(numbers, like)).result()
+    if error:
+        raise error
     if min(come) < 0:
         raise ExchangeError(f"rank {exchange.ranks[come.index(min(come))]} has splits that do not fit its rows")
     ways = [
         (choice, counters.row(name, direction), counters.auto(direction, name))
         for choice, direction in ((codec, "all_to_all"), (backward, "all_to_all, backward"))
     ]
-    return _Swap.apply(rows, splits, come, exchange, ways), come
+    return _Swap.apply(rows, numbers, come, exchange, ways), come
+
+
+def _error_of(rows: Tensor, splits: Sequence[int], size: int) -> Exception | None:
+    """What is wrong with the splits of this rank."""
+    expected = f"expected {size} numbers of rows for a tensor {tuple(rows.shape)}, got"
+    try:
+        found = [index(each) for each in splits]
+    except TypeError as error:
+        return TypeError(f"{expected} {splits!r}: {error}")
+    if len(found) != size or min(found) < 0 or rows.dim() == 0 or sum(found) != len(rows):
+        return ValueError(f"{expected} {found}")
+    return None
 
 
 class _Swap(torch.autograd.Function):  # type: ignore[misc]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -12,6 +14,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...._ground.version import __version__
+from ..budget import Budget
 from ..choice import DecidingCounters, chosen, is_codec
 from ..codecs.codec import Raw
 from ..collectives import Call
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from ..choice import Auto, Choice
     from ..codecs.codec import Codec
     from ..counters import Row
+
+
+_log = logging.getLogger("tensorwire.torch.traffic")
 
 
 class Attachment:
@@ -74,6 +80,17 @@ class Attachment:
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
             self.step += 1
+            if self.step == 1 and dist.get_rank() == 0:
+                self._say_what_saved_nothing()
+
+    def _say_what_saved_nothing(self) -> None:
+        """Such as FP32 gradients. A codec that saves nothing looks as if it did."""
+        rows = [row for row in self.counters.rows() if row.direction == "all_reduce" and row.codec != str(Raw())]
+        if rows and all(row.sent_nbytes >= row.raw_nbytes > 0 for row in rows):
+            _log.warning(
+                "all_reduce: %s made no message of the first step smaller. A frame of gradients that were computed in "
+                "FP32 is hardly smaller; take BF16 parameters or torch.autocast, or detach()", rows[0].codec,
+            )  # fmt: skip
 
     def exchange(self, ranks: list[int]) -> Exchange:
         """The exchange of these ranks, which all ask for it at the same time."""
@@ -124,20 +141,24 @@ _ATTACHED: WeakKeyDictionary[torch.nn.Module, Attachment] = WeakKeyDictionary()
 
 
 def counters(of: torch.nn.Module | dist.ProcessGroup) -> Table:
-    """What travelled since something was attached: a list of rows that prints as a table.
+    """What has travelled since something was attached: a list of rows, which prints as a table and stays as it is.
 
     Args:
         of: a model with an attachment, or a process group: for `all_to_all`, or made by a registered backend.
 
     Raises:
         ValueError: nothing is attached to it.
+        TypeError: it is neither.
     """
+    if not isinstance(of, (torch.nn.Module, dist.ProcessGroup)):
+        raise TypeError(f"expected a model or a process group, got {of!r}")
     found = _ATTACHED.get(of) if isinstance(of, torch.nn.Module) else COUNTERS.get(of)
     if found is None:
         raise ValueError(
             "expected a model or group with an attachment, got one without; attach_fsdp or attach_ddp first"
         )
-    return Table((found.counters if isinstance(found, Attachment) else found).rows())
+    rows = (found.counters if isinstance(found, Attachment) else found).rows()
+    return Table(replace(row, link=replace(row.link)) for row in rows)
 
 
 def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any]:
@@ -188,10 +209,14 @@ def _key(row: Row, *others: int) -> int:
     return hash((checksum(f"{row.tensor} {row.direction}"), row.calls, *others)) & (1 << 62) - 1
 
 
-def check_choice(choice: Any, what: str, *, several: bool = False) -> None:
-    """Raise TypeError if it is no codec, function or "auto"."""
+def check_choice(choice: Any, what: str, *, several: bool = False, budget: bool = False) -> None:
+    """Raise TypeError if it is no codec, function or "auto"; or a `Budget` that nobody would tell of gradients."""
     codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
     for each in codecs:
+        if isinstance(each, type):
+            raise TypeError(f"expected a codec for {what}, got the class {each.__name__}; write {each.__name__}()")
+        if isinstance(each, Budget) and not budget:
+            raise TypeError(f"expected a codec for {what}, got {each}, which chooses for attach_ddp alone")
         if not callable(each) and not is_codec(each) and each != "auto":
             raise TypeError(f"expected a codec for {what}, a function of name and step, or 'auto', got {each!r}")
 

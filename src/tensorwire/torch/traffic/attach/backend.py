@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ...._ground.packages import require
+from ..arguments import expect_integer
 from ..choice import DecidingCounters
 from ..collectives import Call, all_reduce, share, summed
 from ..exchange import Exchange
@@ -39,11 +40,14 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
 
     Raises:
         ValueError: the name is taken, or `minimum` is negative.
-        TypeError: the codec is none.
+        TypeError: the codec is none, or is a `Budget`; or another argument has a wrong type.
         ImportError: it needs PyTorch 2.13 or later; the process groups of older ones call other methods.
     """
     require("torch", (2, 13), "a backend of torch.distributed that codes what it sends needs PyTorch")
     check_choice(codec, "a backend")
+    if not isinstance(name, str):
+        raise TypeError(f"expected the name of a backend, got {name!r}")
+    expect_integer("minimum", minimum)
     if minimum < 0:
         raise ValueError(f"expected a minimum of at least 0 bytes, got {minimum}")
     if name.lower() in dist.Backend.backend_list:

@@ -53,7 +53,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     hook = _Hook(attachment, model, gradients)
 
     def prepare() -> None:
-        check_choice(gradients, "gradients")
+        check_choice(gradients, "gradients", budget=True)
         if getattr(model, "_comm_hooks", None):
             raise ValueError("expected DDP without a communication hook, got one, which DDP keeps for good; wrap anew")
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from ..arguments import expect_integer
 from ..codecs.exact import Exact
 from ..collectives import Call, Replica, summed
 from ..exchange import ExchangeError
@@ -55,9 +56,10 @@ def attach_fsdp(
 
     Raises:
         ValueError: the model has no module of FSDP2, something is attached to it, a module has several groups of
-            parameters, the ranks have called this with unlike arguments, or another rank has raised one of these
-            errors. A rank whose model has no module of FSDP2 is in no group, and tells nobody.
-        TypeError: a codec is none.
+            parameters, there is a pair of codecs or `ranks_per_node` without the other, the ranks have called this with
+            unlike arguments, or another rank has raised one of these errors. A rank whose model has no module of FSDP2
+            is in no group, and tells nobody.
+        TypeError: a codec is none, or is a `Budget`; or `ranks_per_node` is no integer.
         BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
         ExchangeError: from a later collective, on all ranks: one of them could not encode.
     """
@@ -106,13 +108,16 @@ def _check(
     for name, count in Counter(part.name for part in parts).items():
         if count > 1:
             raise ValueError(f"expected one group of parameters in module {name}, got {count}: FSDP2 has no hook")
-    if isinstance(gradients, tuple):
+    if isinstance(gradients, tuple) or ranks_per_node is not None:
         _check_levels(parts, gradients, ranks_per_node)
 
 
-def _check_levels(parts: list[_Part], gradients: tuple[Choice, ...], ranks_per_node: int | None) -> None:
-    if len(gradients) != 2 or not ranks_per_node:
+def _check_levels(parts: list[_Part], gradients: Any, ranks_per_node: int | None) -> None:
+    if not isinstance(gradients, tuple) or len(gradients) != 2 or ranks_per_node is None:
         raise ValueError("expected two codecs for gradients and ranks_per_node, for within nodes and between them")
+    expect_integer("ranks_per_node", ranks_per_node)
+    if ranks_per_node < 1:
+        raise ValueError(f"expected at least one rank per node, got {ranks_per_node}")
     for part in parts:
         size = part.parameters._reduce_scatter_process_group.size()
         if size % ranks_per_node:

@@ -10,6 +10,7 @@ import torch
 
 from ....codec import compress, decompress, frame_info
 from ....errors import CorruptDataError, FormatError, TruncatedDataError
+from ..arguments import expect_integer, expect_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +42,8 @@ class Bounded:
     lossless = False
 
     def __post_init__(self) -> None:
+        expect_number("bound", self.bound)
+        expect_integer("row", self.row)
         if not 0 < self.bound < float("inf"):
             raise ValueError(f"expected a bound above 0, got {self.bound}")
         if self.row < 1:

@@ -30,6 +30,10 @@ class Exact:
     profile: Literal["fast", "compact"] = "fast"
     lossless = True
 
+    def __post_init__(self) -> None:
+        if self.profile not in ("fast", "compact"):
+            raise ValueError(f"expected profile 'fast' or 'compact', got {self.profile!r}")
+
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:
         if tensor.numel() == 0 or (base is None and tensor.dtype == torch.float32 and not _was_bf16(tensor)):
             return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ....errors import CorruptDataError
+from ..arguments import expect_integer
 from .grouped import Grouped
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Float8(Grouped):
     def __post_init__(self) -> None:
         if self.format not in _FORMATS:
             raise ValueError(f"expected format 'e4m3' or 'e5m2', got {self.format!r}")
+        expect_integer("group", self.group)
         if self.group < 1:
             raise ValueError(f"expected a group of at least one element, got {self.group}")
         super().__post_init__()

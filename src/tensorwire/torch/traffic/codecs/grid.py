@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ....errors import CorruptDataError
+from ..arguments import expect_integer
 from .grouped import Grouped
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Grid(Grouped):
     rounding: Literal["nearest", "stochastic"] = "nearest"
 
     def __post_init__(self) -> None:
+        expect_integer("bits", self.bits)
+        expect_integer("group", self.group)
         if not 2 <= self.bits <= 8:
             raise ValueError(f"expected 2 to 8 bits, got {self.bits}")
         if self.group < 8 or self.group % 8:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....errors import CorruptDataError, TruncatedDataError
+from ..arguments import expect_integer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,7 @@ class Grouped:
 
     def __post_init__(self) -> None:
         block = self.hadamard
+        expect_integer("hadamard", block)
         if block and (block < 2 or block & block - 1 or self.group % block):
             raise ValueError(f"expected hadamard to be 0 or a power of two that divides {self.group}, got {block}")
 
@@ -87,8 +89,8 @@ class Grouped:
 def hadamard(rows: Tensor) -> Tensor:
     """The Walsh-Hadamard transform of each row. With a division by the size of rows it is its own inverse.
 
-    A product in FP64 takes a fifth of the time of the fast transform in torch. Its result does not depend on the order
-    of the sums or on `torch.set_float32_matmul_precision`, but for rare ties.
+    It is a product in FP64, whose result does not depend on the order of the sums or on
+    `torch.set_float32_matmul_precision`, but for rare ties.
     """
     return (rows.double() @ _matrix(rows.shape[1])).float()
 
