@@ -29,11 +29,16 @@ def _rows(weights: Any, gradients: Any) -> dict[tuple[str, str], tuple[int, int,
     model = sharded(case)
     optimizer = optimizer_of(model, case)
     attachment = traffic.attach_fsdp(model, weights=weights, gradients=gradients)
-    for step in range(STEPS):
+    for step in range(STEPS - 1):
         train_step(model, optimizer, case, step)
+    early = str(before := traffic.counters(model))
+    train_step(model, optimizer, case, STEPS - 1)
     rows = traffic.counters(model)
+    assert str(before) == early
+    assert [row.link.messages for row in before] != [row.link.messages for row in rows]
     assert {"tensor", "sent_nbytes", "all_gather", "blocks.1", "all"} <= set(str(rows).split())
     attachment.detach()
+    assert str(rows).splitlines()[-1].split()[1] == str(sum(row.calls for row in rows))
     return {(row.tensor, row.direction): (row.calls, row.raw_nbytes, row.sent_nbytes, row.kept_nbytes) for row in rows}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -168,6 +169,25 @@ def test_ddp_has_the_bits_of_raw_messages(ranks: Ranks, dtype: torch.dtype) -> N
     for fine, sent in ranks.run(_ddp_in_four_ways, dtype):
         assert fine
         assert sent < 0.95 if dtype == torch.bfloat16 else sent == 1
+
+
+def _warnings(dtype: torch.dtype, gradients: Any) -> list[str]:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tensorwire.torch.traffic").addHandler(handler)
+    _ddp(dtype, gradients, steps=3)
+    logging.getLogger("tensorwire.torch.traffic").removeHandler(handler)
+    return lines
+
+
+def test_where_no_message_is_smaller_rank_0_says_so_once(ranks: Ranks) -> None:
+    for dtype, gradients in ((torch.bfloat16, EXACT), (torch.float32, RAW), (torch.float32, traffic.Grid(4, 128))):
+        assert ranks.run(_warnings, dtype, gradients) == [[]] * 4
+    first, *others = ranks.run(_warnings, torch.float32, EXACT)
+    assert len(first) == 1
+    assert first[0].startswith("all_reduce: Exact(profile='fast') made no message of the first step smaller.")
+    assert others == [[]] * 3
 
 
 def _leave_ddp() -> tuple[bool, str]:

@@ -53,8 +53,9 @@ class Row:
 
     Attributes:
         tensor: name of the module or bucket whose tensors travel together.
-        direction: "all_gather", "reduce_scatter", "all_reduce" or "all_to_all".
-        codec: of the last message.
+        direction: "all_gather", "reduce_scatter", "reduce_scatter in nodes", "reduce_scatter of nodes", "all_reduce",
+            "all_to_all" or "all_to_all, backward".
+        codec: of the last message; `Raw` for raw ones.
         calls: how many collectives.
         raw_nbytes: what this rank would have sent to the others without a codec.
         sent_nbytes: what it did send to them.
@@ -108,19 +109,8 @@ class Table(list[Row]):
 
     def _sum(self) -> Iterator[Row]:
         if len(self) > 1:
-            total = Row("all", "")
-            for name in (
-                "calls",
-                "raw_nbytes",
-                "sent_nbytes",
-                "kept_nbytes",
-                "encode_seconds",
-                "wait_seconds",
-                "transfer_seconds",
-                "decode_seconds",
-            ):
-                setattr(total, name, sum(getattr(row, name) for row in self))
-            yield total
+            names = [each.name for each in fields(Row) if each.type in ("int", "float")]
+            yield Row("all", "", **{name: sum(getattr(row, name) for row in self) for name in names})
 
 
 def _text(value: object) -> str:
