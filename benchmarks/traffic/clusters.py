@@ -25,7 +25,7 @@ _AXES = 8
 
 @dataclass(frozen=True)
 class Clusters:
-    """Tokens of one expert are alike that have the same axis of a random rotation next to them (a cross-polytope hash).
+    """Tokens of one expert are alike if the same axis of a random rotation is nearest to them (a cross-polytope hash).
 
     Attributes:
         random: clusters by chance instead, as many.

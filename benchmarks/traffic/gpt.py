@@ -84,7 +84,7 @@ def batch(step: int, rows: int, seed: int = 0, rank: int = 0) -> Tensor:
 
 
 def validation_batch(rows: int = 1024) -> Tensor:
-    """The same rows in each call: so many that the difference of two models is right to about 0.002 nats."""
+    """The same rows in each call, and many of them, so that models can be compared."""
     text = _text(validation=True)
     return _rows(text, np.random.default_rng(0).integers(0, len(text) - CONTEXT - 1, rows))
 

@@ -27,7 +27,7 @@ def _muon(parameters: Iterable[Tensor]) -> Muon:
     return Muon([each for each in parameters if each.dim() == 2])
 
 
-# By name: the optimizer, and its rates. Beside so large an eps gradients count for nothing.
+# By name: the optimizer, and its rates. With so large an eps gradients count for nothing, and weight decay is left.
 OPTIMIZERS: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
     "AdamW": (gpt.optimizer_of, (3e-3, 3e-4)),
     "SGD, momentum 0.9": (partial(SGD, momentum=0.9), (0.1, 0.01)),

@@ -107,13 +107,13 @@ def _gathered(model: Trained) -> tuple[int, int]:
 
 
 COLUMNS = (
-        ("link", "link", ""), ("contender", "contender", ""), ("seconds", "seconds", ".3f"),
-        ("quartiles", "quartiles", ".3f"), ("CPU seconds", "cpu_seconds", ".3f"), ("of FSDP2", "of FSDP2", ".2f"),
-        ("of raw messages", "of raw messages", ".2f"), ("interface bytes", "interface_nbytes", ",.0f"),
-        ("counted bytes", "counted_nbytes", ",.0f"), ("bytes of FSDP2", "bytes of FSDP2", ".3f"),
-        ("bytes of raw messages", "bytes of raw messages", ".3f"),
+    ("link", "link", ""), ("contender", "contender", ""), ("seconds", "seconds", ".3f"),
+    ("quartiles", "quartiles", ".3f"), ("CPU seconds", "cpu_seconds", ".3f"), ("of FSDP2", "of FSDP2", ".2f"),
+    ("of raw messages", "of raw messages", ".2f"), ("interface bytes", "interface_nbytes", ",.0f"),
+    ("counted bytes", "counted_nbytes", ",.0f"), ("bytes of FSDP2", "bytes of FSDP2", ".3f"),
+    ("bytes of raw messages", "bytes of raw messages", ".3f"),
     ("bits a weight in all-gathers", "bits", ".2f"), ("memory kept", "kept", ".3f"),
-    )  # fmt: skip
+)  # fmt: skip
 
 TABLE = Table(
     "steps",

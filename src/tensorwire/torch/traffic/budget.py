@@ -23,7 +23,7 @@ _IMPOSSIBLE = np.int64(1 << 61)  # more bytes than there are, with room for a su
 class Budget:
     """A choice of codec for `attach_ddp`: as few bytes as the error of `default` allows.
 
-    Every so many steps rank 0 quantizes its gradients with each number of bits. A dynamic programme then picks the
+    Every `every` steps rank 0 quantizes its gradients with each number of bits. A dynamic programme then picks the
     bits of each tensor, so that the sum of squared errors is at most that of `default`, and the bytes are fewest.
     Squares add up over tensors, norms do not: a budget of norms lets the whole error grow.
 

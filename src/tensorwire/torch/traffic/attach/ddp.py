@@ -55,7 +55,9 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     def prepare() -> None:
         check_choice(gradients, "gradients", budget=True)
         if getattr(model, "_comm_hooks", None):
-            raise ValueError("expected DDP without a communication hook, got one, which DDP keeps for good; wrap anew")
+            raise ValueError(
+                "expected DDP without a communication hook, got one, which DDP keeps for good; wrap the model anew"
+            )
 
     attachment.begin([dist.get_process_group_ranks(model.process_group)], [described(gradients)], prepare)
     model.register_comm_hook(None, hook)
