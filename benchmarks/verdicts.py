@@ -22,8 +22,8 @@ class Verdict:
         target: what is to be reached.
         subject: the data set, or the file.
         cpu: the CPU target; empty where it does not matter.
-        measured: the figure; None if it was not measured.
-        bound: what the figure is compared with.
+        measured: the figure, or whether it is so; None if it was not measured.
+        bound: what the figure is compared with; True where it is to be so.
         at_most: whether it is to be at most `bound`; at least otherwise.
         note: whom it is compared with.
     """
@@ -51,7 +51,8 @@ class Verdict:
     def outcome(self) -> str:
         if self.met is None:
             return "not measured"
-        return f"{'met' if self.met else '**missed**'} by {abs(self.margin):.1%}"
+        outcome = "met" if self.met else "**missed**"
+        return outcome if isinstance(self.measured, bool) else f"{outcome} by {abs(self.margin):.1%}"
 
 
 def render(verdicts: list[Verdict]) -> str:
@@ -61,14 +62,19 @@ def render(verdicts: list[Verdict]) -> str:
     for verdict in sorted(verdicts, key=lambda verdict: order[verdict.met]):
         relation = "at most" if verdict.at_most else "at least"
         note = f" ({verdict.note})" if verdict.note else ""
-        measured = "-" if verdict.measured is None else f"{verdict.measured:.4g}"
-        bound = f"{relation} {verdict.bound:.4g}{note}"
+        bound = _text(verdict.bound) if verdict.bound is True else f"{relation} {_text(verdict.bound)}"
         subject = f"{verdict.subject}, {verdict.cpu}" if verdict.cpu else verdict.subject
-        rows.append((verdict.target, subject, bound, measured, verdict.outcome))
+        rows.append((verdict.target, subject, bound + note, _text(verdict.measured), verdict.outcome))
     measured_ones = [verdict for verdict in verdicts if verdict.met is not None]
     met = sum(bool(verdict.met) for verdict in measured_ones)
     count = f"{met} of {len(measured_ones)} targets met; {len(verdicts) - len(measured_ones)} not measured."
     return table(("target", "on", "to reach", "measured", "outcome"), rows) + "\n\n" + count
+
+
+def _text(value: float | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:.4g}"
 
 
 def command(description: str, evaluate: Callable[[dict[str, Any]], list[Verdict]]) -> None:

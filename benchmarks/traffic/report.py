@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 HEAD = """# Results of training traffic
 
-On a CPU the codec, and not the link, decides above a few Gbit/s. [The page of training traffic](PAGE) says
-what each part is, and for whom. Every table can be measured alone; the list at the end says when each was, and on what.
-Bits and bytes are the same on a busy machine and on a quiet one; times are not.
+On a CPU and a fast link, the codec and not the link decides how long a message takes.
+[Training traffic](PAGE) says what each part is, and for whom. Every table can be measured alone; the list
+at the end says when each was, and on what. Bits and bytes are the same on a busy machine and on a quiet one; times are
+not. A *contrast* is what has to come out worse, such as a base that is too old: without it a target would say nothing
+of the codec.
 """
 
 
@@ -35,9 +37,11 @@ def render(results: dict[str, Any], folder: Path, tables: tuple[Table, ...]) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def write(folder: Path, tables: tuple[Table, ...]) -> None:
+def write(folder: Path, tables: tuple[Table, ...]) -> Path:
     """The page of the results that lie in `folder`."""
     results = json.loads((folder / "traffic.json").read_text())
     if "loss" in results:
         curves.write(results["loss"], folder / curves.NAME)
-    (folder / "traffic.md").write_text(render(results, folder, tables))
+    page = folder / "traffic.md"
+    page.write_text(render(results, folder, tables))
+    return page

@@ -81,8 +81,13 @@ def main() -> None:
     folder = environment.folder(quick=options.quick)
     command = f"make traffic TRAFFIC='{' '.join(options.tables)}'" if options.tables else "make traffic"
     results, failed = run(chosen, folder, quick=options.quick, command=command)
-    report.write(folder, TABLES)
-    print(verdicts.render(evaluate(results)))
+    page = report.write(folder, TABLES)
+    for table in chosen:
+        if table.name in results:
+            print(table.render(results[table.name]), end="\n\n")
+    if not options.quick:
+        print(verdicts.render(evaluate(results)), end="\n\n")
+    print(f"All of it is in {page}")
     if failed:
         sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
 

@@ -69,11 +69,11 @@ def _minilm(rows: list[Row]) -> Iterator[Verdict]:
 
 
 def _equality(rows: list[Row]) -> Iterator[Verdict]:
-    """1 where it is as expected: the same bits, or other ones because of another order of sums."""
+    """Whether it is as expected: the same bits, or other ones because of another order of sums."""
     for row in rows:
         same = row["expected"] == "same"
         target = f"{row['what']}: bits of {row['with']}" if same else f"contrast: {row['with']} adds otherwise"
-        yield Verdict(target, row["how"], float(row["same"] == same), 1)
+        yield Verdict(target, row["how"], row["same"] == same, True)
 
 
 def _auto(rows: list[Row]) -> Iterator[Verdict]:
@@ -183,7 +183,7 @@ def _recommendation(rows: list[Row]) -> Iterator[Verdict]:
 
 def _experts(rows: list[Row]) -> Iterator[Verdict]:
     runs = _by_run(rows)
-    yield Verdict("bits of raw messages", experts.EXACT, float(all(row["same"] for row in runs[experts.EXACT])), 1)
+    yield Verdict("bits of raw messages", experts.EXACT, all(row["same"] for row in runs[experts.EXACT]), True)
     int4 = runs[experts.INT4]
     yield Verdict("bytes, of BF16", experts.INT4, mean(row["part"] for row in int4), 0.28, at_most=True)
     yield Verdict("loss minus raw, nats", experts.INT4, _gap(int4), 0.01, at_most=True)
@@ -191,7 +191,7 @@ def _experts(rows: list[Row]) -> Iterator[Verdict]:
     yield Verdict("standard error of that", experts.INT8, _standard_error(runs[experts.INT8]), 0.005, at_most=True)
     clusters = {name: found for name, found in runs.items() if "clusters" in name}
     leak = max(row["leak"] for name, found in runs.items() if name not in clusters for row in found)
-    yield Verdict("earlier logits change by a later byte", "codecs", float(leak == 0), 1)
+    yield Verdict("earlier logits change by a later byte", "codecs", leak == 0, True)
     for name, found in clusters.items():
         yield Verdict("contrast: loss minus raw, nats", name, _gap(found), 0.01)
         yield Verdict("contrast: earlier logits change by a later byte", name, min(row["leak"] for row in found), 0.001)

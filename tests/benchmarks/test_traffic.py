@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", minversion="2.9")
 
 import numpy as np  # noqa: E402
 
+from benchmarks import verdicts  # noqa: E402
 from benchmarks.traffic import (  # noqa: E402
     curves,
     differences,
@@ -212,6 +213,30 @@ def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     page = (tmp_path / "traffic.md").read_text()
     assert "| 2 | - |" in page
     assert "| 3 | 1.0 |" in page
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_run_prints_its_tables_and_says_where_the_page_is(
+    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"what": "ours", "with": "raw", "how": "so", "expected": "same", "same": False}]
+    columns = (("what", "what", ""), ("same", "same", ""))
+    monkeypatch.setattr(run, "TABLES", (Table("equality", "Bits", "Text.", columns, lambda quick: rows),))
+    monkeypatch.setattr(run.environment, "folder", lambda quick: tmp_path)
+    monkeypatch.setattr(run.sys, "argv", ["traffic", "equality", *["--quick"] * quick])
+    run.main()
+    printed = capsys.readouterr().out
+    assert "## Bits" in printed
+    assert "| ours | no |" in printed
+    assert f"All of it is in {tmp_path / 'traffic.md'}" in printed
+    assert ("targets met" in printed) != quick
+
+
+def test_what_is_so_or_not_is_a_target_without_a_margin() -> None:
+    row = {"what": "ours", "with": "raw", "how": "so", "expected": "same"}
+    page = verdicts.render(targets.evaluate({"equality": [row | {"same": same} for same in (True, False)]}))
+    assert "| ours: bits of raw | so | yes | yes | met |" in page
+    assert "| ours: bits of raw | so | yes | no | **missed** |" in page
 
 
 def test_the_page_is_that_of_the_results(repository: Path) -> None:
