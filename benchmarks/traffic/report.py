@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 HEAD = """# Results of training traffic
 
 On a CPU and a fast link, the codec and not the link decides how long a message takes.
-[Training traffic](PAGE) says what each part is, and for whom. Every table can be measured alone; the list
-at the end says when each was, and on what. Bits and bytes are the same on a busy machine and on a quiet one; times are
-not. A *contrast* is what has to come out worse, such as a base that is too old: without it a target would say nothing
-of the codec.
+[Training traffic](PAGE) says what each part is, and for whom.
+
+Every table can be measured alone; the list at the end says when each was, and on what. Bits and bytes are the same on a
+busy machine and on a quiet one; times are not. A *contrast* is what has to come out worse, such as a base that is too
+old: without it a target would say nothing of the codec.
 """
 
 

@@ -40,7 +40,7 @@ class Attachment:
     All ranks attach and detach between the same two steps.
 
     Attributes:
-        step: how often an optimizer of the model has stepped since.
+        step: how often optimizers of the model have stepped since, all of them together.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
