@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tensorwire.torch import traffic
+from tensorwire.torch.traffic.attach.attachment import COUNTERS
 from tensorwire.torch.traffic.choice import Auto
 from tensorwire.torch.traffic.codecs.codec import same_bytes
 from tensorwire.torch.traffic.counters import Row
@@ -76,7 +77,7 @@ def _decisions(do: Callable[[int, dist.ProcessGroup], bool], direction: str) -> 
             else:
                 row.encode_seconds += seconds
         fine = do(call, group) and fine
-        row = next(row for row in reversed(traffic.counters(group)) if row.direction == direction)
+        row = next(row for row in reversed(COUNTERS[group].rows()) if row.direction == direction)
         codecs.append(row.codec.partition("(")[0])
     Auto.every = every
     logger.removeHandler(handler)
