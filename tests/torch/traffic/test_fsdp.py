@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from tensorwire.torch import traffic
 from tests.support.ranks import Ranks
-from tests.support.sharded_models import Case, digest, optimizer_of, replicas, sharded, train, train_step
+from tests.support.sharded_models import Case, digest, loss_of, optimizer_of, replicas, sharded, train, train_step
 
 if TYPE_CHECKING:
     from torch import nn
@@ -260,3 +262,37 @@ def test_a_group_of_one_rank_and_the_end_of_a_process_that_never_detached() -> N
         assert pair.end(seconds=10) == [0, 0]
     with Ranks(2) as pair:
         assert pair.run(_detach_when_torch_distributed_has_ended) == [True, True]
+
+
+def _inference_first() -> bool:
+    """Whether a first forward in inference mode gives what it gives under FSDP2 alone."""
+    found = []
+    for attach in (None, traffic.attach_fsdp):
+        model = sharded(Case())
+        attachment = None if attach is None else attach(model)
+        with torch.inference_mode():
+            found.append([loss_of(model, step).item() for step in range(2)])
+        if attachment is not None:
+            attachment.detach()
+    return found[0] == found[1]
+
+
+def test_a_first_forward_in_inference_mode(ranks: Ranks) -> None:
+    assert ranks.run(_inference_first) == [True] * 4
+
+
+def _dropped() -> list[bool]:
+    """Whether models that nobody has any longer are gone, though nobody has detached."""
+    case, found = Case(), []
+    for _ in range(2):
+        model = sharded(case)
+        traffic.attach_fsdp(model)
+        train_step(model, optimizer_of(model, case), case, 0)
+        found.append(weakref.ref(model))
+        del model
+    gc.collect()
+    return [each() is None for each in found]
+
+
+def test_a_model_that_nobody_has_any_longer_goes(ranks: Ranks) -> None:
+    assert ranks.run(_dropped) == [[True, True]] * 4

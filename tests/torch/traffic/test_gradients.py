@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -212,3 +213,31 @@ def test_ddp_goes_on_by_itself_after_detach(ranks: Ranks) -> None:
     for close, text in ranks.run(_leave_ddp):
         assert close
         assert text.startswith("expected DDP without a communication hook")
+
+
+def _many_small() -> list[bool]:
+    """Whether parameters too small for any codec have the bits of raw messages, with codecs of all kinds."""
+    found = []
+    for choice in (exact_for_each, lambda name, step: traffic.Grid(4, 2048), traffic.Grid(4, 8192)):
+        torch.manual_seed(0)
+        model = nn.ModuleList(nn.Linear(2, 2).bfloat16() for _ in range(100))
+        replicated = DistributedDataParallel(_Summed(model))
+        attachment = traffic.attach_ddp(replicated, gradients=choice)
+        replicated(torch.ones(4, 2, dtype=torch.bfloat16)).backward()
+        rows = traffic.counters(replicated)
+        found.append(all(row.sent_nbytes <= row.raw_nbytes for row in rows))
+        attachment.detach()
+    return found
+
+
+class _Summed(nn.Module):
+    def __init__(self, parts: nn.ModuleList) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part(inputs).float().sum() for part in self.parts]).sum()
+
+
+def test_what_no_codec_makes_smaller_travels_raw(ranks: Ranks) -> None:
+    assert ranks.run(_many_small) == [[True] * 3] * 4

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from .counters import Row
     from .exchange import Exchange
 
-# What a frame may take beside the bytes of a tensor; no codec takes more than the tensor and this.
-_SLACK_NBYTES = 4096
-
 
 @dataclass(frozen=True)
 class Call:
@@ -48,11 +45,15 @@ class Call:
         """The message, or what kept it from being made: the other ranks have to learn of that."""
         try:
             payload = self.codec.encode(tensor, base, self.key + part)
-            if payload is not None and len(payload) > tensor.nbytes + _SLACK_NBYTES:
-                raise ValueError(f"expected at most {tensor.nbytes + _SLACK_NBYTES} bytes, got {len(payload)}")
+            if payload is not None and not _is_message(payload):
+                raise TypeError(
+                    f"expected a tensor of uint8 with one dimension from {self.codec}, got {payload!r:.100}"
+                )
         except Exception as error:
             return error_message(error)
-        return Message(Kind.RAW, bytes_of(tensor)) if payload is None else Message(Kind.CODED, payload)
+        if payload is None or len(payload) >= tensor.nbytes:
+            return Message(Kind.RAW, bytes_of(tensor))
+        return Message(Kind.CODED, payload)
 
     def decode(self, rank: int, message: Message, out: Tensor, raw: torch.dtype, base: Tensor | None = None) -> None:
         """Fill `out` with what came from `rank`; a raw message holds elements of dtype `raw`."""
@@ -115,6 +116,10 @@ class Call:
         return [rank for rank in range(self.exchange.size) if rank != self.exchange.rank]
 
 
+def _is_message(payload: object) -> bool:
+    return isinstance(payload, torch.Tensor) and payload.dtype == torch.uint8 and payload.dim() == 1
+
+
 class Replica:
     """The output of an all-gather that a rank keeps: the shards as the other ranks know that it has them.
 
@@ -126,7 +131,8 @@ class Replica:
     """
 
     def __init__(self, numel: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.buffer = torch.empty(numel, dtype=dtype, device=device)
+        with torch.inference_mode(False):  # it stays, and is written to in other modes
+            self.buffer = torch.empty(numel, dtype=dtype, device=device)
         self._own: Tensor | None = None  # the shard of this rank as the others have it; None before the first call
         self._last: Tensor | None = None  # what a lossy codec was given last
 
@@ -146,7 +152,7 @@ class Replica:
         with call.timed("encode_seconds"):
             message = self._message(call, shard)
         with call.waiting():
-            limit = shard.nbytes + _SLACK_NBYTES
+            limit = shard.nbytes
             messages = exchange.gather(message, limit=limit, configuration=call.configuration(shard))
         with call.timed("decode_seconds"):
             parts = self.buffer.split(shard.numel()) if shard.numel() else [self.buffer] * exchange.size
@@ -193,7 +199,7 @@ def swap(call: Call, chunks: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
         if failed:
             messages = failed[:1] * len(messages)
     with call.waiting():
-        limits = [out.numel() * dtype.itemsize + _SLACK_NBYTES for out in outs]
+        limits = [out.numel() * dtype.itemsize for out in outs]
         received = call.exchange.swap(messages, limits=limits, configuration=call.configuration(chunks[0]))
     with call.timed("decode_seconds"):
         for rank, (message, out) in enumerate(zip(received, outs, strict=True)):
@@ -206,7 +212,7 @@ def share(call: Call, chunk: Tensor, outs: Sequence[Tensor]) -> None:
     with call.timed("encode_seconds"):
         message = call.encode(chunk)
     with call.waiting():
-        limit = max(out.nbytes for out in outs) + _SLACK_NBYTES
+        limit = max(out.nbytes for out in outs)
         messages = call.exchange.gather(message, limit=limit, configuration=call.configuration(chunk))
     with call.timed("decode_seconds"):
         for rank, (each, out) in enumerate(zip(messages, outs, strict=True)):

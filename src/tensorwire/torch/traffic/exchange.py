@@ -118,12 +118,13 @@ class Exchange:
         """
         if os.getpid() != self._pid:
             raise RuntimeError("expected the process that attached, got a fork of it; attach in the fork, too")
-        return self._thread.submit(self._run, work)
+        return self._thread.submit(self._run, work, torch.is_inference_mode_enabled())
 
-    def _run(self, work: Callable[[], T]) -> T:
+    def _run(self, work: Callable[[], T], inference: bool) -> T:
+        """In the mode of the caller, whose tensors may be written to in no other one."""
         if self._failure is not None:
             raise self._failure
-        with torch.no_grad():
+        with torch.inference_mode(inference), torch.no_grad():
             return work()
 
     def fail(self, error: BaseException) -> None:

@@ -6,7 +6,7 @@ import logging
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -49,7 +49,7 @@ class Attachment:
         self._model = ref(model)
         self._parameters = {id(each) for each in model.parameters()}
         self._exchanges: dict[tuple[int, ...], Exchange] = {}
-        self._undo: list[Callable[[], None]] = [register_optimizer_step_post_hook(self._stepped).remove]
+        self._undo: list[Callable[[], None]] = [_call_behind_each_step(self)]
 
     def begin(self, groups: Iterable[list[int]], facts: list[Any], prepare: Callable[[], None]) -> None:
         """On all ranks, or on none: what keeps one of them from it is raised on all.
@@ -77,7 +77,8 @@ class Attachment:
             raise
         _ATTACHED[model] = self
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has made a step."""
         if any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
             self.step += 1
             if self.step == 1 and dist.get_rank() == 0:
@@ -133,6 +134,18 @@ class Attachment:
         model = self._model()
         if model is not None and _ATTACHED.get(model) is self:
             del _ATTACHED[model]
+
+
+def _call_behind_each_step(attachment: Attachment) -> Callable[[], None]:
+    """Have all optimizers tell of their steps, and return what ends that. Torch holds the hook, which must keep
+    no model that nobody has any longer."""
+    found = ref(attachment)
+
+    def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if (each := found()) is not None:
+            each.stepped(optimizer)
+
+    return cast("Callable[[], None]", register_optimizer_step_post_hook(stepped).remove)
 
 
 COUNTERS: WeakKeyDictionary[dist.ProcessGroup, DecidingCounters] = WeakKeyDictionary()

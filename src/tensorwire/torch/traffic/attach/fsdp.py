@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from ..exchange import ExchangeError
 from .attachment import Attachment, Work, check_choice, described
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -135,11 +136,22 @@ def _replace(
     if weights is not None:
         gather = parameters._all_gather_comm
         module.set_custom_all_gather(_AllGather(attachment, parameters, name, weights))
-        attachment.on_detach(lambda: module.set_custom_all_gather(gather))
+        attachment.on_detach(_if_there(module, lambda each: each.set_custom_all_gather(gather)))
     if gradients is not None:
         scatter = parameters._reduce_scatter_comm
         module.set_custom_reduce_scatter(_ReduceScatter(attachment, name, gradients, ranks_per_node))
-        attachment.on_detach(lambda: module.set_custom_reduce_scatter(scatter))
+        attachment.on_detach(_if_there(module, lambda each: each.set_custom_reduce_scatter(scatter)))
+
+
+def _if_there(module: FSDPModule, undo: Callable[[FSDPModule], None]) -> Callable[[], None]:
+    """Undo something for a module, which this does not keep alive."""
+    found = ref(module)
+
+    def undo_it() -> None:
+        if (each := found()) is not None:
+            undo(each)
+
+    return undo_it
 
 
 class _AllGather:
@@ -169,7 +181,8 @@ class _AllGather:
         if self._parameters.is_sharded_post_forward and not codec.lossless:
             codec = _EXACT  # these are weights that it has quantized already
         call = self._attachment.call(exchange, codec, self._name, "all_gather")
-        done = exchange.submit(lambda: self._gather(replica, call, input_tensor))
+        with torch.inference_mode(False):  # what the replica keeps is written to in other modes, too
+            done = exchange.submit(lambda: self._gather(replica, call, input_tensor))
         if async_op:
             return Work(done)
         done.result()

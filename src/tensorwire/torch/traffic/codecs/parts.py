@@ -35,6 +35,7 @@ class Parts:
         lengths, payloads = [], []
         for place, ((_, codec), part) in enumerate(zip(self.parts, self._split(tensor), strict=True)):
             payload = codec.encode(part, None, hash((key, place)))
+            payload = None if payload is None or payload.numel() >= part.nbytes else payload
             lengths.append(-part.nbytes if payload is None else payload.numel())
             payloads.append(bytes_of(part) if payload is None else payload)
         return torch.cat([bytes_of(torch.tensor(lengths)), *payloads])
