@@ -71,14 +71,14 @@ def everyones(dtype: torch.dtype = torch.bfloat16, numel: int = 4096) -> list[to
 
 
 def in_rank_order(dtype: torch.dtype) -> torch.Tensor:
-    total = torch.zeros(4096)
+    total = torch.zeros(4096, dtype=torch.promote_types(dtype, torch.float32))
     for each in everyones(dtype):
         total += each
     return total
 
 
 def sums_and_gathers(codec: str, dtype: torch.dtype) -> dict[str, float]:
-    """The largest errors against FP32 sums in rank order, by collective."""
+    """The largest errors against sums in rank order, by collective."""
     group, rank = new_group(codec), dist.get_rank()
     results: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     total, part = in_rank_order(dtype), slice(1024 * rank, 1024 * rank + 1024)
@@ -107,7 +107,7 @@ def sums_and_gathers(codec: str, dtype: torch.dtype) -> dict[str, float]:
     return {name: float((a.double() - b.double()).abs().max()) for name, (a, b) in results.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_exact_sums_are_those_in_rank_order(ranks: Ranks, dtype: torch.dtype) -> None:
     for codec in ("exact", "raw"):
         for errors in ranks.run(sums_and_gathers, codec, dtype):

@@ -1,7 +1,7 @@
 """Collectives whose messages a codec makes. They run in the thread of an exchange.
 
-Sums are in FP32 and in the order of the ranks, so that they do not depend on who sends first. With a lossless codec the
-result has the bits of the same collective with raw messages.
+Sums are in FP32, or in FP64 where the tensors are, and in the order of the ranks, so that they do not depend on who
+sends first. With a lossless codec the result has the bits of the same collective with raw messages.
 """
 
 from __future__ import annotations
@@ -221,12 +221,13 @@ def share(call: Call, chunk: Tensor, outs: Sequence[Tensor]) -> None:
 
 
 def summed(call: Call, chunks: Sequence[Tensor]) -> Tensor:
-    """The FP32 sum of what all ranks have for this one: a reduce-scatter. Chunk i is the part of rank i."""
+    """The sum of what all ranks have for this one: a reduce-scatter. Chunk i is the part of rank i."""
     own = chunks[call.exchange.rank]
-    dtype = own.dtype if call.codec.lossless else torch.float32
+    wide = torch.promote_types(own.dtype, torch.float32)
+    dtype = own.dtype if call.codec.lossless else wide
     outs = [torch.empty(own.numel(), dtype=dtype) for _ in chunks]
     swap(call, chunks, outs)
-    total = torch.zeros(own.numel(), dtype=torch.float32)
+    total = torch.zeros(own.numel(), dtype=wide)
     for out in outs:
         total += out
     return total
