@@ -67,8 +67,10 @@ def _step_that_fails(model: Any, optimizer: torch.optim.Optimizer, case: Case, s
     return text
 
 
-def _fail_once(fault: str, options: dict[str, Any]) -> tuple[str, bool]:
-    case = Case(gradients=torch.bfloat16)
+_CASE = Case(gradients=torch.bfloat16)
+
+
+def _fail_once(fault: str, options: dict[str, Any], case: Case = _CASE) -> tuple[str, bool]:
     model = sharded(case)
     optimizer = optimizer_of(model, case)
     attachment = traffic.attach_fsdp(model, **options)
@@ -298,24 +300,10 @@ def test_an_exception_of_the_user_in_the_middle_of_forward(ranks: Ranks) -> None
     assert ranks.run(_raise_in_forward) == [True] * 4
 
 
-def _fail_asynchronously() -> str:
-    case = Case(unshard_async=True)
-    model = sharded(case)
-    attachment = traffic.attach_fsdp(model, weights=Faulty())
-    FAULT[:] = ["raise"]
-    try:
-        model(torch.zeros(1, 3, dtype=torch.long))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        FAULT.clear()
-        attachment.detach()
-    return "no error"
-
-
-def test_errors_of_asynchronous_work_are_raised_as_they_are(ranks: Ranks) -> None:
+def test_errors_of_asynchronous_work_are_raised_as_they_are_and_once(ranks: Ranks) -> None:
     expected = "ExchangeError: rank 1 could not do its part: MemoryError: no room on this rank"
-    assert ranks.run(_fail_asynchronously) == [expected] * 4
+    answers = ranks.run(_fail_once, "raise", {"weights": Faulty()}, Case(unshard_async=True))
+    assert answers == [(expected, True)] * 4
 
 
 def _fork() -> int:

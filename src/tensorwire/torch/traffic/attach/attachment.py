@@ -188,14 +188,18 @@ def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """Raises what the thread has raised, as it is. A Work that torch makes of a future would lose it."""
+    """Raises what the thread has raised, as it is and once: FSDP2 waits again when it recovers from the error. A Work
+    that torch makes of a future would lose it."""
 
     def __init__(self, done: Future[None], result: Any = None) -> None:
         super().__init__()
         self._done, self._result = done, result
+        self._raised = False
 
     def wait(self, timeout: Any = None) -> bool:
-        self._done.result()
+        if not self._raised:
+            self._raised = self._done.exception() is not None
+            self._done.result()
         return True
 
     def is_completed(self) -> bool:
