@@ -11,9 +11,11 @@ import torch
 import torch.distributed as dist
 
 from tensorwire.torch import traffic
+from tensorwire.torch.traffic.codecs.codec import Raw
 from tests.support.sharded_models import Case, loss_of, optimizer_of, replicas, sharded, train, train_step
 
 if TYPE_CHECKING:
+    from tensorwire.torch.traffic.codecs.codec import Codec
     from tests.support.ranks import Ranks
 
 GRID = traffic.Grid(4, 2048, rounding="stochastic")
@@ -71,6 +73,27 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_replicas_stay_the_same_on_all_ranks(ranks: Ranks, case: Case) -> None:
     assert ranks.run(_same_on_all_ranks, case) == [True] * 4
+
+
+def _there_and_back(between: Codec) -> bool:
+    """A shard that a lossy codec was given comes back after another one that travelled bit for bit."""
+    model = sharded(Case())
+    codecs: list[Codec] = [GRID, GRID, between, GRID]  # the first one has nothing to be relative to, and is exact
+    attachment = traffic.attach_fsdp(model, weights=lambda _, step: codecs[step])
+    comm = model._get_fsdp_state()._fsdp_param_groups[0]._all_gather_comm
+    rank, numel = dist.get_rank(), 64
+    for step, value in enumerate((0.0, 1.0, 5.0, 1.0)):
+        attachment.step = step
+        buffer = comm.allocate((4 * numel,), dtype=torch.float32, device=torch.device("cpu"))
+        own = buffer.narrow(0, rank * numel, numel).fill_(value)
+        comm(output_tensor=buffer, input_tensor=own, group=dist.group.WORLD)
+    attachment.detach()
+    return bool((buffer - 1).abs().max() < 0.7)  # a step of 4-bit codes of the difference is 4 / 7
+
+
+@pytest.mark.parametrize("between", [traffic.Exact(), Raw()], ids=["exact", "raw"])
+def test_weights_that_come_back_after_a_step_without_the_codec(ranks: Ranks, between: Codec) -> None:
+    assert ranks.run(_there_and_back, between) == [True] * 4
 
 
 def _backward_in_a_smaller_group() -> bool:

@@ -160,7 +160,7 @@ class Replica:
                 base = None if self._own is None else parts[rank]
                 call.decode(rank, messages[rank], parts[rank], shard.dtype, base)
             if call.codec.lossless:
-                self._own = shard.clone() if self._own is None else self._own.copy_(shard)
+                self._keep(shard)
             elif self._own is not None:
                 call.decode(exchange.rank, message, self._own, shard.dtype, self._own)
                 self._last = shard.clone() if self._last is None else self._last.copy_(shard)
@@ -174,12 +174,16 @@ class Replica:
             return Message(Kind.SAME, torch.empty(0, dtype=torch.uint8))
         return call.encode(shard, self._own)
 
+    def _keep(self, shard: Tensor) -> None:
+        """The others have it bit for bit, and no longer what a lossy codec was given."""
+        self._own, self._last = shard.clone() if self._own is None else self._own.copy_(shard), None
+
     def _gather_raw(self, call: Call, shard: Tensor) -> None:
         """By the collective of torch."""
         measured = isinstance(call.codec, Raw) and call.codec.measured
         with call.waiting():
             call.exchange.all_gather(self.buffer, shard, call.configuration(shard), meet=measured)
-        self._own = shard.clone() if self._own is None else self._own.copy_(shard)
+        self._keep(shard)
         message = Message(Kind.RAW, bytes_of(shard))
         call.count(shard.nbytes * len(call.others()), [message] * len(call.others()), measured=measured)
 
