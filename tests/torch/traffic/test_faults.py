@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
-from tensorwire.torch.traffic.exchange import Exchange, Kind, Message
+from tensorwire.torch.traffic.attach.all_to_all import exchange_of
+from tensorwire.torch.traffic.exchange import Exchange, Kind, Message, timeout_of
 from tests.support.processes import exit_code_of_child
 from tests.support.sharded_models import (
     Case,
@@ -50,6 +51,7 @@ class Faulty(traffic.Exact):
 
 
 FAULT: list[str] = []
+TIMEOUT = timedelta(seconds=30)
 
 
 def _step_that_fails(model: Any, optimizer: torch.optim.Optimizer, case: Case, step: int) -> str:
@@ -149,7 +151,7 @@ def test_a_function_that_fails_on_one_rank_in_an_all_to_all(ranks: Ranks) -> Non
 
 
 def _claim_too_much() -> tuple[str, list[int]]:
-    exchange = Exchange(list(range(4)))
+    exchange = Exchange(list(range(4)), TIMEOUT)
     mine = Message(Kind.CODED, torch.ones(101 if dist.get_rank() == 1 else 10, dtype=torch.uint8))
     try:
         exchange.submit(lambda: exchange.gather(mine, limit=100, configuration=7)).result()
@@ -167,26 +169,87 @@ def test_a_message_that_is_larger_than_it_can_be(ranks: Ranks) -> None:
 
 def _give_up_before_a_raw_gather() -> str:
     """The others are in the collective of torch, where nobody could tell them."""
-    exchange = Exchange(list(range(4)))
+    exchange = Exchange(list(range(4)), TIMEOUT)
     if dist.get_rank() == 2:
         exchange.fail(OSError("no ink"))
-    whole = torch.empty(4 * 1000)
     try:
-        exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7, meet=False)).result()
-    except (OSError, traffic.ExchangeError) as error:
-        return f"{type(error).__name__}: {error}"
+        _gather_raw(exchange)
+    except traffic.ExchangeError as error:
+        return str(error)
     finally:
         exchange.close()
     return "no error"
 
 
-def test_a_rank_that_gives_up_before_a_raw_gather_of_the_others(ranks: Ranks) -> None:
-    told = "ExchangeError: rank 2 could not do its part: OSError: no ink"
-    assert ranks.run(_give_up_before_a_raw_gather) == [told, told, "OSError: no ink", told]
+def _gather_raw(exchange: Exchange) -> None:
+    whole = torch.empty(4 * 1000)
+    exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7, meet=False)).result()
+
+
+def _give_up_in_a_fellow() -> str:
+    """A call of one exchange fails, and the next one is a raw gather of the other, which has had one before."""
+    fellows: list[Exchange] = []
+    for _ in range(2):
+        fellows.append(Exchange(list(range(4)), TIMEOUT, fellows))
+    first, second = fellows
+    _gather_raw(second)
+    if dist.get_rank() == 2:
+        first.fail(OSError("no ink"))
+    try:
+        _gather_raw(second)
+    except traffic.ExchangeError as error:
+        return str(error)
+    finally:
+        for each in fellows:
+            each.close()
+    return "no error"
+
+
+@pytest.mark.parametrize("give_up", [_give_up_before_a_raw_gather, _give_up_in_a_fellow])
+def test_a_rank_that_gives_up_before_a_raw_gather_of_the_others(ranks: Ranks, give_up: Callable[[], str]) -> None:
+    told = "rank 2 could not do its part: OSError: no ink"
+    assert ranks.run(give_up) == [told, told, "an earlier exchange failed: OSError: no ink", told]
+
+
+def _give_up_and_leave() -> str:
+    """Rank 2 ends its part at once, and the others come later."""
+    exchange = Exchange(list(range(4)), TIMEOUT)
+    if dist.get_rank() == 2:
+        exchange.fail(OSError("no ink"))
+        exchange.close()
+        return ""
+    time.sleep(0.5)
+    try:
+        exchange.submit(lambda: exchange.sums([1.0])).result()
+    except (RuntimeError, traffic.ExchangeError) as error:
+        return str(error)
+    finally:
+        exchange.close()
+    return "no error"
+
+
+def test_a_rank_that_gives_up_tells_the_others_before_it_leaves(ranks: Ranks) -> None:
+    told = "rank 2 could not do its part: OSError: no ink"
+    assert ranks.run(_give_up_and_leave) == [told, told, "", told]
+
+
+def _timeouts() -> list[float]:
+    """Seconds of the groups of exchanges: of a model, and of an all_to_all in a group with its own."""
+    attachment = traffic.attach_fsdp(sharded(Case()))
+    group = dist.new_group(timeout=timedelta(seconds=41))
+    found = [*attachment._exchanges.values(), exchange_of(group)]
+    seconds = [timeout_of(each._group).total_seconds() for each in found]
+    attachment.detach()
+    dist.destroy_process_group(group)
+    return seconds
+
+
+def test_exchanges_wait_as_long_as_the_groups_that_they_stand_for(ranks: Ranks) -> None:
+    assert ranks.run(_timeouts) == [[60.0, 41.0]] * 4
 
 
 def _plain_data_of_the_first() -> tuple[dict[str, int], str]:
-    exchange = Exchange(list(range(4)))
+    exchange = Exchange(list(range(4)), TIMEOUT)
     found = exchange.submit(lambda: exchange.from_first(lambda: {"a": 10 + dist.get_rank()})).result()
     try:
         exchange.submit(lambda: exchange.from_first(lambda: {}["missing"])).result()
@@ -256,10 +319,6 @@ def _drift(spoil: Callable[[Any, dict[str, Any]], None]) -> tuple[list[str], boo
     if dist.get_rank() == 2:
         spoil(model, old)
     texts = [_step_that_fails(model, optimizer, case, 3)]
-    dist.barrier()  # the others have heard of it
-    for thread in threading.enumerate():
-        if thread.name.endswith("(_tell)"):
-            thread.join()
     texts.append(_step_that_fails(model, optimizer, case, 3))
     attachment.detach()
     attachment = traffic.attach_fsdp(model)
@@ -272,8 +331,8 @@ def _drift(spoil: Callable[[Any, dict[str, Any]], None]) -> tuple[list[str], boo
 def test_a_replica_that_drifted(ranks: Ranks, spoil: Callable[[Any, dict[str, Any]], None]) -> None:
     answers = ranks.run(_drift, spoil)
     for rank, (texts, fine) in enumerate(answers):
-        expected = "" if rank == 2 else "ExchangeError: rank 2 could not do its part: "
-        for text in texts:
+        first = "" if rank == 2 else "ExchangeError: rank 2 could not do its part: "
+        for text, expected in zip(texts, (first, f"ExchangeError: an earlier exchange failed: {first}"), strict=True):
             assert text.startswith(f"{expected}BaseMismatchError: rank 2 holds other values of the shard of rank")
             assert "(tensor 'blocks.1')" in text
         assert fine

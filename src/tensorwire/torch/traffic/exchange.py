@@ -29,6 +29,7 @@ from ...errors import TensorwireError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
+    from datetime import timedelta
     from typing import Any
 
     from torch import Tensor
@@ -60,6 +61,7 @@ class Message(NamedTuple):
 
 _ERROR_NBYTES = 4096
 _PLAIN_DATA_NBYTES = 1 << 24
+_TELL_SECONDS = 10.0
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)  # of groups, by their ranks
 _NOTHING = Message(Kind.RAW, torch.empty(0, dtype=torch.uint8))
 
@@ -73,7 +75,15 @@ def error_message(error: BaseException, kind: Kind = Kind.ERROR) -> Message:
     return Message(kind, torch.frombuffer(bytearray(text), dtype=torch.uint8))
 
 
-def _new_group(ranks: list[int]) -> dist.ProcessGroup:
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """How long a rank of this group waits for the others, as it was made with; torch's default if it does not say."""
+    try:
+        return cast("timedelta", group._get_backend(torch.device("cpu")).options._timeout)
+    except (AttributeError, RuntimeError):  # it has no backend for the CPU, or one without options
+        return default_pg_timeout
+
+
+def _new_group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
     """Made by these ranks alone, under a name that they have used for no other one. `dist.new_group` takes the number
     of groups that a rank is in for a name: it differs between ranks, and comes back when a group has gone, with what
     the store still knows of it."""
@@ -81,7 +91,7 @@ def _new_group(ranks: list[int]) -> dist.ProcessGroup:
     name = f"tensorwire {checksum(str(ranks)):08x} {ranks[0]} {next(_NUMBERS[tuple(ranks)])}"
     rank = ranks.index(dist.get_rank())
     group, _ = c10d._new_process_group_helper(
-        len(ranks), rank, ranks, "gloo", c10d._get_default_store(), name, timeout=default_pg_timeout
+        len(ranks), rank, ranks, "gloo", c10d._get_default_store(), name, timeout=timeout
     )
     c10d._world.pg_group_ranks[group] = {each: place for place, each in enumerate(ranks)}
     return group
@@ -98,17 +108,22 @@ class Exchange:
         transfer_seconds: how long the payload of the last call travelled, without the wait for the slowest rank.
     """
 
-    def __init__(self, ranks: list[int], fellows: Iterable[Exchange] | None = None) -> None:
-        """`fellows`: the exchanges that fail together with this one, itself among them; by default it alone."""
+    def __init__(self, ranks: list[int], timeout: timedelta, fellows: Iterable[Exchange] | None = None) -> None:
+        """
+        Args:
+            timeout: how long a rank waits for the others.
+            fellows: the exchanges that fail together with this one, itself among them; by default it alone.
+        """
         self.ranks = ranks
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
-        self._group = _new_group(ranks)
+        self._group = _new_group(ranks, timeout)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tensorwire-traffic")
         self._pid = os.getpid()
         self.transfer_seconds = 0.0
         self._failure: BaseException | None = None
+        self._telling: Thread | None = None
         self._may_have_failed = True
-        self._fellows = (self,) if fellows is None else fellows
+        self._fellows: Iterable[Exchange] = (self,) if fellows is None else fellows
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run it in the thread, without gradients.
@@ -123,20 +138,22 @@ class Exchange:
     def _run(self, work: Callable[[], T], inference: bool) -> T:
         """In the mode of the caller, whose tensors may be written to in no other one."""
         if self._failure is not None:
-            raise self._failure
+            text = f"{type(self._failure).__name__}: {self._failure}"
+            raise ExchangeError(f"an earlier exchange failed: {text}") from self._failure
         with torch.inference_mode(inference), torch.no_grad():
             return work()
 
     def fail(self, error: BaseException) -> None:
-        """Give up, since this rank could not decode what the others could. Every later call here raises `error`; the
-        others learn of it in their next exchange. Until then a thread waits for them that does not keep the process
-        from ending."""
-        for each in self._fellows:
+        """Give up, since this rank could not decode what the others could. Every later call here raises an error that
+        names `error`; the others learn of it in their next exchange. Until then a thread waits for them that does not
+        keep the process from ending."""
+        for each in tuple(self._fellows):
             each._failure = error
-            Thread(target=each._tell, args=(error_message(error, Kind.END),), daemon=True).start()
+            each._telling = Thread(target=each._tell, args=(error_message(error, Kind.END),), daemon=True)
+            each._telling.start()
 
     def _tell(self, message: Message) -> None:
-        with suppress(RuntimeError):  # the error itself, the others have gone, or this exchange is closed
+        with suppress(RuntimeError, ValueError):  # the error itself, the others have gone, or torch.distributed has
             self._thread.submit(lambda: None).result()  # what is under way ends first
             self.gather(message, limit=0, configuration=0)
 
@@ -146,16 +163,20 @@ class Exchange:
         self.gather(error_message(error), limit=0, configuration=0)
 
     def close(self) -> None:
-        """End the thread. No rank may be in an exchange."""
+        """End the thread. No rank may be in an exchange. Where this one has given up, the others hear of it first, or
+        end their part."""
+        if self._telling is not None:
+            self._telling.join(_TELL_SECONDS)
         self._thread.shutdown()
         with suppress(ValueError):  # torch.distributed itself has ended
             dist.destroy_process_group(self._group)
 
     def all_gather(self, output: Tensor, own: Tensor, configuration: int, *, meet: bool) -> None:
         """Torch's own, of tensors of one size. With `meet` the ranks tell each other first that they are there. So they
-        do behind a call whose messages a rank may not have understood: one that has given up is heard there alone.
-        Without it the time is also that of waiting for the slowest rank."""
-        if meet or self._may_have_failed:
+        do behind a call whose messages a rank may not have understood, and where that may have been a call of another
+        exchange: one that has given up is heard there alone. Without it the time is also that of waiting for the
+        slowest rank."""
+        if meet or self._may_have_failed or len(tuple(self._fellows)) > 1:
             message = Message(Kind.RAW, own.reshape(-1).view(torch.uint8))
             self._announced([message] * self.size, [own.nbytes] * self.size, configuration)
             self._may_have_failed = False

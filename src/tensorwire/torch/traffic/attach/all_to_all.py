@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ..choice import DecidingCounters
 from ..codecs.exact import Exact
 from ..collectives import swap
-from ..exchange import Exchange, ExchangeError, checksum
+from ..exchange import Exchange, ExchangeError, checksum, timeout_of
 from .attachment import COUNTERS, check_choice, next_call
 
 if TYPE_CHECKING:
@@ -122,6 +122,6 @@ _EXCHANGES: WeakKeyDictionary[dist.ProcessGroup, Exchange] = WeakKeyDictionary()
 def exchange_of(group: dist.ProcessGroup) -> Exchange:
     """One for all calls on a group, which ends with it."""
     if group not in _EXCHANGES:
-        _EXCHANGES[group] = exchange = Exchange(dist.get_process_group_ranks(group))
+        _EXCHANGES[group] = exchange = Exchange(dist.get_process_group_ranks(group), timeout_of(group))
         finalize(group, exchange.close).atexit = False
     return _EXCHANGES[group]

@@ -19,7 +19,7 @@ from ..choice import DecidingCounters, chosen, is_codec
 from ..codecs.codec import Raw
 from ..collectives import Call
 from ..counters import Table
-from ..exchange import Exchange, checksum
+from ..exchange import Exchange, checksum, timeout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -97,7 +97,7 @@ class Attachment:
         """The exchange of these ranks, which all ask for it at the same time."""
         key = tuple(ranks)
         if key not in self._exchanges:
-            self._exchanges[key] = Exchange(ranks, self._exchanges.values())
+            self._exchanges[key] = Exchange(ranks, timeout_of(dist.group.WORLD), self._exchanges.values())
         return self._exchanges[key]
 
     def levels(self, ranks: list[int], ranks_per_node: int) -> tuple[Exchange, Exchange]:

@@ -70,7 +70,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         self, store: dist.Store, rank: int, size: int, timeout: Any, name: str, codec: Choice, minimum: int
     ) -> None:
         super().__init__(rank, size)
-        self._name, self._codec, self._minimum = name, codec, minimum
+        self._name, self._codec, self._minimum, self._timeout = name, codec, minimum, timeout
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         kind = dist.ProcessGroup.BackendType.GLOO
         self._set_default_backend(kind)
@@ -136,7 +136,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def _submit(self, direction: str, tensor: Tensor, work: Callable[[Call], None], result: Any) -> dist.Work:
         if self._exchange is None:
-            self._exchange = Exchange(dist.get_process_group_ranks(self))
+            self._exchange = Exchange(dist.get_process_group_ranks(self), self._timeout)
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
         auto = self._counters.auto(direction)
         done = exchange.submit(lambda: work(next_call(exchange, self._codec, row, auto)))
