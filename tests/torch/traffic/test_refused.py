@@ -15,7 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResul
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
-from tests.support.sharded_models import Case, Model, sharded, train
+from tests.support.sharded_models import Case, Model, optimizer_of, sharded, train, train_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,6 +162,38 @@ def test_wrong_arguments_on_one_rank_are_an_error_on_all(ranks: Ranks) -> None:
         assert not found.pop("afterwards")
         for what, text in found.items():
             assert rank == 2 or text == f"ValueError: rank 2 could not do its part: {answers[2][what]}"
+
+
+def _unlike_replicas() -> str:
+    codec = traffic.Exact() if dist.get_rank() < 2 else traffic.Grid(4, 2048)
+    return _error(lambda: traffic.attach_fsdp(sharded(Case(replicated=True)), weights=codec))
+
+
+def test_unlike_codecs_for_the_replicas_of_a_shard_are_an_error_on_all_ranks(ranks: Ranks) -> None:
+    for text in ranks.run(_unlike_replicas):
+        assert text.startswith("ValueError: expected the same on all ranks, got")
+        assert "on rank 2" in text
+
+
+def _groups_in_the_first_step() -> list[bool]:
+    """Whether the first step makes groups: while one is made, nobody can be told of an error."""
+    grid, found = traffic.Grid(4, 128), []
+    for case, options in (
+        (Case(reshard=2), {}),
+        (Case(replicated=True), {}),
+        (Case(), {"gradients": (grid, grid), "ranks_per_node": 2}),
+    ):
+        model = sharded(case)
+        attachment = traffic.attach_fsdp(model, **options)
+        before = set(attachment._exchanges)
+        train_step(model, optimizer_of(model, case), case, 0)
+        found.append(set(attachment._exchanges) != before)
+        attachment.detach()
+    return found
+
+
+def test_all_groups_are_made_when_a_model_is_attached_to(ranks: Ranks) -> None:
+    assert ranks.run(_groups_in_the_first_step) == [[False] * 3] * 4
 
 
 class _Choice:

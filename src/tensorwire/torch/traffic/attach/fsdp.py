@@ -74,9 +74,12 @@ def attach_fsdp(
         for part in parts:
             _replace(attachment, part, weights, gradients, ranks_per_node)
 
-    groups = [dist.get_process_group_ranks(part.parameters._all_gather_process_group) for part in parts]
+    groups = [each for part in parts for each in _groups(part)]
     facts = [described(weights), described(gradients), ranks_per_node, [part.name for part in parts]]
     attachment.begin(groups, facts, prepare)
+    if isinstance(gradients, tuple):
+        for part in parts:
+            attachment.levels(_groups(part)[1], ranks_per_node or 1)
     return attachment
 
 
@@ -95,6 +98,14 @@ def _parts_of(model: torch.nn.Module) -> list[_Part]:
     return [
         _Part(name, module, each) for name, module in modules for each in module._get_fsdp_state()._fsdp_param_groups
     ]
+
+
+def _groups(part: _Part) -> list[list[int]]:
+    """The ranks that hold the module, replicas of shards (HSDP) too, those that share one replica, and the fewer ones
+    that share it after forward."""
+    meshes = part.parameters.mesh_info, part.parameters.post_forward_mesh_info or part.parameters.mesh_info
+    shards = [dist.get_process_group_ranks(each.shard_process_group) for each in meshes]
+    return [sorted(meshes[0].mesh.mesh.flatten().tolist()), *shards]
 
 
 def _check(
