@@ -296,6 +296,39 @@ def test_an_encoder_that_fails_on_one_rank_under_ddp(ranks: Ranks) -> None:
         assert fine
 
 
+class _Blind(traffic.Budget):
+    """Cannot look at gradients in one step."""
+
+    def observe(self, name: str, gradient: torch.Tensor) -> None:
+        if FAULT:
+            raise MemoryError("no room to look")
+        super().observe(name, gradient)
+
+
+def _fail_to_look() -> tuple[str, int]:
+    model = DistributedDataParallel(Model())
+    budget = _Blind(every=1)
+    attachment = traffic.attach_ddp(model, gradients=budget)
+    FAULT[:] = ["look"]
+    try:
+        loss_of(model, 0).backward()
+    except RuntimeError as error:
+        text = str(error)
+    FAULT.clear()
+    for step in range(2):
+        model.zero_grad()
+        loss_of(model, step).backward()
+        attachment.step += 1
+    attachment.detach()
+    return text, len(budget._chosen)
+
+
+def test_a_budget_that_fails_on_the_first_rank_is_an_error_on_all(ranks: Ranks) -> None:
+    for text, chosen in ranks.run(_fail_to_look):
+        assert "ExchangeError: rank 0 could not do its part: MemoryError: no room to look" in text
+        assert chosen == len(list(Model().parameters()))
+
+
 def _flip(model: Any, _: dict[str, Any]) -> None:
     part = replicas(model)["blocks.1"][0].buffer.chunk(4)[0]
     part.view(torch.int16)[3] ^= 1

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..budget import Budget
-from ..choice import chosen
+from ..choice import NoCodec, chosen
 from ..codecs.exact import Exact
 from ..codecs.parts import Parts
 from ..collectives import all_reduce
@@ -89,10 +89,17 @@ class _Hook:
         name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         exchange = self._attachment.exchange(dist.get_process_group_ranks(self._group))
         if isinstance(choice, Budget):
-            self._follow(choice, exchange, names, bucket)
+            self._follow(choice, exchange)
         if callable(choice):
-            codecs = [chosen(choice, each, self._attachment.step, exchange.size) for each in names]
-            done = exchange.submit(lambda: self._reduce_each(exchange, bucket.gradients(), codecs, name))
+            gradients, step = dict(zip(names, bucket.gradients(), strict=True)), self._attachment.step
+            codecs: Sequence[Codec] = [chosen(choice, each, step, exchange.size) for each in names]
+            budget = choice if isinstance(choice, Budget) and choice.due(step) and exchange.rank == 0 else None
+
+            def work() -> None:
+                seen = codecs if budget is None else _observed(budget, gradients, codecs)
+                self._reduce_each(exchange, list(gradients.values()), seen, name)
+
+            done = exchange.submit(work)
         else:
             codec = self._attachment.codec(choice, exchange, name, "all_reduce")
             call = self._attachment.call(exchange, codec, name, "all_reduce")
@@ -118,15 +125,23 @@ class _Hook:
         for each, part in zip(gradients, flat.view(exchange.size, -1).split(numels, 1), strict=True):
             each.view(-1).copy_(part.reshape(-1)[: each.numel()])
 
-    def _follow(self, budget: Budget, exchange: Exchange, names: Sequence[str], bucket: dist.GradBucket) -> None:
+    def _follow(self, budget: Budget, exchange: Exchange) -> None:
         """Rank 0 looks at the gradients of a step, and decides for all ranks at the beginning of the next one."""
         step = self._attachment.step
         if budget.due(step - 1) and self._decided < step:
             self._decided = step
             budget.take(exchange.submit(lambda: exchange.from_first(budget.decide)).result())
-        if budget.due(step) and exchange.rank == 0:
-            for name, gradient in zip(names, bucket.gradients(), strict=True):
-                budget.observe(name, gradient)
+
+
+def _observed(budget: Budget, gradients: dict[str, Tensor], codecs: Sequence[Codec]) -> Sequence[Codec]:
+    """The codecs, once the budget has looked at the gradients. Where it fails, an encoder does: the other ranks wait
+    for a message."""
+    try:
+        for name, gradient in gradients.items():
+            budget.observe(name, gradient)
+    except Exception as error:
+        return [NoCodec(error)] * len(codecs)
+    return codecs
 
 
 # DDP wants to see the classes themselves.
