@@ -223,6 +223,23 @@ def test_unlike_rows_are_an_error_everywhere_and_hang_nobody(
         assert error.startswith(f"rank {other} sends another tensor, or has another codec for it")
 
 
+def gradients_on_one() -> str:
+    rows = torch.ones(SIZE, WIDTH, requires_grad=dist.get_rank() == 1)
+    try:
+        all_to_all(rows, [1] * SIZE)
+    except ExchangeError as error:
+        with torch.no_grad():  # where nobody asks for gradients, the rows are alike
+            assert torch.equal(all_to_all(rows, [1] * SIZE)[0], rows)
+        return str(error)
+    return "nothing"
+
+
+def test_rows_with_a_gradient_on_one_rank_are_an_error_everywhere(ranks: Ranks) -> None:
+    for rank, error in enumerate(ranks.run(gradients_on_one)):
+        assert error.startswith(f"rank {0 if rank == 1 else 1} sends another tensor")
+        assert "rows need a gradient on all of them or on none" in error
+
+
 class Refuses:
     """A codec that cannot encode on one rank."""
 

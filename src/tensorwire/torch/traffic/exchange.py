@@ -263,7 +263,7 @@ class Exchange:
                 if configuration != rows[self.rank][-1]:
                     raise ExchangeError(
                         f"rank {rank} sends another tensor, or has another codec for it",
-                        advice="attach with the same arguments on all ranks",
+                        advice="pass the same arguments on all ranks; rows need a gradient on all of them or on none",
                     )
             return rows
         text = torch.zeros(_ERROR_NBYTES, dtype=torch.uint8)

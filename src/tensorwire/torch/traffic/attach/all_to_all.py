@@ -57,7 +57,7 @@ def all_to_all(
         TypeError: a codec is none, or is a `Budget`; rows of a lossy codec are no floating-point numbers; or `splits`
             are no integers.
         ExchangeError: here or in backward, on all ranks: one of them could not encode, or has splits that do not fit
-            or other rows: of another name, dtype or shape.
+            or other rows: of another name, dtype or shape, or with a gradient where others have none.
     """
     backward = backward or codec
     for each in (codec, backward):
@@ -68,7 +68,8 @@ def all_to_all(
     exchange, counters = exchange_of(group), COUNTERS.setdefault(group, DecidingCounters())
     error = _error_of(rows, splits, exchange.size)
     numbers = [-1] * exchange.size if error else [index(each) for each in splits]
-    like = checksum(f"{name} {rows.dtype} {tuple(rows.shape[1:])}")
+    needs_gradient = rows.requires_grad and torch.is_grad_enabled()
+    like = checksum(f"{name} {rows.dtype} {tuple(rows.shape[1:])} {needs_gradient}")
     # The others wait for the numbers of this rank in any case.
     come = exchange.submit(lambda: exchange.swap_numbers(numbers, like)).result()
     if error:
