@@ -86,6 +86,63 @@ def _decisions(do: Callable[[int, dist.ProcessGroup], bool], direction: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "lines"),
+    [
+        (
+            (1e-3, 0.1), (1.0, 1e-6),
+            [
+                (logging.INFO, "rows: exact messages from step 5 on: the link has 0.08 Gbit/s, and the codec saves"),
+                (logging.WARNING, "rows: raw messages from step 10 on: the link has 8000.00 Gbit/s, and the"),
+            ],
+        ),
+        ((1.0, 1e-6), (0.0, 1e-6), [(logging.INFO, "rows: raw messages from step 5 on: the link has 8000.00 Gbit/s")]),
+    ],
+)  # fmt: skip
+def test_the_first_decision_is_news_and_a_change_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+    first: tuple[float, float],
+    second: tuple[float, float],
+    lines: list[tuple[int, str]],
+) -> None:
+    """Each part has the seconds of 10^6 bytes in the codec, which halves them, and those that they travel."""
+    caplog.set_level(logging.INFO, "tensorwire.torch.traffic")
+    row = Row("rows", "all_to_all")
+    auto = Auto("rows", lambda: [row])
+    for step, (codec_seconds, link_seconds) in ((5, first), (10, second)):
+        row.raw_nbytes += 2_000_000
+        row.sent_nbytes += 1_000_000
+        row.encode_seconds += codec_seconds
+        row.link.add(1e6, link_seconds)
+        auto.decide(_Alone(), step)  # type: ignore[arg-type]
+    assert len(caplog.records) == len(lines)
+    for record, (level, text) in zip(caplog.records, lines, strict=True):
+        assert record.levelno == level
+        assert record.getMessage().startswith(text)
+
+
+def test_a_link_whose_messages_take_as_long_whatever_their_size_is_too_fast_to_measure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "tensorwire.torch.traffic")
+    row = Row("rows", "all_to_all", raw_nbytes=2_000_000, sent_nbytes=1_000_000, encode_seconds=1.0)
+    for nbytes in (1e5, 9e5):
+        row.link.add(nbytes, 1e-3)
+    Auto("rows", lambda: [row]).decide(_Alone(), 5)  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == [
+        "rows: raw messages from step 5 on: the link is too fast to measure, and the codec costs more than it saves"
+    ]
+
+
+class _Alone:
+    """The exchange of one rank."""
+
+    rank = 0
+
+    def sums(self, numbers: list[float]) -> list[float]:
+        return numbers
+
+
+@pytest.mark.parametrize(
     ("do", "direction", "what"),
     [
         (_all_to_all, "all_to_all", "all_to_all of rows"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import astuple, dataclass
-from math import inf
 from typing import TYPE_CHECKING, Literal
 
+from .codecs.codec import Raw
 from .codecs.exact import Exact
 from .counters import Counters, Link
 
@@ -74,7 +74,7 @@ class Auto:
 
     def __init__(self, what: str, rows: Callable[[], Iterable[Row]]) -> None:
         self._what, self._rows = what, rows
-        self.codec: Codec | None = Exact()  # None: raw messages
+        self._on, self._decided = True, False
         self._step = 0
         self._before = [0.0] * 9
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
@@ -88,9 +88,9 @@ class Auto:
         """Whether the ranks decide before the next call."""
         return step >= self._step + self.every
 
-    def measures(self, step: int) -> bool:
-        """Whether this is the last step before a decision, in which raw messages tell of the link."""
-        return self.due(step + 1)
+    def codec(self, step: int) -> Codec:
+        """In this step. In the last one before a decision, raw messages tell of the link."""
+        return Exact() if self._on else Raw(measured=self.due(step + 1))
 
     def decide(self, exchange: Exchange, step: int) -> None:
         """In the first call of a step, on all ranks."""
@@ -104,20 +104,22 @@ class Auto:
         messages = Link(*sums)
         if not raw or not sent or not messages.seconds:
             return
-        if self.codec is not None:
+        if self._on:
             self._codec_seconds, self._share = (encode + decode) / raw, sent / raw
         delay, link = messages.fit()
         always = delay * messages.messages / raw
         coded, plain = always + self._codec_seconds + self._share * link, always + link
-        on = self.codec is not None
-        if (plain < coded * (1 - self.margin)) if on else (coded < plain * (1 - self.margin)):
-            self.codec = None if on else Exact()
-            if exchange.rank == 0:
-                _log.warning(
-                    "%s: %s from step %d on: the link has %.2f Gbit/s, and the codec %s",
-                    self._what, "raw messages" if on else "exact messages", step, 8e-9 / link if link else inf,
-                    "costs more than it saves" if on else "saves more than it costs",
-                )  # fmt: skip
+        changes = (plain < coded * (1 - self.margin)) if self._on else (coded < plain * (1 - self.margin))
+        self._on ^= changes
+        if exchange.rank == 0 and (changes or not self._decided):
+            _log.log(
+                logging.WARNING if self._decided else logging.INFO,
+                "%s: %s from step %d on: the link %s, and the codec %s",
+                self._what, "exact messages" if self._on else "raw messages", step,
+                f"has {8e-9 / link:.2f} Gbit/s" if link else "is too fast to measure",
+                "saves more than it costs" if coded < plain else "costs more than it saves",
+            )  # fmt: skip
+        self._decided = True
 
 
 class DecidingCounters(Counters):

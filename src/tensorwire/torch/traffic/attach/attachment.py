@@ -16,7 +16,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...._ground.version import __version__
 from ..budget import Budget
 from ..choice import DecidingCounters, chosen, is_codec
-from ..codecs.codec import Raw
 from ..collectives import Call
 from ..counters import Table
 from ..exchange import Exchange, checksum, timeout_of
@@ -112,7 +111,7 @@ class Attachment:
             auto = self.counters.auto(direction)
             if auto.due(self.step):
                 exchange.submit(lambda: auto.decide(exchange, self.step)).result()
-            return auto.codec or Raw(measured=auto.measures(self.step))
+            return auto.codec(self.step)
         return chosen(choice, name, self.step, exchange.size)
 
     def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Call:
@@ -215,7 +214,7 @@ def next_call(exchange: Exchange, choice: Choice, row: Row, auto: Auto) -> Call:
     if choice == "auto":
         if auto.due(calls := auto.calls()):
             auto.decide(exchange, calls)
-        codec = auto.codec or Raw()
+        codec = auto.codec(calls)
     else:
         codec = chosen(choice, row.tensor, row.calls, exchange.size)
     return Call(exchange, codec, row, _key(row, exchange.ranks[exchange.rank]))
