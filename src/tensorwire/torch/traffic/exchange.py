@@ -78,9 +78,10 @@ def error_message(error: BaseException, kind: Kind = Kind.ERROR) -> Message:
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
     """How long a rank of this group waits for the others, as it was made with; torch's default if it does not say."""
     try:
-        return cast("timedelta", group._get_backend(torch.device("cpu")).options._timeout)
+        found = group._get_backend(torch.device("cpu")).options._timeout
     except (AttributeError, RuntimeError):  # it has no backend for the CPU, or one without options
-        return default_pg_timeout
+        found = default_pg_timeout
+    return cast("timedelta", found)
 
 
 def _new_group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
