@@ -12,7 +12,7 @@ from tensorwire.torch import traffic
 from tensorwire.torch.traffic.choice import Auto
 from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.counters import Link
-from tests.support.sharded_models import Case, digest, optimizer_of, sharded, train, train_step
+from tests.support.sharded_models import Case, digest, loss_of, optimizer_of, sharded, train, train_step
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -133,3 +133,24 @@ def test_a_rate_is_never_below_zero_nor_above_the_mean() -> None:
         steep.add(nbytes, seconds)
     assert falling.fit() == pytest.approx((0.75, 0.0))
     assert steep.fit()[0] >= 0
+
+
+def _two_optimizers() -> list[int]:
+    """The step behind each of three, which two optimizers make together."""
+    model = sharded(Case())
+    parameters = list(model.parameters())
+    optimizers = [torch.optim.SGD(parameters[::2], lr=0.1), torch.optim.AdamW(parameters[1::2], lr=0.1)]
+    attachment = traffic.attach_fsdp(model)
+    found = []
+    for step in range(3):
+        loss_of(model, step).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(attachment.step)
+    attachment.detach()
+    return found
+
+
+def test_optimizers_that_share_the_parameters_make_one_step(ranks: Ranks) -> None:
+    assert ranks.run(_two_optimizers) == [[1, 2, 3]] * 4

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
 from torch.nn.parallel import DistributedDataParallel
 
@@ -218,3 +218,20 @@ def test_an_old_torch_is_an_error_that_names_the_feature(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch, "__version__", "2.11.0+cpu")
     with pytest.raises(ImportError, match=r"FSDPModule.set_custom_all_gather.* PyTorch 2.12 or later, got 2.11.0"):
         importlib.reload(torch_version)
+
+
+def _model_and_part() -> str:
+    model = sharded(Case())
+    attachment = traffic.attach_fsdp(model)
+    part = next(each for name, each in model.named_modules() if name and isinstance(each, FSDPModule))
+    try:
+        traffic.attach_fsdp(part)
+    except ValueError as error:
+        return str(error)
+    finally:
+        attachment.detach()
+    return "attached twice"
+
+
+def test_a_part_of_what_has_codecs_is_refused(ranks: Ranks) -> None:
+    assert all("expected modules that nothing is attached to" in each for each in ranks.run(_model_and_part))

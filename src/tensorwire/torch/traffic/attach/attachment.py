@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,7 @@ class Attachment:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.step = 0
+        self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this step
         self.counters = DecidingCounters()
         self._model = ref(model)
         self._parameters = {id(each) for each in model.parameters()}
@@ -77,15 +78,21 @@ class Attachment:
         _ATTACHED[model] = self
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has made a step."""
-        if any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
+        """An optimizer has made a step. Several that share the parameters out make one of the model."""
+        if not any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
+            return
+        if not self._stepped or optimizer in self._stepped:
+            self._stepped.clear()
             self.step += 1
             if self.step == 1 and dist.get_rank() == 0:
                 self._say_what_saved_nothing()
+        self._stepped.add(optimizer)
 
     def _say_what_saved_nothing(self) -> None:
         """Such as FP32 gradients. A codec that saves nothing looks as if it did."""
-        rows = [row for row in self.counters.rows() if row.direction == "all_reduce" and row.codec != str(Raw())]
+        rows = [
+            row for row in self.counters.rows() if row.direction == "all_reduce" and not row.codec.startswith("Raw")
+        ]
         if rows and all(row.sent_nbytes >= row.raw_nbytes > 0 for row in rows):
             _log.warning(
                 "all_reduce: %s made no message of the first step smaller. A frame of gradients that were computed in "

@@ -120,6 +120,11 @@ def _check(
     for name, count in Counter(part.name for part in parts).items():
         if count > 1:
             raise ValueError(f"expected one group of parameters in module {name}, got {count}: FSDP2 has no hook")
+    for part in parts:
+        if isinstance(part.parameters._all_gather_comm, _AllGather) or isinstance(
+            part.parameters._reduce_scatter_comm, _ReduceScatter
+        ):
+            raise ValueError(f"expected modules that nothing is attached to, got {part.name}; detach() what is first")
     if isinstance(gradients, tuple) or ranks_per_node is not None:
         _check_levels(parts, gradients, ranks_per_node)
 
