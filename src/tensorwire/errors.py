@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from types import TracebackType
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import os
-
 __all__ = [
     "BaseMismatchError",
     "CorruptDataError",
@@ -44,7 +40,7 @@ class TensorwireError(Exception):
         self,
         message: str,
         *,
-        file: str | os.PathLike[str] | None = None,
+        file: object = None,
         tensor: str | None = None,
         block: int | None = None,
         byte: int | None = None,
@@ -127,7 +123,7 @@ class ErrorContext:
 
     __slots__ = ("_file", "_tensor")
 
-    def __init__(self, *, file: str | os.PathLike[str] | None = None, tensor: str | None = None) -> None:
+    def __init__(self, *, file: object = None, tensor: str | None = None) -> None:
         self._file = file
         self._tensor = tensor
 

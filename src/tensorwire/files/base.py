@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import base_mismatch, content_hash
@@ -17,6 +16,7 @@ from .names import shown
 if TYPE_CHECKING:
     from ..codec import FrameInfo
     from ..errors import BaseMismatchError
+    from ..storage.locations import Location
     from .reader import StoredFile, StoredTensor
 
 
@@ -126,7 +126,7 @@ class Base:
     """
 
     def __init__(
-        self, root: Path | None, name: str, files: Mapping[str, StoredFile], older: Base | None = None
+        self, root: Location | None, name: str, files: Mapping[str, StoredFile], older: Base | None = None
     ) -> None:
         self.root = root
         self.name = name
@@ -255,11 +255,11 @@ class Base:
         """The names of all tensors."""
         return set(self._tensors)
 
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Location]:
         """Where its files are, and those of older ones."""
         return [stored.path for link in self.links() if link.root is not None for stored in link.files.values()]
 
-    def roots(self) -> list[Path]:
+    def roots(self) -> list[Location]:
         """The files and directories, its own and those of older ones."""
         return [link.root for link in self.links() if link.root is not None]
 

@@ -19,7 +19,9 @@ from ..errors import (
     UnsupportedVersionError,
 )
 from ..storage.local import InputFile
+from ..storage.locations import open_input
 from ..storage.pipeline import WINDOW_NBYTES
+from ..storage.remote import RemotePath
 from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
 from .names import (
@@ -37,6 +39,7 @@ from .original_record import Record, unpack
 
 if TYPE_CHECKING:
     from ..codec import FrameInfo
+    from ..storage.locations import Location
     from ..storage.readable import Readable
 
 VERSION = "1"
@@ -100,9 +103,9 @@ class Bases(Protocol):
         """Count a relative tensor that is to be read; LimitExceededError if all are more than a file may claim."""
 
 
-def may_be_compressed(path: Path) -> bool:
+def may_be_compressed(path: Location) -> bool:
     """False if nothing in the header of a file is ours, which costs no look at its entries."""
-    with suppress(FormatError), InputFile(path) as file:
+    with suppress(FormatError), open_input(path) as file:
         raw = file.read(8, checked_length(file.read(0, 8), file.nbytes))
         return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
     return False
@@ -125,7 +128,7 @@ class StoredFile:
         base, base_file: what `use_base` was given.
     """
 
-    def __init__(self, source: Path | Readable) -> None:
+    def __init__(self, source: Location | Readable) -> None:
         """Open a file, and check the header. What is open already is closed with this.
 
         If the source is read in order, `forget` a tensor after its last byte.
@@ -134,9 +137,9 @@ class StoredFile:
             FormatError: the header is not valid; all classes.
             OSError: reading fails.
         """
-        file = InputFile(source) if isinstance(source, Path) else source
+        file: Readable = open_input(source) if isinstance(source, (Path, RemotePath)) else source
         self.path = file.path
-        self.file: Readable = file
+        self.file = file
         try:
             with ErrorContext(file=file.path):
                 prefix = file.read(0, PREFIX_NBYTES)
@@ -251,6 +254,11 @@ class StoredFile:
         """Free the header of a frame that has been read."""
         with self._lock:
             self._frames.pop(tensor.name, None)
+
+    def expect(self, tensors: Iterable[StoredTensor]) -> None:
+        """Say that all of these tensors will be read."""
+        begin = self.header.data_start
+        self.file.expect([(begin + tensor.entry.start, begin + tensor.entry.stop) for tensor in tensors])
 
     def use_base(self, base: Bases | None, file: str) -> None:
         """Read relative frames with this base; `file` is the relative path by which it may know this file."""

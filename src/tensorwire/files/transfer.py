@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptDataError
-from ..storage.local import InputFile
+from ..storage.locations import open_input
 from ..storage.pipeline import Worker, read_windows
 from ..storage.streams import SpoolFile
 from .original_record import pack
@@ -20,6 +19,7 @@ from .writer import CompressedWriter, Written, check_names, match_bases, write_w
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from ..storage.locations import Location
     from ..storage.pipeline import Chunk, Window
     from ..storage.readable import Appendable, Readable, Writable
     from .base import BaseTensor
@@ -73,6 +73,7 @@ def compress_file(
     """
     original.check_labels()
     stored, entries = original.stored, original.header.entries
+    stored.expect(stored.tensors.values())
     check_names(entries)
     chosen = match_bases(coding, entries, stored.base_file, original.content_hash)
 
@@ -130,6 +131,7 @@ def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance
     """Write an original."""
     original.check_labels()
     stored, header = original.stored, original.header
+    stored.expect(stored.tensors.values())
     digest = hashlib.sha256(header.prefix)
     file.write(0, header.prefix)
     _write(_windows(original), digest, file, header.data_start, advance)
@@ -147,16 +149,17 @@ def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
     return digest.hexdigest()
 
 
-def file_sha256(path: Path, advance: Advance = lambda _: None) -> str:
+def file_sha256(path: Location, advance: Advance = lambda _: None) -> str:
     """The SHA-256 of a file."""
     digest = hashlib.sha256()
-    with InputFile(path) as source:
+    with open_input(path) as source:
         _consume(_raw_windows(source), digest, lambda _: None, advance)
         source.check_size()
     return digest.hexdigest()
 
 
 def _raw_windows(source: Readable) -> Windows:
+    source.expect([(0, source.nbytes)])
     return read_windows([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .remote import RemotePath
 
 _ACL = "system.posix_acl_access"
 PRIVATE = 0o600
@@ -29,9 +32,12 @@ class Access(NamedTuple):
         return both if self.gid == other.gid else both.without_group()
 
 
-def access_of(path: Path) -> Access:
-    """What a file or directory allows; links are followed. Where it has an access control list, the bits of the group
+def access_of(path: Path | RemotePath) -> Access:
+    """What a file or directory allows; of an object, what a new file does. Links are followed. Where it has an access
+    control list, the bits of the group
     are the most that the list gives to anybody, and do not count."""
+    if not isinstance(path, Path):
+        return Access(0o666 & ~_umask(), os.geteuid(), os.getegid())
     status = path.stat()
     access = Access(status.st_mode & 0o777, status.st_uid, status.st_gid)
     return access.without_group() if _ACL in _attributes(path) else access
@@ -53,10 +59,16 @@ def give_access(target: Path | int, access: Access) -> None:
         os.chown(target, access.uid, -1)
 
 
-def dropped(path: Path) -> list[str]:
+def dropped(path: Path | RemotePath) -> list[str]:
     """What a user has put on a file and a result does not get: its access control list, its extended attributes."""
-    names = _attributes(path)
+    names = _attributes(path) if isinstance(path, Path) else []
     return ["its access control list"] * (_ACL in names) + [name for name in names if name.startswith("user.")]
+
+
+def _umask() -> int:
+    """The bits that new files of this process lack. To ask the system means to set them, which other threads see."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition("Umask:")[2].split()[0], 8)
 
 
 def _attributes(path: Path) -> list[str]:

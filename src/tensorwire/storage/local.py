@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -111,6 +112,9 @@ class InputFile:
         with suppress(OSError):  # a file system that cannot
             os.posix_fadvise(self.descriptor.number, offset, nbytes, os.POSIX_FADV_WILLNEED)
 
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """The system reads ahead by itself."""
+
     @cached_property
     def map(self) -> mmap.mmap:
         """The file as memory. A page is read when touched; to touch one that the file has lost kills the process."""
@@ -212,14 +216,6 @@ class OutputFile:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def read_file(path: Path, max_nbytes: int) -> bytes:
-    """A whole file; OSError if it is larger than `max_nbytes`."""
-    with InputFile(path) as file:
-        if file.nbytes > max_nbytes:
-            raise OSError(errno.EFBIG, f"expected at most {max_nbytes} bytes, got {file.nbytes}", str(path))
-        return file.read(0, file.nbytes)
 
 
 def sync_directory(path: Path) -> None:

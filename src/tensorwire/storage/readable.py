@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .locations import Location
 
 
 class Readable(Protocol):
     """Bytes that must not change while they are read.
 
     Attributes:
-        path: its name, for errors.
         nbytes: its size; of a stream the size that is expected, which the reader of the header sets.
         in_order: each byte can be read once, in order of the offsets. Otherwise reads are thread-safe.
     """
 
-    path: Path
     nbytes: int
     in_order: bool
+
+    @property
+    def path(self) -> Location:
+        """Its name, for errors."""
 
     @property
     def identity(self) -> list[int]:
@@ -31,6 +36,9 @@ class Readable(Protocol):
 
     def read_ahead(self, offset: int, nbytes: int) -> None:
         """Ask for bytes that will be read soon. One call follows another for each range."""
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Ranges [start, stop) will be read, about in the order of their offsets: what is far away is fetched ahead."""
 
     def stop(self) -> None:
         """End a read that waits in another thread."""

@@ -288,6 +288,10 @@ class Staging:
                     access = access._replace(mode=access.mode | 0o700)
                 give_access(place, access)
 
+    def drop(self) -> None:
+        """The result is needed no longer: it is whole elsewhere."""
+        self.finished.clear()
+
     def __exit__(self, *error: object) -> None:
         self._journal.close()
         try:

@@ -8,6 +8,7 @@ import select
 import stat
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -153,6 +154,9 @@ class InputStream:
 
     def read_ahead(self, offset: int, nbytes: int) -> None:
         """A pipe holds what comes next."""
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Likewise."""
 
     def spool(self, file: SpoolFile, nbytes: int) -> None:
         """Append to `file`, which holds all that has been read, until it has `nbytes` bytes or the stream ends."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +21,7 @@ from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from ..files.reader import StoredFile, StoredTensor
+    from ..storage.locations import Location
 
 _MIN_FILE_FRAME_NBYTES = 1 << 20
 """Smaller frames are always kept in memory: to read them takes as long as to read this."""
@@ -45,9 +45,9 @@ class CompressedLoader:
             raise ValueError(f"expected resident_nbytes for the CPU alone, got it for {device}")
         self._device = device
         self._resident_nbytes = resident_nbytes
-        self._in_file: set[tuple[Path, str]] = set()
+        self._in_file: set[tuple[Location, str]] = set()
         self._reads: Ahead[FileBlocks] | None = None
-        self._files: dict[Path, DirectFile] = {}
+        self._files: dict[Location, DirectFile] = {}
 
     def plan(self, files: Sequence[StoredFile]) -> None:
         """Choose the frames that stay in their files: evenly from among all, so that one is read while others are used

@@ -6,15 +6,17 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.names import check_required, is_version
 from ...files.original_record import unpack
-from ...storage.local import InputFile
+from ...storage.locations import open_input
 from .paths import MANIFEST_NAME, check_paths
+
+if TYPE_CHECKING:
+    from ...storage.locations import Location
 
 FORMAT = "tensorwire-checkpoint"
 VERSION = 1
@@ -130,11 +132,11 @@ def check_new_size(nbytes: int) -> None:
         )
 
 
-def read_manifest(root: Path) -> Manifest | None:
+def read_manifest(root: Location) -> Manifest | None:
     """The manifest of a directory, checked; None if there is none."""
     path = root / MANIFEST_NAME
     try:
-        with InputFile(path) as file, ErrorContext(file=path):
+        with open_input(path) as file, ErrorContext(file=path):
             if file.nbytes > MAX_JSON_NBYTES:
                 raise LimitExceededError(f"expected a manifest of at most {MAX_JSON_NBYTES} bytes, got {file.nbytes}")
             return parse_manifest(file.read(0, file.nbytes))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError
 from ...files.names import shown
+from ...storage.remote import RemotePath
 from ...storage.staging import is_staging
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+
+    from ...storage.locations import Location
 
 MANIFEST_NAME = "tensorwire.json"
 CONFIG_NAME = "config.json"
@@ -30,7 +33,7 @@ class FoundFile(NamedTuple):
     """A file of a directory: its relative path, where it is, and its size."""
 
     path: str
-    location: Path
+    location: Location
     nbytes: int
 
 
@@ -106,7 +109,7 @@ class Listing(NamedTuple):
     excluded: list[str]
 
 
-def scan(root: Path, exclude: Sequence[str] = ()) -> Listing:
+def scan(root: Location, exclude: Sequence[str] = ()) -> Listing:
     """The files of a directory, at any depth. Links to files are followed. Staging directories do not count: what a
     run in place makes beside the files, or has left there, is none of them.
 
@@ -128,13 +131,31 @@ def scan(root: Path, exclude: Sequence[str] = ()) -> Listing:
     except (re.error, ValueError) as error:
         raise ValueError(f"expected patterns as in a .gitignore in exclude, got one that is none: {error}") from None
     found = Listing([], [], [])
-    _walk(root, "", spec, found)
+    if isinstance(root, RemotePath):
+        _list(root, spec, found)
+    else:
+        _walk(root, "", spec, found)
     return Listing(sorted(found.files), sorted(found.directories), sorted(found.excluded))
 
 
 def is_history(path: str) -> bool:
     """Whether a relative path leads into the history of a clone."""
     return GIT_DIRECTORY in path.split("/")
+
+
+def _list(root: RemotePath, spec: GitIgnoreSpec, found: Listing) -> None:
+    """The objects of a folder in a store, which knows no empty folders."""
+    excluded = set()
+    for location in root.files():
+        path = location.relative_to(root).as_posix()
+        left_out = next((place for place in (*parents(path), path) if spec.match_file(place)), None)
+        if left_out is not None:
+            excluded.add(left_out)
+            continue
+        if not is_listable(path):
+            raise ValueError(f"object {shown(path)}: expected a plain relative path of valid Unicode; rename it")
+        found.files.append(FoundFile(path, location, location.stat().st_size))
+    found.excluded.extend(excluded)
 
 
 def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> None:

@@ -16,6 +16,7 @@ from .manifest import SAFETENSORS, read_manifest
 from .paths import MANIFEST_NAME, is_safetensors
 
 if TYPE_CHECKING:
+    from ...storage.locations import Location
     from .manifest import Manifest
     from .sources import Sources
 
@@ -25,7 +26,7 @@ _ADVICE = "move it, or name another destination"
 _OTHER = "is compressed and holds another content than the source, so it is never replaced by it"
 
 
-def made_by_us(path: Path) -> frozenset[str]:
+def made_by_us(path: Location) -> frozenset[str]:
     """What may go with the directory `path`: all that its manifest lists, and what killed runs have left; of a file
     nothing.
 
@@ -44,10 +45,10 @@ def made_by_us(path: Path) -> frozenset[str]:
             _check_file(place)
         elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
-    return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files), *manifest.directories, *left_over(path)})
+    return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files), *manifest.directories, *_left_over(path)})
 
 
-def made_of(sources: Sources, path: Path) -> frozenset[str]:
+def made_of(sources: Sources, path: Location) -> frozenset[str]:
     """`made_by_us` for a result that is made of compressed files: what gives way to it holds the same content.
 
     Raises:
@@ -64,7 +65,7 @@ def made_of(sources: Sources, path: Path) -> frozenset[str]:
     return owned
 
 
-def restored_from(sources: Sources, written: Collection[str], path: Path) -> frozenset[str]:
+def restored_from(sources: Sources, written: Collection[str], path: Location) -> frozenset[str]:
     """What may go with `path` when `written` is restored there: the same paths, and what killed runs have left.
 
     Raises:
@@ -75,10 +76,10 @@ def restored_from(sources: Sources, written: Collection[str], path: Path) -> fro
         place = path.joinpath(*source.path.split("/")) if is_directory else path
         if source.kind == SAFETENSORS and place.is_file():
             check_same(place, source.location)
-    return frozenset({*written, *(left_over(path) if is_directory else ())})
+    return frozenset({*written, *(_left_over(path) if is_directory else ())})
 
 
-def check_same(path: Path, source: Path | None) -> None:
+def check_same(path: Location, source: Location | None) -> None:
     """Raise FileExistsError for a compressed file whose content is not that of the compressed file `source`, or is not
     known to be: it may be the only copy."""
     with ExitStack() as stack:
@@ -108,7 +109,12 @@ def _tensors(stored: StoredFile) -> dict[str, object]:
     }
 
 
-def _manifest_of(path: Path) -> Manifest:
+def _left_over(path: Location) -> set[str]:
+    """What killed runs have left; they leave nothing in a store that counts."""
+    return left_over(path) if isinstance(path, Path) else set()
+
+
+def _manifest_of(path: Location) -> Manifest:
     try:
         manifest = read_manifest(path)
     except FormatError as error:
@@ -118,7 +124,7 @@ def _manifest_of(path: Path) -> Manifest:
     return manifest
 
 
-def _check_file(path: Path) -> None:
+def _check_file(path: Location) -> None:
     """Raise FileExistsError for a safetensors file without anything of ours, and for every other model."""
     if path.stat().st_size == 0:
         return
@@ -131,9 +137,9 @@ def _check_file(path: Path) -> None:
             raise _refusal(path, "looks like a model that tensorwire did not write, so it is never replaced") from None
 
 
-def _is_model(path: Path) -> bool:
+def _is_model(path: Location) -> bool:
     return path.name.lower().endswith(_MODEL_SUFFIXES)
 
 
-def _refusal(path: Path, text: str) -> FileExistsError:
+def _refusal(path: Location, text: str) -> FileExistsError:
     return FileExistsError(errno.EEXIST, f"{text}; {_ADVICE}", str(path))

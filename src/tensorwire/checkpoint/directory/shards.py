@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext
 from ...files.names import shown
-from ...storage.local import read_file
+from ...storage.locations import read_file, relative_to
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
 from .paths import is_index, is_safetensors, scan
+
+if TYPE_CHECKING:
+    from ...storage.locations import Location
 
 
 class Shards(NamedTuple):
     """The files of a model, in order, and by the name of a tensor the file that an index says it is in."""
 
-    files: tuple[Path, ...]
-    home: dict[str, Path]
+    files: tuple[Location, ...]
+    home: dict[str, Location]
 
 
-def find_shards(path: Path) -> Shards:
+def find_shards(path: Location) -> Shards:
     """The files that make up one model: those of the index, or all safetensors files at the top of the directory.
 
     Args:
@@ -47,7 +49,7 @@ def find_shards(path: Path) -> Shards:
     return Shards(tuple(files), {})
 
 
-def safetensors_files(root: Path) -> dict[str, Path]:
+def safetensors_files(root: Location) -> dict[str, Location]:
     """The safetensors files of a directory by relative path, those that an index names, or the one file that `root` is.
 
     Raises:
@@ -55,14 +57,14 @@ def safetensors_files(root: Path) -> dict[str, Path]:
         CorruptDataError: the index is none, or leads out of its directory.
     """
     if not root.is_dir():
-        return {file.relative_to(root.parent).as_posix(): file for file in find_shards(root).files}
+        return {relative_to(file, root.parent).as_posix(): file for file in find_shards(root).files}
     files = {file.path: file.location for file in scan(root).files if is_safetensors(file.path)}
     if not files:
         raise ValueError(f"{root} holds no .safetensors file")
     return files
 
 
-def _indexed(index: Path) -> Shards:
+def _indexed(index: Location) -> Shards:
     with ErrorContext(file=index):
         home = weight_map(load_object(read_file(index, MAX_JSON_NBYTES)))
         if not home:

@@ -6,17 +6,20 @@ import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
 from ...files.names import shown
 from ...files.original_record import Record
 from ...files.reader import StoredFile, may_be_compressed
-from ...storage.local import InputFile, read_file
+from ...storage.locations import open_input, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan
+
+if TYPE_CHECKING:
+    from ...storage.locations import Location
 
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
 
@@ -33,7 +36,7 @@ class SourceFile(NamedTuple):
     """
 
     path: str
-    location: Path
+    location: Location
     kind: str
     nbytes: int
     known: ManifestFile | None = None
@@ -79,7 +82,7 @@ class Sources(NamedTuple):
         return sum(file.nbytes for file in self.files)
 
 
-def originals(src: Path, exclude: Sequence[str]) -> Sources:
+def originals(src: Location, exclude: Sequence[str]) -> Sources:
     """What is to be compressed: a file, or the files of a directory but those that match `exclude`."""
     if src.is_dir():
         return _original_directory(src, exclude)
@@ -88,7 +91,7 @@ def originals(src: Path, exclude: Sequence[str]) -> Sources:
     return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
-def _original_directory(root: Path, exclude: Sequence[str]) -> Sources:
+def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:
@@ -116,7 +119,7 @@ def _original_directory(root: Path, exclude: Sequence[str]) -> Sources:
     return Sources(files, tuple(directories), excluded=tuple(excluded))
 
 
-def _refuse_compressed(file: FoundFile, root: Path) -> None:
+def _refuse_compressed(file: FoundFile, root: Location) -> None:
     """Before the work: a result that stands among originals, where compressing a shard puts it."""
     if not may_be_compressed(file.location):
         return
@@ -125,14 +128,14 @@ def _refuse_compressed(file: FoundFile, root: Path) -> None:
             raise _holds_compressed(root, "file", file.path)
 
 
-def _holds_compressed(root: Path, what: str, path: str) -> ValueError:
+def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
     return ValueError(
         f"{root} holds a {what} that is compressed already: {path}; move it to another directory, leave it out with "
         f"--exclude {path!r} (exclude=[{path!r}]), or transcode it to change its profile"
     )
 
 
-def compressed_directory(root: Path) -> Sources:
+def compressed_directory(root: Location) -> Sources:
     """The files of a compressed directory, as its manifest lists them.
 
     Raises:
@@ -157,7 +160,7 @@ def compressed_directory(root: Path) -> Sources:
     return Sources(files, manifest.directories, manifest, tuple(sorted(ignored)), manifest.excluded)
 
 
-def compressed(src: Path) -> Sources:
+def compressed(src: Location) -> Sources:
     """What is to be restored: a file, or the files of a directory that its manifest lists.
 
     Raises:
@@ -194,8 +197,10 @@ def check_size(source: SourceFile, nbytes: int) -> None:
         raise CorruptDataError(f"expected an original of {source.nbytes} bytes, got {nbytes}", file=source.location)
 
 
-def _refuse_hub_cache(root: Path) -> None:
+def _refuse_hub_cache(root: Location) -> None:
     """Raise ValueError for the directory of a model in a hub's cache, which holds each file as a blob and as a link."""
+    if not isinstance(root, Path):
+        return
     snapshots = root / "snapshots"
     if not ((root / "blobs").is_dir() and (root / "refs").is_dir() and snapshots.is_dir()):
         return
@@ -209,7 +214,7 @@ def _refuse_hub_cache(root: Path) -> None:
 def _other_model(found: Sequence[FoundFile]) -> str:
     """What is said of the largest file that holds a model in another format; nothing if there is none."""
     for file in sorted(found, key=lambda file: -file.nbytes):
-        with InputFile(file.location) as opened:
+        with open_input(file.location) as opened:
             foreign = recognise(opened.read(0, PREFIX_NBYTES))
         if foreign is not None and foreign.holds_tensors:
             return f"; {shown(file.path)} is {foreign.name}: {foreign.advice}"

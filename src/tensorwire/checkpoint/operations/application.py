@@ -11,13 +11,13 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of, resolved
+from ..._ground.filesystem import absolute, close, mark_of, resolved
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
@@ -25,7 +25,8 @@ from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
 from ...files.transfer import copy_file, file_sha256, restore_file
 from ...storage.access import access_of, dropped, give_access
-from ...storage.local import InputFile, OutputFile, sync_directory
+from ...storage.local import OutputFile, sync_directory
+from ...storage.locations import inside, locate, on_this_machine, open_input, said, same
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.manifest import REPLACED, SAFETENSORS
@@ -40,6 +41,7 @@ from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlis
 if TYPE_CHECKING:
     from ...files.original_record import Record
     from ...files.reader import StoredTensor
+    from ...storage.locations import Location
     from ...storage.progress import Progress
     from ..directory.sources import SourceFile, Sources
 
@@ -54,6 +56,7 @@ def apply_checkpoint(
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
     """Change `base` in place into the checkpoint that `src`, which is relative to it, was made from.
 
@@ -83,7 +86,7 @@ def apply_checkpoint(
         OSError: reading or writing fails, or a file of `base` changes meanwhile. Each file is the old or the new one.
     """
     started = time.monotonic()
-    source_path, root = absolute(src), absolute(base)
+    source_path, root = locate(src, storage_options), absolute(base)
     if root.is_symlink():
         text = "is a link, and links are never followed to change files; name what it leads to"
         raise FileExistsError(errno.EEXIST, text, str(root))
@@ -91,7 +94,7 @@ def apply_checkpoint(
         raise FileNotFoundError(errno.ENOENT, "there is no base; name the one that is to be changed", str(root))
     if source_path.is_dir() != root.is_dir():
         raise ValueError(f"{source_path} and {root} must both be files or both be directories; {OUT}")
-    if is_same(source_path, root) or lies_in(source_path, root) or lies_in(root, source_path):
+    if same(source_path, root) or inside(source_path, root) or inside(root, source_path):
         raise ValueError(f"{source_path} and {root} are the same or lie in each other; name the base")
     sources = compressed(source_path)
     outcome = Outcome(sources, strict=strict)
@@ -102,7 +105,7 @@ def apply_checkpoint(
         applying.make_directories()
         meter = Meter(progress, sources.nbytes)
         outcome.files += [applying.take(step, meter) for step in steps]
-    return outcome.report("apply", src, base, str(base), started)
+    return outcome.report("apply", said(src), str(base), str(base), started)
 
 
 @contextmanager
@@ -141,7 +144,7 @@ class _Application:
     """One delta, as the user has named it, and its base."""
 
     def __init__(
-        self, src: Path, root: Path, sources: Sources, outcome: Outcome, threads: int | None, force: bool
+        self, src: Location, root: Path, sources: Sources, outcome: Outcome, threads: int | None, force: bool
     ) -> None:
         self._src = src
         self._root = root
@@ -199,7 +202,7 @@ class _Application:
 
     def _staging(self, place: Path) -> Staging:
         """Where the new file is made that is to stand at a place."""
-        sources = [source.location for source in self._sources.files]
+        sources = on_this_machine(source.location for source in self._sources.files)
         return Staging(Destination(place, force=True, source_files=sources), _PURPOSE)
 
     def _check_directories(self, paths: Iterable[str]) -> None:
@@ -357,7 +360,7 @@ class _Application:
         if source.kind == REPLACED:
             file.write(0, source.content())
         elif source.kind != SAFETENSORS:
-            with InputFile(source.location) as origin:
+            with open_input(source.location) as origin:
                 if copy_file(origin, file, advance=meter.advance) != step.sha256:
                     raise OSError(errno.EBUSY, "the file changed while the delta was applied", str(source.location))
         else:

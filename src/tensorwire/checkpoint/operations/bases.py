@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._ground.filesystem import absolute, is_same, lies_in, resolved
+from ..._ground.filesystem import resolved
 from ...codec import check_takes_base
 from ...files.arrays import ArrayFile
 from ...files.base import OUT_OF_ORDER, Base
 from ...files.reader import StoredFile
 from ...files.transfer import file_sha256
+from ...storage.locations import inside, is_path, locate, said, same
 from ..directory.manifest import read_manifest
 from ..directory.shards import safetensors_files
 
 if TYPE_CHECKING:
+    import os
     from typing import TypeAlias
 
     from ...codec import Profile
+    from ...storage.locations import Location
 
     StrPath: TypeAlias = str | os.PathLike[str]
     BasePath: TypeAlias = StrPath | Sequence[StrPath]
@@ -50,7 +52,7 @@ def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_array
     if profile is not None:
         check_takes_base(profile)
     links: list[Any] = [base]
-    if isinstance(base, Iterable) and not isinstance(base, (str, os.PathLike)) and not hasattr(base, "items"):
+    if isinstance(base, Iterable) and not is_path(base) and not hasattr(base, "items"):
         links = list(base)
     if not 1 <= len(links) <= _MAX_LINKS:
         raise ValueError(f"expected a base of 1 to {_MAX_LINKS} checkpoints, newest first, got {len(links)}")
@@ -80,21 +82,23 @@ def name_of(base: BasePath | None) -> str | None:
     """The base as a report names it: of several the newest, which all others serve to read."""
     if base is None:
         return None
-    return str(base if isinstance(base, (str, os.PathLike)) else base[0])
+    first: Any = base
+    return said(first if is_path(base) else first[0])
 
 
 def _open_link(link: Any, older: Base | None, stack: ExitStack, *, may_be_arrays: bool) -> Base:
     """One checkpoint, in front of those that it may be relative to."""
     if hasattr(link, "items") and may_be_arrays:
         return Base(None, "", {"": stack.enter_context(StoredFile(ArrayFile(link)))})
-    if not isinstance(link, (str, os.PathLike)):
+    if not is_path(link):
         raise TypeError(
             f"expected the path of a checkpoint as base, got {type(link).__name__}; arrays are a base of save_file, "
             "load_file and open_file, the only one or the last of several"
         )
-    root = absolute(link)
+    root = locate(link)
     files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
-    return Base(root, root.name if root.name not in ("", "..") else resolved(root).name, files, older)
+    named = resolved(root) if isinstance(root, Path) and root.name in ("", "..") else root
+    return Base(root, named.name, files, older)
 
 
 def _check_link(base: Base) -> None:
@@ -121,21 +125,27 @@ def _identities(base: Base) -> list[list[int]]:
     return sorted(stored.file.identity for stored in base.files.values())
 
 
-def check_apart(target: Path, base: Base) -> None:
+def check_apart(target: Location, base: Base) -> None:
     """Raise ValueError if a result would stand in the place of its own base, or in it."""
     hint = "name another destination"
     for root in base.roots():
-        if is_same(target, root) or any(is_same(target, path) for path in base.paths()):
+        if same(target, root) or any(same(target, path) for path in base.paths()):
             raise ValueError(f"{target} is the base, or a file of it; {hint}")
-        if lies_in(target, root) or (target.is_dir() and lies_in(root, target)):
+        if inside(target, root) or inside(root, target):
             raise ValueError(f"{target} and the base {root} must not lie in each other; {hint}")
 
 
-def check_another(source: Path, base: Base) -> None:
+def check_apart_from(target: Location, source: Location) -> None:
+    """Raise ValueError if a result would stand in the place of its source, or in it."""
+    if same(target, source) or inside(target, source) or inside(source, target):
+        raise ValueError(f"{target} and {source} are the same or lie in each other; name another destination")
+
+
+def check_another(source: Location, base: Base) -> None:
     """Raise ValueError if what is to be compressed is its own base, or lies in it: nothing could restore the result
     once the source is gone, which is what many compress for."""
     for root in base.roots():
-        if is_same(source, root) or lies_in(source, root) or lies_in(root, source):
+        if same(source, root) or inside(source, root) or inside(root, source):
             raise ValueError(
                 f"{source} and the base {root} are the same or lie in each other, and the result could not be "
                 "restored without the source; name an older checkpoint as base"

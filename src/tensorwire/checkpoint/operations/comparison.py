@@ -6,14 +6,13 @@ import time
 from contextlib import ExitStack, closing
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._ground.filesystem import absolute
 from ...codec import dtype_bits, new_buffer
 from ...files.base import Base
 from ...files.reader import StoredFile
 from ...files.transfer import file_sha256
+from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
@@ -25,8 +24,10 @@ from .delta_stats import DeltaCounter
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from ...files.base import BaseTensor
+    from ...storage.locations import Location
     from ...storage.progress import Progress
     from .bases import BasePath
 
@@ -39,6 +40,7 @@ def diff(
     stats: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DiffReport:
     """Compare the tensors of two files or directories, each plain or compressed, by bits.
 
@@ -59,9 +61,9 @@ def diff(
         ValueError: `a` or `b` is a directory without a .safetensors file.
     """
     started = time.monotonic()
-    root_a, root_b = absolute(a), absolute(b)
+    root_a, root_b = locate(a, storage_options), locate(b, storage_options)
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        opened = None if base is None else stack.enter_context(closing(open_base(locate_all(base, storage_options))))
         all_a, all_b = _open(root_a, stack, opened), _open(root_b, stack, opened)
         by_file = any(len(both.names()) < len(both.tensors()) for both in (all_a, all_b))
         tensors_a, tensors_b = _by_key(all_a, by_file), _by_key(all_b, by_file)
@@ -80,8 +82,8 @@ def diff(
                 differing.append(found)
     both_directories = root_a.is_dir() and root_b.is_dir()
     return DiffReport(
-        a=str(a),
-        b=str(b),
+        a=said(a),
+        b=said(b),
         num_equal=len(keys) - len(differing),
         num_different_elements=sum(tensor.num_different for tensor in differing if tensor.status == "changed"),
         tensors=tuple(differing),
@@ -92,9 +94,11 @@ def diff(
     )
 
 
-def _open(root: Path, stack: ExitStack, base: Base | None) -> Base:
+def _open(root: Location, stack: ExitStack, base: Base | None) -> Base:
     """All tensors of one side, as a base of the other could be; they are read with `base` where they are relative."""
     files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
+    for stored in files.values():
+        stored.expect(stored.tensors.values())
     return Base(root, root.name, files, base)
 
 
@@ -169,13 +173,13 @@ def _different_indexes(left: memoryview, right: memoryview, bits: int) -> Any:
     return numpy.unique(numpy.flatnonzero(numpy.unpackbits(changed, bitorder="little")) // bits)
 
 
-def _differing_files(a: Path, b: Path) -> tuple[str, ...]:
+def _differing_files(a: Location, b: Location) -> tuple[str, ...]:
     hashes_a, hashes_b = _file_hashes(a), _file_hashes(b)
     names = hashes_a.keys() | hashes_b.keys()
     return tuple(sorted(name for name in names if hashes_a.get(name) != hashes_b.get(name)))
 
 
-def _file_hashes(root: Path) -> dict[str, str]:
+def _file_hashes(root: Location) -> dict[str, str]:
     """SHA-256 of the originals of a directory's files that are neither safetensors nor index, nor history; of a
     directory in which no file stands, whose path ends with a slash, an empty text."""
     manifest = read_manifest(root)

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import absolute
 from ..._ground.version import __version__
 from ...errors import ErrorContext
 from ...files.reader import StoredFile
+from ...storage.locations import locate, locate_all, on_this_machine, said
 from ...storage.progress import Meter
 from ...storage.staging import Staging
-from ..directory.paths import MANIFEST_NAME
+from ...storage.upload import Upload, in_order
+from ..directory.paths import MANIFEST_NAME, is_config, is_index
 from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import check_compressed, check_original, compressed, originals
 from ..results import CheckpointReport, FileReport
-from .bases import check_another, check_apart, fingerprint, name_of, open_base
+from .bases import check_another, check_apart, check_apart_from, fingerprint, name_of, open_base
 from .converter import Converter, Task
 from .outcome import Outcome
 
 if TYPE_CHECKING:
     import os
 
-    from ..._ground.destination import Owned
     from ...codec import Profile
     from ...files.base import Base
+    from ...storage.locations import Location
     from ...storage.progress import Progress
     from ..directory.sources import Sources
     from .bases import BasePath
@@ -46,6 +47,7 @@ def compress_checkpoint(
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
     """Compress a checkpoint.
 
@@ -82,7 +84,9 @@ def compress_checkpoint(
             `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    options = _Options(profile=profile, base=base, exclude=exclude, threads=threads, force=force)
+    options = _Options(
+        profile=profile, base=base, exclude=exclude, threads=threads, force=force, storage_options=storage_options
+    )
     return _convert("compress", src, dst, options, progress)
 
 
@@ -95,6 +99,7 @@ def decompress_checkpoint(
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
     """Restore the files that were compressed, byte for byte, and check them against their SHA-256.
 
@@ -115,7 +120,7 @@ def decompress_checkpoint(
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    options = _Options(base=base, strict=strict, threads=threads, force=force)
+    options = _Options(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
     return _convert("decompress", src, dst, options, progress)
 
 
@@ -129,6 +134,7 @@ def transcode_checkpoint(
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
     """Compress a compressed checkpoint with another profile.
 
@@ -136,13 +142,15 @@ def transcode_checkpoint(
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
     the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    options = _Options(profile=profile, base=base, strict=strict, threads=threads, force=force)
+    options = _Options(
+        profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options
+    )
     return _convert("transcode", src, dst, options, progress)
 
 
 def check_source(action: Action, src: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> None:
     """Raise what makes `src` no source of a conversion, as far as its headers tell."""
-    path = absolute(src)
+    path = locate(src)
     with ErrorContext(file=path):
         _sources(action, path, exclude)
         if not path.is_dir():
@@ -150,7 +158,7 @@ def check_source(action: Action, src: str | os.PathLike[str], *, exclude: Sequen
                 (check_original if action == "compress" else check_compressed)(stored)
 
 
-def _sources(action: Action, src: Path, exclude: Sequence[str]) -> Sources:
+def _sources(action: Action, src: Location, exclude: Sequence[str]) -> Sources:
     return originals(src, exclude) if action == "compress" else compressed(src)
 
 
@@ -163,6 +171,7 @@ class _Options(NamedTuple):
     strict: bool = False
     threads: int | None = None
     force: bool = False
+    storage_options: Mapping[str, Any] | None = None
 
 
 def _convert(
@@ -174,52 +183,77 @@ def _convert(
 ) -> CheckpointReport:
     started = time.monotonic()
     profile = options.profile
-    source_path, target_path = absolute(src), absolute(dst)
-    is_directory = source_path.is_dir()
-    sources = _sources(action, source_path, options.exclude)
+    source, target = locate(src, options.storage_options), locate(dst, options.storage_options)
+    is_directory = source.is_dir()
+    sources = _sources(action, source, options.exclude)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = None
         if options.base is not None:
-            opened = stack.enter_context(closing(open_base(options.base, profile)))
+            base = locate_all(options.base, options.storage_options)
+            opened = stack.enter_context(closing(open_base(base, profile)))
         if opened is not None and profile is not None:
-            check_another(source_path, opened)
+            check_another(source, opened)
         if opened is not None:
-            check_apart(target_path, opened)
+            check_apart(target, opened)
         written = {*(file.path for file in sources.files), *sources.directories}
+        owned = _owned(action, sources, written)
+        upload = None
+        if isinstance(target, Path):
+            place = target
+        else:
+            check_apart_from(target, source)
+            upload = stack.enter_context(closing(Upload(target, force=options.force, owned=owned)))
+            place = upload.place
         destination = Destination(
-            target_path,
+            place,
             force=options.force,
             is_directory=is_directory,
-            source=source_path,
-            source_files=[*(file.location for file in sources.files), *([] if opened is None else opened.paths())],
-            owned=_owned(action, sources, written),
-            example=source_path.name,
+            source=source if isinstance(source, Path) else None,
+            source_files=on_this_machine(
+                [*(file.location for file in sources.files), *([] if opened is None else opened.paths())]
+            ),
+            owned=owned,
+            example=source.name,
         )
-        work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
+        work = stack.enter_context(Staging(destination, _purpose(action, profile, source, opened)))
+        if upload is not None:
+            upload.check(work, is_directory=is_directory)
         outcome = Outcome(sources, strict=options.strict)
         conversion = Converter(Task(action, profile, options.threads, opened, is_directory), work, meter, outcome)
-        with ErrorContext(file=source_path):
+        with ErrorContext(file=source):
             conversion.run(sources)
             if is_directory:
-                nbytes_in = (source_path / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
+                nbytes_in = (source / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
                 nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                 outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
         paths = {*conversion.written, *sources.directories}
         written.intersection_update(paths)
-        work.commit(paths if is_directory else None, source_path if is_directory else None)
+        if upload is None:
+            like = source if is_directory and isinstance(source, Path) else None
+            work.commit(paths if is_directory else None, like)
+        else:
+            _put(upload, work, conversion.written if is_directory else [""], progress)
     outcome.notices += work.notices
-    return outcome.report(action, src, dst, name_of(options.base), started)
+    return outcome.report(action, said(src), said(dst), name_of(options.base), started)
 
 
-def _owned(action: Action, sources: Sources, written: Collection[str]) -> Owned:
+def _put(upload: Upload, work: Staging, paths: Collection[str], progress: Progress | None) -> None:
+    """Send a whole result to its store: what readers go by comes last, and of an old one goes first."""
+    ordered = in_order(paths, [is_config, is_index, lambda path: path == MANIFEST_NAME])
+    sizes = [(work.result / path if path else work.result).stat().st_size for path in ordered]
+    going_by = [path for path in (*ordered, MANIFEST_NAME) if is_index(path) or path == MANIFEST_NAME]
+    upload.put(work, ordered, going_by, Meter(progress, sum(sizes)))
+
+
+def _owned(action: Action, sources: Sources, written: Collection[str]) -> Callable[[Location], Collection[str]]:
     """What gives way to the result, as `Destination` asks for it."""
     if action == "compress":
         return made_by_us
     return partial(made_of, sources) if action == "transcode" else partial(restored_from, sources, written)
 
 
-def _purpose(action: Action, profile: Profile | None, src: Path, base: Base | None) -> dict[str, Any]:
+def _purpose(action: Action, profile: Profile | None, src: Location, base: Base | None) -> dict[str, Any]:
     """What a run has in common with the one that goes on where it stopped."""
     purpose: dict[str, Any] = {
         "format": "tensorwire-journal",

@@ -14,7 +14,8 @@ from ...files.reader import StoredFile, float_dtype
 from ...files.transfer import compress_file, copy_file, file_sha256, restore_file
 from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
-from ...storage.local import InputFile, OutputFile
+from ...storage.local import OutputFile
+from ...storage.locations import open_input
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import (
     COPIED,
@@ -189,7 +190,7 @@ class Converter:
         return entry if self._base_files is None else entry._replace(base_sha256=self._base_files.sha256(entry.path))
 
     def _copy(self, source: SourceFile, access: Access) -> None:
-        with InputFile(source.location) as origin, self._output(source.path, access) as file:
+        with open_input(source.location) as origin, self._output(source.path, access) as file:
             sha256 = copy_file(origin, file, advance=self._meter.advance)
             if source.known is not None:
                 self._outcome.note_change(source, sha256)
@@ -275,7 +276,7 @@ class Converter:
         location = self._place(source.path)
         if not location.is_file() or location.stat().st_size != facts["report"]["nbytes_out"]:
             return None
-        with InputFile(source.location) as origin:
+        with open_input(source.location) as origin:
             if facts["source"] == origin.identity:
                 return facts
         # Touched, but perhaps not changed.

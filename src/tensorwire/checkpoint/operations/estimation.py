@@ -9,22 +9,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from math import sqrt
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..._ground.filesystem import absolute
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
 from ...files.reader import StoredFile
 from ...files.writer import may_save, saves
-from ...storage.local import InputFile
+from ...storage.locations import locate, open_input, said
 from ..directory.manifest import SAFETENSORS
 from ..directory.sources import check_original, originals
 from ..results import Estimate
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from ...codec import Profile
     from ...files.header import TensorEntry
@@ -35,7 +34,7 @@ _SAMPLE_NBYTES = 1 << 19
 
 
 class _Tensor(NamedTuple):
-    path: Path
+    path: Any
     start: int  # in the file
     entry: TensorEntry
 
@@ -46,6 +45,7 @@ def estimate_ratio(
     profile: Profile = "fast",
     exclude: Sequence[str] = (),
     threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Estimate:
     """Estimate what `compress_checkpoint` gives, from 64 samples of at most half a megabyte.
 
@@ -56,7 +56,7 @@ def estimate_ratio(
         FormatError, OSError, ValueError: as `compress_checkpoint`.
     """
     started = time.monotonic()
-    sources = originals(absolute(src), exclude)
+    sources = originals(locate(src, storage_options), exclude)
     tensors: list[_Tensor] = []
     for source in sources.files:
         if source.kind == SAFETENSORS:
@@ -76,7 +76,7 @@ def estimate_ratio(
     rest = nbytes_in - data_nbytes
     sample_nbytes = sum(nbytes for nbytes, _ in sizes)
     return Estimate(
-        src=str(src),
+        src=said(src),
         profile=profile,
         nbytes_in=nbytes_in,
         nbytes_out=rest + round(share * data_nbytes),
@@ -112,7 +112,7 @@ def _encode(tensor: _Tensor, start: int, profile: Profile) -> tuple[int, int]:
     entry, bits = tensor.entry, dtype_bits(tensor.entry.dtype)
     start -= start % max(1, bits // 8)
     data = new_buffer(min(_SAMPLE_NBYTES, entry.nbytes - start))
-    with ErrorContext(file=tensor.path, tensor=entry.name), InputFile(tensor.path) as file:
+    with ErrorContext(file=tensor.path, tensor=entry.name), open_input(tensor.path) as file:
         file.read_into(tensor.start + start, data)
         if not may_save(entry.dtype, entry.nbytes):
             return len(data), len(data)

@@ -7,13 +7,12 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import log2, prod
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..._ground.filesystem import absolute
 from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
 from ...files.reader import StoredFile
+from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
@@ -23,10 +22,12 @@ from .bases import name_of, open_base
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from ...codec import BlockInfo
     from ...files.base import Base
     from ...files.reader import StoredTensor
+    from ...storage.locations import Location
     from ...storage.progress import Progress
     from .bases import BasePath
 
@@ -38,6 +39,7 @@ def inspect(
     base: BasePath | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> InspectReport:
     """Describe every tensor of a file or directory, plain or compressed: see `TensorInfo`. Reads their data once.
 
@@ -55,13 +57,13 @@ def inspect(
             it is relative to.
     """
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(base)))
-        report = _inspect(absolute(path), names, threads, progress, opened)
-    return replace(report, path=str(path), base=name_of(base))
+        opened = None if base is None else stack.enter_context(closing(open_base(locate_all(base, storage_options))))
+        report = _inspect(locate(path, storage_options), names, threads, progress, opened)
+    return replace(report, path=said(path), base=name_of(base))
 
 
 def _inspect(
-    root: Path, names: Sequence[str], threads: int | None, progress: Progress | None, base: Base | None
+    root: Location, names: Sequence[str], threads: int | None, progress: Progress | None, base: Base | None
 ) -> InspectReport:
     files = safetensors_files(root)
     meter = Meter(progress, sum(location.stat().st_size for location in files.values()))
@@ -79,9 +81,9 @@ def _inspect(
             restorable = restorable and stored.record() is not None
             metadata = {**stored.metadata, **metadata}
             file_nbytes += stored.file.nbytes
-            for tensor in stored.tensors.values():
-                if names and not any(fnmatchcase(tensor.name, pattern) for pattern in names):
-                    continue
+            chosen = [tensor for tensor in stored.tensors.values() if _is_named(tensor.name, names)]
+            stored.expect(chosen)
+            for tensor in chosen:
                 with ErrorContext(tensor=tensor.name):
                     tensors.append(_describe(stored, tensor, name, threads, base))
                 meter.advance(tensor.entry.nbytes)
@@ -104,6 +106,10 @@ def _inspect(
         restorable=restorable,
         recorded_base=recorded,
     )
+
+
+def _is_named(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _describe(

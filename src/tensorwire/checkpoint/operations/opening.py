@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
-from ..._ground.filesystem import absolute
 from ...codec import num_threads
 from ...errors import CorruptDataError
 from ...files.names import shown
 from ...files.reader import StoredFile
+from ...storage.locations import locate, locate_all, relative_to
 from ..directory.shards import find_shards
 from .bases import open_base
 from .target import Target
@@ -17,6 +17,7 @@ from .tensor_reader import TensorReader
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     import numpy
     import torch
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         base: PathOrArrays | None
         threads: int | None
         verify: bool
+        storage_options: Mapping[str, Any] | None
 
     class _TorchOptions(_Options, total=False):
         compressed: bool
@@ -64,6 +66,7 @@ def load_file(
     verify: bool = True,
     compressed: bool = False,
     resident_nbytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Read all tensors of a file or directory, plain or compressed.
 
@@ -96,7 +99,8 @@ def load_file(
         ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
         ValueError, OSError: as for `open_file`.
     """
-    with _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify) as reader:
+    target = Target.of(framework, device, compressed, resident_nbytes)
+    with _open(path, target, base, threads, verify, storage_options) as reader:
         return reader.get_tensors()
 
 
@@ -122,6 +126,7 @@ def open_file(
     verify: bool = True,
     compressed: bool = False,
     resident_nbytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> TensorReader[Any]:
     """Open a file or directory, plain or compressed, to read some of it. Use it in a ``with`` statement.
 
@@ -141,7 +146,8 @@ def open_file(
             compressed tensors. The base is a chain that is not whole, or has a checkpoint that it does not need.
         OSError: a file cannot be read, or one that an index names is missing.
     """
-    return _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify)
+    target = Target.of(framework, device, compressed, resident_nbytes)
+    return _open(path, target, base, threads, verify, storage_options)
 
 
 def _open(
@@ -150,16 +156,20 @@ def _open(
     base: PathOrArrays | None,
     threads: int | None,
     verify: bool,
+    storage_options: Mapping[str, Any] | None,
 ) -> TensorReader[Any]:
     count = num_threads(threads)
-    root = absolute(path)
+    root = locate(path, storage_options)
     shards = find_shards(root)
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
         files = [stack.enter_context(StoredFile(location)) for location in shards.files]
-        opened = None if base is None else stack.enter_context(closing(open_base(base, takes_arrays=True)))
+        opened = None
+        if base is not None:
+            located = locate_all(base, storage_options)
+            opened = stack.enter_context(closing(open_base(located, takes_arrays=True)))
         for file in files:
-            file.use_base(opened, file.path.relative_to(directory).as_posix())
+            file.use_base(opened, relative_to(file.path, directory).as_posix())
         places = _places(files, shards)
         if shards.files != (root,):
             _add_tied(places, files)

@@ -12,8 +12,6 @@ from ..directory.manifest import REPLACED
 from ..results import ChangedFile, CheckpointReport, FileReport
 
 if TYPE_CHECKING:
-    import os
-
     from ...files.transfer import Advance
     from ..directory.sources import SourceFile, Sources
 
@@ -46,15 +44,15 @@ class Outcome:
     def report(
         self,
         action: str,
-        src: str | os.PathLike[str],
-        dst: str | os.PathLike[str],
+        src: str,
+        dst: str,
         base: str | None,
         started: float,
     ) -> CheckpointReport:
         return CheckpointReport(
             action=action,
-            src=str(src),
-            dst=str(dst),
+            src=src,
+            dst=dst,
             profile=self.profile,
             files=tuple(sorted(self.files, key=lambda file: file.path)),
             seconds=time.monotonic() - started,

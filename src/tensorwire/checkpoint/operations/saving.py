@@ -5,17 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import absolute
 from ...codec import content_hash
 from ...files.arrays import given_arrays
 from ...files.names import METADATA_PREFIX, shown
 from ...files.reader import BASE_HASH_KEY
 from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
+from ...storage.locations import locate, locate_all, on_this_machine
 from ...storage.staging import Staging
+from ...storage.upload import put_file
 from .bases import check_apart, open_base
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ def save_file(
     base: PathOrArrays | None = None,
     metadata: Mapping[str, str] | None = None,
     threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
     """Write named tensors, compressed, to a safetensors file.
 
@@ -82,14 +86,22 @@ def save_file(
         for start, data in arrays.windows(index):
             writer.put(index, start, data)
 
-    location = absolute(path)
+    target = locate(path, storage_options)
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(base, profile, takes_arrays=True)))
+        if isinstance(target, Path):
+            location = target
+        else:
+            location = Path(stack.enter_context(TemporaryDirectory(prefix="tensorwire-"))) / target.name
+        opened = None
+        if base is not None:
+            located = locate_all(base, storage_options)
+            opened = stack.enter_context(closing(open_base(located, profile, takes_arrays=True)))
         if opened is not None:
-            check_apart(location, opened)
+            check_apart(target, opened)
         coding = Coding(profile, threads, opened)
         chosen = match_bases(coding, arrays.entries, location.name, hash_of)
-        destination = Destination(location, force=True, source_files=[] if opened is None else opened.paths())
+        others = [] if opened is None else on_this_machine(opened.paths())
+        destination = Destination(location, force=True, source_files=others)
         work = stack.enter_context(Staging(destination, {"action": "save"}))
         file = stack.enter_context(OutputFile(work.result, work.access_of_existing()))
 
@@ -105,8 +117,10 @@ def save_file(
         arrays.check()
         file.sync()
         work.commit(None)
+        if not isinstance(target, Path):
+            put_file(location, target)
     if written.notice is not None:
-        warnings.warn(f"{location}: {written.notice}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{target}: {written.notice}", RuntimeWarning, stacklevel=2)
     return dict(written.sizes)
 
 

@@ -27,6 +27,7 @@ from ...files.reader import StoredFile
 from ...files.transfer import KeptTensors, compress_file, restore_file
 from ...files.writer import Coding
 from ...storage.local import OutputFile
+from ...storage.locations import is_path, locate, on_this_machine, said
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
@@ -77,13 +78,15 @@ def convert_stream(
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
     """
     started = time.monotonic()
+    if is_path(dst) and not isinstance(locate(dst), Path):
+        raise ValueError(f"{said(dst)}: a stream goes to a file of this machine; name one, and copy it from there")
     _check_apart(src, dst)
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
         if opened is not None:
             _check_base_apart(dst, opened)
-            if profile is not None and isinstance(src, (str, os.PathLike)):
-                check_another(absolute(src), opened)
+            if profile is not None and is_path(src):
+                check_another(locate(src), opened)
         stored = stack.enter_context(_open(src, again=opened is not None and profile is not None))
         stored.use_base(opened, stored.path.name)
         (check_original if action == "compress" else check_compressed)(stored)
@@ -94,8 +97,8 @@ def convert_stream(
         meter = Meter(progress, nbytes)
         meter.begin(stored.path.name, nbytes)
         kept = KeptTensors(stack.enter_context(closing(SpoolFile()))) if stored.file.in_order else None
-        sources = [] if opened is None else opened.paths()
-        if not isinstance(src, (str, os.PathLike)):
+        sources = [] if opened is None else on_this_machine(opened.paths())
+        if not is_path(src):
             sources.append(Path(f"/proc/self/fd/{src.fileno()}"))  # a link to what was redirected
         with _result(action, dst, sources, force=force) as file:
             if profile is None:
@@ -139,8 +142,8 @@ def spooled(stream: IO[bytes]) -> Iterator[Path]:
 def _open(src: PathOrStream, *, again: bool) -> Iterator[StoredFile]:
     """The source; `again` if it may be read more than once."""
     with ExitStack() as stack:
-        if isinstance(src, (str, os.PathLike)):
-            path = absolute(src)
+        if is_path(src):
+            path = locate(src)
             if path.is_dir():
                 raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
             yield stack.enter_context(StoredFile(path))
@@ -154,6 +157,8 @@ def _open(src: PathOrStream, *, again: bool) -> Iterator[StoredFile]:
 
 def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:
     """Raise ValueError for one file that is both: `< FILE` and `>> FILE` name one too."""
+    if any(is_path(place) and not isinstance(locate(place), Path) for place in (src, dst)):
+        return
     with suppress(FileNotFoundError):
         a, b = _status(src), _status(dst)
         if stat.S_ISREG(a.st_mode) and os.path.samestat(a, b):
@@ -164,7 +169,7 @@ def _check_base_apart(dst: PathOrStream, base: Base) -> None:
     """Raise ValueError for a destination that is a file of the base: `<> FILE` and `>> FILE` do not empty it."""
     if isinstance(dst, (str, os.PathLike)):
         check_apart(absolute(dst), base)
-    elif any(os.path.samestat(os.fstat(dst.fileno()), path.stat()) for path in base.paths()):
+    elif any(os.path.samestat(os.fstat(dst.fileno()), path.stat()) for path in on_this_machine(base.paths())):
         raise ValueError("the destination is a file of the base; name another destination")
 
 
@@ -201,4 +206,4 @@ def _of_stream(action: Action, path: Path) -> frozenset[str]:
 
 
 def _name(place: PathOrStream) -> str:
-    return os.fspath(place) if isinstance(place, (str, os.PathLike)) else "-"
+    return said(place) if is_path(place) else "-"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..._ground.filesystem import absolute
 from ..._ground.text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
+from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import Worker, read_windows
 from ...storage.progress import Meter
 from ..directory.manifest import REPLACED, SAFETENSORS
@@ -24,8 +23,10 @@ from .outcome import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from ...files.base import Base
+    from ...storage.locations import Location
     from ...storage.pipeline import Chunk
     from ...storage.progress import Progress
     from .bases import BasePath
@@ -38,6 +39,7 @@ def verify(
     strict: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Decode everything, check it against checksums and, where they are recorded, the SHA-256 of the original files.
 
@@ -58,10 +60,10 @@ def verify(
         ValueError: `path` is a directory without a .safetensors file; or `base` is, or lacks what it is relative to.
     """
     started = time.monotonic()
-    root = absolute(path)
+    root = locate(path, storage_options)
     root.stat()
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        opened = None if base is None else stack.enter_context(closing(open_base(locate_all(base, storage_options))))
         verifier = _Verifier(threads, progress, strict, opened)
         if not root.is_dir():
             verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])
@@ -70,7 +72,7 @@ def verify(
             files, ignored = verifier.list_files(root)
             verifier.run(files)
     return VerifyReport(
-        path=str(path),
+        path=said(path),
         kind="compressed" if verifier.compressed else "plain",
         num_files=verifier.num_files,
         num_tensors=verifier.num_tensors,
@@ -106,7 +108,7 @@ class _Verifier:
         self.problems: list[Problem] = []
         self.changed: list[ChangedFile] = []
 
-    def list_files(self, root: Path) -> tuple[list[SourceFile], tuple[str, ...]]:
+    def list_files(self, root: Location) -> tuple[list[SourceFile], tuple[str, ...]]:
         """The files that the manifest of a directory lists, or the safetensors files of one without."""
         try:
             sources = compressed_directory(root)
@@ -149,6 +151,7 @@ class _Verifier:
                 return
             self.exact = self.exact and record is not None
             stored.use_base(self._base, source.path)
+            stored.expect(stored.tensors.values())
             reader = OriginalReader(stored, record, self._threads)
             bad: set[str] = set()
             unchecked: set[str] = set()

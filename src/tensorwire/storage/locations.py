@@ -1,0 +1,99 @@
+"""Where things are: a path on this machine, or a URL of another store."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from .._ground.filesystem import absolute, is_same, lies_in
+from .local import InputFile
+from .remote import RemoteFile, RemotePath, is_url, shown
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from typing_extensions import TypeIs
+
+    Location: TypeAlias = Path | RemotePath
+    """What has a name, a parent, and perhaps files in it; `str` of it says nothing that may be secret."""
+
+_LOCAL = ("file://", "local://")
+
+
+def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Location:
+    """A path from the root on, or where a URL leads; what is located already stays as it is.
+
+    Raises:
+        ImportError: a URL needs a package that is missing.
+        ValueError: there is no such kind of URL, or it has no such `storage_options`.
+        FileNotFoundError: a path is relative, and the working directory is gone.
+    """
+    if isinstance(path, RemotePath):
+        return path
+    if not is_url(path):
+        return absolute(path)
+    if path.startswith(_LOCAL):
+        return absolute(path.partition("://")[2])
+    return RemotePath.of(path, storage_options)
+
+
+def locate_all(base: Any, storage_options: Mapping[str, Any] | None) -> Any:
+    """`base` as a caller names it, one or several, with its URLs located."""
+    if isinstance(base, (list, tuple)):
+        return [locate_all(each, storage_options) for each in base]
+    return locate(base, storage_options) if is_url(base) else base
+
+
+def open_input(location: Location) -> InputFile | RemoteFile:
+    """A file or an object to be read."""
+    return InputFile(location) if isinstance(location, Path) else RemoteFile(location)
+
+
+def read_file(location: Location, max_nbytes: int) -> bytes:
+    """All of it; OSError if it is larger than `max_nbytes`."""
+    with open_input(location) as file:
+        if file.nbytes > max_nbytes:
+            raise OSError(errno.EFBIG, f"expected at most {max_nbytes} bytes, got {file.nbytes}", str(location))
+        return file.read(0, file.nbytes)
+
+
+def same(a: Location, b: Location) -> bool:
+    """Whether both lead to one file or folder, whatever they are called; of URLs, whether they are one."""
+    if isinstance(a, Path) and isinstance(b, Path):
+        return is_same(a, b)
+    return a == b
+
+
+def inside(a: Location, b: Location) -> bool:
+    """Whether `a` leads to the folder `b` or into it."""
+    if isinstance(a, Path) and isinstance(b, Path):
+        return lies_in(a, b)
+    both = isinstance(a, RemotePath) and isinstance(b, RemotePath)
+    return both and (a == b or any(place == b for place in a.parents)) and b.is_dir()
+
+
+def relative_to(place: Location, folder: Location) -> PurePath:
+    """The path of what lies in a folder."""
+    if isinstance(place, Path):
+        assert isinstance(folder, Path)
+        return place.relative_to(folder)
+    assert isinstance(folder, RemotePath)
+    return place.relative_to(folder)
+
+
+def on_this_machine(locations: Any) -> list[Path]:
+    """The paths among them."""
+    return [each for each in locations if isinstance(each, Path)]
+
+
+def said(path: Any) -> str:
+    """A path or URL as it was given, in a report or a message."""
+    return shown(path) if is_url(path) else str(path)
+
+
+def is_path(value: object) -> TypeIs[str | os.PathLike[str] | RemotePath]:
+    """Whether a caller may name a file by it."""
+    return isinstance(value, (str, os.PathLike, RemotePath))

@@ -1,0 +1,402 @@
+"""Objects and folders of other stores, by URL: whatever fsspec reaches.
+
+Nothing is read through `fs.open`, whose cache fetches many times what is used: every read is a range that the caller
+named, and a range that it told of before is fetched ahead, in pieces, several at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import PurePosixPath
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import TruncatedDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY = re.compile(r"(?<=[^\s?])\?[^\s'\"]*")
+
+BEGINNING_NBYTES = 7 << 10
+"""What is read of an object at first: the header of a file with a hundred tensors or so."""
+
+PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
+"""Ranges less than a gap apart are one piece, as long as it is no larger; so many pieces are asked for at once."""
+
+# By what stores tell one content of an object from another, the best first.
+_MARKS = ("ETag", "etag", "md5Hash", "generation", "checksum", "LastModified", "last_modified", "mtime", "created")
+
+
+def is_url(path: object) -> bool:
+    """Whether a path is an fsspec URL: ``scheme://...``, or chained as in ``simplecache::s3://...``."""
+    return isinstance(path, str) and _URL.match(path) is not None
+
+
+class RemotePath:
+    """An object or a folder of a store, with as much of a Path as readers ask for. Thread-safe.
+
+    What the store says of it is asked once, so that an operation sees one state: make a new one for a new look. Text of
+    it never has what may be secret: user, password and query.
+    """
+
+    def __init__(self, store: Any, key: str, facts: Mapping[str, Any] | None = None) -> None:
+        """`store`: a file system of fsspec, by which `key` names it; `facts`: what a listing said of it."""
+        self.store, self.key = store, key.rstrip("/") or key
+        if facts is not None:
+            self.__dict__["facts"] = facts  # which spares asking
+
+    @classmethod
+    def of(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> RemotePath:
+        """
+        Raises:
+            ImportError: fsspec, or the package of this kind of store, is missing.
+            ValueError: there is no such kind of store, or it has no such options.
+        """
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise ImportError(
+                f"{shown(url)} needs fsspec, which is not installed: pip install 'tensorwire[remote]'"
+            ) from error
+        with clear_errors(shown(url)):
+            # A listing that is kept may be older than the objects.
+            store, key = url_to_fs(url, use_listings_cache=False, **(storage_options or {}))
+        return cls(store, key)
+
+    def __str__(self) -> str:
+        return shown(self.store.unstrip_protocol(self.key))
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and (self.store, self.key) == (other.store, other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __lt__(self, other: RemotePath) -> bool:
+        return self.key < other.key
+
+    @property
+    def _path(self) -> PurePosixPath:
+        return PurePosixPath(_QUERY.sub("", self.key))
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    @property
+    def stem(self) -> str:
+        return self._path.stem
+
+    @property
+    def suffix(self) -> str:
+        return self._path.suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        return RemotePath(self.store, self.store._parent(self.key))
+
+    @property
+    def parents(self) -> Sequence[RemotePath]:
+        """Those that the key has."""
+        found = [self.parent]
+        for _ in range(self.key.count("/")):
+            found.append(found[-1].parent)
+        return found
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(self.store, f"{self.key.rstrip('/')}/{name}")
+
+    def joinpath(self, *names: str) -> RemotePath:
+        return self / "/".join(names)
+
+    def relative_to(self, folder: RemotePath) -> PurePosixPath:
+        return PurePosixPath(self.key).relative_to(PurePosixPath(folder.key))
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any] | None:
+        """What the store says of it; None if there is nothing."""
+        return self.look()
+
+    def look(self) -> Mapping[str, Any] | None:
+        """The same, asked anew."""
+        with clear_errors(str(self)):
+            try:
+                found: Mapping[str, Any] = self.store.info(self.key)
+            except FileNotFoundError:
+                return None
+            return found
+
+    def exists(self) -> bool:
+        return self.facts is not None
+
+    def is_dir(self) -> bool:
+        return self.facts is not None and self.facts["type"] == "directory"
+
+    def is_file(self) -> bool:
+        return self.facts is not None and self.facts["type"] != "directory"
+
+    def is_fifo(self) -> bool:
+        return False
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self) -> Status:
+        """
+        Raises:
+            FileNotFoundError: there is nothing.
+        """
+        return Status.of(self, self.facts)
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """What is in a folder, as the store lists it."""
+        with clear_errors(str(self)):
+            entries = self.store.ls(self.key, detail=True)
+        for entry in entries:
+            if entry["name"].rstrip("/") != self.key:  # the object of this name that makes a folder of it
+                yield RemotePath(self.store, entry["name"], entry)
+
+    def files(self) -> Iterator[RemotePath]:
+        """All objects in a folder, at any depth."""
+        with clear_errors(str(self)):
+            found = self.store.find(self.key, detail=True)
+        for key, facts in found.items():
+            if not key.endswith("/"):
+                yield RemotePath(self.store, key, facts)
+
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
+        with clear_errors(str(self)):
+            found = self.store.glob(f"{self.key}/{pattern}")
+        for key in found:
+            yield RemotePath(self.store, key)
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of ranges [start, stop), each in a request of its own, at once.
+
+        Raises:
+            TruncatedDataError: the store gave less or more than was asked for.
+        """
+        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+        with clear_errors(str(self)):
+            found: list[bytes] = self.store.cat_ranges([self.key] * len(ranges), starts, stops, on_error="raise")
+        for (start, stop), data in zip(ranges, found, strict=True):
+            if len(data) != stop - start:
+                raise TruncatedDataError(
+                    f"expected {stop - start} bytes from {start} on, got {len(data)} from the store",
+                    file=self,
+                    byte=start + min(len(data), stop - start),
+                )
+        return found
+
+
+class Status(NamedTuple):
+    """Of an object.
+
+    Attributes:
+        st_size: in bytes.
+        identity: differs once other bytes are there. The size comes first.
+    """
+
+    st_size: int
+    identity: list[int]
+
+    @classmethod
+    def of(cls, path: RemotePath, facts: Mapping[str, Any] | None) -> Status:
+        if facts is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if facts["type"] == "directory":
+            return cls(0, [0])
+        if facts["size"] is None:
+            raise OSError(errno.ENOTSUP, "the server does not tell the size of this: download it first", str(path))
+        name = next((name for name in _MARKS if facts.get(name)), "size")
+        found = facts[name]
+        mark = f"{name} {found.isoformat() if hasattr(found, 'isoformat') else found}"
+        return cls(facts["size"], [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")])
+
+
+class RemoteFile:
+    """An object as a `Readable`. `nbytes` and `identity` are those of when it was opened."""
+
+    in_order = False
+
+    def __init__(self, path: RemotePath) -> None:
+        self.path = path
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        self.nbytes, self.identity = path.stat()
+        self._size = self.nbytes
+        self._pieces: _Pieces | None = None
+        self._closed = False
+
+    @cached_property
+    def _beginning(self) -> bytes:
+        return self.path.fetch([(0, min(self._size, BEGINNING_NBYTES))])[0]
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        if self._closed:
+            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
+        stop = offset + len(out)
+        if stop > self._size:
+            raise TruncatedDataError(
+                f"expected {len(out)} bytes from {offset} on, got {max(0, self._size - offset)}",
+                file=self.path,
+                byte=max(offset, self._size),
+            )
+        done = 0
+        while done < len(out):
+            part = self._part(offset + done, stop)
+            out[done : done + len(part)] = part
+            done += len(part)
+
+    def _part(self, start: int, stop: int) -> bytes | memoryview:
+        """The bytes from `start` on; those that are here already, else up to `stop`."""
+        ahead = None if self._pieces is None else self._pieces.part(start, stop)
+        if ahead is not None:
+            return ahead
+        if stop <= BEGINNING_NBYTES:
+            return self._beginning[start:stop]
+        return self.path.fetch([(start, stop)])[0]
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        data = bytearray(max(0, min(nbytes, self._size - offset)))
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def read_ahead(self, offset: int, nbytes: int) -> None:
+        """`expect` says it for all."""
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        if self._pieces is not None:
+            self._pieces.stop()
+        self._pieces = _Pieces(self.path, ranges)
+
+    def stop(self) -> None:
+        """A fetch ends by itself."""
+
+    def check_size(self) -> None:
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        facts = self.path.look()
+        if Status.of(self.path, facts).identity != self.identity:
+            raise OSError(errno.EBUSY, "the object changed while it was read", str(self.path))
+
+    def close(self) -> None:
+        self._closed = True
+        if self._pieces is not None:
+            self._pieces.stop()
+            self._pieces = None
+
+    def __enter__(self) -> RemoteFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Pieces:
+    """Ranges of an object that will be read about in the order of their offsets, fetched ahead.
+
+    The batch after the one that was read last is under way, and the one before it is kept. So three batches are in
+    memory at most. Whoever reads out of that order gets nothing from here.
+    """
+
+    def __init__(self, path: RemotePath, ranges: Sequence[tuple[int, int]]) -> None:
+        self._path = path
+        self._ranges = merged(ranges)
+        self._starts = [start for start, _ in self._ranges]
+        self._batches: dict[int, Future[list[bytes]]] = {}
+        self._lock = Lock()
+
+    def part(self, start: int, stop: int) -> memoryview | None:
+        """Bytes from `start` on, up to `stop` or the end of their piece; None if they are in no piece."""
+        index = bisect_right(self._starts, start) - 1
+        if index < 0 or start >= self._ranges[index][1]:
+            return None
+        first, last = self._ranges[index]
+        found = self._batch(index // BATCH).result()[index % BATCH]
+        return memoryview(found)[start - first : min(stop, last) - first]
+
+    def _batch(self, number: int) -> Future[list[bytes]]:
+        with self._lock:
+            for each in (number, number + 1):
+                if each not in self._batches and each * BATCH < len(self._ranges):
+                    self._batches[each] = self._begin(each)
+            for each in [each for each in self._batches if each < number - 1]:
+                del self._batches[each]
+            return self._batches[number]
+
+    def _begin(self, number: int) -> Future[list[bytes]]:
+        from concurrent.futures import Future
+
+        future: Future[list[bytes]] = Future()
+        ranges = self._ranges[number * BATCH : (number + 1) * BATCH]
+
+        def fetch() -> None:
+            try:
+                future.set_result(self._path.fetch(ranges))
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=fetch, name="tensorwire-fetch", daemon=True).start()
+        return future
+
+    def stop(self) -> None:
+        """Forget what is here and what is under way."""
+        with self._lock:
+            self._ranges, self._starts = [], []
+            self._batches.clear()
+
+
+def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pieces that hold these ranges: in order, cut at the size of a piece, small gaps read through."""
+    whole: list[list[int]] = []
+    for start, stop in sorted(ranges):
+        if start >= stop:
+            continue
+        if whole and start - whole[-1][1] < GAP_NBYTES:
+            whole[-1][1] = max(whole[-1][1], stop)
+        else:
+            whole.append([start, stop])
+    return [
+        (begin, min(begin + PIECE_NBYTES, stop)) for start, stop in whole for begin in range(start, stop, PIECE_NBYTES)
+    ]
+
+
+def shown(text: str) -> str:
+    """A URL, or text with some, without users, passwords and queries."""
+    return _QUERY.sub("", _USER.sub("", text))
+
+
+@contextmanager
+def clear_errors(where: str) -> Iterator[None]:
+    """Errors of stores as OSErrors that name the place, without what may be secret, and without those behind them."""
+    try:
+        yield
+    except (ImportError, TruncatedDataError):
+        raise
+    except ValueError as error:
+        raise ValueError(f"{where}: {shown(str(error))}") from None
+    except OSError as error:
+        text = shown(str(error.strerror or error)) or os.strerror(error.errno or errno.EIO)
+        kind = type(error) if type(error).__module__ == "builtins" else OSError
+        raise kind(error.errno or _NUMBERS.get(kind, errno.EIO), text, where) from None
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {shown(str(error))}", where) from None
+
+
+_NUMBERS = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, FileExistsError: errno.EEXIST}
