@@ -128,20 +128,23 @@ DOORS = {
     ("peers", "codec"): {""},
     ("storage", "codec"): {""},
     ("files", "codec"): {"", "dtypes"},
-    ("files", "storage"): {"ahead", "local", "pipeline", "readable", "streams"},
+    ("files", "storage"): {"ahead", "local", "locations", "pipeline", "readable", "remote", "streams"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
         "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader",
         "transfer", "writer",
     },
-    ("checkpoint", "storage"): {"access", "local", "pipeline", "progress", "readable", "staging", "streams"},
+    ("checkpoint", "storage"): {
+        "access", "local", "locations", "pipeline", "progress", "readable", "remote", "staging", "streams", "upload",
+    },
     ("torch", "codec"): {"", "arrays", "dtypes", "products"},
-    ("torch", "storage"): {"ahead", "direct", "local"},
+    ("torch", "storage"): {"ahead", "direct", "local", "locations"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {"", "directory.config_and_index", "directory.manifest"},
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {"", "operations.conversion", "operations.stream"},
+    ("cli", "storage"): {"locations", "remote"},
     ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
 }  # fmt: skip
 
@@ -162,15 +165,18 @@ def test_parts_meet_at_their_doors() -> None:
 # Inside a part: what each of its folders and files may import from the part, besides itself.
 FOLDERS = {
     "storage": {
-        "access": set(),
         "ahead": set(),
         "pipeline": set(),
         "progress": set(),
-        "readable": set(),
+        "remote": set(),
+        "access": {"remote"},
         "local": {"access"},
+        "locations": {"local", "remote"},
+        "readable": {"locations"},
         "direct": {"local"},
         "staging": {"access", "local"},
         "streams": {"local", "readable"},
+        "upload": {"locations", "progress", "remote", "staging"},
     },
     "files": {
         "names": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .._ground.text import escape
+from ..storage.remote import RemotePath
 from . import output as printing
 from .failures import FINDING
 from .options import STANDARD_STREAM, as_written, standard_input, standard_output
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from ..checkpoint import CheckpointReport, FileReport
+    from ..storage.locations import Location
 
     Operation = Callable[..., CheckpointReport]
     Action = Literal["compress", "decompress", "transcode"]
@@ -31,9 +34,9 @@ def convert(
     action: Action,
     operation: Operation,
     *,
-    beside: Callable[[Path], Path] | None,
-    places: Sequence[Path],
-    output: Path | None,
+    beside: Callable[[Location], Path] | None,
+    places: Sequence[Location],
+    output: Location | None,
     as_json: bool,
     quiet: bool,
     **settings: Any,
@@ -48,14 +51,14 @@ def convert(
         raise click.UsageError("Missing argument 'DST'.")
     if dst is None and sources[0] == STANDARD_STREAM:
         dst = STANDARD_STREAM
-    if dst is not None and not dst.parent.is_dir():
+    if isinstance(dst, Path) and not dst.parent.is_dir():
         raise click.UsageError(f"no directory {str(dst.parent)!r}: make it first, or name another DST")
     if dst is not None and STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(action, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
-    results = targets(sources, None if dst is None else as_written(dst), beside or Path)
+    results = targets(sources, None if dst is None else as_written(dst), beside)
     if len(sources) > 1:
         _check_sources(action, sources, settings.get("exclude", ()))
-    if len(sources) > 1 and dst is not None:
+    if len(sources) > 1 and isinstance(dst, Path):
         dst.mkdir(exist_ok=True)
     reports = []
     for source, result in zip(sources, results, strict=True):
@@ -67,7 +70,7 @@ def convert(
     return FINDING if any(report.changed for report in reports) else 0
 
 
-def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[Path], Path | None]:
+def _sources_and_dst(places: Sequence[Location], output: Location | None) -> tuple[list[Location], Location | None]:
     sources, dst = list(places), output
     if dst is None and len(sources) > 1:
         dst = sources.pop()
@@ -86,7 +89,7 @@ def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[
     return sources, dst
 
 
-def _check_sources(action: Action, sources: Sequence[Path], exclude: Sequence[str]) -> None:
+def _check_sources(action: Action, sources: Sequence[Location], exclude: Sequence[str]) -> None:
     """Look at all of several SRC before the first result is written."""
     from ..checkpoint.operations.conversion import check_source
 
@@ -95,22 +98,26 @@ def _check_sources(action: Action, sources: Sequence[Path], exclude: Sequence[st
 
 
 def _convert_one(
-    action: Action, operation: Operation, source: Path, dst: Path, quiet: bool, settings: dict[str, Any]
+    action: Action, operation: Operation, source: Location, dst: Location, quiet: bool, settings: dict[str, Any]
 ) -> CheckpointReport:
     try:
         with printing.progress(action, quiet=quiet) as progress:
             return operation(source, dst, progress=progress, **settings)
     except KeyboardInterrupt:
-        partial = dst.with_name(f"{dst.name}.partial")
+        partial = dst.with_name(f"{dst.name}.partial") if isinstance(dst, Path) else Path(tempfile.gettempdir())
         if partial.is_dir():
             name = escape(str(partial))
             print(f"{name} holds what is done: the same command goes on with it.", file=sys.stderr)
         raise
 
 
-def _convert_stream(action: Action, source: Path, dst: Path, *, as_json: bool, quiet: bool, **settings: Any) -> int:
+def _convert_stream(
+    action: Action, source: Location, dst: Location, *, as_json: bool, quiet: bool, **settings: Any
+) -> int:
     from ..checkpoint.operations.stream import convert_stream
 
+    if isinstance(dst, RemotePath):
+        raise click.UsageError(f"'-' goes to a file of this machine: name one, and copy it to {str(dst)!r}")
     to_stdout = dst == STANDARD_STREAM
     for option in ("exclude", "strict"):
         if settings.get(option):
@@ -133,7 +140,7 @@ def _convert_stream(action: Action, source: Path, dst: Path, *, as_json: bool, q
     return 0
 
 
-def apply(operation: Operation, source: Path, base: Path, *, as_json: bool, quiet: bool, **settings: Any) -> int:
+def apply(operation: Operation, source: Location, base: Path, *, as_json: bool, quiet: bool, **settings: Any) -> int:
     """Change `base` in place, print the report and return the exit code."""
     with printing.progress("apply", quiet=quiet) as progress:
         report = operation(source, base, progress=progress, **settings)

@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from .._ground.filesystem import absolute, resolved
+from ..storage.locations import locate
+from ..storage.remote import RemotePath, is_url
+
+if TYPE_CHECKING:
+    from ..storage.locations import Location
 
 PROGRAM = "tensorwire"
 COMPLETION_VARIABLE = "_TENSORWIRE_COMPLETE"
@@ -23,8 +28,20 @@ STANDARD_STREAM = Path("-")
 STDIN_NAME = "stdin"
 
 
-class _PathOrStream(click.Path):
-    """A path, or "-" for a standard stream; "./-" is a file of that name, as everywhere."""
+class _Location(click.Path):
+    """A path, or a URL of another store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not is_url(value):
+            return super().convert(value, param, ctx)
+        try:
+            return locate(value)
+        except (ImportError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+
+
+class _PathOrStream(_Location):
+    """The same, or "-" for a standard stream; "./-" is a file of that name, as everywhere."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:  # a variable of the shell that is not set; a Path would make it the working directory
@@ -33,7 +50,7 @@ class _PathOrStream(click.Path):
         return path.absolute() if path == STANDARD_STREAM and str(value) != "-" else path
 
 
-EXISTING_PATH = click.Path(exists=True, path_type=Path)
+EXISTING_PATH = _Location(exists=True, path_type=Path)
 EXISTING_PATH_OR_STREAM = _PathOrStream(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
 
@@ -48,8 +65,10 @@ class _Place(_PathOrStream):
         return path
 
 
-def as_written(path: Path) -> str:
+def as_written(path: Location) -> str | RemotePath:
     """A place, with a slash at its end if it was written so: the slash says that a directory is meant."""
+    if isinstance(path, RemotePath):
+        return path
     slashed = click.get_current_context().meta.get(__name__, ())
     return f"{path}/" if path in slashed else str(path)
 
@@ -149,9 +168,9 @@ def standard_output(*, force: bool) -> BinaryIO:
     return sys.stdout.buffer
 
 
-def compressed_path(src: Path) -> Path:
+def compressed_path(src: Location) -> Path:
     """Where `compress` writes unless told: model -> model.tensorwire, a.safetensors -> a.tensorwire.safetensors."""
-    path = named(src)
+    path = named(_beside(src))
     if path.parent.name == "snapshots" and (path.parent.parent / "blobs").is_dir():
         raise click.UsageError(f"{str(src)!r} lies in a hub cache, which takes all beside it for revisions: name a DST")
     if path.suffix == _SAFETENSORS and not path.is_dir():
@@ -159,18 +178,25 @@ def compressed_path(src: Path) -> Path:
     return path.with_name(path.name + SUFFIX)
 
 
-def decompressed_path(src: Path) -> Path:
+def decompressed_path(src: Location) -> Path:
     """Where `decompress` writes unless told: the name without the suffix of `compressed_path`.
 
     A name that lacks the suffix gains ".decompressed" in its place.
     """
-    path = named(src)
+    path = named(_beside(src))
     extension = _SAFETENSORS if path.suffix == _SAFETENSORS and not path.is_dir() else ""
     stem = path.name.removesuffix(extension)
     plain = stem.removesuffix(SUFFIX)
     if plain in ("", stem):
         plain = stem + ".decompressed"
     return path.with_name(plain + extension)
+
+
+def _beside(src: Location) -> Path:
+    """A path, beside which a result may stand without being asked for."""
+    if isinstance(src, Path):
+        return src
+    raise click.UsageError(f"{str(src)!r} lies in a store, where nothing is written unasked: name a DST")
 
 
 def named(path: Path) -> Path:

@@ -38,7 +38,6 @@ def load_bytes(
     for tensor in tensors:  # whose frames are as large as their bases, if they have them
         if stored.is_relative(tensor):
             stored.base_of(tensor, threads=threads, verify=False)
-    stored.expect(tensors)
     outs = _allocate(sizes)
     tasks: list[Task] = []
     for tensor, out in sorted(zip(tensors, outs, strict=True), key=lambda pair: pair[0].compressed):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import TruncatedDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
@@ -111,7 +111,7 @@ class RemotePath:
 
     @property
     def parents(self) -> Sequence[RemotePath]:
-        """Those that the key has."""
+        """As many as the key has."""
         found = [self.parent]
         for _ in range(self.key.count("/")):
             found.append(found[-1].parent)
@@ -204,7 +204,7 @@ class RemotePath:
 
 
 class Status(NamedTuple):
-    """Of an object.
+    """The state of an object.
 
     Attributes:
         st_size: in bytes.
@@ -224,7 +224,7 @@ class Status(NamedTuple):
             raise OSError(errno.ENOTSUP, "the server does not tell the size of this: download it first", str(path))
         name = next((name for name in _MARKS if facts.get(name)), "size")
         found = facts[name]
-        mark = f"{name} {found.isoformat() if hasattr(found, 'isoformat') else found}"
+        mark = f"{name} {found.timestamp() if hasattr(found, 'timestamp') else found}"
         return cls(facts["size"], [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")])
 
 
@@ -282,7 +282,7 @@ class RemoteFile:
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         if self._pieces is not None:
             self._pieces.stop()
-        self._pieces = _Pieces(self.path, ranges)
+        self._pieces = _Pieces(self.path.fetch, self.check_unchanged, ranges)
 
     def stop(self) -> None:
         """A fetch ends by itself."""
@@ -312,11 +312,16 @@ class _Pieces:
     """Ranges of an object that will be read about in the order of their offsets, fetched ahead.
 
     The batch after the one that was read last is under way, and the one before it is kept. So three batches are in
-    memory at most. Whoever reads out of that order gets nothing from here.
+    memory at most. Behind the last one the object is looked at once more: it must be the same.
     """
 
-    def __init__(self, path: RemotePath, ranges: Sequence[tuple[int, int]]) -> None:
-        self._path = path
+    def __init__(
+        self,
+        fetch: Callable[[Sequence[tuple[int, int]]], list[bytes]],
+        check: Callable[[], None],
+        ranges: Sequence[tuple[int, int]],
+    ) -> None:
+        self._fetch, self._check = fetch, check
         self._ranges = merged(ranges)
         self._starts = [start for start, _ in self._ranges]
         self._batches: dict[int, Future[list[bytes]]] = {}
@@ -345,10 +350,14 @@ class _Pieces:
 
         future: Future[list[bytes]] = Future()
         ranges = self._ranges[number * BATCH : (number + 1) * BATCH]
+        is_last = (number + 1) * BATCH >= len(self._ranges)
 
         def fetch() -> None:
             try:
-                future.set_result(self._path.fetch(ranges))
+                found = self._fetch(ranges)
+                if is_last:
+                    self._check()
+                future.set_result(found)
             except BaseException as error:
                 future.set_exception(error)
 

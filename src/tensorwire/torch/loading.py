@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..codec import new_buffer
 from ..codec.arrays import as_array
 from ..codec.dtypes import torch_name
 from ..files.load_ahead import LoadAhead
@@ -55,6 +57,8 @@ class CompressedLoader:
         """
         if self._resident_nbytes is None:
             return
+        if far := [file.path for file in files if not isinstance(file.path, Path)]:
+            raise ValueError(f"resident_nbytes leaves frames in files of this machine, and {far[0]} is none: copy it")
         frames = [
             (file.path, tensor.name, tensor.entry.nbytes)
             for file in files
@@ -97,8 +101,10 @@ class CompressedLoader:
                     loaded[tensor.name] = anew
             elif (stored.path, tensor.name) in self._in_file:
                 loaded[tensor.name] = self._left_in_file(stored, tensor, verify)
-            else:
+            elif isinstance(stored.path, Path):
                 plain.append(tensor)
+            else:
+                loaded[tensor.name] = _in_memory(stored, tensor, verify)
         for tensor, data in zip(plain, _frames(stored, plain, threads, verify), strict=True):
             loaded[tensor.name] = mapped(stored, tensor, data)
         if self._device is not None:
@@ -120,6 +126,16 @@ def mapped(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> Compr
     """A tensor over its frame in a memory map of the file. Its blocks are not checked again."""
     origin = Origin(str(stored.path), tensor.name, verify=False)
     return CompressedTensor(attach(torch.frombuffer(frame, dtype=torch.uint8), origin, stored.local.duplicate()))
+
+
+def _in_memory(stored: StoredFile, tensor: StoredTensor, verify: bool) -> CompressedTensor:
+    """A tensor over its frame, which is read into memory."""
+    frame = new_buffer(tensor.entry.nbytes)
+    stored.file.read_into(stored.header.data_start + tensor.entry.start, frame)
+    if verify:
+        stored.check_mapped(tensor, frame, 0, stored.frame(tensor).info.num_blocks)
+    origin = Origin(str(stored.path), tensor.name, verify=not verify)
+    return CompressedTensor(attach(torch.frombuffer(frame, dtype=torch.uint8), origin))
 
 
 def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -> bool:

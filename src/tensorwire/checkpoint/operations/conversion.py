@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...storage.locations import Location
     from ...storage.progress import Progress
+    from ...storage.remote import RemotePath
     from ..directory.sources import Sources
     from .bases import BasePath
     from .converter import Action
@@ -148,7 +149,7 @@ def transcode_checkpoint(
     return _convert("transcode", src, dst, options, progress)
 
 
-def check_source(action: Action, src: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> None:
+def check_source(action: Action, src: str | os.PathLike[str] | RemotePath, *, exclude: Sequence[str] = ()) -> None:
     """Raise what makes `src` no source of a conversion, as far as its headers tell."""
     path = locate(src)
     with ErrorContext(file=path):

@@ -29,6 +29,7 @@ from ...files.writer import Coding
 from ...storage.local import OutputFile
 from ...storage.locations import is_path, locate, on_this_machine, said
 from ...storage.progress import Meter
+from ...storage.remote import RemotePath
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from ..directory.replaceable import check_same, made_by_us
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 def convert_stream(
     action: Action,
-    src: PathOrStream,
+    src: PathOrStream | RemotePath,
     dst: PathOrStream,
     *,
     profile: Profile | None = None,
@@ -78,8 +79,6 @@ def convert_stream(
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
     """
     started = time.monotonic()
-    if is_path(dst) and not isinstance(locate(dst), Path):
-        raise ValueError(f"{said(dst)}: a stream goes to a file of this machine; name one, and copy it from there")
     _check_apart(src, dst)
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
@@ -139,7 +138,7 @@ def spooled(stream: IO[bytes]) -> Iterator[Path]:
 
 
 @contextmanager
-def _open(src: PathOrStream, *, again: bool) -> Iterator[StoredFile]:
+def _open(src: PathOrStream | RemotePath, *, again: bool) -> Iterator[StoredFile]:
     """The source; `again` if it may be read more than once."""
     with ExitStack() as stack:
         if is_path(src):
@@ -155,9 +154,9 @@ def _open(src: PathOrStream, *, again: bool) -> Iterator[StoredFile]:
             yield stack.enter_context(StoredFile(InputStream(src)))
 
 
-def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:
+def _check_apart(src: PathOrStream | RemotePath, dst: PathOrStream) -> None:
     """Raise ValueError for one file that is both: `< FILE` and `>> FILE` name one too."""
-    if any(is_path(place) and not isinstance(locate(place), Path) for place in (src, dst)):
+    if isinstance(src, RemotePath):
         return
     with suppress(FileNotFoundError):
         a, b = _status(src), _status(dst)
@@ -205,5 +204,5 @@ def _of_stream(action: Action, path: Path) -> frozenset[str]:
     return frozenset() if action == "decompress" else made_by_us(path)
 
 
-def _name(place: PathOrStream) -> str:
+def _name(place: PathOrStream | RemotePath) -> str:
     return said(place) if is_path(place) else "-"

@@ -143,6 +143,7 @@ def load(
 ) -> dict[str, Any]:
     """Whole tensors of a file by name. Nothing is read before it is clear that the framework has all of them."""
     count = num_threads(threads)
+    stored.expect(tensors)
     arrays: dict[str, Any] = {}
     if target.compressed is not None:
         arrays = target.compressed.load(stored, tensors, count, verify)
