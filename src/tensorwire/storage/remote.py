@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
-_QUERY = re.compile(r"(?<=[^\s?])\?[^\s'\"]*")
+_QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
 
 BEGINNING_NBYTES = 7 << 10
 """What is read of an object at first: the header of a file with a hundred tensors or so."""

@@ -134,7 +134,7 @@ def _in_memory(stored: StoredFile, tensor: StoredTensor, verify: bool) -> Compre
     stored.file.read_into(stored.header.data_start + tensor.entry.start, frame)
     if verify:
         stored.check_mapped(tensor, frame, 0, stored.frame(tensor).info.num_blocks)
-    origin = Origin(str(stored.path), tensor.name, verify=not verify)
+    origin = Origin(str(stored.path), tensor.name, verify=False)
     return CompressedTensor(attach(torch.frombuffer(frame, dtype=torch.uint8), origin))
 
 

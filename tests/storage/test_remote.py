@@ -1,0 +1,241 @@
+"""Objects by URL: ranges, pieces that are fetched ahead, errors that name the place and nothing secret."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.errors import TruncatedDataError
+from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
+from tensorwire.storage.remote import BATCH, GAP_NBYTES, PIECE_NBYTES, RemoteFile, RemotePath, is_url, merged, shown
+from tests.support.stores import faulty_store
+
+CONTENT = bytes(range(256)) * 1000
+
+
+def ranges_asked(store: Any) -> list[tuple[int, int]]:
+    return [arguments[1:3] for name, arguments in store.asked if name == "cat_file"]
+
+
+def test_what_is_a_url() -> None:
+    for text in ("s3://bucket/a", "memory://a", "hf://org/model@rev/x", "simplecache::s3://bucket/a", "gs://b"):
+        assert is_url(text), text
+    for text in ("a/b", "/a//b", "C:/x", "-", "a:b", "://x", Path("s3://bucket")):
+        assert not is_url(text), text
+
+
+def test_local_urls_are_paths(tmp_path: Path) -> None:
+    assert locate(f"file://{tmp_path}/a") == tmp_path / "a"
+    assert locate(tmp_path) == tmp_path
+
+
+def test_an_unknown_scheme_is_told() -> None:
+    with pytest.raises(ValueError, match=r"nothing://x.*Protocol not known: nothing"):
+        locate("nothing://x/y")
+
+
+def test_options_that_a_store_lacks_are_told() -> None:
+    with pytest.raises(OSError, match=r"github://x.*|'org' and 'repo'.*github://x"):
+        locate("github://x")
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("https://user:secret@host/a/b.safetensors?X-Signature=secret&y=1", "https://host/a/b.safetensors"),
+        ("s3://key:secret@bucket/a", "s3://bucket/a"),
+        ("no URL at all? yes", "no URL at all? yes"),
+    ],
+)
+def test_text_of_a_url_has_nothing_secret(url: str, text: str) -> None:
+    assert shown(url) == text
+
+
+def test_errors_name_the_place_and_nothing_secret() -> None:
+    def refused(own: Any, path: str, **options: Any) -> Any:
+        raise PermissionError(f"403 for https://user:hunter2@host{path}?sig=hunter2")
+
+    with faulty_store(info=refused):
+        path = locate("faulty://bucket/a")
+        with pytest.raises(PermissionError) as caught:
+            path.exists()
+    assert "faulty://" in str(caught.value)
+    assert "hunter2" not in str(caught.value) + repr(path) + said("faulty://user:hunter2@bucket/a")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_errors_of_other_kinds_become_os_errors() -> None:
+    def failing(own: Any, *arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("the session is closed")
+
+    with faulty_store(cat_file=failing) as store:
+        store.pipe_file("/a", CONTENT)
+        with pytest.raises(OSError, match=r"RuntimeError: the session is closed: 'faulty:///a'"):
+            RemoteFile(locate("faulty://a")).read(0, 10)
+
+
+def test_paths() -> None:
+    with faulty_store() as store:
+        store.pipe({"/run/model/a.safetensors": b"1", "/run/model/sub/b.txt": b"22", "/run/c": b"3"})
+        root = locate("faulty://run/model/")
+        assert isinstance(root, RemotePath)
+        assert (root.name, root.is_dir(), root.is_file(), root.exists()) == ("model", True, False, True)
+        assert sorted(path.name for path in root.iterdir()) == ["a.safetensors", "sub"]
+        found = {path.relative_to(root).as_posix(): path.stat().st_size for path in root.files()}
+        assert found == {"a.safetensors": 1, "sub/b.txt": 2}
+        file = root / "a.safetensors"
+        assert (file.suffix, file.stem, file.parent, file.is_file()) == (".safetensors", "a", root, True)
+        assert same(file, locate("faulty://run/model/a.safetensors"))
+        assert inside(file, root)
+        assert not inside(locate("faulty://run/c"), root)
+        assert not inside(locate("/run/model/a"), root)
+        assert not (root / "none").exists()
+        with pytest.raises(FileNotFoundError, match="faulty:///run/model/none"):
+            (root / "none").stat()
+        assert locate_all(["/x", "faulty://run", {"w": 1}], None) == ["/x", locate("faulty://run"), {"w": 1}]
+
+
+def test_reads_are_the_ranges_that_were_asked_for() -> None:
+    with faulty_store() as store:
+        store.pipe_file("/a", CONTENT)
+        with open_input(locate("faulty://a")) as file:
+            assert file.nbytes == len(CONTENT)
+            assert file.read(0, 8) == CONTENT[:8]
+            assert file.read(8, 100) == CONTENT[8:108]
+            assert file.read(100_000, 10) == CONTENT[100_000:100_010]
+            assert file.read(len(CONTENT) - 3, 10) == CONTENT[-3:]
+        asked = ranges_asked(store)
+        assert len(asked) == 3, "the beginning once, then each range"
+        assert asked[1:] == [(100_000, 100_010), (len(CONTENT) - 3, len(CONTENT))]
+        assert store.asked[0][0] == "info"
+
+
+def test_a_closed_file_is_told() -> None:
+    with faulty_store() as store:
+        store.pipe_file("/a", CONTENT)
+        file = RemoteFile(locate("faulty://a"))
+        file.close()
+        with pytest.raises(ValueError, match="is closed"):
+            file.read(0, 1)
+
+
+def test_a_folder_is_no_file() -> None:
+    with faulty_store() as store:
+        store.pipe_file("/a/b", CONTENT)
+        with pytest.raises(IsADirectoryError):
+            open_input(locate("faulty://a"))
+
+
+def test_a_whole_file_that_is_too_large_is_refused() -> None:
+    with faulty_store() as store:
+        store.pipe_file("/a", CONTENT)
+        assert read_file(locate("faulty://a"), len(CONTENT)) == CONTENT
+        with pytest.raises(OSError, match="expected at most 10 bytes"):
+            read_file(locate("faulty://a"), 10)
+
+
+def test_pieces_hold_all_ranges_and_skip_gaps() -> None:
+    far = 10 * PIECE_NBYTES
+    assert merged([(100, 200), (0, 50)]) == [(0, 200)]
+    assert merged([(0, 10), (9 + GAP_NBYTES, 9 + GAP_NBYTES + 5)]) == [(0, 14 + GAP_NBYTES)]
+    assert merged([(0, 10), (10 + GAP_NBYTES, 11 + GAP_NBYTES)]) == [(0, 10), (10 + GAP_NBYTES, 11 + GAP_NBYTES)]
+    assert merged([(5, 5)]) == []
+    assert merged([(far, far + PIECE_NBYTES + 1)]) == [
+        (far, far + PIECE_NBYTES),
+        (far + PIECE_NBYTES, far + PIECE_NBYTES + 1),
+    ]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorwire.storage.remote.PIECE_NBYTES", 1000)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_expected_ranges_come_in_pieces_a_batch_ahead() -> None:
+    with faulty_store() as store, open_input(_put(store)) as file:
+        file.expect([(0, len(CONTENT))])
+        out = memoryview(bytearray(len(CONTENT)))
+        for start in range(0, len(CONTENT), 100):
+            file.read_into(start, out[start : start + 100])
+            ahead = max(stop for _, stop in ranges_asked(store))
+            assert ahead <= (start // (1000 * BATCH) + 2) * 1000 * BATCH, "at most the next batch is under way"
+        assert out == CONTENT
+        assert sorted(ranges_asked(store)) == [(start, start + 1000) for start in range(0, len(CONTENT), 1000)]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_threads_that_read_in_another_order_get_the_same_bytes() -> None:
+    with faulty_store() as store, open_input(_put(store)) as file:
+        file.expect([(0, len(CONTENT))])
+        out = bytearray(len(CONTENT))
+        view = memoryview(out)
+        starts = list(range(0, len(CONTENT), 700))
+
+        def read(mine: list[int]) -> None:
+            for start in mine:
+                stop = min(start + 700, len(CONTENT))
+                file.read_into(start, view[start:stop])
+
+        threads = [threading.Thread(target=read, args=(starts[part::3][:: 1 - 2 * (part == 2)],)) for part in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert out == CONTENT
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_an_object_that_is_replaced_while_it_is_read_is_told() -> None:
+    with faulty_store() as store, open_input(_put(store)) as file:
+        file.expect([(0, len(CONTENT))])
+        file.read(0, 100)
+        store.pipe_file("/a", CONTENT[::-1])
+        with pytest.raises(OSError, match="the object changed while it was read"):
+            file.read(0, len(CONTENT))
+
+
+def test_an_error_of_a_fetch_comes_to_each_reader() -> None:
+    def failing(own: Any, path: str, start: int, stop: int) -> Any:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    with faulty_store() as store:
+        place = _put(store)
+        store.faults["cat_file"] = failing
+        with open_input(place) as file:
+            file.expect([(0, len(CONTENT))])
+            for _ in range(2):
+                with pytest.raises(ConnectionResetError, match="faulty:///a"):
+                    file.read(0, 100)
+
+
+@pytest.mark.parametrize("cut", [-1, 100])
+def test_a_body_of_another_size_is_told(cut: int) -> None:
+    """A server that cuts a body, or answers a range with all of it."""
+
+    def other(own: Any, path: str, start: int, stop: int) -> bytes:
+        return own(path)[start : stop - 1] if cut < 0 else own(path)
+
+    text = r"expected 500 bytes from 10000 on, got \d+ from the store"
+    with (
+        faulty_store(cat_file=other) as store,
+        open_input(_put(store)) as file,
+        pytest.raises(TruncatedDataError, match=text),
+    ):
+        file.read(10_000, 500)
+
+
+def test_a_server_that_tells_no_size_is_refused() -> None:
+    with faulty_store(info=lambda own, path, **options: {**own(path), "size": None}) as store:
+        place = _put(store)
+        with pytest.raises(OSError, match="does not tell the size of this: download it first"):
+            open_input(place)
+
+
+def _put(store: Any) -> Any:
+    store.pipe_file("/a", CONTENT)
+    return locate("faulty://a")

@@ -1,0 +1,62 @@
+"""A store that misbehaves as told: a fake, since no server here can be asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+
+
+class FaultyStore(MemoryFileSystem):
+    """Objects in memory. Every method of `faults` is asked before the store's own, with it and its arguments."""
+
+    protocol = "faulty"
+    store: dict[str, Any] = {}  # noqa: RUF012 - as in the parent: of the class
+    pseudo_dirs = [""]  # noqa: RUF012
+    faults: dict[str, Callable[..., Any]] = {}  # noqa: RUF012
+    asked: list[tuple[str, Any]] = []  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.replace("faulty://", "memory://", 1))
+        return stripped
+
+    def _do(self, name: str, own: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self.asked.append((name, arguments))
+        fault = self.faults.get(name)
+        return own(*arguments, **options) if fault is None else fault(own, *arguments, **options)
+
+    def info(self, path: str, **options: Any) -> Any:
+        return self._do("info", super().info, path, **options)
+
+    def find(
+        self, path: str, maxdepth: Any = None, withdirs: bool = False, detail: bool = False, **options: Any
+    ) -> Any:
+        return self._do("find", super().find, path, maxdepth, withdirs, detail, **options)
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> Any:
+        return self._do("cat_file", super().cat_file, path, start, end, **options)
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> Any:
+        return self._do("put_file", super().put_file, lpath, rpath, **options)
+
+
+fsspec.register_implementation("faulty", FaultyStore, clobber=True)
+
+
+@contextmanager
+def faulty_store(**faults: Callable[..., Any]) -> Iterator[FaultyStore]:
+    """Empty at first; the methods named misbehave."""
+    FaultyStore.store.clear()
+    FaultyStore.pseudo_dirs[:] = [""]
+    FaultyStore.asked.clear()
+    FaultyStore.faults.clear()
+    FaultyStore.faults.update(faults)
+    try:
+        yield FaultyStore()
+    finally:
+        FaultyStore.store.clear()
+        FaultyStore.faults.clear()
