@@ -1,0 +1,163 @@
+"""Checkpoints in S3, as s3fs reaches it. The server is moto's, a stand-in for Amazon's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensorwire import compress_checkpoint, load_file, open_file, save_file, verify
+from tests.support.ports import free_port
+
+pytest.importorskip("moto", reason="moto's server is missing: make test installs it")
+s3fs = pytest.importorskip("s3fs", reason="s3fs is missing: make test installs it")
+
+pytestmark = pytest.mark.xdist_group("s3")
+SECRET = "a-secret-key-of-a-user"
+
+
+def _wait(port: int) -> None:
+    """Until somebody listens."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.1)
+        else:
+            return
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, Any]]:
+    """What leads to a bucket that is empty."""
+    port = free_port()
+    line = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            _wait(port)
+            found = {"endpoint_url": f"http://127.0.0.1:{port}", "key": "somebody", "secret": SECRET}
+            s3fs.S3FileSystem(**found).mkdir("bucket")
+            yield found
+        finally:
+            server.terminate()
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is asked of the server: the operation, and how many bytes of an object."""
+    asked: list[tuple[str, int]] = []
+    own = s3fs.S3FileSystem._call_s3
+
+    async def call(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        first, _, last = options.get("Range", "bytes=0--1").removeprefix("bytes=").partition("-")
+        asked.append((method, int(last) - int(first) + 1))
+        return await own(self, method, *arguments, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", call)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((3, 4096, 1536), dtype=np.float32) * 0.02
+    return {f"layers.{index}.weight": each.astype(ml_dtypes.bfloat16) for index, each in enumerate(rows)}
+
+
+def test_a_shard_is_opened_with_two_requests_and_a_slice_takes_one(
+    options: dict[str, Any], weights: dict[str, Any], requests: list[tuple[str, int]]
+) -> None:
+    save_file(weights, "s3://bucket/a.safetensors", storage_options=options)
+    requests.clear()
+    with open_file("s3://bucket/a.safetensors", storage_options=options) as reader:
+        assert [method for method, _ in requests] == ["head_object", "get_object"]
+        assert sum(nbytes for _, nbytes in requests) < 8 << 10
+        for rows, count in (((100, 101), 2), ((900, 1000), 1), ((4000, 4096), 1)):
+            requests.clear()
+            found = reader.get_slice("layers.1.weight")[slice(*rows)]
+            assert found.tobytes() == weights["layers.1.weight"][slice(*rows)].tobytes()
+            assert len(requests) == count
+            assert sum(nbytes for _, nbytes in requests) <= found.nbytes + (192 << 10)
+
+
+def test_a_file_is_loaded_in_few_requests(
+    options: dict[str, Any], weights: dict[str, Any], requests: list[tuple[str, int]]
+) -> None:
+    save_file(weights, "s3://bucket/b.safetensors", storage_options=options)
+    nbytes = s3fs.S3FileSystem(**options).info("bucket/b.safetensors")["size"]
+    requests.clear()
+    found = load_file("s3://bucket/b.safetensors", storage_options=options)
+    assert all(found[name].tobytes() == array.tobytes() for name, array in weights.items())
+    assert sum(each for _, each in requests) <= 1.01 * nbytes
+    assert len(requests) <= -(-nbytes // (8 << 20)) + 2
+
+
+def test_an_upload_is_exclusive(model: Path, options: dict[str, Any]) -> None:
+    """The server refuses the last object if somebody has put one since."""
+    compress_checkpoint(model, "s3://bucket/exclusive", storage_options=options)
+    store = s3fs.S3FileSystem(**options)
+    with pytest.raises(FileExistsError):
+        store.put_file(str(model / "config.json"), "bucket/exclusive/tensorwire.json", mode="create")
+    assert verify("s3://bucket/exclusive", storage_options=options).ok
+
+
+def test_large_objects_go_up_in_parts(
+    tmp_path: Path, options: dict[str, Any], requests: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *arguments, **keywords: 5 << 20)
+    random = {"w": np.frombuffer(np.random.default_rng(0).bytes(22 << 20), np.uint8)}
+    save_file(random, "s3://bucket/large.safetensors", storage_options=options)
+    assert sum(method == "upload_part" for method, _ in requests) >= 4
+    assert load_file("s3://bucket/large.safetensors", storage_options=options)["w"].tobytes() == random["w"].tobytes()
+
+
+def test_the_command_line_says_nothing_secret(model: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": options["key"],
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": options["endpoint_url"],
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "TMPDIR": str(tmp_path),
+    }
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "tensorwire", *arguments]
+        return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+
+    done = [
+        run("compress", str(model), "s3://bucket/c"),
+        run("verify", "s3://bucket/c", "--json"),
+        run("inspect", "s3://bucket/c", "--json"),
+        run("diff", str(model), "s3://bucket/c"),
+        run("compress", str(model), "s3://bucket/delta", "--base", "s3://bucket/c"),
+        run("decompress", "s3://bucket/c", str(tmp_path / "back")),
+    ]
+    assert [each.returncode for each in done] == [0] * len(done), [each.stderr for each in done]
+    assert json.loads(done[1].stdout)["path"] == "s3://bucket/c"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir() if path.is_file()} == {
+        path.name: path.read_bytes() for path in model.iterdir() if path.is_file()
+    }
+    failed = [
+        run("verify", "s3://bucket/none"),
+        run("compress", str(model), "s3://no-such-bucket/c"),
+        run("compress", str(model), "s3://bucket/c"),
+        run("compress", "s3://bucket/c"),
+        run("verify", "nothing://bucket/c"),
+    ]
+    assert [each.returncode for each in failed] == [1, 1, 2, 2, 2], [each.stderr for each in failed]
+    assert all("Traceback" not in each.stderr for each in failed)
+    assert not [each for each in (*done, *failed) if SECRET in each.stdout + each.stderr]
+    assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
