@@ -29,6 +29,8 @@ from tests.support.figures import (
     span,
     traffic_bits,
     traffic_step,
+    trainer,
+    trainer_row,
     variants,
     xeon,
 )
@@ -241,6 +243,7 @@ CLAIMS: dict[str, list[str]] = {
         f"The mapped dense model takes {inference.alone('12b', 'dense, mmap'):.0f} s",
     ],
     "docs/choose.md": [
+        f"in F32 shrinks by a ratio of {trainer('F32', 'directory')}, in BF16 by {trainer('BF16', 'directory')}",
         f"encodes BF16 at {epyc(BF16, 'compact').compress.gbs:.2f} GB/s and decodes it at "
         f"{epyc(BF16, 'compact').decompress.gbs:.2f}",
         f"a token takes {_of_dense('token', *EXACT)} times as long as with dense weights; *fused* takes "
@@ -255,7 +258,6 @@ CLAIMS: dict[str, list[str]] = {
         *(_ratios(name, [epyc(data, profile).ratio for profile in CHOICE]) for name, data in BY_DTYPE.items()),
         *(_ratios(name, [epyc.sparse(data, profile) for profile in CHOICE]) for name, data in MADE_UP.items()),
         *(_ratios(name, [form(data, profile) for profile in CHOICE[:2]]) for name, data in FORMS.items()),
-        f"by a ratio of {3 / (2 + 1 / epyc(F32, 'fast').ratio):.2f} in all",
         *(_table_row(name, epyc(BF16, codec)) for name, codec in BESIDE.items()),
     ],
     "docs/inference.md": [
@@ -342,6 +344,7 @@ CLAIMS: dict[str, list[str]] = {
         f"{geometry.any_of_32_escapes(BF16, 4):.1f} % with shape (4)",
         f"a ratio of {geometry.shape(F16, 4):.3f} where shape (3) reaches {geometry.shape(F16, 3):.3f}",
     ],
+    "docs/pytorch-files.md": [trainer_row("F32"), trainer_row("BF16")],
     "docs/traffic.md": [
         *_pays(),
         _traffic_times("raw messages of our exchange", "raw messages"),

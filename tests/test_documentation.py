@@ -158,6 +158,13 @@ def test_every_public_name_of_traffic_is_on_its_page() -> None:
         assert f"`{field}`" in page, field
 
 
+def test_every_name_of_safetensors_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "api-safetensors.md").read_text()
+    for module in ("", ".numpy", ".torch"):
+        names = pytest.importorskip(f"tensorwire.safetensors{module}").__all__
+        assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+
+
 def test_the_table_of_dtypes_is_that_of_the_code() -> None:
     rows = re.findall(r"^\| `([A-Z0-9_]+)` \| (\d+) \| (\S+) \| (\S+) \|$", API.read_text(), re.MULTILINE)
     said = {name: (int(bits), numpy.strip("`"), torch.strip("`")) for name, bits, numpy, torch in rows}

@@ -17,7 +17,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
-LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "torch", "cli")
+LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"probe": "diagnosis", "__main__": "cli"}
 
@@ -132,11 +132,13 @@ DOORS = {
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
         "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader",
-        "transfer", "writer",
+        "torch_file", "transfer", "writer",
     },
     ("checkpoint", "storage"): {
         "access", "local", "locations", "pipeline", "progress", "readable", "remote", "staging", "streams", "upload",
     },
+    ("safetensors", "checkpoint"): {"", "operations.opening", "operations.saving"},
+    ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "arrays", "dtypes", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
@@ -188,14 +190,22 @@ FOLDERS = {
         "base": {"arrays", "names", "reader"},
         "loader": {"reader"},
         "load_ahead": {"loader", "reader"},
-        "original_view": {"header", "names", "original_record", "reader"},
+        "torch_pickle": {"names"},
+        "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle"},
+        "original_view": {"header", "names", "original_record", "reader", "torch_file"},
         "writer": {"base", "header", "names", "reader"},
-        "transfer": {"base", "original_record", "original_view", "reader", "writer"},
+        "transfer": {"base", "names", "original_record", "original_view", "reader", "writer"},
     },
     "checkpoint": {
         "results": set(),
         "directory": set(),
         "operations": {"directory", "results"},
+    },
+    "safetensors": {
+        "backend": set(),
+        "shared": set(),
+        "numpy": {"backend"},
+        "torch": {"backend", "shared"},
     },
     "cli": {
         "output": set(),

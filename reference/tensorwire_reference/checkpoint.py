@@ -1,4 +1,7 @@
-"""Reads files and directories of docs/checkpoints.md, whole in memory, and has what the writer shares."""
+"""Reads files and directories of docs/checkpoints.md, whole in memory, and has what the writer shares.
+
+It restores torch files too: docs/pytorch-files.md, section "The record".
+"""
 
 import base64
 import hashlib
@@ -7,13 +10,21 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .decoder import decode
 from .errors import CorruptDataError, UnsupportedVersionError, require
 from .hashes import content_hash
 
 PREFIX = "tensorwire."
 MARKER = ("F6_E2M3", (0,))
-KIND_MEMBERS = {"safetensors": ("header",), "replaced": ("content", "stored_sha256"), "copied": ()}
+FEATURES = {"torch"}
+KIND_MEMBERS = {
+    "safetensors": ("header",),
+    "torch": ("header",),
+    "replaced": ("content", "stored_sha256"),
+    "copied": (),
+}
 
 
 class Tensor(NamedTuple):
@@ -100,10 +111,10 @@ def read_container(data: bytes) -> Container:
 
 
 def check_required(features: object) -> None:
-    """Section "What later versions may add": this version has no features."""
+    """Section "What later versions may add"."""
     if features is not None:
         require(isinstance(features, str), "the required features are no text")
-        if str(features).split():
+        if set(str(features).split()) - FEATURES:
             raise UnsupportedVersionError(f"features of a later version: {features}")
 
 
@@ -145,21 +156,41 @@ def _is_payload(tensor: Tensor, markers: set[str]) -> bool:
 
 def restore_file(data: bytes, header: bytes, digest: str, base: Mapping[str, Tensor] | None = None) -> bytes:
     """The original of a compressed file, of which the header and the SHA-256 are kept."""
+    original = len(header).to_bytes(8, "little") + header + b"".join(_in_order(data, header, base))
+    require(sha256(original) == digest, "the original has another SHA-256")
+    return original
+
+
+def restore_torch_file(data: bytes, record: bytes, digest: str, base: Mapping[str, Tensor] | None = None) -> bytes:
+    """The original of a compressed torch file, of which the record and the SHA-256 are kept."""
+    length = int.from_bytes(record[:8], "little")
+    storages = _in_order(data, record[8 : 8 + length], base)
+    sizes = np.frombuffer(record, "<u4", len(storages) + 1, 8 + length).tolist()
+    rest = record[8 + length + 4 * len(sizes) :]
+    require(sum(sizes) == len(rest), "the rest has another size")
+    ends = np.cumsum(sizes).tolist()
+    parts = [rest[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    original = b"".join(part + storage for part, storage in zip(parts, [*storages, b""], strict=True))
+    require(sha256(original) == digest, "the original has another SHA-256")
+    return original
+
+
+def _in_order(data: bytes, header: bytes, base: Mapping[str, Tensor] | None) -> list[bytes]:
+    """The tensors of a compressed file, in the order of a header."""
     order = json.loads(header)
     order.pop("__metadata__", None)
     found = {tensor.name: tensor for tensor in read_file(data, base)}
     require(found.keys() == order.keys(), "the original header has other tensors")
-    names = sorted(order, key=lambda name: order[name]["data_offsets"])
-    original = len(header).to_bytes(8, "little") + header + b"".join(found[name].data for name in names)
-    require(sha256(original) == digest, "the original has another SHA-256")
-    return original
+    return [found[name].data for name in sorted(order, key=lambda name: order[name]["data_offsets"])]
 
 
 def restore_single(data: bytes, base: Mapping[str, Tensor] | None = None) -> bytes:
     """The original of a file that was compressed on its own."""
     metadata = read_container(data).metadata
-    header, digest = metadata[f"{PREFIX}original_header"], metadata[f"{PREFIX}original_sha256"]
-    return restore_file(data, unpack(header), digest, base)
+    digest = metadata[f"{PREFIX}original_sha256"]
+    if f"{PREFIX}original_torch" in metadata:
+        return restore_torch_file(data, unpack(metadata[f"{PREFIX}original_torch"]), digest, base)
+    return restore_file(data, unpack(metadata[f"{PREFIX}original_header"]), digest, base)
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
@@ -181,8 +212,9 @@ def restore_directory(files: Mapping[str, bytes], base: Mapping[str, Tensor] | N
     originals = {}
     for file in read_manifest(files["tensorwire.json"])["files"]:
         path = file["path"]
-        if file["kind"] == "safetensors":
-            originals[path] = restore_file(files[path], unpack(file["header"]), file["sha256"], base)
+        if file["kind"] in ("safetensors", "torch"):
+            restore = restore_file if file["kind"] == "safetensors" else restore_torch_file
+            originals[path] = restore(files[path], unpack(file["header"]), file["sha256"], base)
         else:
             originals[path] = unpack(file["content"]) if file["kind"] == "replaced" else files[path]
         require(sha256(originals[path]) == file["sha256"], f"{path} has another SHA-256")

@@ -298,6 +298,17 @@ def traffic_step(link: str, contender: str, figure: str = "of FSDP2") -> float:
     return float(next(row[figure] for row in rows if (row["link"], row["contender"]) == (link, contender)))
 
 
+def trainer(dtype: str, ratio: str) -> str:
+    """A ratio of a trainer's directory with model and optimizer in a dtype."""
+    row = next(row for row in _load("trainer.json")["rows"] if row["dtype"] == dtype)
+    return f"{row[f'{ratio}_ratio']:.3f}"
+
+
+def trainer_row(dtype: str) -> str:
+    """A row of the table of such directories."""
+    return f"| {dtype} | " + " | ".join(trainer(dtype, each) for each in ("tensors", "directory", "model_alone")) + " |"
+
+
 def second_read(*shares: float) -> str:
     """How many times as long `compress` takes with a base that it reads twice, where these shares of words changed."""
     found = _load("second-read.json")

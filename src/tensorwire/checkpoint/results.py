@@ -57,11 +57,11 @@ class FileReport:
 
     Attributes:
         path: relative to the checkpoint.
-        kind: "safetensors" (coded or decoded), "replaced" (config.json or an index that had to change), "copied" or
-            "manifest" (tensorwire.json, which a compressed directory has and its original has not).
+        kind: "safetensors" or "torch" (coded or decoded), "replaced" (config.json or an index that had to change),
+            "copied" or "manifest" (tensorwire.json, which a compressed directory has and its original has not).
         nbytes_in: size of the file read; 0 if there is none.
         nbytes_out: size of the file written; 0 if there is none.
-        num_tensors: tensors in the file; 0 unless kind is "safetensors".
+        num_tensors: tensors in the file, of a torch file its large storages; 0 if the kind is another.
         num_compressed: how many of them are stored compressed on the compressed side.
         num_relative: how many of these are relative to a base there.
         resumed: an earlier, interrupted run had already finished it.

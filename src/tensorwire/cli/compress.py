@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_json: bool, **settings: Any) -> int:
     """Compress a checkpoint.
 
-    SRC is a .safetensors file or a directory. Other files of a directory are copied, except those that --exclude
-    names. Without DST the result stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes
-    A.tensorwire.safetensors. If there are several SRC, DST is a directory. SRC "-" is standard input and DST "-" is
-    standard output, for one .safetensors file.
+    SRC is a .safetensors file, a file of torch.save or a directory. Other files of a directory are copied, except those
+    that --exclude names. Without DST the result stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors
+    becomes A.tensorwire.safetensors. If there are several SRC, DST is a directory. SRC "-" is standard input and DST
+    "-" is standard output, for one .safetensors file.
 
     With --base the result is a delta: it holds what differs from OLD, and can be decompressed only with OLD.
 

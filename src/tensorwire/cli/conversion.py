@@ -198,7 +198,7 @@ def left_out(paths: Sequence[str], *, by_this_run: bool = True) -> list[str]:
 def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:
     content = file.kind
     ratio = ""
-    if file.kind == "safetensors":
+    if file.kind in ("safetensors", "torch"):
         content = f"{file.num_compressed} of {printing.count(file.num_tensors, 'tensor')}"
         if file.num_relative:
             content += f", {file.num_relative:,} relative"

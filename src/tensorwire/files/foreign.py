@@ -37,12 +37,16 @@ _NPZ = (
 )
 _NPY = 'convert it: safetensors.numpy.save_file({"array": numpy.load(PATH).copy(order="C")}, "model.safetensors")'
 
-# The first that fits counts. A zip names its first member at byte 30.
+TORCH_FILE = Foreign("a torch file", _TORCH, True)
+TORCH_PICKLE = Foreign("a torch file of the format before torch 1.6", _TORCH, True)
+
+# The first that fits counts. A zip names its first member at byte 30; torch fills up behind the name with FB.
 _KINDS = (
     (rb"GGUF|ggml|ggjt", Foreign("a GGUF file", "get the model in the safetensors format", True)),
     (rb"PK\x03\x04.{26}[^\0]{1,200}\.npy", Foreign("an npz file of NumPy", _NPZ, True)),
-    (rb"PK\x03\x04.{26}[^\0]{1,200}/(data\.pkl|\.format_version)", Foreign("a torch file", _TORCH, True)),
+    (rb"PK\x03\x04.{26}[^\0]{1,200}/(data\.pkl|data/0FB|\.format_version)", TORCH_FILE),
     (rb"PK\x03\x04", Foreign("a zip archive", "unpack it and name the .safetensors file or the directory in it")),
+    (rb"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\.", TORCH_PICKLE),  # its magic number, pickled
     (rb"\x80[\x02-\x05][^\0]", Foreign("a pickle, as older torch files are", _TORCH, True)),
     (rb"\x93NUMPY", Foreign("an npy file of NumPy", _NPY, True)),
     (rb"\x89HDF\r\n\x1a\n", Foreign("an HDF5 file", "get the model in the safetensors format, or convert it", True)),

@@ -45,13 +45,13 @@ def tensor_name(payload: str) -> str | None:
     return f"{module}{dot}{param[1 : -len(_SUFFIX)]}"
 
 
-def check_required(features: object, place: str) -> None:
+def check_required(features: object, place: str, known: frozenset[str] = frozenset()) -> None:
     """Refuse what only a newer reader understands.
 
     Args:
         features: the names of features that a reader must know, with spaces between; "" if there is no such entry.
-            Version 1 has none.
         place: the key under which they stand.
+        known: those that may stand there.
 
     Raises:
         UnsupportedVersionError: there are any.
@@ -59,7 +59,7 @@ def check_required(features: object, place: str) -> None:
     """
     if not isinstance(features, str):
         raise CorruptDataError(f"expected a text of names in {place}, got {type(features).__name__}")
-    if names := " ".join(features.split()):
+    if names := " ".join(name for name in features.split() if name not in known):
         raise UnsupportedVersionError(
             f"expected only features of this version in {place}, got {shown(names)}",
             advice="a newer version of tensorwire wrote this: upgrade",

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from ..codec import ContentHasher, dtype_bits, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..storage.pipeline import WINDOW_NBYTES
-from .header import Header, TensorEntry, build_header, parse_header
+from .header import Header, TensorEntry, build_header
 from .names import shown
+from .original_record import safetensors_form
+from .torch_file import TorchFile
 
 if TYPE_CHECKING:
     from ..storage.pipeline import Chunk
-    from .original_record import Record
+    from .original_record import Form, Record
     from .reader import StoredFile, StoredTensor
 
 
@@ -21,12 +23,16 @@ class OriginalReader:
 
     Attributes:
         stored, record, threads: as given.
-        header: of the original file if a record of it is known, else of a plain file with the same tensors.
+        form: of the original file if a record of it is known, else of a plain file with the same tensors.
+        header: that of the form.
         sizes: of the tensors.
     """
 
-    def __init__(self, stored: StoredFile, record: Record | None, threads: int | None) -> None:
-        """Raises CorruptDataError if the record does not fit the tensors."""
+    def __init__(
+        self, stored: StoredFile, record: Record | None, threads: int | None, form: Form | None = None
+    ) -> None:
+        """`form` is that of a copy, which does not know it itself. Raises CorruptDataError if the record does not fit
+        the tensors."""
         self.stored = stored
         self.record = record
         self.threads = threads
@@ -36,24 +42,27 @@ class OriginalReader:
         with ErrorContext(file=stored.path):
             if record is not None:
                 try:
-                    self.header = parse_header(record.header)
+                    self.form = record.form()
                 except FormatError as error:
                     error.byte = None  # it counts within the record, which has no place of its own in the file
                     raise
-                odd = {entry.name for entry in self.header.entries} ^ stored.tensors.keys()
+                odd = {entry.name for entry in self.form.header.entries} ^ stored.tensors.keys()
                 if odd:
                     text = f"expected the tensors of the original header, {shown(min(odd))} is only on one side"
                     raise CorruptDataError(text)
-            elif stored.compressed:
-                self.header = plain_header(stored)
+            elif form is not None:
+                self.form = form
+            elif isinstance(stored.file, TorchFile):
+                self.form = stored.file.form
             else:
-                self.header = stored.header
+                self.form = safetensors_form(plain_header(stored) if stored.compressed else stored.header)
+        self.header = self.form.header
         self.sizes = [entry.nbytes for entry in self.header.entries]
 
     @property
     def nbytes(self) -> int:
         """The size of the original file."""
-        return self.header.data_start + self.header.data_nbytes
+        return self.form.nbytes
 
     def check_labels(self) -> None:
         """Raise UnsupportedTensorError if the label of a frame contradicts it: no safetensors file has such a tensor. A

@@ -35,7 +35,7 @@ from .names import (
     shown,
     tensor_name,
 )
-from .original_record import Record, unpack
+from .original_record import SAFETENSORS, TORCH, Record, unpack
 
 if TYPE_CHECKING:
     from ..codec import FrameInfo
@@ -51,7 +51,7 @@ BASE_NAME_KEY = METADATA_PREFIX + "base_name"
 BASE_HASH_KEY = METADATA_PREFIX + "base_hash"
 BASE_PREFIX = METADATA_PREFIX + "base:"
 FRAMES_KEY = METADATA_PREFIX + "frames"
-ORIGINAL_HEADER_KEY = METADATA_PREFIX + "original_header"
+ORIGINAL_KEYS = {SAFETENSORS: METADATA_PREFIX + "original_header", TORCH: METADATA_PREFIX + "original_torch"}
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
 _HEADER_GUESS_NBYTES = 1 << 14
@@ -121,6 +121,7 @@ class StoredFile:
         tensors: by name, in the order of their data.
         metadata: ``__metadata__`` without our own entries.
         compressed: whether there is anything of ours in the file.
+        kind: of its original, as far as the file says.
         profile: the profile it was compressed with, None if that is not recorded.
         relative: the names of the tensors that were found to be relative, as far as their frames have been opened.
         base_name: what the base that it is relative to was called, None if that is not recorded.
@@ -169,7 +170,8 @@ class StoredFile:
         self.metadata = {key: text for key, text in self.header.metadata.items() if key not in ours}
         self.profile = ours.get(PROFILE_KEY)
         self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
-        check_required(ours.get(REQUIRED_KEY, ""), REQUIRED_KEY)
+        check_required(ours.get(REQUIRED_KEY, ""), REQUIRED_KEY, frozenset({TORCH}))
+        self.kind = TORCH if ours.get(REQUIRED_KEY, "").split() else SAFETENSORS
         own_names = ours.get(FRAMES_KEY)
         if own_names not in (None, FRAME_DTYPE):
             raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {own_names!r:.40}")
@@ -202,12 +204,12 @@ class StoredFile:
 
     def record(self) -> Record | None:
         """What restores the original of this file, if it is kept in the file itself."""
-        packed = self.header.metadata.get(ORIGINAL_HEADER_KEY)
+        packed = self.header.metadata.get(ORIGINAL_KEYS[self.kind])
         sha256 = self.header.metadata.get(ORIGINAL_SHA256_KEY)
         if packed is None or sha256 is None:
             return None
         with ErrorContext(file=self.path):
-            return Record(unpack(packed), sha256)
+            return Record(self.kind, unpack(packed), sha256)
 
     def frame(self, tensor: StoredTensor) -> FrameReader:
         """The checked header of a compressed tensor's frame. Padding is read too: a stream keeps what stands before.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,10 @@ from ..errors import CorruptDataError
 from ..storage.locations import open_input
 from ..storage.pipeline import Worker, read_windows
 from ..storage.streams import SpoolFile
-from .original_record import pack
+from .names import REQUIRED_KEY
+from .original_record import TORCH, Gap, Spliced, pack
 from .original_view import OriginalReader
-from .reader import BASE_HASH_KEY, ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY, StoredFile
+from .reader import BASE_HASH_KEY, ORIGINAL_KEYS, ORIGINAL_SHA256_KEY, StoredFile
 from .writer import CompressedWriter, Written, check_names, match_bases, write_with_bases
 
 if TYPE_CHECKING:
@@ -79,13 +80,15 @@ def compress_file(
 
     def write_once(original: OriginalReader, bases: Mapping[int, BaseTensor]) -> Written:
         metadata = dict(stored.metadata)
+        if original.form.kind == TORCH:
+            metadata[REQUIRED_KEY] = TORCH
         if keep_record:
             # SHA-256 is known only at the end; its place is taken now.
-            metadata[ORIGINAL_HEADER_KEY] = pack(original.header.raw)
+            metadata[ORIGINAL_KEYS[original.form.kind]] = pack(original.form.content)
             metadata[ORIGINAL_SHA256_KEY] = "0" * 64
             if bases:
                 metadata[BASE_HASH_KEY] = "0" * 32
-        digest = hashlib.sha256(original.header.prefix)
+        digest = hashlib.sha256()
         with CompressedWriter(file, entries, metadata, coding, bases, original.block_nbytes) as writer:
 
             def consume(window: Window) -> None:
@@ -94,7 +97,7 @@ def compress_file(
                     if kept is not None:
                         kept.put(chunk, data, again=writer.is_plain(chunk.tensor))
 
-            _consume(_windows(original), digest, consume, advance)
+            _consume(_windows(original), Spliced(original.form.gaps, digest.update), consume, advance)
             sha256 = _checked_digest(original, digest)
             if keep_record:
                 writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
@@ -124,27 +127,26 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
         with StoredFile(spool.location) as copy:
             copy.path = stored.path
             copy.use_base(stored.base, stored.base_file)
-            yield OriginalReader(copy, original.record, original.threads)
+            yield OriginalReader(copy, original.record, original.threads, original.form)
 
 
 def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance) -> Written:
     """Write an original."""
     original.check_labels()
-    stored, header = original.stored, original.header
+    stored = original.stored
     stored.expect(stored.tensors.values())
-    digest = hashlib.sha256(header.prefix)
-    file.write(0, header.prefix)
-    _write(_windows(original), digest, file, header.data_start, advance)
+    digest = hashlib.sha256()
+    _write(_windows(original), original.form.gaps, digest, file, advance)
     sha256 = _checked_digest(original, digest)
     stored.file.check_unchanged()
     compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-    return Written(original.nbytes, header.data_nbytes, compressed, frozenset(stored.relative), sha256=sha256)
+    return Written(original.nbytes, original.header.data_nbytes, compressed, frozenset(stored.relative), sha256=sha256)
 
 
 def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
     """Copy a file as it is; return its SHA-256."""
     digest = hashlib.sha256()
-    _write(_raw_windows(source), digest, file, 0, advance)
+    _write(_raw_windows(source), (), digest, file, advance)
     source.check_size()
     return digest.hexdigest()
 
@@ -153,7 +155,7 @@ def file_sha256(path: Location, advance: Advance = lambda _: None) -> str:
     """The SHA-256 of a file."""
     digest = hashlib.sha256()
     with open_input(path) as source:
-        _consume(_raw_windows(source), digest, lambda _: None, advance)
+        _consume(_raw_windows(source), digest.update, lambda _: None, advance)
         source.check_size()
     return digest.hexdigest()
 
@@ -168,24 +170,32 @@ def _windows(original: OriginalReader) -> Windows:
     return read_windows(original.sizes, original.fill, original.stored.file.stop, original.block_nbytes)
 
 
-def _write(source: Windows, digest: hashlib._Hash, file: Appendable, position: int, advance: Advance) -> None:
-    """Write windows one behind the other from a position on."""
+def _write(source: Windows, gaps: Sequence[Gap], digest: hashlib._Hash, file: Appendable, advance: Advance) -> None:
+    """Write windows one behind the other, and what stands between their data, and hash all of it."""
+    position = 0
+
+    def append(data: memoryview) -> None:
+        nonlocal position
+        file.write(position, data)
+        position += len(data)
+
+    output = Spliced(gaps, append)
     with Worker("write") as worker:
 
         def consume(window: Window) -> None:
-            nonlocal position
-            worker.submit(file.write, position, window.data, done=window.share().release)
-            position += len(window.data)
+            worker.submit(output, window.data, done=window.share().release)
 
-        _consume(source, digest, consume, advance)
+        _consume(source, Spliced(gaps, digest.update), consume, advance)
 
 
-def _consume(source: Windows, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
+def _consume(
+    source: Windows, hash_data: Callable[[memoryview], object], consume: Callable[[Window], None], advance: Advance
+) -> None:
     """Hash and consume windows, each on a thread of its own."""
     with Worker("hash") as hashing, source as windows:
         for window in windows:
             try:
-                hashing.submit(digest.update, window.data, done=window.share().release)
+                hashing.submit(hash_data, window.data, done=window.share().release)
                 consume(window)
                 nbytes = len(window.data)
             finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.names import check_required, is_version
-from ...files.original_record import unpack
+from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.locations import open_input
 from .paths import MANIFEST_NAME, check_paths
 
@@ -24,12 +24,15 @@ MAX_JSON_NBYTES = 32 << 20
 """The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
 some thirty times as much, so this bounds memory."""
 
-SAFETENSORS, REPLACED, COPIED = "safetensors", "replaced", "copied"
+REPLACED, COPIED = "replaced", "copied"
+OF_TENSORS = (SAFETENSORS, TORCH)
+"""The kinds of files that are coded."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTENT_HASH = re.compile(r"[0-9a-f]{32}")
 _MEMBERS = {
     SAFETENSORS: {"path", "kind", "nbytes", "sha256", "header"},
+    TORCH: {"path", "kind", "nbytes", "sha256", "header"},
     REPLACED: {"path", "kind", "nbytes", "sha256", "content", "stored_sha256"},
     COPIED: {"path", "kind", "nbytes", "sha256"},
 }
@@ -52,9 +55,9 @@ class ManifestFile(NamedTuple):
 
     Attributes:
         path: relative, with forward slashes.
-        kind: SAFETENSORS, REPLACED or COPIED.
+        kind: SAFETENSORS, TORCH, REPLACED or COPIED.
         nbytes, sha256: of the original.
-        header: JSON of the original's header, packed; for SAFETENSORS.
+        header: what a record keeps of the original, packed; for SAFETENSORS and TORCH.
         content: the whole original, packed; for REPLACED.
         stored_sha256: of the file that stands in its place; for REPLACED.
         base_sha256: of the file of the same path in the base, if there is one; None for a file with relative frames,
@@ -110,6 +113,7 @@ class Manifest(NamedTuple):
         body = {
             "format": FORMAT,
             "version": VERSION,
+            **({"required": TORCH} if any(file.kind == TORCH for file in self.files) else {}),
             "writer": self.writer,
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
@@ -150,7 +154,7 @@ def parse_manifest(data: bytes) -> Manifest:
         raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {body.get('format')!r:.60}")
     if not is_version(body.get("version"), VERSION):
         raise UnsupportedVersionError(f"expected a manifest of version {VERSION}, got {body.get('version')!r:.60}")
-    check_required(body.get("required", ""), "required")
+    check_required(body.get("required", ""), "required", frozenset({TORCH}))
     if body.pop("checksum", None) != _checksum(body):
         raise CorruptDataError("the checksum of the manifest does not match")
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import FormatError, UnsupportedVersionError
 from ...files.reader import StoredFile
 from ...storage.staging import left_over
-from .manifest import SAFETENSORS, read_manifest
+from .manifest import OF_TENSORS, read_manifest
 from .paths import MANIFEST_NAME, is_safetensors
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def made_by_us(path: Location) -> frozenset[str]:
         place = path.joinpath(*file.path.split("/"))
         if not place.is_file() or place.is_symlink():
             continue
-        if file.kind == SAFETENSORS or is_safetensors(file.path):  # whatever a manifest claims
+        if file.kind in OF_TENSORS or is_safetensors(file.path):  # whatever a manifest claims
             _check_file(place)
         elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
@@ -60,7 +60,7 @@ def made_of(sources: Sources, path: Location) -> frozenset[str]:
     elif sources.manifest is not None:
         known = {file.path: file.sha256 for file in sources.manifest.files}
         for file in _manifest_of(path).files:
-            if file.kind == SAFETENSORS and known.get(file.path) != file.sha256:
+            if file.kind in OF_TENSORS and known.get(file.path) != file.sha256:
                 raise _refusal(path.joinpath(*file.path.split("/")), _OTHER)
     return owned
 
@@ -74,7 +74,7 @@ def restored_from(sources: Sources, written: Collection[str], path: Location) ->
     is_directory = path.is_dir()
     for source in sources.files:
         place = path.joinpath(*source.path.split("/")) if is_directory else path
-        if source.kind == SAFETENSORS and place.is_file():
+        if source.kind in OF_TENSORS and place.is_file():
             check_same(place, source.location)
     return frozenset({*written, *(_left_over(path) if is_directory else ())})
 

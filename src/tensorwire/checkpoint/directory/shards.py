@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...errors import CorruptDataError, ErrorContext
+from ...errors import CorruptDataError, ErrorContext, FormatError
 from ...files.names import shown
+from ...files.torch_file import holds_storages
 from ...storage.locations import read_file, relative_to
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
-from .paths import is_index, is_safetensors, scan
+from .paths import FoundFile, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
@@ -49,8 +51,9 @@ def find_shards(path: Location) -> Shards:
     return Shards(tuple(files), {})
 
 
-def safetensors_files(root: Location) -> dict[str, Location]:
-    """The safetensors files of a directory by relative path, those that an index names, or the one file that `root` is.
+def tensor_files(root: Location) -> dict[str, Location]:
+    """The files of a directory that hold tensors, by relative path: safetensors files and torch files; those that an
+    index names, or the one file that `root` is.
 
     Raises:
         ValueError: there is none.
@@ -58,10 +61,16 @@ def safetensors_files(root: Location) -> dict[str, Location]:
     """
     if not root.is_dir():
         return {relative_to(file, root.parent).as_posix(): file for file in find_shards(root).files}
-    files = {file.path: file.location for file in scan(root).files if is_safetensors(file.path)}
+    files = {file.path: file.location for file in scan(root).files if _holds_tensors(file)}
     if not files:
         raise ValueError(f"{root} holds no .safetensors file")
     return files
+
+
+def _holds_tensors(file: FoundFile) -> bool:
+    with suppress(FormatError):
+        return is_safetensors(file.path) or holds_storages(file.location)
+    return False
 
 
 def _indexed(index: Location) -> Shards:

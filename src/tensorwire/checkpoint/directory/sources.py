@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
 from ...files.names import shown
-from ...files.original_record import Record
+from ...files.original_record import SAFETENSORS, TORCH, Record
 from ...files.reader import StoredFile, may_be_compressed
+from ...files.torch_file import holds_storages, open_stored
 from ...storage.locations import open_input, read_file
 from .config_and_index import is_compressed_config
-from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
+from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class SourceFile(NamedTuple):
     Attributes:
         path: relative.
         location: where it is.
-        kind: SAFETENSORS, REPLACED (it may have to be) or COPIED.
+        kind: SAFETENSORS, TORCH, REPLACED (it may have to be) or COPIED.
         nbytes: size of the original.
         known: its entry in the manifest; None if it is the original itself.
     """
@@ -46,7 +47,7 @@ class SourceFile(NamedTuple):
         if self.known is None:
             return stored.record()
         with ErrorContext(file=self.location):
-            return Record(self.known.unpacked_header(), self.known.sha256)
+            return Record(self.kind, self.known.unpacked_header(), self.known.sha256)
 
     def content(self) -> bytes:
         """The original of a REPLACED file."""
@@ -69,6 +70,7 @@ class Sources(NamedTuple):
         directories: relative paths, with a slash at the end, of the directories in which no file stands.
         ignored: files and directories that the manifest does not know; a directory's path ends with a slash.
         excluded: those that were left out when it was compressed, or are to be.
+        notices: why files are copied that hold tensors.
     """
 
     files: tuple[SourceFile, ...]
@@ -76,6 +78,7 @@ class Sources(NamedTuple):
     manifest: Manifest | None = None
     ignored: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -95,7 +98,7 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:
-        ValueError: it is compressed, has no safetensors file, is or holds a model's directory in a hub cache, or holds
+        ValueError: it is compressed, has no file of tensors, is or holds a model's directory in a hub cache, or holds
             something that cannot be carried along.
     """
     _refuse_hub_cache(root)
@@ -110,16 +113,17 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
             if file.location.parent == root:
                 raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
             raise _holds_compressed(root, "model", file.path.rpartition("/")[0])
-    for file in found:
-        if is_safetensors(file.path):
-            _refuse_compressed(file, root)
-    if not any(is_safetensors(file.path) for file in found):
+    notices: list[str] = []
+    files = tuple(SourceFile(*file[:2], _kind(file, notices), file.nbytes) for file in found)
+    of_tensors = [file for file in files if file.kind in OF_TENSORS]
+    for source in of_tensors:
+        _refuse_compressed(source, root)
+    if not of_tensors:
         raise ValueError(f"{root} holds no .safetensors file{_other_model(found)}")
-    files = tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found)
-    return Sources(files, tuple(directories), excluded=tuple(excluded))
+    return Sources(files, tuple(directories), excluded=tuple(excluded), notices=tuple(notices))
 
 
-def _refuse_compressed(file: FoundFile, root: Location) -> None:
+def _refuse_compressed(file: SourceFile, root: Location) -> None:
     """Before the work: a result that stands among originals, where compressing a shard puts it."""
     if not may_be_compressed(file.location):
         return
@@ -167,11 +171,11 @@ def compressed(src: Location) -> Sources:
         FileNotFoundError: one that holds tensors is missing: that is told before hours of work, not after.
     """
     if not src.is_dir():
-        with StoredFile(src) as stored:
+        with open_stored(src) as stored:
             nbytes = sum(stored.layout(name)[2] for name in stored.tensors)
         return Sources((SourceFile(src.name, src, SAFETENSORS, nbytes),))
     sources = compressed_directory(src)
-    missing = [file.location for file in sources.files if file.kind == SAFETENSORS and not file.location.exists()]
+    missing = [file.location for file in sources.files if file.kind in OF_TENSORS and not file.location.exists()]
     if missing:
         others = f"; so are {len(missing) - 1} others" if len(missing) > 1 else ""
         text = f"this file of tensors, which {MANIFEST_NAME} lists, is missing{others}; fetch it"
@@ -221,9 +225,15 @@ def _other_model(found: Sequence[FoundFile]) -> str:
     return ": there is nothing to compress"
 
 
-def _kind(file: FoundFile) -> str:
+def _kind(file: FoundFile, notices: list[str]) -> str:
+    """What is to become of a file; a notice says why one is copied that might have been compressed."""
     if is_safetensors(file.path):
         return SAFETENSORS
+    try:
+        if holds_storages(file.location):
+            return TORCH
+    except FormatError as error:
+        notices.append(f"copied as it is: {file.path}: {error.message}")
     if is_index(file.path) or (is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES):
         return REPLACED
     return COPIED

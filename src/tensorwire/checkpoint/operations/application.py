@@ -23,16 +23,17 @@ from ...files.base import Base, BaseTensor
 from ...files.names import shown
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...files.transfer import copy_file, file_sha256, restore_file
 from ...storage.access import access_of, dropped, give_access
 from ...storage.local import OutputFile, sync_directory
 from ...storage.locations import inside, locate, on_this_machine, open_input, said, same
 from ...storage.progress import Meter
 from ...storage.staging import Staging
-from ..directory.manifest import REPLACED, SAFETENSORS
+from ..directory.manifest import OF_TENSORS, REPLACED
 from ..directory.paths import parents, scan
 from ..directory.replaceable import check_same
-from ..directory.shards import safetensors_files
+from ..directory.shards import tensor_files
 from ..directory.sources import compressed
 from ..results import CheckpointReport, FileReport
 from .outcome import Outcome, current_sha256
@@ -166,7 +167,7 @@ class _Application:
             if place.parent.is_dir() and not is_link:
                 Destination(place, force=True).check()
             with ErrorContext(file=source.location):
-                step = self._plan_tensors(source, place) if source.kind == SAFETENSORS else self._plan(source, place)
+                step = self._plan_tensors(source, place) if source.kind in OF_TENSORS else self._plan(source, place)
             if step is not None:
                 if is_link and not step.is_done:
                     raise _refused_link(place)
@@ -247,7 +248,7 @@ class _Application:
                 advice=f"name the checkpoint that it was made against; if that has other files, {OUT}",
             )
         try:
-            stored = StoredFile(place)
+            stored = open_stored(place)
         except FormatError as error:
             error.advice = "this is not the base: name the checkpoint that the delta was made against"
             raise
@@ -257,9 +258,9 @@ class _Application:
         return Base(self._root, self._root.name, {source.path: stored})
 
     def _is_new(self, stored: StoredFile, record: Record, base: Base) -> bool:
-        """Whether the file is what the delta leads to: the same header, and tensors of the same content."""
+        """Whether the file is what the delta leads to: all the same but tensors, and tensors of the same content."""
         (current,) = base.files.values()
-        if current.header.raw != record.header:
+        if OriginalReader(current, None, self._threads).form.content != record.content:
             return False
         if stored.tensors.keys() != current.tensors.keys():
             return False
@@ -290,8 +291,8 @@ class _Application:
         """Raise ValueError if a tensor stands in another file of the base than the new one."""
         if name in base.names() or not self._root.is_dir():
             return
-        for path, place in safetensors_files(self._root).items():
-            with StoredFile(place) as stored:
+        for path, place in tensor_files(self._root).items():
+            with open_stored(place) as stored:
                 if name in stored.tensors:
                     raise ValueError(
                         f"{shown(source.path)} needs tensor {shown(name)}, which the base has in {shown(path)}, and "
@@ -311,7 +312,7 @@ class _Application:
     def _is_whole_new(self, source: SourceFile, place: Path, new: str) -> bool:
         if mark_of(place) is None:
             return False
-        if source.kind == SAFETENSORS:
+        if source.kind in OF_TENSORS:
             check_same(place, source.location)
         return is_whole_new(source, place, file_sha256(place), new, force=self._force)
 
@@ -359,7 +360,7 @@ class _Application:
         source = step.source
         if source.kind == REPLACED:
             file.write(0, source.content())
-        elif source.kind != SAFETENSORS:
+        elif source.kind not in OF_TENSORS:
             with open_input(source.location) as origin:
                 if copy_file(origin, file, advance=meter.advance) != step.sha256:
                     raise OSError(errno.EBUSY, "the file changed while the delta was applied", str(source.location))

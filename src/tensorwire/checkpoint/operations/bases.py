@@ -12,10 +12,11 @@ from ...codec import check_takes_base
 from ...files.arrays import ArrayFile
 from ...files.base import OUT_OF_ORDER, Base
 from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...files.transfer import file_sha256
 from ...storage.locations import inside, is_path, locate, said, same
 from ..directory.manifest import read_manifest
-from ..directory.shards import safetensors_files
+from ..directory.shards import tensor_files
 
 if TYPE_CHECKING:
     import os
@@ -96,7 +97,7 @@ def _open_link(link: Any, older: Base | None, stack: ExitStack, *, may_be_arrays
             "load_file and open_file, the only one or the last of several"
         )
     root = locate(link)
-    files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
+    files = {file: stack.enter_context(open_stored(place)) for file, place in tensor_files(root).items()}
     named = resolved(root) if isinstance(root, Path) and root.name in ("", "..") else root
     return Base(root, named.name, files, older)
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...codec import dtype_bits, new_buffer
 from ...files.base import Base
-from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...files.transfer import file_sha256
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
-from ..directory.shards import safetensors_files
+from ..directory.shards import tensor_files
 from ..results import DiffReport, TensorDiff
 from .bases import open_base
 from .delta_stats import DeltaCounter
@@ -96,7 +96,7 @@ def diff(
 
 def _open(root: Location, stack: ExitStack, base: Base | None) -> Base:
     """All tensors of one side, as a base of the other could be; they are read with `base` where they are relative."""
-    files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
+    files = {file: stack.enter_context(open_stored(place)) for file, place in tensor_files(root).items()}
     for stored in files.values():
         stored.expect(stored.tensors.values())
     return Base(root, root.name, files, base)

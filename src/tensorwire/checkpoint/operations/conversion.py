@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._ground.destination import Destination
 from ..._ground.version import __version__
 from ...errors import ErrorContext
-from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, on_this_machine, said
 from ...storage.progress import Meter
 from ...storage.staging import Staging
@@ -56,7 +56,7 @@ def compress_checkpoint(
     read, which may be words of different moments (docs/api.md).
 
     Args:
-        src: a .safetensors file or a directory.
+        src: a .safetensors file, a file of torch.save (docs/pytorch-files.md) or a directory.
         dst: the file or directory to be made. Work happens in ``<dst>.partial``; `dst` appears at once, whole and
             synced. A run that was interrupted goes on where it stopped when it is repeated.
         profile: "fast", "compact", "resident" or "enec".
@@ -155,7 +155,7 @@ def check_source(action: Action, src: str | os.PathLike[str] | RemotePath, *, ex
     with ErrorContext(file=path):
         _sources(action, path, exclude)
         if not path.is_dir():
-            with StoredFile(path) as stored:
+            with open_stored(path) as stored:
                 (check_original if action == "compress" else check_compressed)(stored)
 
 

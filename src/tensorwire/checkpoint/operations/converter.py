@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...errors import ErrorContext
-from ...files.original_record import pack
+from ...files.original_record import SAFETENSORS, pack
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
+from ...files.torch_file import open_stored
 from ...files.transfer import compress_file, copy_file, file_sha256, restore_file
 from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
@@ -19,8 +20,8 @@ from ...storage.locations import open_input
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import (
     COPIED,
+    OF_TENSORS,
     REPLACED,
-    SAFETENSORS,
     BaseRecord,
     Manifest,
     ManifestFile,
@@ -105,7 +106,7 @@ class Converter:
                     self._replace(source, access)
                 elif (facts := self._resumable(source)) is not None:
                     self._resume(source, facts, access)
-                elif source.kind == SAFETENSORS:
+                elif source.kind in OF_TENSORS:
                     self._transfer(source, access)
                 elif source.known is not None and not source.location.exists():
                     self._outcome.note_change(source, None)
@@ -149,7 +150,7 @@ class Converter:
         return OutputFile(location, access)
 
     def _transfer(self, source: SourceFile, access: Access) -> None:
-        with StoredFile(source.location) as stored, self._output(source.path, access) as file:
+        with open_stored(source.location) as stored, self._output(source.path, access) as file:
             (check_original if self._task.action == "compress" else check_compressed)(stored)
             stored.use_base(self._task.base, source.path)
             record = source.record(stored) if self._task.action != "compress" else None
@@ -159,11 +160,11 @@ class Converter:
             done = self._write(original, file)
             check_size(source, original.nbytes)
             file.sync()
-            header = pack(original.header.raw) if self._task.has_manifest else None
-            entry = ManifestFile(source.path, SAFETENSORS, original.nbytes, done.sha256, header)
+            content = pack(original.form.content) if self._task.has_manifest else None
+            entry = ManifestFile(source.path, original.form.kind, original.nbytes, done.sha256, content)
             if not done.relative:
                 entry = self._beside_base(entry)
-            report = report_of_tensors(source.path, stored, done)
+            report = report_of_tensors(source.path, original, done)
             self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
 
     def _write(self, original: OriginalReader, file: Writable) -> Written:
@@ -178,7 +179,8 @@ class Converter:
         self._is_relative = self._is_relative or bool(done.relative)
         if done.notice is not None:
             self._outcome.notices.append(f"{path}: {done.notice}")
-        self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
+        if original.form.kind == SAFETENSORS:
+            self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
         return done
 
     def _num_relative_nbytes(self) -> int:
@@ -245,7 +247,7 @@ class Converter:
         is_changed = any(
             change.path == source.path for change in self._outcome.changed
         )  # a later run is to tell of it too
-        is_large = source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
+        is_large = source.kind in OF_TENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
         if is_large and not is_changed:
             facts = {
                 "source": origin.identity,
@@ -304,14 +306,14 @@ class Converter:
         self._outcome.files.append(replace(report, resumed=True))
 
 
-def report_of_tensors(path: str, stored: StoredFile, done: Written) -> FileReport:
+def report_of_tensors(path: str, original: OriginalReader, done: Written) -> FileReport:
     """The report of a file that was coded or decoded."""
     return FileReport(
         path=path,
-        kind=SAFETENSORS,
-        nbytes_in=stored.file.nbytes,
+        kind=original.form.kind,
+        nbytes_in=original.stored.file.nbytes if original.stored.compressed else original.nbytes,
         nbytes_out=done.nbytes,
-        num_tensors=len(stored.tensors),
+        num_tensors=len(original.sizes),
         num_compressed=len(done.compressed),
         num_relative=len(done.relative),
     )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
-from ...files.reader import StoredFile
+from ...files.torch_file import open_stored, places
 from ...files.writer import may_save, saves
 from ...storage.locations import locate, open_input, said
-from ..directory.manifest import SAFETENSORS
+from ..directory.manifest import OF_TENSORS
 from ..directory.sources import check_original, originals
 from ..results import Estimate
 
@@ -59,11 +59,11 @@ def estimate_ratio(
     sources = originals(locate(src, storage_options), exclude)
     tensors: list[_Tensor] = []
     for source in sources.files:
-        if source.kind == SAFETENSORS:
-            with StoredFile(source.location) as stored:
+        if source.kind in OF_TENSORS:
+            with open_stored(source.location) as stored:
                 check_original(stored)
-                start = stored.header.data_start
-                tensors += [_Tensor(stored.path, start + e.start, e) for e in stored.header.entries if e.nbytes]
+                found = zip(places(stored), stored.header.entries, strict=True)
+                tensors += [_Tensor(stored.path, start, entry) for start, entry in found if entry.nbytes]
     samples = _samples([tensor.entry.nbytes for tensor in tensors])
     with ThreadPoolExecutor(num_threads(threads)) as pool:
         sizes = list(pool.map(lambda sample: _encode(tensors[sample[0]], sample[1], profile), samples))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
-from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
-from ..directory.shards import safetensors_files
+from ..directory.shards import tensor_files
 from ..results import InspectReport, RecordedBase, TensorInfo
 from .bases import name_of, open_base
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ...codec import BlockInfo
     from ...files.base import Base
-    from ...files.reader import StoredTensor
+    from ...files.reader import StoredFile, StoredTensor
     from ...storage.locations import Location
     from ...storage.progress import Progress
     from .bases import BasePath
@@ -65,7 +65,7 @@ def inspect(
 def _inspect(
     root: Location, names: Sequence[str], threads: int | None, progress: Progress | None, base: Base | None
 ) -> InspectReport:
-    files = safetensors_files(root)
+    files = tensor_files(root)
     meter = Meter(progress, sum(location.stat().st_size for location in files.values()))
     tensors: list[TensorInfo] = []
     metadata: dict[str, str] = {}
@@ -73,14 +73,14 @@ def _inspect(
     recorded: RecordedBase | None = None
     for name, location in files.items():
         meter.begin(name, location.stat().st_size)
-        with StoredFile(location) as stored, ErrorContext(file=location):
+        with open_stored(location) as stored, ErrorContext(file=location):
             stored.use_base(base, name)
             if recorded is None and stored.base_name is not None:
                 recorded = RecordedBase(stored.base_name, stored.base_hash)
             compressed = compressed or stored.compressed
             restorable = restorable and stored.record() is not None
             metadata = {**stored.metadata, **metadata}
-            file_nbytes += stored.file.nbytes
+            file_nbytes += location.stat().st_size
             chosen = [tensor for tensor in stored.tensors.values() if _is_named(tensor.name, names)]
             stored.expect(chosen)
             for tensor in chosen:

@@ -6,10 +6,11 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from ...codec import num_threads
-from ...errors import CorruptDataError
+from ...errors import CorruptDataError, TensorwireError
 from ...files.names import shown
 from ...files.reader import StoredFile
 from ...storage.locations import locate, locate_all, relative_to
+from ...storage.streams import SpoolFile
 from ..directory.shards import find_shards
 from .bases import open_base
 from .target import Target
@@ -148,6 +149,17 @@ def open_file(
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
     return _open(path, target, base, threads, verify, storage_options)
+
+
+def load_bytes(data: bytes, framework: Framework) -> dict[str, Any]:
+    """What `load_file` gives of a file with these bytes. They pass through a temporary file."""
+    with closing(SpoolFile()) as file:
+        file.write(0, data)
+        try:
+            return load_file(file.location, framework=framework)
+        except TensorwireError as error:
+            error.file = None  # which has no name
+            raise
 
 
 def _open(

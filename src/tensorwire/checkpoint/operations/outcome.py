@@ -32,7 +32,7 @@ class Outcome:
         self.exact = True
         self.files: list[FileReport] = []
         self.changed: list[ChangedFile] = []
-        self.notices: list[str] = []
+        self.notices = list(sources.notices)
 
     def note_change(self, source: SourceFile, current: str | None) -> None:
         """Note what has become of a file beside the tensors, as `find_change` takes it."""

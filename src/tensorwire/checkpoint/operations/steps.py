@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...files.names import shown
-from ..directory.manifest import SAFETENSORS
+from ..directory.manifest import OF_TENSORS
 from ..directory.paths import is_history, parents
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 def in_order(files: Iterable[SourceFile]) -> list[SourceFile]:
     """Files of tensors come first: they are the ones that may not fit the base."""
-    return sorted(files, key=lambda file: (file.kind != SAFETENSORS, file.path))
+    return sorted(files, key=lambda file: (file.kind not in OF_TENSORS, file.path))
 
 
 def listed(sources: Sources) -> list[str]:

@@ -24,6 +24,7 @@ from ...files.foreign import PREFIX_NBYTES
 from ...files.header import checked_length, parse_header
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...files.transfer import KeptTensors, compress_file, restore_file
 from ...files.writer import Coding
 from ...storage.local import OutputFile
@@ -111,7 +112,7 @@ def convert_stream(
         outcome = Outcome(Sources(()), strict=False)
         outcome.profile = profile or stored.profile
         outcome.exact = action == "compress" or record is not None
-        outcome.files.append(report_of_tensors(stored.path.name, stored, done))
+        outcome.files.append(report_of_tensors(stored.path.name, original, done))
         outcome.notices += [] if done.notice is None else [done.notice]
         return outcome.report(action, _name(src), _name(dst), name_of(base), started)
 
@@ -145,7 +146,7 @@ def _open(src: PathOrStream | RemotePath, *, again: bool) -> Iterator[StoredFile
             path = locate(src)
             if path.is_dir():
                 raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
-            yield stack.enter_context(StoredFile(path))
+            yield stack.enter_context(open_stored(path))
         elif again:
             stored = stack.enter_context(StoredFile(stack.enter_context(spooled(src))))
             stored.path = stream_path(src)

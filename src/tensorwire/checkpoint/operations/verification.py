@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..._ground.text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
+from ...files.original_record import SAFETENSORS, Spliced
 from ...files.original_view import OriginalReader
-from ...files.reader import StoredFile
+from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import Worker, read_windows
 from ...storage.progress import Meter
-from ..directory.manifest import REPLACED, SAFETENSORS
+from ..directory.manifest import OF_TENSORS, REPLACED
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..results import ChangedFile, Problem, VerifyReport
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ...files.base import Base
+    from ...files.reader import StoredFile
     from ...storage.locations import Location
     from ...storage.pipeline import Chunk
     from ...storage.progress import Progress
@@ -132,7 +134,7 @@ class _Verifier:
             self.num_files += 1
             try:
                 with ErrorContext(file=source.location):
-                    if source.kind == SAFETENSORS:
+                    if source.kind in OF_TENSORS:
                         self._check_tensors(source, meter)
                     else:
                         self._check_copy(source, meter)
@@ -141,7 +143,7 @@ class _Verifier:
             meter.end()
 
     def _check_tensors(self, source: SourceFile, meter: Meter) -> None:
-        with StoredFile(source.location) as stored:
+        with open_stored(source.location) as stored:
             self.compressed = self.compressed or stored.compressed
             self.num_tensors += len(stored.tensors)
             record = source.record(stored)
@@ -168,19 +170,20 @@ class _Verifier:
                     bad.add(name)
                     self.problems.append(_problem(error, source.path))
 
-            digest = hashlib.sha256(reader.header.prefix)
+            digest = hashlib.sha256()
+            hash_data = Spliced(reader.form.gaps, digest.update)
             names = [entry.name for entry in reader.header.entries]
             sizes = [0 if name in skipped else size for name, size in zip(names, reader.sizes, strict=True)]
             stream = read_windows(sizes, fill, unit=reader.block_nbytes)
             with Worker("hash") as hashing, stream as windows:
                 for window in windows:
                     nbytes = len(window.data)
-                    hashing.submit(digest.update, window.data, done=window.release)
+                    hashing.submit(hash_data, window.data, done=window.release)
                     self.nbytes += nbytes
                     meter.advance(nbytes)
             self.num_relative += len(stored.relative)
             self.num_unchecked += len(unchecked)
-            check_size(source, reader.header.data_start + reader.header.data_nbytes)
+            check_size(source, reader.nbytes)
             if record is not None and not bad and not unchecked and digest.hexdigest() != record.sha256:
                 raise CorruptDataError(f"expected SHA-256 {record.sha256}, got {digest.hexdigest()}")
 

@@ -1,0 +1,306 @@
+"""Directories with torch files, as a trainer leaves them: compressed as a whole, restored, applied, described."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reference.tensorwire_reference.checkpoint import restore_directory, restore_single
+from tensorwire.checkpoint import (
+    apply_checkpoint,
+    compress_checkpoint,
+    decompress_checkpoint,
+    diff,
+    estimate_ratio,
+    inspect,
+    save_file,
+    transcode_checkpoint,
+    verify,
+)
+from tensorwire.cli import main
+from tensorwire.errors import FormatError, LimitExceededError
+from tests.support.checkpoint_models import tree_hashes
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from tensorwire.checkpoint import CheckpointReport
+
+
+def train(root: Path, steps: int) -> Path:
+    """A directory with what a training writes; with `steps` more steps than one with fewer."""
+    root.mkdir()
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 200), torch.nn.ReLU(), torch.nn.Linear(200, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    for _ in range(steps):
+        model(torch.randn(16, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save_file_of_model(root, model)
+    (root / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    torch.save(optimizer.state_dict(), root / "optimizer.pt")
+    torch.save(scheduler.state_dict(), root / "scheduler.pt")
+    torch.save({"cpu": torch.get_rng_state()}, root / "rng_state.pth")
+    torch.save(Arguments(), root / "training_args.bin")
+    (root / "trainer_state.json").write_text(json.dumps({"global_step": steps}))
+    return root
+
+
+class Arguments:
+    """An object of a class that weights_only refuses."""
+
+
+def save_file_of_model(root: Path, model: Any) -> None:
+    pytest.importorskip("safetensors.torch").save_file(model.state_dict(), root / "model.safetensors")
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    return train(tmp_path / "step-3", 3)
+
+
+def kinds(report: CheckpointReport) -> dict[str, str]:
+    return {file.path: file.kind for file in report.files}
+
+
+EXPECTED = {
+    "config.json": "replaced",
+    "model.safetensors": "safetensors",
+    "optimizer.pt": "torch",
+    "rng_state.pth": "torch",
+    "scheduler.pt": "copied",
+    "tensorwire.json": "manifest",
+    "trainer_state.json": "copied",
+    "training_args.bin": "copied",
+}
+
+
+def test_a_directory_comes_back(trained: Path, tmp_path: Path) -> None:
+    report = compress_checkpoint(trained, tmp_path / "packed")
+    assert (kinds(report), report.notices) == (EXPECTED, ())
+    by_path = {file.path: file for file in report.files}
+    optimizer = by_path["optimizer.pt"]
+    assert optimizer.nbytes_in == (trained / "optimizer.pt").stat().st_size
+    # Two averages of two weights and of a bias of 800 bytes. The other bias has 256, and is among the rest.
+    assert (optimizer.num_tensors, optimizer.num_compressed) == (6, 4)
+    assert verify(tmp_path / "packed").exact
+    assert decompress_checkpoint(tmp_path / "packed", tmp_path / "restored").exact
+    assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
+
+
+def test_an_older_reader_refuses_the_manifest(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "packed")
+    assert json.loads((tmp_path / "packed" / "tensorwire.json").read_text())["required"] == "torch"
+    (trained / "optimizer.pt").unlink()
+    (trained / "rng_state.pth").unlink()
+    compress_checkpoint(trained, tmp_path / "without")
+    assert "required" not in json.loads((tmp_path / "without" / "tensorwire.json").read_text())
+
+
+def test_the_reference_restores_torch_files(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "packed")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "packed").iterdir()}
+    assert restore_directory(files) == {path.name: path.read_bytes() for path in trained.iterdir()}
+    compress_checkpoint(trained / "optimizer.pt", tmp_path / "alone")
+    assert restore_single((tmp_path / "alone").read_bytes()) == (trained / "optimizer.pt").read_bytes()
+
+
+def test_transcode_gives_what_compressing_gives(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "fast")
+    compress_checkpoint(trained, tmp_path / "expected", profile="compact")
+    transcode_checkpoint(tmp_path / "fast", tmp_path / "compact", profile="compact")
+    assert tree_hashes(tmp_path / "compact") == tree_hashes(tmp_path / "expected")
+
+
+def test_estimate_counts_the_storages(trained: Path) -> None:
+    nbytes = sum(path.stat().st_size for path in trained.iterdir())
+    estimate = estimate_ratio(trained)
+    assert estimate.nbytes_in == nbytes
+    assert estimate.sample_nbytes > 0.95 * nbytes
+
+
+def test_inspect_and_diff_see_the_storages(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "packed")
+    plain, packed = inspect(trained), inspect(tmp_path / "packed")
+    assert plain.files == packed.files == ("model.safetensors", "optimizer.pt", "rng_state.pth")
+    found = [{(t.file, t.name, t.dtype, t.nbytes) for t in report.tensors} for report in (plain, packed)]
+    assert found[0] == found[1]
+    assert not diff(trained, tmp_path / "packed").tensors
+    newer = train(tmp_path / "step-4", 4)
+    changed = {tensor.file_b for tensor in diff(tmp_path / "packed", newer).tensors}
+    assert changed == {"model.safetensors", "optimizer.pt", "rng_state.pth"}
+
+
+def test_a_delta_of_a_directory(trained: Path, tmp_path: Path) -> None:
+    newer = train(tmp_path / "step-4", 4)
+    plain = compress_checkpoint(newer, tmp_path / "plain")
+    report = compress_checkpoint(newer, tmp_path / "delta", base=trained)
+    sizes = [next(f.nbytes_out for f in r.files if f.path == "optimizer.pt") for r in (plain, report)]
+    assert sizes[1] < sizes[0]
+    assert next(file.num_relative for file in report.files if file.path == "optimizer.pt")
+    decompress_checkpoint(tmp_path / "delta", tmp_path / "restored", base=trained)
+    assert tree_hashes(tmp_path / "restored") == tree_hashes(newer)
+    compress_checkpoint(trained, tmp_path / "base")
+    decompress_checkpoint(tmp_path / "delta", tmp_path / "again", base=tmp_path / "base")
+    assert tree_hashes(tmp_path / "again") == tree_hashes(newer)
+
+
+def test_a_delta_is_applied_in_place(trained: Path, tmp_path: Path) -> None:
+    newer = train(tmp_path / "step-4", 4)
+    compress_checkpoint(newer, tmp_path / "delta", base=trained)
+    apply_checkpoint(tmp_path / "delta", trained)
+    assert tree_hashes(trained) == tree_hashes(newer)
+    report = apply_checkpoint(tmp_path / "delta", trained)
+    assert all(file.resumed for file in report.files)
+
+
+def test_a_directory_without_safetensors(trained: Path, tmp_path: Path) -> None:
+    (trained / "model.safetensors").unlink()
+    report = compress_checkpoint(trained, tmp_path / "packed")
+    # Nothing loads compressed weights out of a torch file, so no config.json says that there are any.
+    assert kinds(report)["config.json"] == "copied"
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
+    assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
+
+
+def test_what_cannot_be_looked_into_is_copied_and_said(trained: Path, tmp_path: Path) -> None:
+    state = torch.load(trained / "optimizer.pt", weights_only=True)
+    torch.save({**state, "arguments": Arguments()}, trained / "optimizer.pt")
+    torch.save(state, trained / "old.pt", _use_new_zipfile_serialization=False)
+    content = (trained / "rng_state.pth").read_bytes()
+    (trained / "rng_state.pth").write_bytes(content[:-30])
+    report = compress_checkpoint(trained, tmp_path / "packed")
+    changed = dict.fromkeys(("optimizer.pt", "old.pt", "rng_state.pth"), "copied")
+    assert kinds(report) == {**EXPECTED, **changed}
+    assert [notice.split(": ")[1] for notice in report.notices] == ["old.pt", "optimizer.pt", "rng_state.pth"]
+    for notice, reason in zip(report.notices, ("before torch 1.6", "Arguments", "zip archive is damaged"), strict=True):
+        assert notice.startswith("copied as it is: ")
+        assert reason in notice
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
+    assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
+
+
+def test_an_interrupted_run_goes_on(trained: Path, tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def stop(_done: int, _total: int, path: str) -> None:
+        if path == "rng_state.pth":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress_checkpoint(trained, tmp_path / "packed", progress=stop)
+    report = compress_checkpoint(trained, tmp_path / "packed", progress=lambda *arguments: done.append(arguments[2]))
+    assert next(file.resumed for file in report.files if file.path == "optimizer.pt")
+    compress_checkpoint(trained, tmp_path / "expected")
+    assert tree_hashes(tmp_path / "packed") == tree_hashes(tmp_path / "expected")
+
+
+def test_a_damaged_file_is_found(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "packed")
+    path = tmp_path / "packed" / "optimizer.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert [problem.file for problem in verify(tmp_path / "packed").problems] == ["optimizer.pt"]
+    with pytest.raises(FormatError):
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_damaged_record_is_found(trained: Path, tmp_path: Path) -> None:
+    """Bits of the structure, which no hash of a tensor covers."""
+    packed = tmp_path / "optimizer.pt"
+    compress_checkpoint(trained / "optimizer.pt", packed)
+    restored = tmp_path / "restored.pt"
+    decompress_checkpoint(packed, restored)
+    assert restored.read_bytes() == (trained / "optimizer.pt").read_bytes()
+    content = packed.read_bytes()
+    place = content.index(b"tensorwire.original_torch") + 1000
+    packed.write_bytes(content[:place] + (b"A" if content[place : place + 1] != b"A" else b"B") + content[place + 1 :])
+    with pytest.raises(FormatError):
+        decompress_checkpoint(packed, tmp_path / "again.pt")
+
+
+def test_a_compressed_torch_file_among_originals_is_refused(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained / "optimizer.pt", tmp_path / "packed.pt")
+    shutil.copy(tmp_path / "packed.pt", trained / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"compressed already: optimizer\.pt"):
+        compress_checkpoint(trained, tmp_path / "packed")
+
+
+def test_an_original_is_never_replaced(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        compress_checkpoint(trained / "optimizer.pt", trained / "rng_state.pth", force=True)
+    compress_checkpoint(trained, tmp_path / "packed")
+    (tmp_path / "packed" / "optimizer.pt").write_bytes((trained / "optimizer.pt").read_bytes())
+    with pytest.raises(FileExistsError):
+        compress_checkpoint(trained, tmp_path / "packed", force=True)
+
+
+def test_a_file_alone_out_of_a_directory_gives_its_storages(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "packed")
+    report = decompress_checkpoint(tmp_path / "packed" / "optimizer.pt", tmp_path / "storages.safetensors")
+    assert not report.exact
+    assert not diff(tmp_path / "storages.safetensors", trained / "optimizer.pt").tensors
+
+
+def test_a_result_on_standard_output(trained: Path, tmp_path: Path) -> None:
+    from tensorwire.checkpoint.operations.stream import convert_stream
+
+    for action, source, target in (("compress", "optimizer.pt", "packed"), ("decompress", "packed", "restored")):
+        with (tmp_path / target).open("wb") as stream:
+            place = (trained if action == "compress" else tmp_path) / source
+            convert_stream(action, place, stream, profile="fast" if action == "compress" else None)  # type: ignore[arg-type]
+    assert (tmp_path / "restored").read_bytes() == (trained / "optimizer.pt").read_bytes()
+
+
+def test_a_file_that_is_written_to_meanwhile(trained: Path, tmp_path: Path) -> None:
+    """A storage that stays plain is read twice; what it was at first is what the SHA-256 tells."""
+    path = tmp_path / "state.pt"
+    torch.save({"a": torch.randint(0, 256, (1 << 20,), dtype=torch.uint8), "b": torch.zeros(1 << 20)}, path)
+    place = path.read_bytes().index(torch.load(path)["a"].numpy().tobytes())
+
+    def write(done: int, _total: int, _path: str) -> None:
+        if done:
+            with path.open("r+b") as file:
+                file.seek(place)
+                file.write(os.urandom(8))
+
+    compress_checkpoint(path, tmp_path / "packed", progress=write)
+    assert verify(tmp_path / "packed").exact
+
+
+def test_the_command_line(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(trained / "optimizer.pt")
+    assert main(["compress", str(trained)]) == 0
+    assert "4 of 6 tensors" in capsys.readouterr().out
+    assert main(["compress", path]) == 0
+    Path(path).rename(trained / "original")
+    assert main(["decompress", f"{path}.tensorwire"]) == 0
+    assert Path(path).read_bytes() == (trained / "original").read_bytes()
+
+
+def test_a_record_that_no_manifest_holds(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorwire.checkpoint.directory import manifest
+
+    monkeypatch.setattr(manifest, "MAX_JSON_NBYTES", 2000)
+    with pytest.raises(LimitExceededError, match="manifest"):
+        compress_checkpoint(trained, tmp_path / "packed")
+
+
+def test_tensors_of_a_trained_model_are_not_touched_by_torch_files(tmp_path: Path) -> None:
+    """A directory of safetensors and a small pickle is compressed as it always was: nothing is required of a reader."""
+    root = tmp_path / "model"
+    root.mkdir()
+    save_file({"a": torch.zeros(1000)}, root / "packed")
+    decompress_checkpoint(root / "packed", root / "model.safetensors")
+    (root / "packed").unlink()
+    torch.save({"step": 1}, root / "step.pt")
+    assert kinds(compress_checkpoint(root, tmp_path / "packed"))["step.pt"] == "copied"
