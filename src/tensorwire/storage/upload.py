@@ -17,14 +17,16 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._ground.destination import Destination
 from .._ground.filesystem import mark_of, remove_empty
+from .local import OutputFile
 from .remote import Status, clear_errors
+from .staging import Staging
 
 if TYPE_CHECKING:
     from .locations import Location
     from .progress import Meter
     from .remote import RemotePath
-    from .staging import Staging
 
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
@@ -81,7 +83,7 @@ class Upload:
         """
         if _BEGUN not in work.finished:
             for path in sorted(self._old & set(first_gone)):
-                self._remove(path)
+                remove(self.target / path)
             work.record(_BEGUN, {"old": sorted(self._old), "fresh": not self._old})
         begun = work.finished[_BEGUN]
         for number, path in enumerate(paths):
@@ -99,17 +101,13 @@ class Upload:
                 work.record(name, {**facts, "identity": _identity(place)})
             meter.end()
         for path in sorted(set(begun["old"]) - set(paths)):
-            self._remove(path)
+            remove(self.target / path)
         work.drop()
 
     def close(self) -> None:
         """Leave no empty directory behind."""
         if remove_empty(self.place.parent):  # else an interrupted run goes on there
             remove_empty(self.place.parent.parent)
-
-    def _remove(self, path: str) -> None:
-        with clear_errors(str(self.target)):
-            self.target.store.rm_file((self.target / path).key)
 
     def _refusal(self, text: str) -> FileExistsError:
         return FileExistsError(errno.EEXIST, f"{text}; name another destination", str(self.target))
@@ -118,6 +116,27 @@ class Upload:
 def put_file(local: Path, target: RemotePath) -> None:
     """Put a file there, in the place of the object that has the name."""
     _put(local, target, None, exclusive=False)
+
+
+def put_bytes(data: bytes, target: Location) -> None:
+    """Put a small file there whole, in the place of what has the name: a regular file, or an object."""
+    if not isinstance(target, Path):
+        with clear_errors(str(target)):
+            target.store.pipe_file(target.key, data)
+        return
+    with Staging(Destination(target, force=True), {"action": "save"}) as work, OutputFile(work.result) as file:
+        file.write(0, data)
+        file.sync()
+        work.commit(None)
+
+
+def remove(place: Location) -> None:
+    """Remove a file or an object."""
+    if isinstance(place, Path):
+        place.unlink()
+        return
+    with clear_errors(str(place)):
+        place.store.rm_file(place.key)
 
 
 def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: bool) -> None:

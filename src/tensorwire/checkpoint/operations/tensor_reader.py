@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from ...codec import num_threads
@@ -112,6 +112,19 @@ class TensorReader(Generic[Array]):
             tensors = {tensor.name: tensor for file, tensor in self._places.values() if file is stored}
             arrays[id(stored)] = load(stored, list(tensors.values()), self._target, self._threads, verify=verify)
         return {name: arrays[id(stored)][tensor.name] for name, (stored, tensor) in self._places.items()}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Say that these tensors will be read. What is far away is fetched ahead, all that was named before is not.
+
+        Raises:
+            KeyError: there is no tensor of one of the names.
+        """
+        wanted: dict[int, list[StoredTensor]] = {}
+        for name in names:
+            stored, tensor = self._place(name)
+            wanted.setdefault(id(stored), []).append(tensor)
+        for stored in self._files:
+            stored.expect(wanted.get(id(stored), ()))
 
     def get_slice(self, name: str) -> TensorSlice[Array]:
         """One tensor to be indexed: ``reader.get_slice(name)[100:200]`` decodes the blocks that these rows touch.

@@ -1,0 +1,151 @@
+"""What a distributed checkpoint says of itself, as JSON: all that torch's pickle says, without code in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from ...errors import CorruptDataError, UnsupportedVersionError
+
+FILE, PICKLE = "tensorwire-dcp.json", ".metadata"
+FORMAT, VERSION = "tensorwire-dcp", 1
+
+
+def dump(metadata: Metadata) -> bytes:
+    """
+    Raises:
+        TypeError: the planner has data of its own that JSON cannot hold.
+    """
+    tensors = {name: _described(each) for name, each in metadata.state_dict_metadata.items()}
+    places = [
+        [index.fqn, None if index.offset is None else list(index.offset), *place]
+        for index, place in metadata.storage_data.items()
+    ]
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "state_dict": tensors,
+        "storage": places,
+        "planner": _paths(metadata.planner_data),
+    }
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def parse(data: bytes) -> Metadata:
+    """
+    Raises:
+        CorruptDataError: it is none of ours, or contradicts itself.
+        UnsupportedVersionError: only a newer version understands it.
+    """
+    try:
+        body = json.loads(data)
+        if body["format"] != FORMAT:
+            raise ValueError(f"format {body['format']!r:.40}")
+        if body["version"] != VERSION:
+            raise UnsupportedVersionError(f"expected {FORMAT} of version {VERSION}, got {body['version']!r:.40}")
+        tensors = {name: _parsed(each) for name, each in body["state_dict"].items()}
+        places = {
+            MetadataIndex(name, None if offset is None else torch.Size(offset)): (str(file), str(entry))
+            for name, offset, file, entry in body["storage"]
+        }
+        planner = body["planner"]
+        paths = None if planner is None else {name: tuple(path) for name, path in planner.items()}
+    except UnsupportedVersionError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = f"expected metadata of a distributed checkpoint, got {type(error).__name__}: {error}"
+        raise CorruptDataError(text) from None
+    if any("/" in file or file.startswith("..") for file, _ in places.values()):
+        raise CorruptDataError("expected names of files beside the metadata")
+    return Metadata(tensors, planner_data=paths, storage_data=places)
+
+
+def unpickle(data: bytes) -> Metadata:
+    """What `pickle.dumps` has made of it; a pickle that names anything but metadata is refused.
+
+    Raises:
+        CorruptDataError: it is none, or may run code.
+    """
+    try:
+        found = _Unpickler(io.BytesIO(data)).load()
+    except Exception as error:
+        raise CorruptDataError(f"expected a pickle of metadata alone, got {type(error).__name__}: {error}") from None
+    if not isinstance(found, Metadata):
+        raise CorruptDataError(f"expected a pickle of metadata, got {type(found).__name__}")
+    return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Classes of metadata, and plain values of torch."""
+        if module == "torch.distributed.checkpoint.metadata" or (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), (torch.dtype, torch.layout)):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+_PLAIN = {
+    ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"), ("pathlib", "PosixPath"),
+}  # fmt: skip
+
+
+def _described(each: Any) -> Any:
+    if isinstance(each, BytesStorageMetadata):
+        return None
+    properties = each.properties
+    return {
+        "dtype": _name(properties.dtype),
+        "layout": _name(properties.layout),
+        "memory_format": _name(properties.memory_format),
+        "requires_grad": properties.requires_grad,
+        "pin_memory": properties.pin_memory,
+        "size": list(each.size),
+        "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in each.chunks],
+    }
+
+
+def _parsed(each: Any) -> BytesStorageMetadata | TensorStorageMetadata:
+    if each is None:
+        return BytesStorageMetadata()
+    dtype, layout, memory_format = (
+        _named(each[key], kind)
+        for key, kind in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format))
+    )
+    properties = TensorProperties(dtype, layout, bool(each["requires_grad"]), memory_format, bool(each["pin_memory"]))
+    chunks = [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in each["chunks"]]
+    return TensorStorageMetadata(properties, torch.Size(each["size"]), chunks)
+
+
+def _name(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _named(name: str, kind: type) -> Any:
+    found = getattr(torch, name, None)
+    if not isinstance(found, kind):
+        raise ValueError(f"{name!r:.40} is no {kind.__name__} of torch")
+    return found
+
+
+def _paths(planner_data: Any) -> Any:
+    """Where in the state dict each name stands, as DefaultSavePlanner notes it."""
+    if planner_data is None:
+        return None
+    if not isinstance(planner_data, dict) or not all(
+        isinstance(path, tuple) and all(isinstance(step, (str, int)) for step in path) for path in planner_data.values()
+    ):
+        raise TypeError("the planner has data that JSON cannot hold")
+    return {name: list(path) for name, path in planner_data.items()}

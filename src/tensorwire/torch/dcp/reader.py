@@ -1,0 +1,120 @@
+"""The reader of distributed checkpoints: it decodes the blocks of the parts that a rank needs."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from ...checkpoint import open_file
+from ...errors import CorruptDataError, ErrorContext
+from ...storage.locations import locate, read_file
+from . import metadata as texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...checkpoint import TensorReader
+
+_MAX_METADATA_NBYTES = 1 << 30
+
+
+class TensorwireReader(StorageReader):  # type: ignore[misc]
+    """Reads what `TensorwireWriter` has written: ``dcp.load(state, storage_reader=TensorwireReader(path))``.
+
+    On another number of ranks, or with another layout, each rank decodes the blocks that hold its part.
+
+    Args:
+        path: a directory or a URL; `checkpoint_id` of `load` takes its place.
+        base: what the checkpoint is relative to.
+        threads: that decode; by default all usable cores.
+        storage_options: of URLs: docs/remote.md.
+
+    Errors come in torch's CheckpointException, which is a BaseException: look at `failures`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        base: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._path, self._base = os.fspath(path), base
+        self._threads, self._storage_options = threads, storage_options
+        self._places: Mapping[MetadataIndex, tuple[str, str]] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        self._places = {}
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        folder = locate(self._path, self._storage_options)
+        try:
+            place, parse = folder / texts.FILE, texts.parse
+            data = read_file(place, _MAX_METADATA_NBYTES)
+        except FileNotFoundError:
+            place, parse = folder / texts.PICKLE, texts.unpickle
+            data = read_file(place, _MAX_METADATA_NBYTES)
+        with ErrorContext(file=place):
+            metadata = parse(data)
+        metadata.storage_meta = StorageMeta()
+        return metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._places = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_file: defaultdict[str, list[ReadItem]] = defaultdict(list)
+        for item in plan.items:
+            by_file[self._places[item.storage_index][0]].append(item)
+        for name, items in by_file.items():
+            with open_file(
+                f"{self._path.rstrip('/')}/{name}",
+                framework="pt",
+                base=self._base,
+                threads=self._threads,
+                storage_options=self._storage_options,
+            ) as reader:
+                reader.expect([self._places[item.storage_index][1] for item in items])
+                for item in items:
+                    with ErrorContext(tensor=item.storage_index.fqn):
+                        self._read(item, reader, planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _read(self, item: ReadItem, reader: TensorReader[Any], planner: LoadPlanner) -> None:
+        entry = self._places[item.storage_index][1]
+        if entry not in reader:
+            raise CorruptDataError(f"expected {entry!r} in the file that the metadata names")
+        if item.type == LoadItemType.BYTE_IO:
+            planner.load_bytes(item, io.BytesIO(reader.get_tensor(entry).numpy().tobytes()))
+            return
+        box = tuple(
+            slice(start, start + length) for start, length in zip(item.storage_offsets, item.lengths, strict=True)
+        )
+        found = reader.get_slice(entry)[box] if box else reader.get_tensor(entry)
+        target = planner.resolve_tensor(item).detach()
+        if target.shape != found.shape:
+            raise CorruptDataError(f"expected a part of shape {tuple(target.shape)}, got {tuple(found.shape)}")
+        target.copy_(found)
+        planner.commit_tensor(item, target)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return isinstance(checkpoint_id, (str, os.PathLike))

@@ -1,0 +1,152 @@
+"""The writer of distributed checkpoints: what a rank saves is one compressed safetensors file."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import re
+import secrets
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from ...checkpoint import save_file
+from ...codec.dtypes import FROM_TORCH
+from ...errors import UnsupportedTensorError
+from ...storage.locations import locate, said
+from ...storage.upload import put_bytes, remove
+from . import metadata as texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    from ...codec import Profile
+
+_SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
+
+
+class TensorwireWriter(StorageWriter):  # type: ignore[misc]
+    """Writes distributed checkpoints: ``dcp.save(state, storage_writer=TensorwireWriter(path))``, where `dcp` is
+    torch.distributed.checkpoint.
+
+    Each rank writes one file of its own, tensor by tensor, so that one tensor at a time is copied from its device.
+    Files have new names in each save. So the checkpoint that stands at `path` stays whole until the coordinator has
+    written the new metadata; then the files of the old one go.
+
+    Args:
+        path: a directory or a URL; `checkpoint_id` of `save` takes its place.
+        profile: of the frames: "fast", or "compact", which is smaller and slower.
+        base: an earlier distributed checkpoint of the same layout, which this one is then relative to. To load this
+            one, the reader needs it.
+        threads: that encode; by default all usable cores.
+        storage_options: of URLs: docs/remote.md.
+
+    Errors of a rank come to all ranks in torch's CheckpointException, which is a BaseException: look at `failures`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        profile: Profile = "fast",
+        base: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._path, self._profile, self._base = os.fspath(path), profile, base
+        self._threads, self._storage_options = threads, storage_options
+        self._rank = 0
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id:
+            self._path = os.fspath(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("use_collectives", True):
+            raise ValueError("expected use_collectives=True: without it ranks write no metadata in common")
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        entries = {_entry(item): item for item in plan.items}
+        # Plans may come from the cache of another save, so the name is made here.
+        name = f"__{self._rank}_{secrets.token_hex(8)}.safetensors"
+        sizes: dict[str, int] = {}
+        if entries:
+            self._folder()
+            sizes = save_file(
+                _tensors(entries, planner),
+                f"{self._path.rstrip('/')}/{name}",
+                profile=self._profile,
+                base=self._base,
+                threads=self._threads,
+                storage_options=self._storage_options,
+            )
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, sizes[entry], (name, entry)) for entry, item in entries.items()])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        metadata.storage_data = {result.index: result.storage_data for part in results for result in part}
+        metadata.storage_meta = self.storage_meta()
+        folder = self._folder()
+        put_bytes(pickle.dumps(metadata), folder / texts.PICKLE)
+        # Readers of ours go by this, so it comes last. Where JSON cannot hold it they go by the pickle.
+        try:
+            put_bytes(texts.dump(metadata), folder / texts.FILE)
+        except TypeError:
+            if (folder / texts.FILE).exists():
+                remove(folder / texts.FILE)
+        current = {file for file, _ in metadata.storage_data.values()}
+        for place in list(folder.iterdir()):
+            if _SHARD.fullmatch(place.name) and place.name not in current:
+                remove(place)
+
+    def storage_meta(self) -> StorageMeta | None:
+        return StorageMeta(checkpoint_id=said(self._path))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return isinstance(checkpoint_id, (str, os.PathLike))
+
+    def _folder(self) -> Any:
+        folder = locate(self._path, self._storage_options)
+        if hasattr(folder, "mkdir"):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _entry(item: WriteItem) -> str:
+    """The name of an item in the file of its rank."""
+    if item.type == WriteItemType.BYTE_IO:
+        return f"bytes:{item.index.fqn}"
+    return f"{item.index.fqn}@{','.join(map(str, item.tensor_data.chunk.offsets))}"
+
+
+def _tensors(
+    entries: Mapping[str, WriteItem], planner: SavePlanner
+) -> Iterator[tuple[str, str, tuple[int, ...], Callable[[], torch.Tensor]]]:
+    for name, item in entries.items():
+        data = planner.resolve_data(item)
+        if isinstance(data, io.BytesIO):
+            tensor = torch.frombuffer(bytearray(data.getbuffer()) or bytearray(1), dtype=torch.uint8)
+            tensor = tensor[: data.getbuffer().nbytes]
+        else:
+            tensor = cast("torch.Tensor", data).detach()
+        dtype = FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
+        if dtype is None:
+            raise UnsupportedTensorError(f"no safetensors file holds {tensor.dtype}", tensor=item.index.fqn)
+        yield name, dtype, tuple(tensor.shape), lambda tensor=tensor: tensor.cpu().contiguous()  # type: ignore[misc]
