@@ -1,0 +1,273 @@
+"""Distributed checkpoints without ranks: what a file holds, what the metadata says, what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+from tensorwire import inspect, verify
+from tensorwire.errors import BaseMismatchError, CorruptDataError, UnsupportedTensorError, UnsupportedVersionError
+from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
+from tests.support.stores import faulty_store
+
+JSON = "tensorwire-dcp.json"
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    """What torch says of a process group that is not there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def state(seed: int = 0) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "model": {
+            "weight": (torch.randn(300, 400, generator=generator) * 0.02).bfloat16(),
+            "transposed": torch.randn(50, 60, generator=generator).T,
+            "empty": torch.empty(0, 7),
+            "scalar": torch.tensor(3.5, dtype=torch.float64),
+            "flags": torch.tensor([True, False]),
+            "complex": torch.randn(5, dtype=torch.complex64, generator=generator),
+            "eight": torch.randn(64, generator=generator).to(torch.float8_e4m3fn),
+        },
+        "step": seed,
+        "scheduler": {"rates": [1e-3, 1e-4], "name": "cosine"},
+    }
+
+
+def blank(tree: Any) -> Any:
+    """The same with nothing in it."""
+    if isinstance(tree, dict):
+        return {key: blank(each) for key, each in tree.items()}
+    return torch.zeros_like(tree) if isinstance(tree, torch.Tensor) else type(tree)()
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, torch.Tensor):
+        one, other = (each.contiguous().reshape(-1).view(torch.uint8) for each in (a, b))
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(one, other)
+    return bool(a == b)
+
+
+def loaded(path: Any, like: dict[str, Any], **options: Any) -> dict[str, Any]:
+    found = blank(like)
+    dcp.load(found, storage_reader=TensorwireReader(path, **options))
+    return found
+
+
+def save(path: Any, content: dict[str, Any], **options: Any) -> None:
+    dcp.save(content, storage_writer=TensorwireWriter(path, **options))
+
+
+def failure(caught: pytest.ExceptionInfo[CheckpointException]) -> BaseException:
+    """What kept the rank from doing its part."""
+    found: BaseException = caught.value.failures[0][0]
+    return found
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    save(tmp_path / "c", state(3))
+    assert same(loaded(tmp_path / "c", state()), state(3))
+    assert sorted(path.suffix for path in (tmp_path / "c").iterdir()) == ["", ".json", ".safetensors"]
+    assert verify(tmp_path / "c").ok
+    names = {tensor.name for tensor in inspect(tmp_path / "c").tensors}
+    assert {"model.weight@0,0", "model.scalar@", "bytes:step"} <= names
+
+
+def test_checkpoint_id_takes_the_place_of_the_path(tmp_path: Path) -> None:
+    writer = TensorwireWriter(tmp_path / "none")
+    for step in (1, 2):
+        dcp.save(state(step), storage_writer=writer, checkpoint_id=tmp_path / f"step{step}")
+    assert not (tmp_path / "none").exists()
+    found = blank(state())
+    dcp.load(found, storage_reader=TensorwireReader(tmp_path / "none"), checkpoint_id=tmp_path / "step2")
+    assert same(found, state(2))
+
+
+def test_what_is_replaced_goes_when_the_new_one_stands(tmp_path: Path) -> None:
+    save(tmp_path, state(1))
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "model.safetensors").write_bytes(b"mine too")
+    old = {path.name for path in tmp_path.glob("__*.safetensors")}
+    save(tmp_path, state(2))
+    assert same(loaded(tmp_path, state()), state(2))
+    assert not old & {path.name for path in tmp_path.iterdir()}
+    assert (tmp_path / "notes.txt").exists()
+    assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("phase", ["prepare_local_plan", "prepare_global_plan", "write_data", "finish"])
+def test_an_error_in_each_phase_leaves_the_last_checkpoint_whole(tmp_path: Path, phase: str) -> None:
+    class Failing(TensorwireWriter):
+        pass
+
+    def fail(self: Any, *arguments: Any) -> Any:
+        if phase == "write_data":
+            TensorwireWriter.write_data(self, *arguments)
+        raise OSError(28, "No space left on device")
+
+    setattr(Failing, phase, fail)
+    save(tmp_path, state(1))
+    with pytest.raises(CheckpointException) as caught:
+        dcp.save(state(2), storage_writer=Failing(tmp_path))
+    assert isinstance(failure(caught), OSError)
+    assert same(loaded(tmp_path, state()), state(1))
+    save(tmp_path, state(3))
+    assert same(loaded(tmp_path, state()), state(3))
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1, "what the failed one has left is gone"
+
+
+def test_relative_to_an_earlier_one(tmp_path: Path) -> None:
+    first, second = state(1), state(1)
+    second["model"]["weight"][7] += 1
+    save(tmp_path / "first", first)
+    save(tmp_path / "second", second, base=tmp_path / "first")
+    sizes = [sum(path.stat().st_size for path in (tmp_path / name).glob("__*")) for name in ("first", "second")]
+    assert sizes[1] < 0.25 * sizes[0]
+    assert same(loaded(tmp_path / "second", first, base=tmp_path / "first"), second)
+    with pytest.raises(CheckpointException) as caught:
+        loaded(tmp_path / "second", first)
+    assert isinstance(failure(caught), BaseMismatchError)
+
+
+def test_a_url(tmp_path: Path) -> None:
+    with faulty_store() as store:
+        save("faulty://run/step1", state(1))
+        save("faulty://run/step2", state(2), base="faulty://run/step1")
+        assert sorted(Path(key).suffix for key in store.store if "step1" in key) == ["", ".json", ".safetensors"]
+        assert same(loaded("faulty://run/step2", state(), base="faulty://run/step1"), state(2))
+        old = {key for key in store.store if "step2/__" in key}
+        save("faulty://run/step2", state(3))
+        assert same(loaded("faulty://run/step2", state()), state(3))
+        assert not old & store.store.keys()
+
+
+def test_a_plan_from_the_cache_of_another_writer(tmp_path: Path) -> None:
+    for number, writer in enumerate((dcp.FileSystemWriter, TensorwireWriter, TensorwireWriter)):
+        planner = DefaultSavePlanner(enable_plan_caching=True)
+        dcp.save(state(number), storage_writer=writer(tmp_path / str(number)), planner=planner)
+    for number in (1, 2):
+        assert same(loaded(tmp_path / str(number), state()), state(number))
+
+
+def test_a_dtype_that_no_file_holds(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointException) as caught:
+        save(tmp_path, {"w": torch.zeros(3, dtype=torch.complex32)})
+    error = failure(caught)
+    assert isinstance(error, UnsupportedTensorError)
+    assert (error.tensor, str(error).partition(" (")[0]) == ("w", "no safetensors file holds torch.complex32")
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_planners_with_data_of_their_own(tmp_path: Path) -> None:
+    """JSON cannot hold it, so the reader takes the pickle; an older JSON must not speak for the new checkpoint."""
+
+    class Planner(DefaultSavePlanner):
+        def create_global_plan(self, plans: Any) -> Any:
+            plans, metadata = super().create_global_plan(plans)
+            metadata.planner_data = {name: [*path] for name, path in metadata.planner_data.items()}
+            return plans, metadata
+
+    save(tmp_path, state(1))
+    dcp.save(state(2), storage_writer=TensorwireWriter(tmp_path), planner=Planner())
+    assert not (tmp_path / JSON).exists()
+    found = {"model": blank(state()["model"])}
+    dcp.load(found, storage_reader=TensorwireReader(tmp_path))
+    assert same(found["model"], state(2)["model"])
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return print, ("code ran",)
+
+
+@pytest.mark.parametrize("payload", [pickle.dumps(Evil()), pickle.dumps({"a": 1}), b"junk", b""])
+def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes, capsys: Any) -> None:
+    save(tmp_path, state(1))
+    (tmp_path / JSON).unlink()
+    (tmp_path / ".metadata").write_bytes(payload)
+    with pytest.raises(CheckpointException) as caught:
+        loaded(tmp_path, state())
+    assert isinstance(failure(caught), CorruptDataError)
+    assert "code ran" not in capsys.readouterr().out
+
+
+def _set(body: dict[str, Any], key: str, value: Any) -> None:
+    body[key] = value
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda body: _set(body, "format", "other"), CorruptDataError),
+        (lambda body: _set(body, "version", 2), UnsupportedVersionError),
+        (lambda body: body.pop("storage"), CorruptDataError),
+        (lambda body: body["storage"][0].__setitem__(2, "../other.safetensors"), CorruptDataError),
+        (lambda body: body["storage"][0].__setitem__(2, "/etc/passwd"), CorruptDataError),
+        (lambda body: body["state_dict"]["model.weight"].__setitem__("dtype", "load"), CorruptDataError),
+        (lambda body: body["state_dict"]["model.weight"].__setitem__("chunks", [[0]]), CorruptDataError),
+        (lambda body: _set(body, "state_dict", []), CorruptDataError),
+    ],
+)
+def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: type[Exception]) -> None:
+    save(tmp_path, state(1))
+    body = json.loads((tmp_path / JSON).read_text())
+    change(body)
+    (tmp_path / JSON).write_text(json.dumps(body))
+    with pytest.raises(CheckpointException) as caught:
+        loaded(tmp_path, state())
+    assert type(failure(caught)) is error
+
+
+def test_a_damaged_shard_names_tensor_and_file(tmp_path: Path) -> None:
+    save(tmp_path, state(1))
+    (shard,) = tmp_path.glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(CheckpointException) as caught:
+        loaded(tmp_path, state())
+    assert isinstance(failure(caught), CorruptDataError)
+    assert shard.name in str(failure(caught))
+
+
+def test_a_missing_shard_is_told(tmp_path: Path) -> None:
+    save(tmp_path, state(1))
+    (shard,) = tmp_path.glob("*.safetensors")
+    shard.unlink()
+    with pytest.raises(CheckpointException) as caught:
+        loaded(tmp_path, state())
+    assert isinstance(failure(caught), FileNotFoundError)
+
+
+def test_nothing_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointException) as caught:
+        loaded(tmp_path / "none", state())
+    assert isinstance(failure(caught), FileNotFoundError)
+
+
+def test_ranks_without_coordination_are_refused(tmp_path: Path) -> None:
+    with pytest.raises((CheckpointException, ValueError), match="use_collectives"):
+        TensorwireWriter(tmp_path).set_up_storage_writer(True, use_collectives=False)
+
+
+def test_writers_can_be_pickled(tmp_path: Path) -> None:
+    """A process of its own may save."""
+    dcp.save(state(1), storage_writer=pickle.loads(pickle.dumps(TensorwireWriter(tmp_path))))
+    found = blank(state())
+    dcp.load(found, storage_reader=pickle.loads(pickle.dumps(TensorwireReader(tmp_path))))
+    assert same(found, state(1))
