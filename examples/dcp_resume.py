@@ -59,7 +59,8 @@ def run_rank(name: str, folder: Path) -> None:
     for step in range(first, STEPS):
         if step == KILLED_AT and not resumed and dist.get_rank() == dist.get_world_size() - 1:
             os._exit(1)
-        inputs = torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(step)).bfloat16()  # the same on all ranks
+        same = torch.Generator().manual_seed(step)  # on all ranks, however many they are
+        inputs = torch.randn(16, WIDTH, generator=same).bfloat16()
         loss = model(inputs).float().square().mean()
         loss.backward()
         optimizer.step()

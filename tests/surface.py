@@ -31,7 +31,8 @@ NEWER = "# Newer than the first list: docs/decisions.md says who needs it, and w
 
 # A name that several of these modules have is listed once, under the first.
 MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.diagnosis", "tensorwire.diagnosis.nccl.ras",
-           "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.traffic", "tensorwire.safetensors",
+           "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.traffic", "tensorwire.torch.dcp",
+           "tensorwire.safetensors",
            "tensorwire.safetensors.numpy", "tensorwire.safetensors.torch")  # fmt: skip
 _VARIABLE = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\(|(?:text|number)_of\()"(\w+)"|"(_?TENSORWIRE_[A-Z_]+)')
 
@@ -91,13 +92,15 @@ def _names() -> Iterator[tuple[str, list[str]]]:
 
 
 def _thing(name: str, value: Any) -> Iterator[tuple[str, list[str]]]:
-    """A function with its parameters; a class with its attributes, and its methods as things of their own."""
+    """A function with its parameters; a class with its attributes, and its methods as things of their own. What an
+    abstract class of another package asks for is that package's."""
     if inspect.isfunction(value) or inspect.ismethod(value):
         yield name, [each for each in inspect.signature(value).parameters if each != "self"]
     elif not inspect.isclass(value):
         yield name, []
     else:
-        own = {each: getattr(value, each) for each in vars(value) if not each.startswith("_")}
+        asked = {each for base in value.__mro__[1:] if inspect.isabstract(base) for each in vars(base)}
+        own = {each: getattr(value, each) for each in vars(value) if not each.startswith("_") and each not in asked}
         methods = [each for each in own if callable(own[each])]
         attributes = [field.name for field in fields(value)] if is_dataclass(value) else []
         if issubclass(value, Exception) and "__init__" in vars(value):

@@ -115,7 +115,7 @@ def test_an_error_in_each_phase_leaves_the_last_checkpoint_whole(tmp_path: Path,
     class Failing(TensorwireWriter):
         pass
 
-    def fail(self: Any, *arguments: Any) -> Any:
+    def fail(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if phase == "write_data":
             TensorwireWriter.write_data(self, *arguments)
         raise OSError(28, "No space left on device")
@@ -200,9 +200,10 @@ def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes,
     save(tmp_path, state(1))
     (tmp_path / JSON).unlink()
     (tmp_path / ".metadata").write_bytes(payload)
-    with pytest.raises(CheckpointException) as caught:
+    with pytest.raises(CorruptDataError, match="expected a pickle of metadata"):
+        TensorwireReader(tmp_path).read_metadata()
+    with pytest.raises(CheckpointException, match="expected a pickle of metadata"):
         loaded(tmp_path, state())
-    assert isinstance(failure(caught), CorruptDataError)
     assert "code ran" not in capsys.readouterr().out
 
 
@@ -228,9 +229,10 @@ def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: ty
     body = json.loads((tmp_path / JSON).read_text())
     change(body)
     (tmp_path / JSON).write_text(json.dumps(body))
-    with pytest.raises(CheckpointException) as caught:
+    with pytest.raises(error, match=JSON):
+        TensorwireReader(tmp_path).read_metadata()
+    with pytest.raises(CheckpointException, match=JSON):
         loaded(tmp_path, state())
-    assert type(failure(caught)) is error
 
 
 def test_a_damaged_shard_names_tensor_and_file(tmp_path: Path) -> None:
@@ -255,9 +257,8 @@ def test_a_missing_shard_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointException) as caught:
+    with pytest.raises(CheckpointException, match=rf"No such file or directory: .*none/{JSON}"):
         loaded(tmp_path / "none", state())
-    assert isinstance(failure(caught), FileNotFoundError)
 
 
 def test_ranks_without_coordination_are_refused(tmp_path: Path) -> None:

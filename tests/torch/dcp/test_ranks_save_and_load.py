@@ -163,7 +163,9 @@ def _flat(tree: Any) -> Any:
         return {key: _flat(each) for key, each in tree.items()}
     if isinstance(tree, DTensor):
         tree = tree.full_tensor()
-    return tree.contiguous().view(torch.uint8).numpy().tobytes() if isinstance(tree, torch.Tensor) and tree.dim() else tree
+    return (
+        tree.contiguous().view(torch.uint8).numpy().tobytes() if isinstance(tree, torch.Tensor) and tree.dim() else tree
+    )
 
 
 @pytest.mark.parametrize("how", ["at once", "thread"])

@@ -62,6 +62,8 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
             place, parse = folder / texts.FILE, texts.parse
             data = read_file(place, _MAX_METADATA_NBYTES)
         except FileNotFoundError:
+            if not (folder / texts.PICKLE).exists():
+                raise
             place, parse = folder / texts.PICKLE, texts.unpickle
             data = read_file(place, _MAX_METADATA_NBYTES)
         with ErrorContext(file=place):
