@@ -190,5 +190,6 @@ def test_each_variant_has_its_program_and_a_name_of_its_own() -> None:
     assert {path.stem for path in folder.glob("*.py")} - {variant.program for variant in every} == {
         "__init__",
         "common",
+        "compressed_traffic",  # tests/diagnosis/test_live_traffic.py runs it
         "small_training",
     }

@@ -13,6 +13,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from tensorwire import inspect, verify
 from tensorwire.errors import BaseMismatchError, CorruptDataError, UnsupportedTensorError, UnsupportedVersionError
@@ -173,6 +174,18 @@ def test_a_dtype_that_no_file_holds(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.safetensors"))
 
 
+def test_members_of_enumerations_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some versions of Python pickle them, and as some packages have all of them pickle."""
+    monkeypatch.setattr(
+        _MEM_FORMAT_ENCODING, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)), raising=False
+    )
+    save(tmp_path, state(1))
+    monkeypatch.undo()
+    (tmp_path / JSON).unlink()
+    assert b"getattr" in (tmp_path / ".metadata").read_bytes()
+    assert same(loaded(tmp_path, state()), state(1))
+
+
 def test_planners_with_data_of_their_own(tmp_path: Path) -> None:
     """JSON cannot hold it, so the reader takes the pickle; an older JSON must not speak for the new checkpoint."""
 
@@ -195,7 +208,14 @@ class Evil:
         return print, ("code ran",)
 
 
-@pytest.mark.parametrize("payload", [pickle.dumps(Evil()), pickle.dumps({"a": 1}), b"junk", b""])
+class Reaching:
+    """For what is no enumeration."""
+
+    def __reduce__(self) -> Any:
+        return getattr, (Metadata, "__init__")
+
+
+@pytest.mark.parametrize("payload", [pickle.dumps(each) for each in (Evil(), Reaching(), {"a": 1})] + [b"junk", b""])
 def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes, capsys: Any) -> None:
     save(tmp_path, state(1))
     (tmp_path / JSON).unlink()

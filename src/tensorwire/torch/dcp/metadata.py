@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from enum import Enum
 from typing import Any
 
 import torch
@@ -90,11 +91,21 @@ def unpickle(data: bytes) -> Metadata:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Classes of metadata, and plain values of torch."""
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         if module == "torch.distributed.checkpoint.metadata" or (module, name) in _PLAIN:
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), (torch.dtype, torch.layout)):
             return getattr(torch, name)
         raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def _member(kind: Any, name: str) -> Enum:
+    """What `getattr` does in pickles of enumerations, which some versions of Python write so; it does nothing else."""
+    if not isinstance(kind, type) or not issubclass(kind, Enum):
+        raise pickle.UnpicklingError(f"builtins.getattr of {kind!r:.60}")
+    found: Enum = kind[name]
+    return found
 
 
 _PLAIN = {
