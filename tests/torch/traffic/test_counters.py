@@ -73,7 +73,7 @@ def test_exact_differences_keep_one_copy_and_the_own_shard(ranks: Ranks) -> None
 
 
 def _decisions() -> tuple[list[str], bool, list[str]]:
-    """The codecs of each step. Rank 2 finds its link slow in step 1, its encoder in step 3, its link again in step 7."""
+    """The codecs of each step. Rank 2 finds its link slow in steps 1 and 7, and its encoder in step 3."""
     case = Case()
     model = sharded(case)
     optimizer = optimizer_of(model, case)
