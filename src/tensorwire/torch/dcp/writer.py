@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -124,7 +125,7 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
 
     def _folder(self) -> Any:
         folder = locate(self._path, self._storage_options)
-        if hasattr(folder, "mkdir"):
+        if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 

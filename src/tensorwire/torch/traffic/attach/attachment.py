@@ -39,7 +39,7 @@ class Attachment:
     All ranks attach and detach between the same two steps.
 
     Attributes:
-        step: how often optimizers of the model have stepped since, all of them together.
+        step: how often the model's optimizer has stepped since; several that share the parameters count as one.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -33,8 +33,8 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
 
     Args:
         name: of the backend, which is not yet one of torch.distributed.
-        codec: lossless, or lossy for tensors whose exact values do not matter. Sums are in FP32 and in the order of
-            ranks; an all_reduce quantizes twice. Or a function (shape and dtype, number of the call) -> codec; or
+        codec: lossless, or lossy for tensors whose exact values do not matter. Sums are in FP32 or FP64, in the order
+            of ranks; an all_reduce quantizes twice. Or a function (shape and dtype, number of the call) -> codec; or
             "auto", which is `Exact` or raw messages, as it pays for each collective in each group.
         minimum: bytes of the smallest tensor that goes through the codec.
 

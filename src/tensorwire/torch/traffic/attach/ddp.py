@@ -30,9 +30,9 @@ _EXACT = Exact()
 def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) -> Attachment:
     """Put a codec into the all-reduce of gradients: the mean over all ranks, the same bits on all of them.
 
-    `Exact` gives the bits of the same exchange with raw messages: FP32 sums in the order of ranks, rounded once. The
-    ring of gloo adds in another order, so its bits are others. FP32 gradients travel as
-    frames where all of a message is BF16 numbers that were cast, and raw otherwise.
+    `Exact` gives the bits of the same exchange with raw messages: FP32 or FP64 sums in the order of ranks, rounded
+    once. The ring of gloo adds in another order, so its bits are others. FP32 gradients travel as frames where all of a
+    message is BF16 numbers that were cast, and raw otherwise.
 
     Args:
         gradients: codec of a bucket; or a function (name of a parameter, step) -> codec, such as `Budget`, by which

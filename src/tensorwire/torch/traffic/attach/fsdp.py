@@ -45,8 +45,9 @@ def attach_fsdp(
         model: the root, or a part of it, with at least one module of FSDP2.
         weights: codec of the all-gather; None for torch's own. A lossy codec quantizes differences, and all ranks,
             the owner of a shard too, compute with what was decoded.
-        gradients: codec of the reduce-scatter; None for torch's own. Sums are in FP32 in the order of ranks, which has
-            other bits than torch's ring. A pair of codecs is for the exchange within nodes and between them.
+        gradients: codec of the reduce-scatter; None for torch's own. Sums are in FP32 or FP64, in the order of
+            ranks, which has other bits than torch's ring. A pair of codecs is for the exchange within nodes and
+            between them.
         ranks_per_node: with a pair of codecs: ranks i * ranks_per_node to (i + 1) * ranks_per_node - 1 are one node.
 
     A codec may also be a function (name of the module, step) -> codec, which has to give the same on all ranks, or
