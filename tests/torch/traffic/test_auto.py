@@ -12,7 +12,7 @@ import torch.distributed as dist
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.attach.attachment import COUNTERS
 from tensorwire.torch.traffic.choice import Auto
-from tensorwire.torch.traffic.codecs.codec import same_bytes
+from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 from tensorwire.torch.traffic.counters import Row
 
 if TYPE_CHECKING:
@@ -131,6 +131,51 @@ def test_a_link_whose_messages_take_as_long_whatever_their_size_is_too_fast_to_m
     assert [record.getMessage() for record in caplog.records] == [
         "rows: raw messages from step 5 on: the link is too fast to measure, and the codec costs more than it saves"
     ]
+
+
+class _Cores:
+    """What counters say on cores that are shared: raw messages wait for one, so that a codec looks cheap as long as
+    none is used; exact ones do not wait. A step takes as long as it takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
+        self.row, self.now, self.seconds, self.byte = Row("rows", "all_gather"), 0.0, seconds, 5e-9
+        self.auto = Auto("rows", lambda: [self.row])
+        monkeypatch.setattr("tensorwire.torch.traffic.choice.perf_counter", lambda: self.now)
+
+    def steps(self, first: int, last: int) -> str:
+        """The codecs of these steps: E for exact ones, R for raw ones."""
+        found = ""
+        for step in range(first, last):
+            if self.auto.due(step):
+                self.auto.decide(_Alone(), step)  # type: ignore[arg-type]
+            codec = self.auto.codec(step)
+            exact = codec.lossless and not isinstance(codec, Raw)
+            self.now += self.seconds["exact" if exact else "raw"]
+            self.auto.codec(step)
+            self.row.raw_nbytes += 1_000_000
+            self.row.sent_nbytes += 250_000 if exact else 1_000_000
+            if exact:
+                self.row.encode_seconds += 1e-3
+                self.row.link.add(250_000, 250_000 * (self.byte if self.byte > 1e-8 else 1e-12))
+            elif codec.measured:  # type: ignore[attr-defined]
+                self.row.link.add(1_000_000, 1_000_000 * self.byte)
+            found += "E" if exact else "R"
+        return found
+
+
+def test_a_change_after_which_steps_take_longer_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = _Cores(monkeypatch, {"exact": 1.1, "raw": 1.0})
+    found = cores.steps(0, 110)
+    assert found == "E" * 5 + "R" * 5 + "E" * 5 + "R" * 95
+    cores.byte, cores.seconds["raw"] = 1e-7, 3.0  # another link
+    assert cores.steps(110, 120) == "R" * 5 + "E" * 5
+    assert cores.steps(120, 130) == "E" * 10
+
+
+def test_where_exact_messages_make_steps_shorter_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = _Cores(monkeypatch, {"exact": 1.0, "raw": 1.1})
+    found = cores.steps(0, 110)
+    assert found == "E" * 5 + "R" * 5 + "E" * 100
 
 
 class _Alone:

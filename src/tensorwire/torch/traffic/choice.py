@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import astuple, dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from .codecs.codec import Raw
@@ -65,12 +66,18 @@ class Auto:
     since the last time, and how long they would have taken the other way at the rate of the link. What the link adds to
     each message, however small, is the same both ways. All ranks decide by the same sums, in the same step.
 
+    Where ranks share cores, what counters say may be wrong: a codec takes time from the rest of the step, and a message
+    waits for a core. So a change is on trial. If the next decision finds that a step takes longer than before, from the
+    first to the last call of it, the ranks go back, and try no more for a while, unless the link becomes another one.
+
     Attributes:
         every: steps between decisions.
         margin: the gain, as a part of the time, for which ranks change their mind.
+        rest: steps after a trial that failed until the next one.
+        other: by which factor what counters say differs, if it is not for the cores but for the link.
     """
 
-    every, margin = 5, 0.05
+    every, margin, rest, other = 5, 0.05, 100, 2.0
 
     def __init__(self, what: str, rows: Callable[[], Iterable[Row]]) -> None:
         self._what, self._rows = what, rows
@@ -79,6 +86,9 @@ class Auto:
         self._before = [0.0] * 9
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
         self._codec_seconds = self._share = 0.0
+        self._at, self._first, self._span = -1, 0.0, 0.0  # the last step, when its first call came, and all of them
+        self._trial = 0.0  # the span before the change that is on trial; 0 if none is
+        self._rests_until, self._rests_at = 0, 0.0  # the step, and the seconds of a raw byte at which a trial failed
 
     def calls(self) -> int:
         """So far: the step of what has no other one. All ranks have the same."""
@@ -90,6 +100,10 @@ class Auto:
 
     def codec(self, step: int) -> Codec:
         """In this step. In the last one before a decision, raw messages tell of the link."""
+        now = perf_counter()
+        if step != self._at:
+            self._at, self._first = step, now
+        self._span = now - self._first
         return Exact() if self._on else Raw(measured=self.due(step + 1))
 
     def decide(self, exchange: Exchange, step: int) -> None:
@@ -99,7 +113,8 @@ class Auto:
         for row in self._rows():
             parts = (row.raw_nbytes, row.sent_nbytes, row.encode_seconds, row.decode_seconds, *astuple(row.link))
             found = [a + b for a, b in zip(found, parts, strict=True)]
-        raw, sent, encode, decode, *sums = exchange.sums([a - b for a, b in zip(found, self._before, strict=True)])
+        news = [a - b for a, b in zip(found, self._before, strict=True)]
+        span, raw, sent, encode, decode, *sums = exchange.sums([self._span, *news])
         self._before = found
         messages = Link(*sums)
         if not raw or not sent or not messages.seconds:
@@ -109,7 +124,16 @@ class Auto:
         delay, link = messages.fit()
         always = delay * messages.messages / raw
         coded, plain = always + self._codec_seconds + self._share * link, always + link
-        changes = (plain < coded * (1 - self.margin)) if self._on else (coded < plain * (1 - self.margin))
+        now, then = (coded, plain) if self._on else (plain, coded)
+        changes = then < now * (1 - self.margin)
+        # Where the counters are sure of what is on trial, the link has changed meanwhile.
+        failed = 0 < self._trial < span and then < now * self.other
+        if failed:
+            changes, self._rests_until, self._rests_at = True, step + self.rest, 0.0
+        elif step < self._rests_until:
+            self._rests_at = self._rests_at or plain
+            changes &= not 1 / self.other < plain / self._rests_at < self.other
+        self._trial = span if changes and not failed else 0.0
         self._on ^= changes
         if exchange.rank == 0 and (changes or not self._decided):
             _log.log(
@@ -117,7 +141,7 @@ class Auto:
                 "%s: %s from step %d on: the link %s, and the codec %s",
                 self._what, "exact messages" if self._on else "raw messages", step,
                 f"has {8e-9 / link:.2f} Gbit/s" if link else "is too fast to measure",
-                "saves more than it costs" if coded < plain else "costs more than it saves",
+                "saves more than it costs" if self._on else "costs more than it saves",
             )  # fmt: skip
         self._decided = True
 
