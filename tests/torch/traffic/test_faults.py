@@ -167,6 +167,32 @@ def test_a_message_that_is_larger_than_it_can_be(ranks: Ranks) -> None:
     assert ranks.run(_claim_too_much) == [(text, [10, 101, 10, 10])] * 4
 
 
+def _claim_too_much_for_one() -> tuple[str, str]:
+    """Rank 3 alone expects less than rank 1 has for it, and the others are already in the payload."""
+    exchange = Exchange(list(range(4)), TIMEOUT)
+    mine = [Message(Kind.CODED, torch.ones(10, dtype=torch.uint8))] * 4
+    limits = [10, 9, 10, 10] if dist.get_rank() == 3 else [10] * 4
+    began, found = time.monotonic(), []
+    for _ in range(2):
+        try:
+            exchange.submit(lambda: exchange.swap(mine, limits=limits, configuration=7)).result()
+        except RuntimeError as error:
+            found.append(str(error))
+    assert time.monotonic() - began < TIMEOUT.total_seconds() / 2
+    exchange.close()
+    first, second = found
+    return first, second
+
+
+def test_a_message_that_is_larger_than_one_rank_alone_expects(ranks: Ranks) -> None:
+    answers = ranks.run(_claim_too_much_for_one)
+    text = "expected a message of at most 9 bytes from rank 1, got 10 of kind 1"
+    assert answers[3] == (text, f"an earlier exchange failed: ExchangeError: {text}")
+    for first, second in answers[:3]:
+        assert "peer" in first
+        assert "peer" in second
+
+
 def _give_up_before_a_raw_gather() -> str:
     """The others are in the collective of torch, where nobody could tell them."""
     exchange = Exchange(list(range(4)), TIMEOUT)

@@ -41,6 +41,10 @@ class ExchangeError(TensorwireError, RuntimeError):
     """A rank could not do its part of an exchange. Every rank of the group raises it in the same call."""
 
 
+class _TooLargeError(ExchangeError):
+    """A rank claims more than it may."""
+
+
 class Kind(IntEnum):
     """What a message holds: the bytes of the tensor, what a codec made of them, nothing because the sender's tensor is
     the one that it sent before, the text of an error, or that of an error after which the sender sends nothing more."""
@@ -117,7 +121,7 @@ class Exchange:
         """
         self.ranks = ranks
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
-        self._group = _new_group(ranks, timeout)
+        self._group: dist.ProcessGroup | None = _new_group(ranks, timeout)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tensorwire-traffic")
         self._pid = os.getpid()
         self.transfer_seconds = 0.0
@@ -149,9 +153,23 @@ class Exchange:
         names `error`; the others learn of it in their next exchange. Until then a thread waits for them that does not
         keep the process from ending."""
         for each in tuple(self._fellows):
-            each._failure = error
-            each._telling = Thread(target=each._tell, args=(error_message(error, Kind.END),), daemon=True)
-            each._telling.start()
+            each._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        self._failure = error
+        self._telling = Thread(target=self._tell, args=(error_message(error, Kind.END),), daemon=True)
+        self._telling.start()
+
+    def _leave(self, error: ExchangeError) -> ExchangeError:
+        """Give up in the middle of an exchange. The others may have found nothing wrong, and wait for this rank's
+        payload: without its connections they fail at once."""
+        for each in tuple(self._fellows):
+            if each is not self:
+                each._end(error)
+        self._failure = error
+        group, self._group = self._group, None
+        dist.destroy_process_group(group)
+        return error
 
     def _tell(self, message: Message) -> None:
         with suppress(RuntimeError, ValueError):  # the error itself, the others have gone, or torch.distributed has
@@ -169,8 +187,9 @@ class Exchange:
         if self._telling is not None:
             self._telling.join(_TELL_SECONDS)
         self._thread.shutdown()
-        with suppress(ValueError):  # torch.distributed itself has ended
-            dist.destroy_process_group(self._group)
+        if self._group is not None:
+            with suppress(ValueError):  # torch.distributed itself has ended
+                dist.destroy_process_group(self._group)
 
     def all_gather(self, output: Tensor, own: Tensor, configuration: int, *, meet: bool) -> None:
         """Torch's own, of tensors of one size. With `meet` the ranks tell each other first that they are there. So they
@@ -213,8 +232,8 @@ class Exchange:
         return None
 
     def gather(self, message: Message, *, limit: int, configuration: int) -> list[Message]:
-        """As `swap`, with one message for all ranks."""
-        return self.swap([message] * self.size, limits=[limit] * self.size, configuration=configuration)
+        """As `swap`, with one message for all ranks, and the same limit on all of them."""
+        return self._swapped([message] * self.size, [limit] * self.size, configuration)
 
     def swap(self, messages: Sequence[Message], *, limits: Sequence[int], configuration: int) -> list[Message]:
         """What each rank has for this one, in their order; `messages` has one for each rank, this one included.
@@ -226,6 +245,12 @@ class Exchange:
         Raises:
             ExchangeError: a rank sent an error, another configuration, or more than its limit.
         """
+        try:
+            return self._swapped(messages, limits, configuration)
+        except _TooLargeError as error:
+            raise self._leave(ExchangeError(str(error))) from None
+
+    def _swapped(self, messages: Sequence[Message], limits: Sequence[int], configuration: int) -> list[Message]:
         rows = self._announced(messages, limits, configuration)
         self._may_have_failed = True  # all ranks know that of each other
         return self._payloads(messages, [row[0] for row in rows], [Kind(row[1]) for row in rows])
@@ -235,7 +260,7 @@ class Exchange:
         rows = self._records([[len(each.payload), each.kind, configuration] for each in messages], messages[0])
         for rank, limit, (nbytes, kind, _) in zip(self.ranks, limits, rows, strict=True):
             if not 0 <= nbytes <= limit or kind not in tuple(Kind):
-                raise ExchangeError(
+                raise _TooLargeError(
                     f"expected a message of at most {limit} bytes from rank {rank}, got {nbytes} of kind {kind}"
                 )
         return rows
