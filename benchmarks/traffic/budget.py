@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks import gpt
 from benchmarks.environment import log
-from benchmarks.traffic import gpt
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.masters import Training
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch.traffic import Budget, Grid
 from tensorwire.torch.traffic.budget import fewest_bytes
 

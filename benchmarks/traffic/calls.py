@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.traffic.table import Row, Table
+from benchmarks.tables import Row, Table
 from tensorwire.torch.traffic import Exact
 
 if TYPE_CHECKING:

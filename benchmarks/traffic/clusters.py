@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from benchmarks.traffic import gpt
+from benchmarks import gpt
 from benchmarks.traffic.moe import WIDTH, Model
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from benchmarks import gpt
 from benchmarks.data import entropy
 from benchmarks.environment import log
-from benchmarks.traffic import gpt
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.masters import Training, Weights, layer_names, outer_names, shards
-from benchmarks.traffic.table import Row, Table
 from tensorwire.codec import compress
 
 if TYPE_CHECKING:

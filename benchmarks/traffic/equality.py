@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.traffic import gpt, job
+from benchmarks import gpt, job
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.sharded import CONTENDERS, trained_gpt
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
 if TYPE_CHECKING:

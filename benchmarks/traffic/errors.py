@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks import gpt
 from benchmarks.environment import log
-from benchmarks.traffic import gpt
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.masters import ROWS, Training
-from benchmarks.traffic.table import Row, Table
 from tensorwire.codec import compress
 from tensorwire.torch.traffic import Float8, Grid
 

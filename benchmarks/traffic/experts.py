@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.traffic import job, moe, paired
+from benchmarks import job
+from benchmarks.tables import Row, Table
+from benchmarks.traffic import moe, paired
 from benchmarks.traffic.clusters import Clusters, leak
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch.traffic import Exact, Grid
 from tensorwire.torch.traffic.codecs.codec import Raw
 

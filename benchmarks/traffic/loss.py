@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.traffic import gpt, job, paired
+from benchmarks import gpt, job
+from benchmarks.tables import Row, Table
+from benchmarks.traffic import paired
 from benchmarks.traffic.sharded import CONTENDERS, WEIGHTS, Trained, trained_gpt
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
 if TYPE_CHECKING:

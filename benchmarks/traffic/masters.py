@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.traffic import gpt
+from benchmarks import gpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from benchmarks import job
 from benchmarks.data import minilm_path
+from benchmarks.tables import Row, Table
 from benchmarks.text import sentence_pairs
-from benchmarks.traffic import job
 from benchmarks.traffic.sharded import Trained, sharded
 from benchmarks.traffic.steps import COLUMNS, rows_of, turns_of
-from benchmarks.traffic.table import Row, Table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.traffic import gpt
+from benchmarks import gpt
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import SGD, Adafactor, AdamW, Muon
 
+from benchmarks import gpt
 from benchmarks.environment import log
-from benchmarks.traffic import gpt
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.differences import of_modules
 from benchmarks.traffic.masters import Training, layer_names
-from benchmarks.traffic.table import Row, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.traffic import job
+from benchmarks import job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from benchmarks.traffic.table import Row
+    from benchmarks.tables import Row
 
 
 def measured(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from benchmarks.traffic import dlrm, job, paired
-from benchmarks.traffic.table import Row, Table
+from benchmarks import job
+from benchmarks.tables import Row, Table
+from benchmarks.traffic import dlrm, paired
 from tensorwire.codec import compress, decompress
 from tensorwire.torch.traffic import Bounded, Float8
 from tensorwire.torch.traffic.codecs.codec import Raw

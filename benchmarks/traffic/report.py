@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, pages, verdicts
+from benchmarks import environment, verdicts
+from benchmarks.tables import runs
 from benchmarks.traffic import curves
 from benchmarks.traffic.targets import evaluate
 
 if TYPE_CHECKING:
-    from benchmarks.traffic.table import Table
+    from benchmarks.tables import Table
 
 HEAD = """# Results of training traffic
 
@@ -32,9 +33,7 @@ def render(results: dict[str, Any], folder: Path, tables: tuple[Table, ...]) -> 
     parts += [table.render(results[table.name]) for table in tables if table.name in results]
     if "loss" in results:
         parts.append(f"![Validation loss by step, with and without lossy codecs]({curves.NAME})")
-    parts.append("## How they were measured")
-    for each in results["runs"]:
-        parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
+    parts += runs(results)
     return "\n\n".join(parts) + "\n"
 
 

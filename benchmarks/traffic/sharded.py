@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from benchmarks.traffic import gpt
-from benchmarks.traffic.job import of_all
+from benchmarks import gpt
+from benchmarks.job import of_all
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 

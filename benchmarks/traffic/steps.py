@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.traffic import gpt, job
+from benchmarks import gpt, job
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.sharded import CONTENDERS, Trained, trained_gpt
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 
 # The rate of links, and how many rounds: the slowest link takes longest, and its times vary least.

@@ -6,8 +6,8 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.job import RANKS
 from benchmarks.traffic import errors, experts, loss, recommendation
-from benchmarks.traffic.job import RANKS
 from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from benchmarks.traffic import gpt, job, paired
+from benchmarks import gpt, job
+from benchmarks.tables import Row, Table
+from benchmarks.traffic import paired
 from benchmarks.traffic.errors import ACTIVATIONS, TACO
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.traffic import job
+from benchmarks import job
+from benchmarks.tables import Row, Table
 from benchmarks.traffic.sharded import NODES, WEIGHTS
-from benchmarks.traffic.table import Row, Table
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 

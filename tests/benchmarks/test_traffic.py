@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch", minversion="2.9")
 
 import numpy as np  # noqa: E402
 
-from benchmarks import verdicts  # noqa: E402
+from benchmarks import gpt, tables, verdicts  # noqa: E402
+from benchmarks.tables import Table  # noqa: E402
 from benchmarks.traffic import (  # noqa: E402
     curves,
     differences,
     errors,
     experts,
-    gpt,
     masters,
     paired,
     recommendation,
@@ -27,7 +27,6 @@ from benchmarks.traffic import (  # noqa: E402
     targets,
 )
 from benchmarks.traffic.loss import BASELINE, RUNS, Direct, Open  # noqa: E402
-from benchmarks.traffic.table import Table  # noqa: E402
 from tensorwire.torch.traffic import Grid  # noqa: E402
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def test_a_target_is_missed_where_a_base_is_as_good_when_it_is_too_old() -> None
 
 
 def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.links, "missing", lambda: "this test has none")
+    monkeypatch.setattr(tables.links, "missing", lambda: "this test has none")
     columns = (("a", "a", "d"), ("b", "b", ".1f"))
 
     def fail(quick: bool) -> list[dict[str, object]]:
@@ -203,8 +202,8 @@ def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     linked = Table("linked", "Title", "Text.", columns, lambda quick: pytest.fail("it needs links"), needs_links=True)
     other = Table("other", "Title", "Text.", columns, lambda quick: [{"a": 3, "b": 1.0}])
     failing = Table("failing", "Title", "Text.", columns, fail)
-    for tables, expected in (([alone, linked, failing, other], ["failing"]), ([alone], [])):
-        results, failed = run.run(tables, tmp_path, quick=True, command="make traffic")
+    for chosen, expected in (([alone, linked, failing, other], ["failing"]), ([alone], [])):
+        results, failed = tables.measure(chosen, tmp_path / "traffic.json", quick=True, command="make traffic")
         assert failed == expected
     assert (results["alone"], results["other"]) == ([{"a": 2, "b": None}], [{"a": 3, "b": 1.0}])
     assert "linked" not in results

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -174,6 +176,13 @@ def test_a_training_under_fsdp2(four: Ranks, two: Ranks, tmp_path: Path, how: st
     assert two.run(load_training, tmp_path / "four", None) == [True] * 2
     two.run(save_training, tmp_path / "two", how, None)
     assert four.run(load_training, tmp_path / "two", None) == [True] * 4
+
+
+def test_saves_in_processes_of_their_own(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    line += ["-m", "tests.support.async_saves", str(tmp_path / "c")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout == "same\n", done.stderr[-3000:]
 
 
 def test_a_save_relative_to_the_one_before(four: Ranks, two: Ranks, tmp_path: Path) -> None:

@@ -164,12 +164,13 @@ class _Cores:
 
 
 def test_a_change_after_which_steps_take_longer_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = _Cores(monkeypatch, {"exact": 1.1, "raw": 1.0})
-    found = cores.steps(0, 110)
-    assert found == "E" * 5 + "R" * 5 + "E" * 5 + "R" * 95
-    cores.byte, cores.seconds["raw"] = 1e-7, 3.0  # another link
-    assert cores.steps(110, 120) == "R" * 5 + "E" * 5
-    assert cores.steps(120, 130) == "E" * 10
+    """First behind the trial; then the rest is over, and the next one is twice as long. Another link ends it."""
+    cores = _Cores(monkeypatch, {"exact": 1.0, "raw": 1.0})  # which does not gain the margin
+    found = cores.steps(0, 300)
+    assert found == "E" * 5 + "R" * 5 + "E" * 5 + "R" * 100 + "E" * 5 + "R" * 180
+    cores.byte, cores.seconds["raw"] = 1e-7, 3.0
+    assert cores.steps(300, 320) == "R" * 10 + "E" * 10
+    assert cores.steps(320, 400) == "E" * 80
 
 
 def test_where_exact_messages_make_steps_shorter_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ import torch
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.choice import Auto
 from tensorwire.torch.traffic.codecs.codec import Raw
+from tensorwire.torch.traffic.codecs.exact import Exact
 from tensorwire.torch.traffic.counters import Link
+from tensorwire.torch.traffic.exchange import Exchange
 from tests.support.sharded_models import Case, digest, loss_of, optimizer_of, sharded, train, train_step
 
 if TYPE_CHECKING:
@@ -108,6 +110,40 @@ def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> No
     assert len(lines) == 2
     assert lines[0].startswith("all_gather: raw messages from step 4 on")
     assert lines[1].startswith("all_gather: exact messages from step 8 on")
+
+
+def _sent_by_torch() -> tuple[int, bool, list[bool]]:
+    """How often our exchange sent raw messages; whether the bits are those of torch; in which steps less was sent."""
+    case = Case()
+    model = sharded(case)
+    optimizer = optimizer_of(model, case)
+    attachment = traffic.attach_fsdp(model, weights="auto")
+    codec, gather = Auto.codec, Exchange.all_gather
+    asked: list[Any] = []
+    sent: list[bool] = []
+
+    def counted(exchange: Exchange, *arguments: Any, **options: Any) -> None:
+        asked.append(arguments)
+        gather(exchange, *arguments, **options)
+
+    Auto.codec = lambda _, step: Exact() if step in (0, 1, 4) else Raw(direct=step != 3)  # type: ignore[method-assign]
+    Exchange.all_gather = counted  # type: ignore[method-assign]
+    before = (0, 0)
+    for step in range(6):
+        train_step(model, optimizer, case, step)
+        rows = attachment.counters.rows()
+        now = sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+        sent.append(now[0] - before[0] > now[1] - before[1])
+        before = now
+    Auto.codec, Exchange.all_gather = codec, gather  # type: ignore[method-assign]
+    attachment.detach()
+    return len(asked), digest(model) == train(case, None, 6)[-1], sent
+
+
+def test_where_no_codec_pays_torch_sends_itself(ranks: Ranks) -> None:
+    """In all but one of the raw steps; exact messages are relative to what torch has gathered, or plain."""
+    calls = 2 * len(MODULES)
+    assert ranks.run(_sent_by_torch) == [(calls, True, [True, True, False, False, True, False])] * 4
 
 
 def test_delay_and_rate_of_a_link_are_told_apart() -> None:

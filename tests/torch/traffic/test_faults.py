@@ -172,16 +172,18 @@ def _claim_too_much_for_one() -> tuple[str, str]:
     exchange = Exchange(list(range(4)), TIMEOUT)
     mine = [Message(Kind.CODED, torch.ones(10, dtype=torch.uint8))] * 4
     limits = [10, 9, 10, 10] if dist.get_rank() == 3 else [10] * 4
-    began, found = time.monotonic(), []
-    for _ in range(2):
-        try:
-            exchange.submit(lambda: exchange.swap(mine, limits=limits, configuration=7)).result()
-        except RuntimeError as error:
-            found.append(str(error))
+
+    def swap() -> list[Message]:
+        return exchange.submit(lambda: exchange.swap(mine, limits=limits, configuration=7)).result()
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as first:
+        swap()
+    with pytest.raises(RuntimeError) as second:
+        swap()
     assert time.monotonic() - began < TIMEOUT.total_seconds() / 2
     exchange.close()
-    first, second = found
-    return first, second
+    return str(first.value), str(second.value)
 
 
 def test_a_message_that_is_larger_than_one_rank_alone_expects(ranks: Ranks) -> None:

@@ -67,13 +67,15 @@ class Auto:
     each message, however small, is the same both ways. All ranks decide by the same sums, in the same step.
 
     Where ranks share cores, what counters say may be wrong: a codec takes time from the rest of the step, and a message
-    waits for a core. So a change is on trial. If the next decision finds that a step takes longer than before, from the
-    first to the last call of it, the ranks go back, and try no more for a while, unless the link becomes another one.
+    waits for a core. So a change is on trial until the next decision, which compares the shortest steps of both times,
+    each from its first to its last call. If raw messages made steps longer, or exact ones did not make them shorter by
+    the margin, the ranks go back. Then they rest: they look half as often, and try no more until another link is seen
+    or the rest is over. Each rest is twice as long as the one before.
 
     Attributes:
         every: steps between decisions.
         margin: the gain, as a part of the time, for which ranks change their mind.
-        rest: steps after a trial that failed until the next one.
+        rest: steps of the first rest.
         other: by which factor what counters say differs, if it is not for the cores but for the link.
     """
 
@@ -82,13 +84,15 @@ class Auto:
     def __init__(self, what: str, rows: Callable[[], Iterable[Row]]) -> None:
         self._what, self._rows = what, rows
         self._on, self._decided = True, False
-        self._step = 0
+        self._step, self._decides = 0, True
         self._before = [0.0] * 9
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
         self._codec_seconds = self._share = 0.0
-        self._at, self._first, self._span = -1, 0.0, 0.0  # the last step, when its first call came, and all of them
+        self._at, self._first = -1, 0.0  # the last step, and when its first call came
+        self._spans: dict[int, float] = {}  # from there to the last call so far, of the steps since the last decision
         self._trial = 0.0  # the span before the change that is on trial; 0 if none is
-        self._rests_until, self._rests_at = 0, 0.0  # the step, and the seconds of a raw byte at which a trial failed
+        self._rest, self._rests_until = self.rest, 0
+        self._rests_at = 0.0  # the seconds of a raw byte at first
 
     def calls(self) -> int:
         """So far: the step of what has no other one. All ranks have the same."""
@@ -96,25 +100,29 @@ class Auto:
 
     def due(self, step: int) -> bool:
         """Whether the ranks decide before the next call."""
-        return step >= self._step + self.every
+        return step >= self._step + self.every * (2 if self._step < self._rests_until else 1)
 
     def codec(self, step: int) -> Codec:
-        """In this step. In the last one before a decision, raw messages tell of the link."""
+        """In this step. In the last one before a decision, raw messages tell of the link. In the first call behind one,
+        ranks hear whether all of them are there; in the others torch may do without us."""
         now = perf_counter()
         if step != self._at:
             self._at, self._first = step, now
-        self._span = now - self._first
-        return Exact() if self._on else Raw(measured=self.due(step + 1))
+        self._spans[step] = now - self._first
+        first, self._decides = self._decides, False
+        measured = self.due(step + 1)
+        return Exact() if self._on else Raw(measured=measured, direct=not (measured or first))
 
     def decide(self, exchange: Exchange, step: int) -> None:
         """In the first call of a step, on all ranks."""
-        self._step = step
+        self._step, self._decides = step, True
         found = [0.0] * len(self._before)
         for row in self._rows():
             parts = (row.raw_nbytes, row.sent_nbytes, row.encode_seconds, row.decode_seconds, *astuple(row.link))
             found = [a + b for a, b in zip(found, parts, strict=True)]
         news = [a - b for a, b in zip(found, self._before, strict=True)]
-        span, raw, sent, encode, decode, *sums = exchange.sums([self._span, *news])
+        shortest, self._spans = min(self._spans.values(), default=0.0), {}
+        span, raw, sent, encode, decode, *sums = exchange.sums([shortest, *news])
         self._before = found
         messages = Link(*sums)
         if not raw or not sent or not messages.seconds:
@@ -127,12 +135,17 @@ class Auto:
         now, then = (coded, plain) if self._on else (plain, coded)
         changes = then < now * (1 - self.margin)
         # Where the counters are sure of what is on trial, the link has changed meanwhile.
-        failed = 0 < self._trial < span and then < now * self.other
+        limit = self._trial * (1 - self.margin if self._on else 1)
+        failed = 0 < limit < span and then < now * self.other
         if failed:
-            changes, self._rests_until, self._rests_at = True, step + self.rest, 0.0
+            changes, self._rests_until, self._rests_at = True, step + self._rest, 0.0
+            self._rest *= 2
         elif step < self._rests_until:
             self._rests_at = self._rests_at or plain
-            changes &= not 1 / self.other < plain / self._rests_at < self.other
+            if 1 / self.other < plain / self._rests_at < self.other:
+                changes = False
+            else:
+                self._rest, self._rests_until = self.rest, 0
         self._trial = span if changes and not failed else 0.0
         self._on ^= changes
         if exchange.rank == 0 and (changes or not self._decided):

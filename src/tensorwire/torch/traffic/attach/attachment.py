@@ -106,6 +106,10 @@ class Attachment:
             self._exchanges[key] = Exchange(ranks, timeout_of(dist.group.WORLD), self._exchanges.values())
         return self._exchanges[key]
 
+    def has_one_exchange(self) -> bool:
+        """Whether all ranks are in each call."""
+        return len(self._exchanges) == 1
+
     def levels(self, ranks: list[int], ranks_per_node: int) -> tuple[Exchange, Exchange]:
         """The exchanges of this rank's node, and of the ranks at its place in all nodes."""
         node, place = divmod(ranks.index(dist.get_rank()), ranks_per_node)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from ..arguments import expect_integer
+from ..codecs.codec import Raw
 from ..codecs.exact import Exact
 from ..collectives import Call, Replica, summed
 from ..exchange import ExchangeError
@@ -152,7 +153,7 @@ def _replace(
     name, module, parameters = part
     if weights is not None:
         gather = parameters._all_gather_comm
-        module.set_custom_all_gather(_AllGather(attachment, parameters, name, weights))
+        module.set_custom_all_gather(_AllGather(attachment, parameters, name, weights, alone=gradients is None))
         attachment.on_detach(_if_there(module, lambda each: each.set_custom_all_gather(gather)))
     if gradients is not None:
         scatter = parameters._reduce_scatter_comm
@@ -178,8 +179,10 @@ class _AllGather:
     before the next call: so the memory is ours to keep, and the base of the next call.
     """
 
-    def __init__(self, attachment: Attachment, parameters: Any, name: str, choice: Choice) -> None:
+    def __init__(self, attachment: Attachment, parameters: Any, name: str, choice: Choice, *, alone: bool) -> None:
+        """`alone`: nothing else of ours travels between these ranks, so that none fails while nobody hears of it."""
         self._attachment, self._parameters, self._name, self._choice = attachment, parameters, name, choice
+        self._alone = alone
         self._replicas: dict[tuple[int, int, torch.dtype], Replica] = {}
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -198,6 +201,9 @@ class _AllGather:
         if self._parameters.is_sharded_post_forward and not codec.lossless:
             codec = _EXACT  # these are weights that it has quantized already
         call = self._attachment.call(exchange, codec, self._name, "all_gather")
+        if isinstance(codec, Raw) and codec.direct and self._alone and self._attachment.has_one_exchange():
+            replica.skip(call, input_tensor)
+            return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
         with torch.inference_mode(False):  # what the replica keeps is written to in other modes, too
             done = exchange.submit(lambda: self._gather(replica, call, input_tensor))
         if async_op:

@@ -40,9 +40,11 @@ class Raw:
 
     Attributes:
         measured: the ranks meet before the bytes travel, so that the time says something of the link.
+        direct: torch may send them itself, as it would without us.
     """
 
     measured: bool = field(default=False, repr=False)
+    direct: bool = field(default=False, repr=False)
     lossless = True
 
     def encode(self, tensor: Tensor, base: Tensor | None = None, key: int = 0) -> Tensor | None:

@@ -26,18 +26,18 @@ RANKS = 4
 _RATE = "rate "
 
 
-def run(module: str, settings: Any, *, linked: bool = False) -> Any:
-    """What `main` of a module gives to `answer` on rank 0 of four ranks.
+def run(module: str, settings: Any, *, ranks: int = RANKS, linked: bool = False) -> Any:
+    """What `main` of a module gives to `answer` on rank 0.
 
     Args:
-        settings: plain data; `settings()` gives it to each rank.
+        settings: plain data; `joined` gives it to each rank.
         linked: each rank has a host of its own, and a link, whose rate `set_rate` sets. Otherwise they share this host.
     """
-    network = Network(RANKS) if linked else None
+    network = Network(ranks) if linked else None
     processes = []
     try:
         port = free_port()
-        processes += [_start(module, json.dumps(settings), rank, network, port) for rank in range(RANKS)]
+        processes += [_start(module, json.dumps(settings), rank, ranks, network, port) for rank in range(ranks)]
         answer = None
         for line in processes[0].stdout or ():
             if line.startswith(_RATE) and network is not None:
@@ -58,9 +58,11 @@ def run(module: str, settings: Any, *, linked: bool = False) -> Any:
             network.close()
 
 
-def _start(module: str, settings: str, rank: int, network: Network | None, port: int) -> subprocess.Popen[str]:
+def _start(
+    module: str, settings: str, rank: int, ranks: int, network: Network | None, port: int
+) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", module, settings]
-    own = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
+    own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
     own |= {"MASTER_ADDR": network.addresses[0] if network else "127.0.0.1", "OMP_NUM_THREADS": "1"}
     own |= {"GLOO_SOCKET_IFNAME": network.interface if network else "lo"}
     return subprocess.Popen(

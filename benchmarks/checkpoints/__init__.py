@@ -1,0 +1,1 @@
+"""Checkpoints that ranks share, and those in a store: `make dcp` and `make remote`."""

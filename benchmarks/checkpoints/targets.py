@@ -1,0 +1,56 @@
+"""The figures that distributed checkpoints and remote files are to reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.checkpoints import dcp, ranks, remote
+from benchmarks.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Row = dict[str, Any]
+PARTS = {"bfloat16": 0.64, "float32": 0.87}
+SMALL_NBYTES, PIECE_NBYTES = 8 << 10, 8 << 20
+
+
+def evaluate(results: dict[str, Any]) -> list[Verdict]:
+    """Every target whose table is in `results`."""
+    return [verdict for name, find in _TABLES.items() if name in results for verdict in find(results[name])]
+
+
+def _saves(rows: list[Row]) -> Iterator[Verdict]:
+    bounds = {row["dtype"]: row["nbytes"] for row in rows if row["writer"] == dcp.BOUND}
+    for row in rows:
+        if row["writer"] == ranks.FAST:
+            on = row["dtype"]
+            yield Verdict("checkpoint: bytes, of torch's", on, row["bytes of torch"], PARTS[on], at_most=True)
+            yield Verdict("checkpoint: bytes, of the entropy bound", on, row["nbytes"] / bounds[on], 1.01, at_most=True)
+            yield Verdict("save: CPU, of torch's", on, row["cpu_seconds of torch"], 1.3, at_most=True)
+
+
+def _loads(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["storage"] == ranks.FAST:
+            on = f"{row['dtype']}, {row['ranks']}"
+            yield Verdict("load: bytes read, of those saved", on, row["part"], 1.1, at_most=True)
+            yield Verdict("load: bits of torch's storage", on, row["same"], True)
+
+
+def _files(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["with"] != remote.OURS:
+            continue
+        on, requests = row["file"], row["requests"]
+        if row["what"] == remote.OPEN:
+            yield Verdict("open: requests", on, requests, 2, at_most=True)
+            yield Verdict("open: bytes", on, row["received"], SMALL_NBYTES, at_most=True)
+        elif row["what"] == remote.LOAD:
+            yield Verdict("load: bytes, of the file", on, row["part"], 1.01, at_most=True)
+            yield Verdict("load: requests", on, requests, -(-row["size"] // PIECE_NBYTES) + 2, at_most=True)
+        elif row["what"] != remote.SAVE:
+            yield Verdict(f"{row['what']}: requests", on, requests, 1 + (row["what"] == remote.FIRST_ROW), at_most=True)
+
+
+_TABLES = {"saves": _saves, "loads": _loads, "files": _files}

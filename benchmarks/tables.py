@@ -1,0 +1,86 @@
+"""Tables of results that can be measured one by one."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import environment, pages, summary
+from tests.support import links
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be measured alone.
+
+    Attributes:
+        name: on the command line, and in the results.
+        title, text: on the page.
+        columns: head, key in a row, and format of each column.
+        measure: makes the rows; in a quick form that shows that it works, and measures nothing, if it is asked for one.
+        needs_links: whether the ranks are to have links between them.
+    """
+
+    name: str
+    title: str
+    text: str
+    columns: tuple[tuple[str, str, str], ...]
+    measure: Callable[[bool], list[Row]]
+    needs_links: bool = False
+
+    def render(self, rows: list[Row]) -> str:
+        cells = ([_cell(row.get(key), form) for _, key, form in self.columns] for row in rows)
+        text = textwrap.fill(self.text, 120, break_long_words=False, break_on_hyphens=False)
+        return f"## {self.title}\n\n{text}\n\n" + pages.table([head for head, _, _ in self.columns], cells)
+
+
+def _cell(value: Any, form: str) -> str:
+    if isinstance(value, list):
+        return " to ".join(_cell(each, form) for each in value)
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:{form}}"
+
+
+def measure(tables: Sequence[Table], path: Path, *, quick: bool, command: str) -> tuple[dict[str, Any], list[str]]:
+    """All results: what lies in the file `path`, and these tables measured anew; and the names of those that failed,
+    whose old results stay."""
+    failed = []
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    for number, table in enumerate(tables, 1):
+        if table.needs_links and links.missing():
+            environment.log(f"{table.name}: not measured, since this machine has no links: {links.missing()}")
+            continue
+        environment.log(f"{table.name}: table {number} of {len(tables)}")
+        facts, began = environment.describe(command), time.monotonic()
+        try:
+            rows = table.measure(quick)
+        except Exception:
+            environment.log(traceback.format_exc())
+            failed.append(table.name)
+            continue
+        results[table.name] = rows
+        results["runs"] = [each for each in results["runs"] if each["table"] != table.name]
+        results["runs"].append({"table": table.name, "seconds": time.monotonic() - began, "environment": facts})
+        path.write_text(summary.dumps(summary.rounded(results)))
+    return results, failed
+
+
+def runs(results: dict[str, Any]) -> list[str]:
+    """Parts of a page: when each table was measured, and on what."""
+    parts = ["## How they were measured"]
+    for each in results["runs"]:
+        parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
+    return parts
