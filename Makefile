@@ -140,6 +140,12 @@ deltas: $(VENV)/.package $(VENV)/.bench ## Frames relative to a base, and other 
 traffic: $(VENV)/.package $(VENV)/.bench ## Compressed messages of training, on links of several rates; TRAFFIC=TABLE measures one table
 	$(VENV)/bin/python -m benchmarks.traffic $(TRAFFIC)
 
+dcp: $(VENV)/.package $(VENV)/.bench ## Distributed checkpoints: bytes, CPU, and what other numbers of ranks read; torch's own beside
+	$(VENV)/bin/python -m benchmarks.checkpoints dcp
+
+remote: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model ## Files and checkpoints in S3 (moto's server): requests and bytes
+	$(VENV)/bin/python -m benchmarks.checkpoints remote
+
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
@@ -156,7 +162,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic inference instructions hang faults simulate \
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote inference instructions hang faults simulate \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

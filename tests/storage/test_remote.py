@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tensorwire.errors import TruncatedDataError
 from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
 from tensorwire.storage.remote import BATCH, GAP_NBYTES, PIECE_NBYTES, RemoteFile, RemotePath, is_url, merged, shown
+from tensorwire.storage.upload import Upload
 from tests.support.stores import faulty_store
 
 CONTENT = bytes(range(256)) * 1000
@@ -30,6 +32,16 @@ def test_what_is_a_url() -> None:
 def test_local_urls_are_paths(tmp_path: Path) -> None:
     assert locate(f"file://{tmp_path}/a") == tmp_path / "a"
     assert locate(tmp_path) == tmp_path
+
+
+def test_one_url_by_other_options_is_another_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by another endpoint: it does not go on where the first one has stopped."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    places = {
+        Upload(RemotePath.of("memory://a/b", options), force=False, owned=lambda place: ()).place
+        for options in ({"endpoint_url": "one"}, {"endpoint_url": "two"}, {"endpoint_url": "one"}, {})
+    }
+    assert len(places) == 3
 
 
 def test_an_unknown_scheme_is_told() -> None:

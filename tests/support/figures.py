@@ -292,9 +292,9 @@ def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
     raise LookupError(f"traffic.json has no row of step {step} at {peak:g}")
 
 
-def traffic_step(link: str, contender: str, figure: str = "of FSDP2") -> float:
+def traffic_step(link: str, contender: str, figure: str = "of FSDP2", table: str = "steps") -> float:
     """A figure of a training step behind a link."""
-    rows = _load("traffic.json")["steps"]
+    rows = _load("traffic.json")[table]
     return float(next(row[figure] for row in rows if (row["link"], row["contender"]) == (link, contender)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
 import tempfile
@@ -178,14 +179,16 @@ def _identity(place: RemotePath) -> list[int] | None:
 
 
 def _workspace(target: RemotePath) -> Path:
-    """A directory of ours among temporary files, the same one for each run with this target."""
+    """A directory of ours among temporary files, the same one for each run with this target. By other options, such as
+    another endpoint, a URL leads to another object."""
     root = Path(tempfile.gettempdir()) / f"tensorwire-uploads-{os.geteuid()}"
     root.mkdir(0o700, exist_ok=True)
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         text = "expected a directory that is yours alone; remove it, or set TMPDIR to another one"
         raise FileExistsError(errno.EEXIST, text, str(root))
-    place = root / hashlib.sha256(str(target).encode()).hexdigest()[:16]
+    options = json.dumps([target.store.storage_args, target.store.storage_options], sort_keys=True, default=str)
+    place = root / hashlib.sha256(f"{target} {options}".encode()).hexdigest()[:16]
     place.mkdir(0o700, exist_ok=True)
     return place
 

@@ -32,7 +32,12 @@ from tests.support.ranks import Ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "replicated": Replicate()}
+PLACEMENTS = {
+    "rows": [Shard(0)],
+    "columns": [Shard(1)],
+    "replicated": [Replicate()],
+    "replicated rows": [Replicate(), Shard(0)],  # as HSDP has them
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +68,10 @@ def _load(state: dict[str, Any], path: Path, **options: Any) -> dict[str, Any]:
 
 
 def _distributed(placement: str, tensor: torch.Tensor) -> DTensor:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    return distribute_tensor(tensor, mesh, [PLACEMENTS[placement]])
+    placements = PLACEMENTS[placement]
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size,) if len(placements) == 1 else (2, size // 2))
+    return distribute_tensor(tensor, mesh, placements)
 
 
 def save_dtensor(path: Path, placement: str) -> None:

@@ -74,12 +74,13 @@ class Auto:
 
     Attributes:
         every: steps between decisions.
+        sample: one of so many calls tells of the link.
         margin: the gain, as a part of the time, for which ranks change their mind.
         rest: steps of the first rest.
         other: by which factor what counters say differs, if it is not for the cores but for the link.
     """
 
-    every, margin, rest, other = 5, 0.05, 100, 2.0
+    every, sample, margin, rest, other = 5, 4, 0.05, 100, 2.0
 
     def __init__(self, what: str, rows: Callable[[], Iterable[Row]]) -> None:
         self._what, self._rows = what, rows
@@ -88,7 +89,7 @@ class Auto:
         self._before = [0.0] * 9
         # Seconds a raw byte in the codec, and bytes sent for each: known once it was on.
         self._codec_seconds = self._share = 0.0
-        self._at, self._first = -1, 0.0  # the last step, and when its first call came
+        self._at, self._first, self._calls = -1, 0.0, 0  # the last step, when its first call came, how many did
         self._spans: dict[int, float] = {}  # from there to the last call so far, of the steps since the last decision
         self._trial = 0.0  # the span before the change that is on trial; 0 if none is
         self._rest, self._rests_until = self.rest, 0
@@ -103,14 +104,15 @@ class Auto:
         return step >= self._step + self.every * (2 if self._step < self._rests_until else 1)
 
     def codec(self, step: int) -> Codec:
-        """In this step. In the last one before a decision, raw messages tell of the link. In the first call behind one,
-        ranks hear whether all of them are there; in the others torch may do without us."""
+        """In this step. In the last one before a decision, some raw messages tell of the link, which takes longer. In the
+        first call behind one, ranks hear whether all of them are there. In the others torch may do without us."""
         now = perf_counter()
         if step != self._at:
-            self._at, self._first = step, now
+            self._at, self._first, self._calls = step, now, 0
+        self._calls += 1
         self._spans[step] = now - self._first
         first, self._decides = self._decides, False
-        measured = self.due(step + 1)
+        measured = self.due(step + 1) and self._calls % self.sample == 1
         return Exact() if self._on else Raw(measured=measured, direct=not (measured or first))
 
     def decide(self, exchange: Exchange, step: int) -> None:
@@ -125,12 +127,12 @@ class Auto:
         span, raw, sent, encode, decode, *sums = exchange.sums([shortest, *news])
         self._before = found
         messages = Link(*sums)
-        if not raw or not sent or not messages.seconds:
+        if not raw or not sent or not messages.nbytes or not messages.seconds:
             return
         if self._on:
             self._codec_seconds, self._share = (encode + decode) / raw, sent / raw
         delay, link = messages.fit()
-        always = delay * messages.messages / raw
+        always = delay * messages.messages / messages.nbytes * sent / raw
         coded, plain = always + self._codec_seconds + self._share * link, always + link
         now, then = (coded, plain) if self._on else (plain, coded)
         changes = then < now * (1 - self.margin)
