@@ -104,8 +104,8 @@ class Auto:
         return step >= self._step + self.every * (2 if self._step < self._rests_until else 1)
 
     def codec(self, step: int) -> Codec:
-        """In this step. In the last one before a decision, some raw messages tell of the link, which takes longer. In the
-        first call behind one, ranks hear whether all of them are there. In the others torch may do without us."""
+        """In this step. In the last one before a decision, some raw messages tell of the link, which takes longer. In
+        the first call behind one, ranks hear whether all of them are there. In the others torch may do without us."""
         now = perf_counter()
         if step != self._at:
             self._at, self._first, self._calls = step, now, 0
