@@ -12,7 +12,7 @@ from .codecs.exact import Exact
 from .counters import Counters, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -166,14 +166,16 @@ class DecidingCounters(Counters):
 
     def __init__(self) -> None:
         super().__init__()
-        self._autos: dict[tuple[str | None, str], Auto] = {}
+        self._autos: dict[tuple[str | None, str, tuple[int, ...]], Auto] = {}
 
-    def auto(self, direction: str, tensor: str | None = None) -> Auto:
-        """For all tensors of a direction, or for one of them. One thread asks for it."""
+    def auto(self, direction: str, tensor: str | None = None, ranks: Sequence[int] = ()) -> Auto:
+        """For all tensors of a direction, or for one of them; each group of ranks decides for itself. One thread asks
+        for it."""
 
         def rows() -> list[Row]:
             return [row for row in self.rows() if row.direction == direction and tensor in (None, row.tensor)]
 
-        if (tensor, direction) not in self._autos:
-            self._autos[tensor, direction] = Auto(direction if tensor is None else f"{direction} of {tensor}", rows)
-        return self._autos[tensor, direction]
+        key = tensor, direction, tuple(ranks)
+        if key not in self._autos:
+            self._autos[key] = Auto(direction if tensor is None else f"{direction} of {tensor}", rows)
+        return self._autos[key]

@@ -119,7 +119,7 @@ class Attachment:
     def codec(self, choice: Choice, exchange: Exchange, name: str, direction: str) -> Codec:
         """For the tensor in this step."""
         if choice == "auto":
-            auto = self.counters.auto(direction)
+            auto = self.counters.auto(direction, ranks=exchange.ranks)
             if auto.due(self.step):
                 exchange.submit(lambda: auto.decide(exchange, self.step)).result()
             return auto.codec(self.step)
