@@ -131,5 +131,5 @@ def measured(work: Callable[[], None], counted: Callable[[], int]) -> dict[str, 
     cpu, sent, ours = (sum(of_all(end - start)) for start, end in zip(before, after, strict=True))
     return {
         "seconds": max(of_all(seconds)), "cpu_seconds": cpu,
-        "interface_nbytes": sent / RANKS, "counted_nbytes": ours / RANKS,
+        "interface_nbytes": sent / dist.get_world_size(), "counted_nbytes": ours / dist.get_world_size(),
     }  # fmt: skip

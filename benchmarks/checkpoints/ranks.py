@@ -90,7 +90,7 @@ def _saved(training: Training, name: str, settings: dict[str, Any]) -> dict[str,
 
 
 def _loaded(training: Training, settings: dict[str, Any]) -> dict[str, Any]:
-    """Of each reader: the bytes and calls by which ranks have read, and whether all have the same bits then. What was
+    """The bytes and calls by which ranks have read with each reader, and whether all have the same bits then. What was
     loaded is saved by these ranks for others."""
     training.step(1)  # so that the optimizer has states
     found, digests = {}, []
@@ -98,9 +98,11 @@ def _loaded(training: Training, settings: dict[str, Any]) -> dict[str, Any]:
         state = training.state()
         for each in _tensors(state):
             each.zero_()
+        reader = make(_place(settings, name, settings["from"]))
+        dcp.load(state, storage_reader=reader)  # the first time modules are read, too
         dist.barrier()
         before = _reads()
-        dcp.load(state, storage_reader=make(_place(settings, name, settings["from"])))
+        dcp.load(state, storage_reader=reader)
         nbytes, calls = (sum(job.of_all(after - start)) for after, start in zip(_reads(), before, strict=True))
         found[name] = {"nbytes": nbytes, "calls": calls}
         digests.append([each.view(torch.uint8).clone() for each in _tensors(state)])

@@ -31,6 +31,7 @@ OLDEST = {
         ("device_kernels.py", "triton"),
         ("traffic_fsdp.py", "torch"),
         ("traffic_sdp4bit.py", "torch"),
+        ("dcp_resume.py", "torch"),
     ],
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:

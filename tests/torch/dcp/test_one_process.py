@@ -215,7 +215,13 @@ class Reaching:
         return getattr, (Metadata, "__init__")
 
 
-@pytest.mark.parametrize("payload", [pickle.dumps(each) for each in (Evil(), Reaching(), {"a": 1})] + [b"junk", b""])
+# What the module of metadata has imported itself, by a name with a dot: pickle's protocol 4 follows it.
+DOTTED = b"\x80\x04\x8c\x27torch.distributed.checkpoint.metadata\x8c\x09os.system\x93\x8c\x0eecho code ran>x\x85R."
+
+
+@pytest.mark.parametrize(
+    "payload", [pickle.dumps(each) for each in (Evil(), Reaching(), {"a": 1})] + [b"junk", b"", DOTTED]
+)
 def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes, capsys: Any) -> None:
     save(tmp_path, state(1))
     (tmp_path / JSON).unlink()
@@ -225,6 +231,23 @@ def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes,
     with pytest.raises(CheckpointException, match="expected a pickle of metadata"):
         loaded(tmp_path, state())
     assert "code ran" not in capsys.readouterr().out
+    assert not Path("x").exists()
+
+
+def test_a_pickle_may_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    save(tmp_path, state(1))
+    (tmp_path / JSON).unlink()
+    metadata = pickle.loads((tmp_path / ".metadata").read_bytes())
+    metadata.storage_data = {index: ("../other", entry) for index, (_, entry) in metadata.storage_data.items()}
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CorruptDataError, match="expected names of files beside the metadata"):
+        TensorwireReader(tmp_path).read_metadata()
+
+
+def test_a_checkpoint_of_torchs_own_writer_is_told(tmp_path: Path) -> None:
+    dcp.save(state(1), storage_writer=dcp.FileSystemWriter(tmp_path))
+    with pytest.raises(CorruptDataError, match="load it with torch's FileSystemReader"):
+        TensorwireReader(tmp_path).read_metadata()
 
 
 def _set(body: dict[str, Any], key: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -68,9 +69,20 @@ def parse(data: bytes) -> Metadata:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"expected metadata of a distributed checkpoint, got {type(error).__name__}: {error}"
         raise CorruptDataError(text) from None
+    return _checked(Metadata(tensors, planner_data=paths, storage_data=places))
+
+
+def _checked(metadata: Metadata) -> Metadata:
+    """Its places are entries of files beside it."""
+    places = metadata.storage_data
+    if not isinstance(places, dict) or not all(
+        isinstance(place, tuple) and len(place) == 2 and all(isinstance(part, str) for part in place)
+        for place in places.values()
+    ):
+        raise CorruptDataError("expected a file and an entry for each part, as TensorwireWriter writes them")
     if any("/" in file or file.startswith("..") for file, _ in places.values()):
         raise CorruptDataError("expected names of files beside the metadata")
-    return Metadata(tensors, planner_data=paths, storage_data=places)
+    return metadata
 
 
 def unpickle(data: bytes) -> Metadata:
@@ -82,10 +94,13 @@ def unpickle(data: bytes) -> Metadata:
     try:
         found = _Unpickler(io.BytesIO(data)).load()
     except Exception as error:
+        if "_StorageInfo" in str(error):
+            text = "torch's FileSystemWriter has written this checkpoint: load it with torch's FileSystemReader"
+            raise CorruptDataError(text) from None
         raise CorruptDataError(f"expected a pickle of metadata alone, got {type(error).__name__}: {error}") from None
     if not isinstance(found, Metadata):
         raise CorruptDataError(f"expected a pickle of metadata, got {type(found).__name__}")
-    return found
+    return _checked(found)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -93,7 +108,9 @@ class _Unpickler(pickle.Unpickler):
         """Classes of metadata, and plain values of torch."""
         if (module, name) == ("builtins", "getattr"):
             return _member
-        if module == "torch.distributed.checkpoint.metadata" or (module, name) in _PLAIN:
+        if module == metadata.__name__ and name in _CLASSES:
+            return getattr(metadata, name)
+        if (module, name) in _PLAIN:
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), (torch.dtype, torch.layout)):
             return getattr(torch, name)
@@ -108,6 +125,10 @@ def _member(kind: Any, name: str) -> Enum:
     return found
 
 
+# By name: with a dot in it, or for what the module imports, a pickle would reach any function.
+_CLASSES = {
+    name for name, found in vars(metadata).items() if isinstance(found, type) and found.__module__ == metadata.__name__
+}
 _PLAIN = {
     ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"), ("pathlib", "PosixPath"),
 }  # fmt: skip

@@ -92,7 +92,8 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
                 threads=self._threads,
                 storage_options=self._storage_options,
             ) as reader:
-                reader.expect([self._places[item.storage_index][1] for item in items])
+                # What is fetched ahead is fetched whole; a part takes its own blocks.
+                reader.expect([self._entry(item) for item in items if _is_whole(item, reader, self._entry(item))])
                 for item in items:
                     with ErrorContext(tensor=item.storage_index.fqn):
                         self._read(item, reader, planner)
@@ -101,7 +102,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         return done
 
     def _read(self, item: ReadItem, reader: TensorReader[Any], planner: LoadPlanner) -> None:
-        entry = self._places[item.storage_index][1]
+        entry = self._entry(item)
         if entry not in reader:
             raise CorruptDataError(f"expected {entry!r} in the file that the metadata names")
         if item.type == LoadItemType.BYTE_IO:
@@ -117,6 +118,17 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         target.copy_(found)
         planner.commit_tensor(item, target)
 
+    def _entry(self, item: ReadItem) -> str:
+        """Its name in the file."""
+        return self._places[item.storage_index][1]
+
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return isinstance(checkpoint_id, (str, os.PathLike))
+
+
+def _is_whole(item: ReadItem, reader: TensorReader[Any], entry: str) -> bool:
+    """Whether all of an entry is wanted; False for one that is missing."""
+    if item.type == LoadItemType.BYTE_IO or entry not in reader:
+        return entry in reader
+    return list(item.lengths) == list(reader.get_slice(entry).get_shape())
