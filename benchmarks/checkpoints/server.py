@@ -59,27 +59,33 @@ class Asked:
 
 @contextmanager
 def counted() -> Iterator[Asked]:
-    """What s3fs asks meanwhile."""
-    import s3fs
+    """What clients of this process ask meanwhile, whoever uses them."""
+    from aiobotocore.client import AioBaseClient
 
-    asked, own = Asked(), s3fs.S3FileSystem._call_s3
+    asked, own = Asked(), AioBaseClient._make_api_call
 
-    async def call(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
-        asked.requests.append(method)
-        body = options.get("Body")
-        if body is not None:
-            asked.sent += len(body) if isinstance(body, (bytes, bytearray, memoryview)) else body.seek(0, 2)
-            if not isinstance(body, (bytes, bytearray, memoryview)):
-                body.seek(0)
-        answer = await own(self, method, *arguments, **options)
-        if method == "get_object":
+    async def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        asked.requests.append(operation)
+        asked.sent += _nbytes(parameters.get("Body", b""))
+        answer = await own(self, operation, parameters)
+        if operation == "GetObject":
             asked.received += answer["ContentLength"]
         return answer
 
-    s3fs.S3FileSystem._call_s3 = call
+    AioBaseClient._make_api_call = call
     began = time.perf_counter()
     try:
         yield asked
     finally:
         asked.seconds = time.perf_counter() - began
-        s3fs.S3FileSystem._call_s3 = own
+        AioBaseClient._make_api_call = own
+
+
+def _nbytes(body: Any) -> int:
+    """Of a buffer, or of what is left of a file."""
+    if not hasattr(body, "seek"):
+        return len(body)
+    here = body.tell()
+    found: int = body.seek(0, 2) - here
+    body.seek(here)
+    return found

@@ -281,6 +281,8 @@ class RemoteFile:
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         if self._pieces is not None:
+            if self._pieces.cover(ranges):
+                return
             self._pieces.stop()
         self._pieces = _Pieces(self.path.fetch, self.check_unchanged, ranges)
 
@@ -326,6 +328,18 @@ class _Pieces:
         self._starts = [start for start, _ in self._ranges]
         self._batches: dict[int, Future[list[bytes]]] = {}
         self._lock = Lock()
+
+    def cover(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Whether all of them are expected already."""
+        return all(self._covers(start, stop) for start, stop in ranges)
+
+    def _covers(self, start: int, stop: int) -> bool:
+        while start < stop:
+            index = bisect_right(self._starts, start) - 1
+            if index < 0 or start >= self._ranges[index][1]:
+                return False
+            start = self._ranges[index][1]
+        return True
 
     def part(self, start: int, stop: int) -> memoryview | None:
         """Bytes from `start` on, up to `stop` or the end of their piece; None if they are in no piece."""

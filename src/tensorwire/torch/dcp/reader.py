@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
@@ -20,9 +22,13 @@ from . import metadata as texts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
     from ...checkpoint import TensorReader
 
 _MAX_METADATA_NBYTES = 1 << 30
+_AT_ONCE = 8
+"""So many parts of tensors are asked of a store at once."""
 
 
 class TensorwireReader(StorageReader):  # type: ignore[misc]
@@ -84,37 +90,63 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         by_file: defaultdict[str, list[ReadItem]] = defaultdict(list)
         for item in plan.items:
             by_file[self._places[item.storage_index][0]].append(item)
+        folder = locate(self._path, self._storage_options)
+        at_once = 1 if isinstance(folder, Path) else _AT_ONCE
         for name, items in by_file.items():
             with open_file(
-                f"{self._path.rstrip('/')}/{name}",
+                folder / name,
                 framework="pt",
                 base=self._base,
                 threads=self._threads,
                 storage_options=self._storage_options,
             ) as reader:
-                # What is fetched ahead is fetched whole; a part takes its own blocks.
-                reader.expect([self._entry(item) for item in items if _is_whole(item, reader, self._entry(item))])
-                for item in items:
-                    with ErrorContext(tensor=item.storage_index.fqn):
-                        self._read(item, reader, planner)
+                self._read(items, reader, planner, at_once)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _read(self, item: ReadItem, reader: TensorReader[Any], planner: LoadPlanner) -> None:
-        entry = self._entry(item)
-        if entry not in reader:
-            raise CorruptDataError(f"expected {entry!r} in the file that the metadata names")
+    def _read(self, items: list[ReadItem], reader: TensorReader[Any], planner: LoadPlanner, at_once: int) -> None:
+        """First what is wanted whole, in the order of its data and fetched ahead. Then parts, which take the blocks of
+        their rows, so many at once, since each waits for its own answer of a store."""
+        order = {entry: place for place, entry in enumerate(reader.offset_keys())}
+        for item in items:
+            if self._entry(item) not in order:
+                raise CorruptDataError(
+                    f"expected {self._entry(item)!r} in the file that the metadata names", tensor=item.storage_index.fqn
+                )
+        items.sort(key=lambda item: order[self._entry(item)])
+        whole, parts = [], []
+        for item in items:
+            (whole if _is_whole(item, reader, self._entry(item)) else parts).append(item)
+        reader.expect([self._entry(item) for item in whole])
+        for item in whole:
+            self._give(item, self._content(item, reader), planner)
+        with ThreadPoolExecutor(at_once, thread_name_prefix="tensorwire-dcp") as pool:
+            for first in range(0, len(parts), at_once):
+                some = parts[first : first + at_once]
+                for item, found in zip(some, pool.map(lambda item: self._content(item, reader), some), strict=True):
+                    self._give(item, found, planner)
+
+    def _content(self, item: ReadItem, reader: TensorReader[Any]) -> torch.Tensor:
+        with ErrorContext(tensor=item.storage_index.fqn):
+            entry = self._entry(item)
+            if _is_whole(item, reader, entry):
+                return cast("torch.Tensor", reader.get_tensor(entry))
+            box = tuple(
+                slice(start, start + length) for start, length in zip(item.storage_offsets, item.lengths, strict=True)
+            )
+            return cast("torch.Tensor", reader.get_slice(entry)[box])
+
+    def _give(self, item: ReadItem, found: torch.Tensor, planner: LoadPlanner) -> None:
         if item.type == LoadItemType.BYTE_IO:
-            planner.load_bytes(item, io.BytesIO(reader.get_tensor(entry).numpy().tobytes()))
+            planner.load_bytes(item, io.BytesIO(found.numpy().tobytes()))
             return
-        box = tuple(
-            slice(start, start + length) for start, length in zip(item.storage_offsets, item.lengths, strict=True)
-        )
-        found = reader.get_slice(entry)[box] if box else reader.get_tensor(entry)
         target = planner.resolve_tensor(item).detach()
         if target.shape != found.shape:
-            raise CorruptDataError(f"expected a part of shape {tuple(target.shape)}, got {tuple(found.shape)}")
+            raise CorruptDataError(
+                f"expected a part of shape {tuple(target.shape)}, got {tuple(found.shape)}",
+                tensor=item.storage_index.fqn,
+            )
         target.copy_(found)
         planner.commit_tensor(item, target)
 
@@ -128,7 +160,5 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
 
 
 def _is_whole(item: ReadItem, reader: TensorReader[Any], entry: str) -> bool:
-    """Whether all of an entry is wanted; False for one that is missing."""
-    if item.type == LoadItemType.BYTE_IO or entry not in reader:
-        return entry in reader
-    return list(item.lengths) == list(reader.get_slice(entry).get_shape())
+    """Whether all of an entry is wanted."""
+    return item.type == LoadItemType.BYTE_IO or list(item.lengths) == list(reader.get_slice(entry).get_shape())

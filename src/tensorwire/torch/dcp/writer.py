@@ -87,10 +87,9 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         name = f"__{self._rank}_{secrets.token_hex(8)}.safetensors"
         sizes: dict[str, int] = {}
         if entries:
-            self._folder()
             sizes = save_file(
                 _tensors(entries, planner),
-                f"{self._path.rstrip('/')}/{name}",
+                self._folder() / name,
                 profile=self._profile,
                 base=self._base,
                 threads=self._threads,
