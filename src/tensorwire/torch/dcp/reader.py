@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
@@ -56,6 +56,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         self._path, self._base = os.fspath(path), base
         self._threads, self._storage_options = threads, storage_options
         self._places: Mapping[MetadataIndex, tuple[str, str]] = {}
+        self._chunks: Mapping[MetadataIndex, torch.Size] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         self._places = {}
@@ -79,6 +80,12 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._places = metadata.storage_data
+        self._chunks = {
+            MetadataIndex(name, chunk.offsets): chunk.sizes
+            for name, each in metadata.state_dict_metadata.items()
+            if isinstance(each, TensorStorageMetadata)
+            for chunk in each.chunks
+        }
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -90,7 +97,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         by_file: defaultdict[str, list[ReadItem]] = defaultdict(list)
         for item in plan.items:
             by_file[self._places[item.storage_index][0]].append(item)
-        folder = locate(self._path, self._storage_options)
+        folder: Any = locate(self._path, self._storage_options)
         at_once = 1 if isinstance(folder, Path) else _AT_ONCE
         for name, items in by_file.items():
             with open_file(
@@ -115,9 +122,10 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
                     f"expected {self._entry(item)!r} in the file that the metadata names", tensor=item.storage_index.fqn
                 )
         items.sort(key=lambda item: order[self._entry(item)])
-        whole, parts = [], []
+        whole: list[ReadItem] = []
+        parts: list[ReadItem] = []
         for item in items:
-            (whole if _is_whole(item, reader, self._entry(item)) else parts).append(item)
+            (whole if self._is_whole(item) else parts).append(item)
         reader.expect([self._entry(item) for item in whole])
         for item in whole:
             self._give(item, self._content(item, reader), planner)
@@ -130,7 +138,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
     def _content(self, item: ReadItem, reader: TensorReader[Any]) -> torch.Tensor:
         with ErrorContext(tensor=item.storage_index.fqn):
             entry = self._entry(item)
-            if _is_whole(item, reader, entry):
+            if self._is_whole(item):
                 return cast("torch.Tensor", reader.get_tensor(entry))
             box = tuple(
                 slice(start, start + length) for start, length in zip(item.storage_offsets, item.lengths, strict=True)
@@ -154,11 +162,10 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         """Its name in the file."""
         return self._places[item.storage_index][1]
 
+    def _is_whole(self, item: ReadItem) -> bool:
+        """Whether all of its entry is wanted. The metadata knows, without a look into the file."""
+        return item.type == LoadItemType.BYTE_IO or self._chunks.get(item.storage_index) == item.lengths
+
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return isinstance(checkpoint_id, (str, os.PathLike))
-
-
-def _is_whole(item: ReadItem, reader: TensorReader[Any], entry: str) -> bool:
-    """Whether all of an entry is wanted."""
-    return item.type == LoadItemType.BYTE_IO or list(item.lengths) == list(reader.get_slice(entry).get_shape())
