@@ -164,7 +164,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
 
     def _is_whole(self, item: ReadItem) -> bool:
         """Whether all of its entry is wanted. The metadata knows, without a look into the file."""
-        return item.type == LoadItemType.BYTE_IO or self._chunks.get(item.storage_index) == item.lengths
+        return item.type == LoadItemType.BYTE_IO or bool(self._chunks.get(item.storage_index) == item.lengths)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
