@@ -54,9 +54,10 @@ FRAMES_KEY = METADATA_PREFIX + "frames"
 ORIGINAL_KEYS = {SAFETENSORS: METADATA_PREFIX + "original_header", TORCH: METADATA_PREFIX + "original_torch"}
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
-_HEADER_GUESS_NBYTES = 1 << 14
-"""How much of a frame is read at once in the hope that its header is not longer. A stream is read no further than the
-shortest header, since a byte of the blocks cannot be read again."""
+_NEAR_GUESS_NBYTES, _FAR_GUESS_NBYTES = 1 << 10, 1 << 14
+"""How much of a frame is read at once in the hope that its header is not longer: on this machine, where another read
+costs little, and from a store. A stream is read no further than the shortest header, since a byte of the blocks cannot
+be read again."""
 
 
 class StoredTensor(NamedTuple):
@@ -241,7 +242,9 @@ class StoredFile:
 
     def _frame_header(self, start: int, nbytes: int) -> bytes:
         """The header of a frame of `nbytes` bytes."""
-        guess = FrameReader.MIN_HEADER_NBYTES if self.file.in_order else _HEADER_GUESS_NBYTES
+        guess = _NEAR_GUESS_NBYTES if isinstance(self.file.path, Path) else _FAR_GUESS_NBYTES
+        if self.file.in_order:
+            guess = FrameReader.MIN_HEADER_NBYTES
         prefix = self.file.read(start, min(nbytes, guess))
         length = FrameReader.header_size(prefix)
         if length > nbytes:
