@@ -82,7 +82,7 @@ def counted() -> Iterator[Asked]:
 
 
 def _nbytes(body: Any) -> int:
-    """Of a buffer, or of what is left of a file."""
+    """The bytes of a buffer, or those that are left of a file."""
     if not hasattr(body, "seek"):
         return len(body)
     here = body.tell()

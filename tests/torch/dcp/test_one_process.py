@@ -86,7 +86,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in (tmp_path / "c").iterdir()) == ["", ".json", ".safetensors"]
     assert verify(tmp_path / "c").ok
     names = {tensor.name for tensor in inspect(tmp_path / "c").tensors}
-    assert {"model.weight@0,0", "model.scalar@", "bytes:step"} <= names
+    assert {"model.weight@0,0", "model.scalar@", "step@bytes"} <= names
 
 
 def test_checkpoint_id_takes_the_place_of_the_path(tmp_path: Path) -> None:
@@ -129,7 +129,58 @@ def test_an_error_in_each_phase_leaves_the_last_checkpoint_whole(tmp_path: Path,
     assert same(loaded(tmp_path, state()), state(1))
     save(tmp_path, state(3))
     assert same(loaded(tmp_path, state()), state(3))
-    assert len(list(tmp_path.glob("*.safetensors"))) == 1, "what the failed one has left is gone"
+    names = {tensor.name for tensor in inspect(tmp_path).tensors}
+    assert len(names) == len(inspect(tmp_path).tensors), "what the failed one has left counts for nothing"
+
+
+def test_saves_that_overlap_leave_the_one_that_ends_last(tmp_path: Path) -> None:
+    class Overtaken(TensorwireWriter):
+        def finish(self, metadata: Any, results: Any) -> None:
+            save(tmp_path, state(2))
+            super().finish(metadata, results)
+
+    save(tmp_path, state(1))
+    dcp.save(state(3), storage_writer=Overtaken(tmp_path))
+    assert same(loaded(tmp_path, state()), state(3))
+    assert len(list(tmp_path.glob("__*.safetensors"))) == 1
+
+
+def test_a_save_whose_files_are_gone_fails(tmp_path: Path) -> None:
+    class Robbed(TensorwireWriter):
+        def finish(self, metadata: Any, results: Any) -> None:
+            for place in set(tmp_path.glob("__*.safetensors")) - before:
+                place.unlink()
+            super().finish(metadata, results)
+
+    save(tmp_path, state(1))
+    before = set(tmp_path.glob("__*.safetensors"))
+    with pytest.raises(CheckpointException, match="what a rank has saved is gone"):
+        dcp.save(state(2), storage_writer=Robbed(tmp_path))
+    assert same(loaded(tmp_path, state()), state(1))
+
+
+def test_a_changed_bit_of_the_metadata_is_told(tmp_path: Path) -> None:
+    """Or an entry would be loaded under the name of another one."""
+    save(tmp_path, {"a1": torch.ones(4), "a2": torch.zeros(4)})
+    text = (tmp_path / JSON).read_bytes()
+    place = text.rindex(b"a1@0")
+    (tmp_path / JSON).write_bytes(text[:place] + b"a2" + text[place + 2 :])
+    with pytest.raises(CorruptDataError, match="other text than was written"):
+        TensorwireReader(tmp_path).read_metadata()
+
+
+def test_what_torchs_own_writer_saved_over_ours_is_told(tmp_path: Path) -> None:
+    """And not the one before it loaded."""
+    save(tmp_path, state(1))
+    dcp.save(state(2), storage_writer=dcp.FileSystemWriter(tmp_path))
+    with pytest.raises(CorruptDataError, match="load it with torch's FileSystemReader"):
+        TensorwireReader(tmp_path).read_metadata()
+
+
+def test_names_like_those_of_parts(tmp_path: Path) -> None:
+    content = {"bytes:a": torch.arange(3), "a@0": [1, 2], "a": torch.arange(5), "a@bytes": "text"}
+    save(tmp_path, content)
+    assert same(loaded(tmp_path, content), content)
 
 
 def test_relative_to_an_earlier_one(tmp_path: Path) -> None:
@@ -300,7 +351,7 @@ def test_a_missing_shard_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointException, match=rf"No such file or directory: .*none/{JSON}"):
+    with pytest.raises(CheckpointException, match=rf"expected a distributed checkpoint; name .*none/{JSON}"):
         loaded(tmp_path / "none", state())
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
 
 
+DISTRIBUTED_NAME = "tensorwire-dcp.json"
+"""The metadata of a distributed checkpoint."""
+
+
 class Shards(NamedTuple):
     """The files of a model, in order, and by the name of a tensor the file that an index says it is in."""
 
@@ -44,11 +48,23 @@ def find_shards(path: Location) -> Shards:
     if indexes:
         return _indexed(indexes[0])
     files = [entry for entry in entries if is_safetensors(entry.name)]
+    if any(entry.name == DISTRIBUTED_NAME for entry in entries):
+        named = _named_by_distributed(path)
+        files = [file for file in files if file.name in named]
     if not files:
         below = sorted({file.parent.name for file in path.glob("*/*.safetensors")})
         advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""
         raise ValueError(f"{path} holds no .safetensors file{advice}")
     return Shards(tuple(files), {})
+
+
+def _named_by_distributed(folder: Location) -> set[str]:
+    """The files that the metadata of a distributed checkpoint (docs/dcp.md) names. A save that died leaves others."""
+    with ErrorContext(file=folder / DISTRIBUTED_NAME):
+        places = load_object(read_file(folder / DISTRIBUTED_NAME, MAX_JSON_NBYTES)).get("storage")
+        if not isinstance(places, list) or not all(isinstance(place, list) and len(place) == 4 for place in places):
+            raise CorruptDataError("expected the metadata of a distributed checkpoint")
+    return {place[2] for place in places}
 
 
 def tensor_files(root: Location) -> dict[str, Location]:
@@ -61,7 +77,11 @@ def tensor_files(root: Location) -> dict[str, Location]:
     """
     if not root.is_dir():
         return {relative_to(file, root.parent).as_posix(): file for file in find_shards(root).files}
-    files = {file.path: file.location for file in scan(root).files if _holds_tensors(file)}
+    found = scan(root).files
+    if any(file.path == DISTRIBUTED_NAME for file in found):
+        named = _named_by_distributed(root)
+        found = [file for file in found if not is_safetensors(file.path) or file.path in named]
+    files = {file.path: file.location for file in found if _holds_tensors(file)}
     if not files:
         raise ValueError(f"{root} holds no .safetensors file")
     return files

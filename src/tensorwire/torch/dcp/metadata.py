@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
+import re
 from enum import Enum
 from typing import Any
 
@@ -23,10 +25,19 @@ from ...errors import CorruptDataError, UnsupportedVersionError
 
 FILE, PICKLE = "tensorwire-dcp.json", ".metadata"
 FORMAT, VERSION = "tensorwire-dcp", 1
+SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
 
 
-def dump(metadata: Metadata) -> bytes:
+def entry_name(index: MetadataIndex) -> str:
+    """What a part of a tensor, or a value that is no tensor, is called in the file of its rank."""
+    return f"{index.fqn}@bytes" if index.offset is None else f"{index.fqn}@{','.join(map(str, index.offset))}"
+
+
+def dump(metadata: Metadata, pickled: bytes) -> bytes:
     """
+    Args:
+        pickled: the same as torch's pickle, which stands beside it.
+
     Raises:
         TypeError: the planner has data of its own that JSON cannot hold.
     """
@@ -38,15 +49,26 @@ def dump(metadata: Metadata) -> bytes:
     body = {
         "format": FORMAT,
         "version": VERSION,
+        "pickle_sha256": hashlib.sha256(pickled).hexdigest(),
         "state_dict": tensors,
         "storage": places,
         "planner": _paths(metadata.planner_data),
     }
+    return _text(body | {"sha256": hashlib.sha256(_text(body)).hexdigest()})
+
+
+def _text(body: dict[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def parse(data: bytes) -> Metadata:
+def parse(data: bytes, pickled: bytes | None) -> Metadata | None:
     """
+    Args:
+        pickled: what stands beside it, if there is something.
+
+    Returns:
+        None if it does not belong to the pickle: somebody else has saved since, or a save ended between the two.
+
     Raises:
         CorruptDataError: it is none of ours, or contradicts itself.
         UnsupportedVersionError: only a newer version understands it.
@@ -57,6 +79,10 @@ def parse(data: bytes) -> Metadata:
             raise ValueError(f"format {body['format']!r:.40}")
         if body["version"] != VERSION:
             raise UnsupportedVersionError(f"expected {FORMAT} of version {VERSION}, got {body['version']!r:.40}")
+        if body.pop("sha256") != hashlib.sha256(_text(body)).hexdigest():
+            raise ValueError("other text than was written")
+        if pickled is not None and body["pickle_sha256"] != hashlib.sha256(pickled).hexdigest():
+            return None
         tensors = {name: _parsed(each) for name, each in body["state_dict"].items()}
         places = {
             MetadataIndex(name, None if offset is None else torch.Size(offset)): (str(file), str(entry))
@@ -66,7 +92,7 @@ def parse(data: bytes) -> Metadata:
         paths = None if planner is None else {name: tuple(path) for name, path in planner.items()}
     except UnsupportedVersionError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         text = f"expected metadata of a distributed checkpoint, got {type(error).__name__}: {error}"
         raise CorruptDataError(text) from None
     return _checked(Metadata(tensors, planner_data=paths, storage_data=places))
@@ -80,8 +106,11 @@ def _checked(metadata: Metadata) -> Metadata:
         for place in places.values()
     ):
         raise CorruptDataError("expected a file and an entry for each part, as TensorwireWriter writes them")
-    if any("/" in file or file.startswith("..") for file, _ in places.values()):
+    if not all(SHARD.fullmatch(file) for file, _ in places.values()):
         raise CorruptDataError("expected names of files beside the metadata")
+    for index, (_, entry) in places.items():
+        if entry != entry_name(index):
+            raise CorruptDataError(f"expected the entry {entry_name(index)!r:.200}, got {entry!r:.200}")
     return metadata
 
 

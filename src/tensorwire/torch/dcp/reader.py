@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections import defaultdict
@@ -25,10 +26,39 @@ if TYPE_CHECKING:
     import torch
 
     from ...checkpoint import TensorReader
+    from ...storage.locations import Location
 
 _MAX_METADATA_NBYTES = 1 << 30
 _AT_ONCE = 8
 """So many parts of tensors are asked of a store at once."""
+
+
+def read_metadata(folder: Location) -> Metadata:
+    """By the JSON, or by torch's pickle where the JSON does not belong to it.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        CorruptDataError: it is damaged, or torch's own writer has made it.
+    """
+    pickled = _read(folder / texts.PICKLE)
+    text = _read(folder / texts.FILE)
+    if text is not None:
+        with ErrorContext(file=folder / texts.FILE):
+            metadata = texts.parse(text, pickled)
+        if metadata is not None:
+            return metadata
+    if pickled is None:
+        advice = "expected a distributed checkpoint; name the directory that was saved to"
+        raise FileNotFoundError(errno.ENOENT, advice, str(folder / texts.FILE))
+    with ErrorContext(file=folder / texts.PICKLE):
+        return texts.unpickle(pickled)
+
+
+def _read(place: Location) -> bytes | None:
+    try:
+        return read_file(place, _MAX_METADATA_NBYTES)
+    except FileNotFoundError:
+        return None
 
 
 class TensorwireReader(StorageReader):  # type: ignore[misc]
@@ -64,17 +94,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
             self._path = os.fspath(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        folder = locate(self._path, self._storage_options)
-        try:
-            place, parse = folder / texts.FILE, texts.parse
-            data = read_file(place, _MAX_METADATA_NBYTES)
-        except FileNotFoundError:
-            if not (folder / texts.PICKLE).exists():
-                raise
-            place, parse = folder / texts.PICKLE, texts.unpickle
-            data = read_file(place, _MAX_METADATA_NBYTES)
-        with ErrorContext(file=place):
-            metadata = parse(data)
+        metadata = read_metadata(locate(self._path, self._storage_options))
         metadata.storage_meta = StorageMeta()
         return metadata
 

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
-import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from ...checkpoint import save_file
 from ...codec.dtypes import FROM_TORCH
-from ...errors import UnsupportedTensorError
+from ...errors import TensorwireError, UnsupportedTensorError
 from ...storage.locations import locate, said
 from ...storage.upload import put_bytes, remove
 from . import metadata as texts
+from .reader import read_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
     from ...codec import Profile
-
-_SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
 
 
 class TensorwireWriter(StorageWriter):  # type: ignore[misc]
@@ -82,7 +82,7 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        entries = {_entry(item): item for item in plan.items}
+        entries = {texts.entry_name(item.index): item for item in plan.items}
         # Plans may come from the cache of another save, so the name is made here.
         name = f"__{self._rank}_{secrets.token_hex(8)}.safetensors"
         sizes: dict[str, int] = {}
@@ -103,17 +103,21 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         metadata.storage_data = {result.index: result.storage_data for part in results for result in part}
         metadata.storage_meta = self.storage_meta()
         folder = self._folder()
-        put_bytes(pickle.dumps(metadata), folder / texts.PICKLE)
+        current = {file for file, _ in metadata.storage_data.values()}
+        for file in sorted(current):
+            if not (folder / file).exists():
+                text = "what a rank has saved is gone: another save into this path has removed it"
+                raise FileNotFoundError(errno.ENOENT, text, str(folder / file))
+        old = _files_of_the_last_one(folder)
+        pickled = pickle.dumps(metadata)
+        put_bytes(pickled, folder / texts.PICKLE)
         # Readers of ours go by this, so it comes last. Where JSON cannot hold it they go by the pickle.
         try:
-            put_bytes(texts.dump(metadata), folder / texts.FILE)
+            put_bytes(texts.dump(metadata, pickled), folder / texts.FILE)
         except TypeError:
-            if (folder / texts.FILE).exists():
-                remove(folder / texts.FILE)
-        current = {file for file, _ in metadata.storage_data.values()}
-        for place in list(folder.iterdir()):
-            if _SHARD.fullmatch(place.name) and place.name not in current:
-                remove(place)
+            _remove_if_there(folder / texts.FILE)
+        for file in sorted(old - current):
+            _remove_if_there(folder / file)
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=said(self._path))
@@ -129,11 +133,18 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         return folder
 
 
-def _entry(item: WriteItem) -> str:
-    """The name of an item in the file of its rank."""
-    if item.type == WriteItemType.BYTE_IO:
-        return f"bytes:{item.index.fqn}"
-    return f"{item.index.fqn}@{','.join(map(str, item.tensor_data.chunk.offsets))}"
+def _files_of_the_last_one(folder: Any) -> set[str]:
+    """The files that the metadata there names, which this save replaces. What it does not name may be those of a save
+    that is still running."""
+    try:
+        return {file for file, _ in read_metadata(folder).storage_data.values()}
+    except (FileNotFoundError, TensorwireError):  # there is none, or none of ours
+        return set()
+
+
+def _remove_if_there(place: Any) -> None:
+    with suppress(FileNotFoundError):
+        remove(place)
 
 
 def _tensors(
