@@ -14,15 +14,15 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import tensorwire
-from benchmarks.checkpoints import server
 from benchmarks.data import minilm_path
 from benchmarks.tables import Row, Table
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
+from tests.support import s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from benchmarks.checkpoints.server import Asked
+    from tests.support.s3 import Asked
 
 SHARD_SHAPE, SHARD_TENSORS = (8832, 1536), 3
 ROUNDS = 3
@@ -33,7 +33,7 @@ LOAD, SAVE = "load all", "save"
 
 
 def measure_files(quick: bool) -> list[Row]:
-    with server.running() as options, tempfile.TemporaryDirectory() as folder:
+    with s3.running() as options, tempfile.TemporaryDirectory() as folder:
         return [
             row
             for name, weights in ((SHARD, _shard(quick)), (MINILM, _minilm()))
@@ -63,7 +63,7 @@ def _file(name: str, weights: dict[str, Any], options: dict[str, Any], folder: P
     from safetensors.numpy import load_file, save_file
 
     store = S3FileSystem(**options)
-    key = f"{server.BUCKET}/{name.partition(',')[0].replace(' ', '-')}"
+    key = f"{s3.BUCKET}/{name.partition(',')[0].replace(' ', '-')}"
     ours, dense = f"s3://{key}.tw.safetensors", f"{key}.safetensors"
     local, copy = folder / "dense.safetensors", folder / "copy.safetensors"
     save_file(weights, local)
@@ -71,7 +71,7 @@ def _file(name: str, weights: dict[str, Any], options: dict[str, Any], folder: P
     found: dict[tuple[str, str], list[Asked]] = {}
 
     def count(who: str, what: str, work: Callable[[], Any]) -> Any:
-        with server.counted() as asked:
+        with s3.counted() as asked:
             answer = work()
         found.setdefault((who, what), []).append(asked)
         return answer
@@ -135,16 +135,16 @@ def measure_checkpoints(quick: bool) -> list[Row]:
     state = _state(quick)
     nbytes = sum(each.nbytes for each in state.values())
     rows = []
-    with server.running() as options:
+    with s3.running() as options:
         for name, writer, reader in (
             ("TensorwireWriter", _with(TensorwireWriter, options), _with(TensorwireReader, options)),
             ("torch's FsspecWriter", lambda url: FsspecWriter(url, **options), lambda u: FsspecReader(u, **options)),
         ):
-            url = f"s3://{server.BUCKET}/{name.partition(' ')[0].replace(chr(39), '')}"
-            with server.counted() as saved:
+            url = f"s3://{s3.BUCKET}/{name.partition(' ')[0].replace(chr(39), '')}"
+            with s3.counted() as saved:
                 dcp.save(state, storage_writer=writer(url), no_dist=True)
             empty = {key: torch.zeros_like(each) for key, each in state.items()}
-            with server.counted() as loaded:
+            with s3.counted() as loaded:
                 dcp.load(empty, storage_reader=reader(url), no_dist=True)
             for key, each in state.items():
                 _check(empty[key].view(torch.uint8).numpy(), each.view(torch.uint8).numpy())
