@@ -305,3 +305,21 @@ def test_reports_say_nothing_secret(model: Path) -> None:
         report = compress_checkpoint(model, "faulty://s/packed?token=hunter2")
         assert report.dst == "faulty://s/packed"
         assert "hunter2" not in repr(verify("faulty://s/packed?token=hunter2"))
+
+
+def test_objects_and_journals_hold_nothing_secret(model: Path, tmp_path: Path) -> None:
+    """The base of a delta is told by the last part of its URL."""
+    shutil.copytree(model, tmp_path / "next")
+    change(tmp_path / "next")
+    base = "faulty://s/old?token=hunter2"
+    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
+        store.pipe({f"/s/old?token=hunter2/{path}": data for path, data in content(model).items()})
+        with pytest.raises(ConnectionResetError):
+            compress_checkpoint(tmp_path / "next", "faulty://s/delta?token=hunter2", base=base)
+        kept = content(Path(tempfile.gettempdir()))
+        assert kept, "an upload that stopped has left its journal"
+        store.faults.clear()
+        compress_checkpoint(tmp_path / "next", "faulty://s/delta?token=hunter2", base=base)
+        put = objects(store, "/s/delta?token=hunter2")
+        assert b'"old"' in put["tensorwire.json"]
+        assert not [path for path, data in (*kept.items(), *put.items()) if b"hunter2" in data]

@@ -59,6 +59,8 @@ def test_options_that_a_store_lacks_are_told() -> None:
     [
         ("https://user:secret@host/a/b.safetensors?X-Signature=secret&y=1", "https://host/a/b.safetensors"),
         ("s3://key:secret@bucket/a", "s3://bucket/a"),
+        ("https://user:se@cret@host/a@b", "https://host/a@b"),
+        ("no right to read 'sftp://user:se@cr@et@host:22/a'", "no right to read 'sftp://host:22/a'"),
         ("no URL at all? yes", "no URL at all? yes"),
     ],
 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
+_USER = re.compile(r"(?<=://)[^/\s]*@")  # up to the last "@": a password may hold one
 _QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
 
 BEGINNING_NBYTES = 7 << 10
