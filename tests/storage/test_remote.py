@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,17 @@ import pytest
 
 from tensorwire.errors import TruncatedDataError
 from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
-from tensorwire.storage.remote import BATCH, GAP_NBYTES, PIECE_NBYTES, RemoteFile, RemotePath, is_url, merged, shown
+from tensorwire.storage.remote import (
+    BATCH,
+    GAP_NBYTES,
+    PIECE_NBYTES,
+    RemoteFile,
+    RemotePath,
+    _Pieces,
+    is_url,
+    merged,
+    shown,
+)
 from tensorwire.storage.upload import Upload
 from tests.support.stores import faulty_store
 
@@ -180,6 +191,31 @@ def test_expected_ranges_come_in_pieces_a_batch_ahead() -> None:
             assert ahead <= (start // (1000 * BATCH) + 2) * 1000 * BATCH, "at most the next batch is under way"
         assert out == CONTENT
         assert sorted(ranges_asked(store)) == [(start, start + 1000) for start in range(0, len(CONTENT), 1000)]
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("step", [1, -1, 7, -7])
+def test_at_most_twelve_pieces_are_kept(step: int) -> None:
+    """In whatever order they are read."""
+    alive = 0
+
+    class Piece(bytes):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def fetch(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        nonlocal alive
+        alive += len(ranges)
+        return [Piece(CONTENT[start:stop]) for start, stop in ranges]
+
+    pieces = _Pieces(fetch, lambda: None, [(0, len(CONTENT))])
+    for start in range(0, len(CONTENT), 1000)[::step]:
+        assert bytes(pieces.part(start, start + 1000) or b"") == CONTENT[start : start + 1000]
+        for thread in threading.enumerate():
+            if thread.name == "tensorwire-fetch":
+                thread.join()
+        assert alive <= 3 * BATCH == 12
 
 
 @pytest.mark.usefixtures("small_pieces")

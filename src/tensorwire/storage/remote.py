@@ -343,21 +343,21 @@ class _Pieces:
 
     def part(self, start: int, stop: int) -> memoryview | None:
         """Bytes from `start` on, up to `stop` or the end of their piece; None if they are in no piece."""
-        index = bisect_right(self._starts, start) - 1
-        if index < 0 or start >= self._ranges[index][1]:
-            return None
-        first, last = self._ranges[index]
-        found = self._batch(index // BATCH).result()[index % BATCH]
-        return memoryview(found)[start - first : min(stop, last) - first]
+        with self._lock:
+            index = bisect_right(self._starts, start) - 1
+            if index < 0 or start >= self._ranges[index][1]:
+                return None
+            first, last = self._ranges[index]
+            batch = self._batch(index // BATCH)
+        return memoryview(batch.result()[index % BATCH])[start - first : min(stop, last) - first]
 
     def _batch(self, number: int) -> Future[list[bytes]]:
-        with self._lock:
-            for each in (number, number + 1):
-                if each not in self._batches and each * BATCH < len(self._ranges):
-                    self._batches[each] = self._begin(each)
-            for each in [each for each in self._batches if each < number - 1]:
-                del self._batches[each]
-            return self._batches[number]
+        """A batch under way or here, and its neighbours alone beside it. The caller holds the lock."""
+        self._batches = {each: batch for each, batch in self._batches.items() if abs(each - number) <= 1}
+        for each in (number, number + 1):
+            if each not in self._batches and each * BATCH < len(self._ranges):
+                self._batches[each] = self._begin(each)
+        return self._batches[number]
 
     def _begin(self, number: int) -> Future[list[bytes]]:
         from concurrent.futures import Future
