@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ from tensorwire.storage.remote import (
     shown,
 )
 from tensorwire.storage.upload import Upload
-from tests.support.stores import faulty_store
+from tests.support.stores import FileStore, faulty_store
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -137,6 +140,47 @@ def test_reads_are_the_ranges_that_were_asked_for() -> None:
         assert len(asked) == 3, "the beginning once, then each range"
         assert asked[1:] == [(100_000, 100_010), (len(CONTENT) - 3, len(CONTENT))]
         assert store.asked[0][0] == "info"
+
+
+def test_a_store_that_is_not_asynchronous_is_asked_for_the_ranges_alone() -> None:
+    """And not for what a cache of fsspec's files would read ahead."""
+    store = FileStore()
+    store.pipe_file("/a", CONTENT)
+    store.fetched.clear()
+    assert store.cat_file("/a", 100_000, 100_010) == CONTENT[100_000:100_010]
+    assert store.fetched == [(100_000, len(CONTENT))], "what fsspec does unless told otherwise"
+    store.fetched.clear()
+    place = RemotePath(store, "/a")
+    assert place.fetch([(100_000, 100_010), (5, 8)]) == [CONTENT[100_000:100_010], CONTENT[5:8]]
+    assert store.fetched == [(100_000, 100_010), (5, 8)]
+
+
+def test_a_store_whose_files_have_no_such_cache_is_read_too() -> None:
+    def plain(own: Any, path: str, start: int, stop: int) -> Any:
+        return own(path, start, stop)
+
+    with faulty_store(cat_file=plain) as store, open_input(_put(store)) as file:
+        assert file.read(100_000, 10) == CONTENT[100_000:100_010]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_store_that_is_not_asynchronous_is_asked_one_thing_at_a_time() -> None:
+    asked = Lock()
+
+    def alone(own: Any, *arguments: Any, **options: Any) -> Any:
+        assert asked.acquire(blocking=False)
+        try:
+            time.sleep(0.001)
+            return own(*arguments, **options)
+        finally:
+            asked.release()
+
+    with faulty_store() as store, open_input(_put(store)) as file:
+        store.faults.update(cat_file=alone, info=alone)
+        file.expect([(0, len(CONTENT))])
+        with ThreadPoolExecutor(3) as threads:
+            starts = range(0, len(CONTENT), 5000)
+            assert b"".join(threads.map(lambda start: file.read(start, 5000), starts)) == CONTENT
 
 
 def test_a_closed_file_is_told() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 
 class FaultyStore(MemoryFileSystem):
@@ -44,6 +45,37 @@ class FaultyStore(MemoryFileSystem):
         return self._do("put_file", super().put_file, lpath, rpath, **options)
 
 
+class FileStore(MemoryFileSystem):
+    """Objects in memory that are read through files of fsspec, as in stores which are not asynchronous.
+
+    `fetched` gets each range that such a file asks the store for.
+    """
+
+    protocol = "files"
+    store: dict[str, Any] = {}  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012
+    fetched: list[tuple[int, int]] = []  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.replace("files://", "memory://", 1))
+        return stripped
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> Any:
+        return super(MemoryFileSystem, self).cat_file(path, start, end, **options)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        return _File(self, path, mode, **options) if mode == "rb" else super()._open(path, mode, **options)
+
+
+class _File(AbstractBufferedFile):
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        self.fs.fetched.append((start, end))
+        content: bytes = self.fs.store[self.path].getvalue()
+        return content[start:end]
+
+
+fsspec.register_implementation("files", FileStore, clobber=True)
 fsspec.register_implementation("faulty", FaultyStore, clobber=True)
 
 

@@ -1,7 +1,9 @@
 """Objects and folders of other stores, by URL: whatever fsspec reaches.
 
-Nothing is read through `fs.open`, whose cache fetches many times what is used: every read is a range that the caller
-named, and a range that it told of before is fetched ahead, in pieces, several at a time.
+Files of fsspec have a cache that fetches many times what is used, so nothing is read through one: every read is a range
+that the caller named, and a range that it told of before is fetched ahead, in pieces. Several go out at a time where
+the store is asynchronous. The other stores are asked one thing after the other: fsspec does not promise that threads
+may share them.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import PurePosixPath
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ..errors import TruncatedDataError
 
@@ -36,6 +39,9 @@ PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
 
 # By what stores tell one content of an object from another, the best first.
 _MARKS = ("ETag", "etag", "md5Hash", "generation", "checksum", "LastModified", "last_modified", "mtime", "created")
+
+_turns: WeakKeyDictionary[Any, Lock] = WeakKeyDictionary()
+"""By store that is not asynchronous, a lock for whoever asks it."""
 
 
 def is_url(path: object) -> bool:
@@ -133,12 +139,17 @@ class RemotePath:
 
     def look(self) -> Mapping[str, Any] | None:
         """The same, asked anew."""
-        with clear_errors(str(self)):
+        with self._asking():
             try:
                 found: Mapping[str, Any] = self.store.info(self.key)
             except FileNotFoundError:
                 return None
             return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with clear_errors(str(self)), nullcontext() if self.store.async_impl else _turns.setdefault(self.store, Lock()):
+            yield
 
     def exists(self) -> bool:
         return self.facts is not None
@@ -164,7 +175,7 @@ class RemotePath:
 
     def iterdir(self) -> Iterator[RemotePath]:
         """What is in a folder, as the store lists it."""
-        with clear_errors(str(self)):
+        with self._asking():
             entries = self.store.ls(self.key, detail=True)
         for entry in entries:
             if entry["name"].rstrip("/") != self.key:  # the object of this name that makes a folder of it
@@ -172,27 +183,27 @@ class RemotePath:
 
     def files(self) -> Iterator[RemotePath]:
         """All objects in a folder, at any depth."""
-        with clear_errors(str(self)):
+        with self._asking():
             found = self.store.find(self.key, detail=True)
         for key, facts in found.items():
             if not key.endswith("/"):
                 yield RemotePath(self.store, key, facts)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        with clear_errors(str(self)):
+        with self._asking():
             found = self.store.glob(f"{self.key}/{pattern}")
         for key in found:
             yield RemotePath(self.store, key)
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of ranges [start, stop), each in a request of its own, at once.
+        """The bytes of ranges [start, stop), each in a request of its own; at once where the store can.
 
         Raises:
             TruncatedDataError: the store gave less or more than was asked for.
         """
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-        with clear_errors(str(self)):
-            found: list[bytes] = self.store.cat_ranges([self.key] * len(ranges), starts, stops, on_error="raise")
+        with self._asking():
+            found = _cat_ranges(self.store, [self.key] * len(ranges), starts, stops)
         for (start, stop), data in zip(ranges, found, strict=True):
             if len(data) != stop - start:
                 raise TruncatedDataError(
@@ -201,6 +212,19 @@ class RemotePath:
                     byte=start + min(len(data), stop - start),
                 )
         return found
+
+
+def _cat_ranges(store: Any, keys: list[str], starts: list[int], stops: list[int]) -> list[bytes]:
+    found: list[bytes]
+    if not store.async_impl:
+        try:  # else each range is read through a file with the cache
+            found = store.cat_ranges(keys, starts, stops, on_error="raise", cache_type="none")
+            return found
+        except TypeError as error:
+            if "'cache_type'" not in str(error):  # files that know no such option have no such cache
+                raise
+    found = store.cat_ranges(keys, starts, stops, on_error="raise")
+    return found
 
 
 class Status(NamedTuple):
