@@ -139,7 +139,7 @@ def test_reads_are_the_ranges_that_were_asked_for() -> None:
         asked = ranges_asked(store)
         assert len(asked) == 3, "the beginning once, then each range"
         assert asked[1:] == [(100_000, 100_010), (len(CONTENT) - 3, len(CONTENT))]
-        assert store.asked[0][0] == "info"
+        assert next(name for name, _ in store.asked if name != "invalidate_cache") == "info"
 
 
 def test_a_store_that_is_not_asynchronous_is_asked_for_the_ranges_alone() -> None:
@@ -291,6 +291,47 @@ def test_an_object_that_is_replaced_while_it_is_read_is_told() -> None:
         store.pipe_file("/a", CONTENT[::-1])
         with pytest.raises(OSError, match="the object changed while it was read"):
             file.read(0, len(CONTENT))
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "ETag", "etag", "md5Hash", "generation",  # s3fs; adlfs and others; gcsfs
+        "xet_hash", "blob_id", "sha",  # huggingface_hub; github
+        "Content-MD5", "Digest", "Last-Modified",  # http
+        "LastModified", "last_modified", "mtime", "modificationTime", "modify", "created",  # times of all the others
+    ],
+)  # fmt: skip
+def test_another_content_of_the_same_size_is_told_by_any_mark(mark: str) -> None:
+    state = "one"
+
+    def info(own: Any, path: str) -> Any:
+        return {"name": path, "size": len(CONTENT), "type": "file", mark: state}
+
+    with faulty_store(info=info) as store, open_input(_put(store)) as file:
+        file.check_unchanged()
+        state = "two"
+        with pytest.raises(OSError, match="the object changed while it was read"):
+            file.check_unchanged()
+
+
+def test_a_listing_that_a_store_keeps_is_not_believed() -> None:
+    """huggingface_hub keeps listings although it is told not to."""
+    kept: dict[str, Any] = {}
+
+    def info(own: Any, path: str) -> Any:
+        return kept.setdefault(path, own(path))
+
+    def forget(own: Any, path: str) -> None:
+        kept.pop(path, None)
+
+    with faulty_store(info=info, invalidate_cache=forget) as store, open_input(_put(store)) as file:
+        file.check_unchanged()
+        store.pipe_file("/a", CONTENT[1:])
+        with pytest.raises(OSError, match="the object changed while it was read"):
+            file.check_unchanged()
+        store.pipe_file("/a", CONTENT[2:])
+        assert open_input(locate("faulty://a")).nbytes == len(CONTENT) - 2
 
 
 def test_an_error_of_a_fetch_comes_to_each_reader() -> None:

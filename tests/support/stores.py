@@ -30,6 +30,9 @@ class FaultyStore(MemoryFileSystem):
         fault = self.faults.get(name)
         return own(*arguments, **options) if fault is None else fault(own, *arguments, **options)
 
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self._do("invalidate_cache", super().invalidate_cache, path)
+
     def info(self, path: str, **options: Any) -> Any:
         return self._do("info", super().info, path, **options)
 

@@ -38,7 +38,10 @@ PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
 """Ranges less than a gap apart are one piece, as long as it is no larger; so many pieces are asked for at once."""
 
 # By what stores tell one content of an object from another, the best first.
-_MARKS = ("ETag", "etag", "md5Hash", "generation", "checksum", "LastModified", "last_modified", "mtime", "created")
+_MARKS = (
+    "ETag", "etag", "md5Hash", "generation", "xet_hash", "blob_id", "sha", "checksum", "Content-MD5", "Digest",
+    "LastModified", "last_modified", "Last-Modified", "mtime", "modificationTime", "modify", "created",
+)  # fmt: skip
 
 _turns: WeakKeyDictionary[Any, Lock] = WeakKeyDictionary()
 """By store that is not asynchronous, a lock for whoever asks it."""
@@ -76,8 +79,9 @@ class RemotePath:
                 f"{shown(url)} needs fsspec, which is not installed: pip install 'tensorwire[remote]'"
             ) from error
         with clear_errors(shown(url)):
-            # A listing that is kept may be older than the objects.
+            # A listing that is kept may be older than the objects; some stores keep it whatever they are told.
             store, key = url_to_fs(url, use_listings_cache=False, **(storage_options or {}))
+            store.invalidate_cache(key)
         return cls(store, key)
 
     def __str__(self) -> str:
@@ -135,16 +139,21 @@ class RemotePath:
     @cached_property
     def facts(self) -> Mapping[str, Any] | None:
         """What the store says of it; None if there is nothing."""
-        return self.look()
+        with self._asking():
+            return self._info()
 
     def look(self) -> Mapping[str, Any] | None:
         """The same, asked anew."""
         with self._asking():
-            try:
-                found: Mapping[str, Any] = self.store.info(self.key)
-            except FileNotFoundError:
-                return None
-            return found
+            self.store.invalidate_cache(self.key)
+            return self._info()
+
+    def _info(self) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = self.store.info(self.key)
+        except FileNotFoundError:
+            return None
+        return found
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
