@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import PurePosixPath
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..errors import TruncatedDataError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
+_Result = TypeVar("_Result")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # up to the last "@": a password may hold one
 _QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
@@ -393,29 +394,38 @@ class _Pieces:
         return self._batches[number]
 
     def _begin(self, number: int) -> Future[list[bytes]]:
-        from concurrent.futures import Future
-
-        future: Future[list[bytes]] = Future()
         ranges = self._ranges[number * BATCH : (number + 1) * BATCH]
         is_last = (number + 1) * BATCH >= len(self._ranges)
 
-        def fetch() -> None:
-            try:
-                found = self._fetch(ranges)
-                if is_last:
-                    self._check()
-                future.set_result(found)
-            except BaseException as error:
-                future.set_exception(error)
+        def fetch() -> list[bytes]:
+            found = self._fetch(ranges)
+            if is_last:
+                self._check()
+            return found
 
-        Thread(target=fetch, name="tensorwire-fetch", daemon=True).start()
-        return future
+        return begin(fetch, "tensorwire-fetch")
 
     def stop(self) -> None:
         """Forget what is here and what is under way."""
         with self._lock:
             self._ranges, self._starts = [], []
             self._batches.clear()
+
+
+def begin(call: Callable[[], _Result], name: str) -> Future[_Result]:
+    """Call it in a thread of that name, which nobody has to wait for: neither an interrupt nor the end of Python."""
+    from concurrent.futures import Future
+
+    future: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -13,15 +13,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._ground.destination import Destination
 from .._ground.filesystem import mark_of, remove_empty
 from .local import OutputFile
-from .remote import Status, clear_errors
+from .remote import Status, begin, clear_errors
 from .staging import Staging
 
 if TYPE_CHECKING:
@@ -156,18 +155,12 @@ def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: boo
                 target.store.put_file(str(local), target.key, callback=callback)
 
     # The caller's thread tells of progress, and an interrupt ends its wait.
-    with ThreadPoolExecutor(1, thread_name_prefix="tensorwire-upload") as thread:
-        sending = thread.submit(send)
-        while True:
-            try:
-                sending.result(_POLL_SECONDS)
-                break
-            except FutureTimeoutError:
-                if sending.done():
-                    raise
-                if meter is not None:
-                    meter.advance(callback.value - told)
-                told = callback.value
+    sending = begin(send, "tensorwire-upload")
+    while not wait([sending], _POLL_SECONDS).done:
+        if meter is not None:
+            meter.advance(callback.value - told)
+        told = callback.value
+    sending.result()
     expected, found = local.stat().st_size, Status.of(target, target.look()).st_size
     if found != expected:
         raise OSError(errno.EIO, f"expected an object of {expected} bytes after writing it, got {found}", str(target))
