@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -25,6 +26,7 @@ from tensorwire.checkpoint import (
     transcode_checkpoint,
     verify,
 )
+from tensorwire.errors import CorruptDataError
 from tests.support.stores import FaultyStore, faulty_store
 
 
@@ -204,6 +206,96 @@ def test_an_upload_goes_on_where_it_stopped(model: Path, packed: Path, number: i
         assert left_behind() == []
 
 
+def _another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "elsewhere") -> None:
+    """One that knows nothing of an upload which was begun here."""
+    (tmp_path / name).mkdir(exist_ok=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_readers_refuse_a_folder_until_its_upload_has_ended(model: Path, tmp_path: Path, force: bool) -> None:
+    """Old and new weights may stand there."""
+    readers: list[Any] = [
+        verify, load_file, open_file, inspect,
+        lambda place: decompress_checkpoint(place, tmp_path / "restored"),
+        lambda place: compress_checkpoint(model, tmp_path / "delta", base=place),
+    ]  # fmt: skip
+    with faulty_store() as store:
+        if force:
+            compress_checkpoint(model, "faulty://s/packed")
+            change(model)
+        store.faults["put_file"] = _fails_at(3, [], after=False)
+        with pytest.raises(ConnectionResetError):
+            compress_checkpoint(model, "faulty://s/packed", force=force)
+        store.faults.clear()
+        for read in readers:
+            with pytest.raises(CorruptDataError, match="whose upload has not ended"):
+                read("faulty://s/packed")
+        compress_checkpoint(model, "faulty://s/packed", force=force)
+        compress_checkpoint(model, tmp_path / "expected")
+        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+
+
+def test_the_place_of_an_upload_that_nobody_goes_on_with_is_taken_by_force(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
+        with pytest.raises(ConnectionResetError):
+            compress_checkpoint(model, "faulty://s/packed")
+        store.faults.clear()
+        _another_machine(monkeypatch, tmp_path)
+        with pytest.raises(FileExistsError, match="an upload that has not ended"):
+            compress_checkpoint(model, "faulty://s/packed")
+        store.store["/s/packed/notes.txt"] = store.store["/s/packed/.tensorwire-upload"]
+        with pytest.raises(FileExistsError, match=r"does not replace: 'notes\.txt'"):
+            compress_checkpoint(model, "faulty://s/packed", force=True)
+        del store.store["/s/packed/notes.txt"]
+        compress_checkpoint(model, "faulty://s/packed", force=True)
+        compress_checkpoint(model, tmp_path / "expected")
+        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_upload_does_not_go_on_over_another_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """The other one took its place by force, and is still under way or has ended."""
+    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
+        with pytest.raises(ConnectionResetError):
+            compress_checkpoint(model, "faulty://s/packed")
+        store.faults.clear()
+        here = tempfile.gettempdir()
+        _another_machine(monkeypatch, tmp_path)
+        change(model)
+        if not ended:
+            store.faults["put_file"] = _fails_at(3, [], after=True)
+        with contextlib.suppress(ConnectionResetError):
+            compress_checkpoint(model, "faulty://s/packed", force=True)
+        store.faults.clear()
+        before = objects(store, "/s/packed")
+        change(model)  # back to what it was
+        monkeypatch.setattr(tempfile, "tempdir", here)
+        for _ in range(2):
+            with pytest.raises(FileExistsError, match="another upload"):
+                compress_checkpoint(model, "faulty://s/packed")
+        assert objects(store, "/s/packed") == before
+
+
+def test_a_single_file_whose_upload_was_interrupted_at_its_end(model: Path) -> None:
+    shard = model / "model-00001-of-00002.safetensors"
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with faulty_store(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tensorwire.storage.staging.Staging.drop", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            compress_checkpoint(shard, "faulty://s/a.safetensors")
+        patch.undo()
+        compress_checkpoint(shard, "faulty://s/a.safetensors")
+        assert verify("faulty://s/a.safetensors").ok
+
+
 def test_a_changed_source_is_put_anew(model: Path, tmp_path: Path) -> None:
     with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
         with pytest.raises(ConnectionResetError):
@@ -222,8 +314,10 @@ def test_another_process_that_was_first_wins(model: Path) -> None:
         own(local, key, **options)
 
     with faulty_store(put_file=late) as store:
-        with pytest.raises(FileExistsError):
-            compress_checkpoint(model, "faulty://s/packed")
+        for _ in range(2):  # the second time it does not take the other's for what it has sent itself
+            with pytest.raises(FileExistsError):
+                compress_checkpoint(model, "faulty://s/packed")
+            store.faults.clear()
         assert objects(store, "/s/packed")["tensorwire.json"] == b"theirs"
 
 

@@ -33,7 +33,7 @@ _USER = re.compile(r"(?<=://)[^/\s]*@")  # up to the last "@": a password may ho
 _QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
 
 BEGINNING_NBYTES = 7 << 10
-"""What is read of an object at first: the header of a file with a hundred tensors or so."""
+"""What is read of an object at first: the header of a compressed file with twenty tensors or so."""
 
 PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
 """Ranges less than a gap apart are one piece, as long as it is no larger; so many pieces are asked for at once."""

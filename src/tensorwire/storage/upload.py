@@ -10,10 +10,12 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from .locations import Location
     from .progress import Meter
     from .remote import RemotePath
+
+UPLOAD_NAME = ".tensorwire-upload"
+"""The object that stands in a folder as long as an upload into it has not ended."""
 
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
@@ -62,16 +67,21 @@ class Upload:
         if self.target.is_dir() != is_directory:
             kinds = ("a folder", "an object") if self.target.is_dir() else ("an object", "a folder")
             raise self._refusal(f"is {kinds[0]}, and the result is {kinds[1]}")
-        owned = self._owned(self.target)
         if is_directory:
             self._old = {place.relative_to(self.target).as_posix() for place in self.target.files()}
-            if others := sorted(self._old - set(owned)):
-                raise self._refusal(f"holds an object that the result does not replace: {others[0]!r}")
+        if UPLOAD_NAME in self._old:
+            owned: Collection[str] = {UPLOAD_NAME, *self._marked()["paths"]}
+        else:
+            owned = self._owned(self.target)
+        if is_directory and (others := sorted(self._old - set(owned))):
+            raise self._refusal(f"holds an object that the result does not replace: {others[0]!r}")
         if not self._force:
+            if UPLOAD_NAME in self._old:
+                raise self._refusal("holds an upload that has not ended; pass force=True to take its place")
             raise self._refusal("already exists; pass force=True to replace it")
 
     def put(self, work: Staging, paths: Sequence[str], first_gone: Collection[str], meter: Meter) -> None:
-        """Put the result there, and drop it here.
+        """Put the result there, and drop it here. Until all of it stands in a folder, an object there says so.
 
         Args:
             paths: of its files, the one by which readers go last; of a single file the empty path.
@@ -79,30 +89,80 @@ class Upload:
 
         Raises:
             OSError: the store refuses, or has other bytes than were sent.
-            FileExistsError: another process has put the last object meanwhile.
+            FileExistsError: another process has begun an upload to there, or put the last object meanwhile.
         """
-        if _BEGUN not in work.finished:
-            for path in sorted(self._old & set(first_gone)):
-                remove(self.target / path)
-            work.record(_BEGUN, {"old": sorted(self._old), "fresh": not self._old})
+        resumes = _BEGUN in work.finished
+        if not resumes:
+            old = sorted(self._old - {UPLOAD_NAME})
+            work.record(_BEGUN, {"old": old, "fresh": not self._old, "token": secrets.token_hex(8)})
         begun = work.finished[_BEGUN]
+        is_folder = list(paths) != [""]
+        if is_folder:
+            self._mark(work, paths, resumes=resumes)
+            for path in sorted(set(begun["old"]) & set(first_gone)):
+                if _name(path) not in work.finished:
+                    _remove_if_there(self.target / path)
         for number, path in enumerate(paths):
-            local = work.result / path if path else work.result
-            name = f"{_BEGUN}{path}"
-            meter.begin(path or self.target.name, local.stat().st_size)
-            place = self.target / path if path else self.target
-            facts = {"local": mark_of(local), "identity": _identity(place)}
-            if {"path": name} | facts != {"path": name} | work.finished.get(name, {}):
-                is_last = number == len(paths) - 1
-                exclusive = is_last and begun["fresh"] and not self._force and f"{name}?" not in work.finished
-                if is_last:
-                    work.record(f"{name}?", {})  # an error may come after the bytes have gone
-                _put(local, place, meter, exclusive=exclusive)
-                work.record(name, {**facts, "identity": _identity(place)})
-            meter.end()
+            is_last = number == len(paths) - 1
+            if is_folder and is_last and self._marked()["token"] != begun["token"]:
+                raise self._refusal("is the place of another upload, which has begun meanwhile")
+            self._put_one(work, path, meter, exclusive=is_last and begun["fresh"] and not self._force)
         for path in sorted(set(begun["old"]) - set(paths)):
-            remove(self.target / path)
+            _remove_if_there(self.target / path)
+        if is_folder:
+            _remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
+
+    def _put_one(self, work: Staging, path: str, meter: Meter, *, exclusive: bool) -> None:
+        """Unless it stands there already. After an error it may, since that may come when the bytes have gone."""
+        local, place = (work.result / path, self.target / path) if path else (work.result, self.target)
+        name = _name(path)
+        meter.begin(path or self.target.name, local.stat().st_size)
+        facts = {"local": mark_of(local), "identity": _identity(place)}
+        before = work.finished.get(name, {})
+        if any(before.get(key) != value for key, value in facts.items()):
+            work.record(name, {"sent": True})
+            try:
+                _put(local, place, meter, exclusive=exclusive and not before.get("sent"))
+            except FileExistsError:
+                work.record(name, {})  # it is another's
+                raise
+            work.record(name, {**facts, "sent": True, "identity": _identity(place)})
+        meter.end()
+
+    def _mark(self, work: Staging, paths: Sequence[str], *, resumes: bool) -> None:
+        """Say that an upload has begun, unless it is said already."""
+        begun, found = work.finished[_BEGUN], self._marked()
+        if found["token"] == begun["token"]:
+            return
+        if not self._force:
+            if found["token"]:
+                raise self._refusal("is the place of another upload, which has not ended")
+            if resumes and any(self._is_anothers(work, path) for path in paths):
+                raise self._refusal("holds what another upload has put there since this one was interrupted")
+        text = json.dumps({"token": begun["token"], "paths": sorted({*begun["old"], *paths})})
+        local = self.place.parent / UPLOAD_NAME
+        local.write_text(text)
+        try:
+            _put(local, self.target / UPLOAD_NAME, None, exclusive=not self._force)
+        finally:
+            local.unlink()
+
+    def _marked(self) -> dict[str, Any]:
+        """What the object says that stands there until an upload has ended; without one, nothing."""
+        place = self.target / UPLOAD_NAME
+        facts = place.look()
+        if facts is None:
+            return {"token": "", "paths": []}
+        try:
+            found = json.loads(place.fetch([(0, Status.of(place, facts).st_size)])[0])
+            return {"token": str(found["token"]), "paths": [str(path) for path in found["paths"]]}
+        except (KeyError, TypeError, ValueError):
+            return {"token": "?", "paths": []}
+
+    def _is_anothers(self, work: Staging, path: str) -> bool:
+        facts = work.finished.get(_name(path), {})
+        return "identity" in facts and facts["identity"] != _identity(self.target / path)
 
     def close(self) -> None:
         """Leave no empty directory behind."""
@@ -111,6 +171,16 @@ class Upload:
 
     def _refusal(self, text: str) -> FileExistsError:
         return FileExistsError(errno.EEXIST, f"{text}; name another destination", str(self.target))
+
+
+def _name(path: str) -> str:
+    """What an object is called in the journal."""
+    return f"{_BEGUN}/{path}"
+
+
+def _remove_if_there(place: RemotePath) -> None:
+    with suppress(FileNotFoundError):
+        remove(place)
 
 
 def put_file(local: Path, target: RemotePath) -> None:

@@ -14,6 +14,7 @@ from ...errors import CorruptDataError
 from ...files.names import shown
 from ...storage.remote import RemotePath
 from ...storage.staging import is_staging
+from ...storage.upload import UPLOAD_NAME
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -121,6 +122,7 @@ def scan(root: Location, exclude: Sequence[str] = ()) -> Listing:
             hold, more than 100 directories one in another, or a pattern that is none.
         TypeError: `exclude` is one pattern, not a list of them.
         OSError: reading fails, a link leads nowhere.
+        CorruptDataError: an upload into the directory has not ended.
     """
     from pathspec import GitIgnoreSpec
 
@@ -135,7 +137,21 @@ def scan(root: Location, exclude: Sequence[str] = ()) -> Listing:
         _list(root, spec, found)
     else:
         _walk(root, "", spec, found)
+    expect_ended(root, (file.path for file in found.files))
     return Listing(sorted(found.files), sorted(found.directories), sorted(found.excluded))
+
+
+def expect_ended(root: Location, names: Iterable[str]) -> None:
+    """
+    Raises:
+        CorruptDataError: an upload into the folder has not ended, so that old and new files may stand there.
+    """
+    if UPLOAD_NAME in names:
+        raise CorruptDataError(
+            f"expected a whole checkpoint, got one whose upload has not ended: {UPLOAD_NAME} stands there",
+            file=root,
+            advice="wait for it, or run the same command again; with force another one takes its place",
+        )
 
 
 def is_history(path: str) -> bool:

@@ -11,7 +11,7 @@ from ...files.torch_file import holds_storages
 from ...storage.locations import read_file, relative_to
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
-from .paths import FoundFile, is_index, is_safetensors, scan
+from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
@@ -36,11 +36,12 @@ def find_shards(path: Location) -> Shards:
 
     Raises:
         ValueError: the directory has no safetensors file at its top, or several indexes.
-        CorruptDataError: the index is none, or leads out of its directory.
+        CorruptDataError: the index is none, or leads out of its directory; or an upload has not ended.
     """
     if not path.is_dir():
         return _indexed(path) if is_index(path.name) else Shards((path,), {})
     entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
+    expect_ended(path, (entry.name for entry in entries))
     indexes = [entry for entry in entries if is_index(entry.name)]
     if len(indexes) > 1:
         names = ", ".join(shown(index.name) for index in indexes)

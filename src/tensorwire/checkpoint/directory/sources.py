@@ -17,7 +17,7 @@ from ...files.torch_file import holds_storages, open_stored
 from ...storage.locations import open_input, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
-from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan
+from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
@@ -148,6 +148,7 @@ def compressed_directory(root: Location) -> Sources:
     """
     manifest = read_manifest(root)
     if manifest is None:
+        expect_ended(root, [entry.name for entry in root.iterdir()])
         raise ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
             "compressed, fetch that file or decompress them one by one, else there is nothing to restore"
