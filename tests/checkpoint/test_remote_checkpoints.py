@@ -163,6 +163,11 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
         assert objects(store, "/s/packed") == content(tmp_path / "expected")
 
 
+def test_a_base_in_a_store_is_not_changed_in_place(model: Path) -> None:
+    with faulty_store(), pytest.raises(ValueError, match="expected a base on this machine"):
+        apply_checkpoint(model, "faulty://s/base")
+
+
 def test_a_source_is_never_its_own_destination(model: Path) -> None:
     with faulty_store():
         compress_checkpoint(model, "faulty://s/packed")

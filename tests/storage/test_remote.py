@@ -58,6 +58,22 @@ def test_one_url_by_other_options_is_another_upload(tmp_path: Path, monkeypatch:
     assert len(places) == 3
 
 
+def test_other_credentials_go_on_with_the_same_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whatever depth of the options they stand."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def place(secret: str, region: str = "eu", account: str = "a") -> Path:
+        options = {
+            "key": secret, "secret": secret, "account_key": secret, "account_name": account,
+            "client_kwargs": {"region_name": region, "headers": [{"Authorization": secret}]},
+            "ssh": {"password": secret},
+        }  # fmt: skip
+        return Upload(RemotePath.of("memory://a/b", options), force=False, owned=lambda place: ()).place
+
+    assert place("one") == place("two")
+    assert len({place("one"), place("one", region="us"), place("one", account="b")}) == 3
+
+
 def test_an_unknown_scheme_is_told() -> None:
     with pytest.raises(ValueError, match=r"nothing://x.*Protocol not known: nothing"):
         locate("nothing://x/y")

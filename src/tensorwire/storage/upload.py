@@ -10,10 +10,11 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,8 @@ UPLOAD_NAME = ".tensorwire-upload"
 
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
+_CREDENTIAL = re.compile(r"key|secret|token|passw|passphrase|credential|cookie|auth(?!ority)|sas\b", re.IGNORECASE)
+"""Options that may change while they lead to the same object."""
 
 
 class Upload:
@@ -243,17 +246,27 @@ def _identity(place: RemotePath) -> list[int] | None:
 
 def _workspace(target: RemotePath) -> Path:
     """A directory of ours among temporary files, the same one for each run with this target. By other options, such as
-    another endpoint, a URL leads to another object."""
+    another endpoint, a URL leads to another object; by other credentials it leads to the same one."""
     root = Path(tempfile.gettempdir()) / f"tensorwire-uploads-{os.geteuid()}"
     root.mkdir(0o700, exist_ok=True)
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         text = "expected a directory that is yours alone; remove it, or set TMPDIR to another one"
         raise FileExistsError(errno.EEXIST, text, str(root))
-    options = json.dumps([target.store.storage_args, target.store.storage_options], sort_keys=True, default=str)
-    place = root / hashlib.sha256(f"{target} {options}".encode()).hexdigest()[:16]
+    options = _without_credentials([target.store.storage_args, target.store.storage_options])
+    place = (
+        root / hashlib.sha256(f"{target} {json.dumps(options, sort_keys=True, default=str)}".encode()).hexdigest()[:16]
+    )
     place.mkdir(0o700, exist_ok=True)
     return place
+
+
+def _without_credentials(options: Any) -> Any:
+    if isinstance(options, Mapping):
+        return {
+            name: _without_credentials(value) for name, value in options.items() if not _CREDENTIAL.search(str(name))
+        }
+    return [_without_credentials(each) for each in options] if isinstance(options, (list, tuple)) else options
 
 
 def in_order(paths: Collection[str], last: Sequence[Callable[[str], Any]]) -> list[str]:

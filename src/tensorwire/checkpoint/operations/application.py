@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import absolute, close, mark_of, resolved
+from ..._ground.filesystem import close, mark_of, resolved
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
@@ -87,7 +87,9 @@ def apply_checkpoint(
         OSError: reading or writing fails, or a file of `base` changes meanwhile. Each file is the old or the new one.
     """
     started = time.monotonic()
-    source_path, root = locate(src, storage_options), absolute(base)
+    source_path, root = locate(src, storage_options), locate(base)
+    if not isinstance(root, Path):
+        raise ValueError(f"expected a base on this machine, whose files are changed in place, got {root}")
     if root.is_symlink():
         text = "is a link, and links are never followed to change files; name what it leads to"
         raise FileExistsError(errno.EEXIST, text, str(root))
