@@ -412,6 +412,31 @@ def test_deep_nesting_takes_no_stack(tuples: bytes) -> None:
     assert read_storages(deep) == {}
 
 
+REBUILD = b"ctorch._utils\n_rebuild_tensor_v3\n"
+WORD = b"U\x07storage"
+NAMED_STORAGE = b"(" + WORD + b"ctorch\nFloatStorage\nU\x010U\x03cpuKdtQ"
+
+
+def test_tuples_that_double_with_each_level_cost_nothing() -> None:
+    """What has 60 levels would have 2^60 words, if somebody wrote it out."""
+    levels = WORD + b"\x85q\x00"
+    for level in range(60):
+        levels += b"(" + WORD + b"h" + bytes([level]) + b"h" + bytes([level]) + b"NNtq" + bytes([level + 1])
+    with pytest.raises(FormatError, match="makes a tensor in a way that torch does not write"):
+        read_storages(b"\x80\x02" + levels + REBUILD + b"(" + NAMED_STORAGE + b"NNNNNh\x3ctR.")
+
+
+@pytest.mark.parametrize("arguments", [WORD + b"NNNNNctorch\nuint16\n", NAMED_STORAGE + b"NNNNNN"])
+def test_a_tensor_of_no_storage_or_no_dtype_is_refused(arguments: bytes) -> None:
+    with pytest.raises(FormatError, match="makes a tensor in a way that torch does not write"):
+        read_storages(b"\x80\x02" + REBUILD + b"(" + arguments + b"tR.")
+
+
+def test_a_pickle_of_marks_is_refused_at_once() -> None:
+    with pytest.raises(FormatError, match="nested more than 100000 levels"):
+        read_storages(b"\x80\x02" + b"(" * (16 << 20))
+
+
 def test_every_cut_and_every_changed_byte_of_a_pickle_is_read_or_refused() -> None:
     with io.BytesIO() as buffer:
         torch.save({"a": torch.zeros(100), "b": torch.zeros(9, dtype=torch.uint16)}, buffer)

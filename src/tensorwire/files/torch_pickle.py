@@ -40,6 +40,9 @@ _REBUILD = "torch._utils._rebuild_tensor_v3"
 _REBUILD_DTYPE = 6
 """Which argument of it is the dtype of the tensor, and so of an untyped storage."""
 
+_MAX_MARKS = 100_000
+"""How many marks may be open. A pickler opens one for each level of nesting, and Python's stack ends far earlier."""
+
 ALLOWED = frozenset(
     {
         "_codecs.encode",
@@ -165,6 +168,8 @@ class _Reader:
     def _build(self, opcode: int) -> None:
         """Do what takes values from the stack."""
         if opcode == 0x28:  # MARK
+            if len(self._marks) >= _MAX_MARKS:
+                raise FormatError(f"its pickle is nested more than {_MAX_MARKS} levels deep")
             self._marks.append(self._stack)
             self._stack = []
         elif opcode == 0x74:  # TUPLE
@@ -196,9 +201,9 @@ class _Reader:
         return values
 
     def _push_tuple(self, values: list[Any]) -> None:
-        """Only what names a storage is kept: tuples in tuples would take memory, and nobody asks for them."""
-        kept = bool(values) and (values[0] == "storage" or isinstance(values[0], Storage))
-        self._stack.append(tuple(values) if kept else None)
+        """Only what names a storage or uses one is kept, and nothing that is nested: tuples in tuples take memory."""
+        kept = len(values) > 4 and (values[0] == "storage" or isinstance(values[0], Storage))
+        self._stack.append(tuple(None if type(value) is tuple else value for value in values) if kept else None)
 
     def _storage(self, identifier: Any) -> Storage:
         if not (isinstance(identifier, tuple) and len(identifier) == 5 and identifier[0] == "storage"):
@@ -217,8 +222,10 @@ class _Reader:
 
     def _note_dtype(self, called: Any, arguments: Any) -> None:
         if called == _REBUILD and isinstance(arguments, tuple) and len(arguments) > _REBUILD_DTYPE:
-            dtype = FROM_TORCH.get(str(arguments[_REBUILD_DTYPE]).removeprefix("torch."), BYTES)
-            self.storages[arguments[0].key][1].add(dtype)
+            storage, dtype = arguments[0], arguments[_REBUILD_DTYPE]
+            if not (isinstance(storage, Storage) and isinstance(dtype, _Global)):
+                raise FormatError("its pickle makes a tensor in a way that torch does not write")
+            self.storages[storage.key][1].add(FROM_TORCH.get(dtype.removeprefix("torch."), BYTES))
 
 
 def _key(data: bytes) -> str | None:
