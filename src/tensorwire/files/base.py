@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import base_mismatch, content_hash
@@ -26,6 +26,11 @@ a large tensor as for a small one, so nothing but the base bounds what a file ca
 
 _ADVICE = "give the checkpoint that it was made against, as it was then, and if that is a delta its own base behind it"
 OUT_OF_ORDER = "the checkpoints of the base are out of order: name the newest first, and each before what it needs"
+
+
+def identity(tensors: Iterable[tuple[str, str, tuple[int, ...], str]]) -> str:
+    """The content hash of the JSON of a sorted list of all tensors: docs/checkpoints.md, "Identity"."""
+    return content_hash(json.dumps(sorted(tensors), separators=(",", ":")).encode(), threads=1)
 
 
 class BaseTensor:
@@ -243,9 +248,8 @@ class Base:
         self._num_read_nbytes = found
 
     def tensors_hash(self, threads: int | None) -> str:
-        """The content hash of the JSON of a sorted list of all tensors: docs/checkpoints.md, "Identity"."""
-        tensors = sorted((base.name, base.dtype, base.shape, base.hash(threads)) for base in self.tensors())
-        return content_hash(json.dumps(tensors, separators=(",", ":")).encode(), threads=1)
+        """The identity of all its tensors."""
+        return identity((base.name, base.dtype, base.shape, base.hash(threads)) for base in self.tensors())
 
     def tensors(self) -> list[BaseTensor]:
         """All tensors, those of one name beside each other."""

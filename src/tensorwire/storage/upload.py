@@ -191,13 +191,26 @@ def put_file(local: Path, target: RemotePath) -> None:
     _put(local, target, None, exclusive=False)
 
 
-def put_bytes(data: bytes, target: Location) -> None:
-    """Put a small file there whole, in the place of what has the name: a regular file, or an object."""
+def put_bytes(data: bytes, target: Location, *, exclusive: bool = False) -> None:
+    """Put a small file there whole, in the place of what has the name: a regular file, or an object.
+
+    With `exclusive` nothing is replaced: FileExistsError says that something has the name. A store without such a
+    condition is asked a moment before.
+    """
     if not isinstance(target, Path):
         with clear_errors(str(target)):
-            target.store.pipe_file(target.key, data)
+            if not exclusive:
+                target.store.pipe_file(target.key, data)
+                return
+            if target.look() is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+            try:
+                target.store.pipe_file(target.key, data, mode="create")
+            except (NotImplementedError, TypeError):
+                target.store.pipe_file(target.key, data)
         return
-    with Staging(Destination(target, force=True), {"action": "save"}) as work, OutputFile(work.result) as file:
+    destination = Destination(target, force=not exclusive)
+    with Staging(destination, {"action": "save"}) as work, OutputFile(work.result) as file:
         file.write(0, data)
         file.sync()
         work.commit(None)

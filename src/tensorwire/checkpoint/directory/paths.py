@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "tensorwire.json"
 CONFIG_NAME = "config.json"
 GIT_DIRECTORY = ".git"
+SYNC_DIRECTORY = ".tensorwire-sync"
+"""Where a follower keeps what belongs to no version."""
 
 _MAX_PATH_LENGTH = 4096
 _MAX_DEPTH = 100
@@ -115,7 +117,8 @@ def scan(root: Location, exclude: Sequence[str] = ()) -> Listing:
     run in place makes beside the files, or has left there, is none of them.
 
     Args:
-        exclude: patterns as in a .gitignore. They come after `.git`, the history of a clone: "!.git" includes it.
+        exclude: patterns as in a .gitignore. They come after `.git`, the history of a clone, and the directory of
+            a follower: "!.git" includes the first.
 
     Raises:
         ValueError: a link to a directory, something that is neither file nor directory, a name that a manifest cannot
@@ -129,7 +132,7 @@ def scan(root: Location, exclude: Sequence[str] = ()) -> Listing:
     if isinstance(exclude, (str, bytes)):
         raise TypeError(f"expected a list of patterns as exclude, got {exclude!r}; put it into brackets")
     try:
-        spec = GitIgnoreSpec.from_lines([GIT_DIRECTORY, *exclude])
+        spec = GitIgnoreSpec.from_lines([GIT_DIRECTORY, SYNC_DIRECTORY, *exclude])
     except (re.error, ValueError) as error:
         raise ValueError(f"expected patterns as in a .gitignore in exclude, got one that is none: {error}") from None
     found = Listing([], [], [])

@@ -1,0 +1,6 @@
+"""Ship what a training step changed: a publisher writes versions to a store, followers apply them (docs/sync.md)."""
+
+from .follower import Follower, Staged
+from .publisher import Published, Publisher
+
+__all__ = ["Follower", "Published", "Publisher", "Staged"]

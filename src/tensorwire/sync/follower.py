@@ -1,0 +1,168 @@
+"""The side of the engine: versions fetched and made beside the weights that serve, then put in their place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..codec import num_threads
+from ..errors import BaseMismatchError
+from ..storage.locations import is_path, locate
+from .arrays import ArraysTarget
+from .directory import DirectoryTarget
+from .frames import Frames
+from .store import Store
+from .versions import Position, Version, result, state_of, steps
+
+if TYPE_CHECKING:
+    import os
+
+_POLL_SECONDS = 0.5
+_NUM_ATTEMPTS = 3
+"""How often a version is looked for that went while it was read, since the publisher keeps the newest ones alone."""
+
+
+class Staged(NamedTuple):
+    """A version that `Follower.commit` puts in place.
+
+    Attributes:
+        version: its number.
+        names: of the tensors that change.
+    """
+
+    version: int
+    names: tuple[str, ...]
+
+
+class Follower:
+    """Follows the versions of a store. `stage` does all the work while the old weights serve; `commit` is short. One
+    thread at a time may use it.
+
+    Args:
+        store: the directory or URL that a `Publisher` writes to.
+        target: a dict of NumPy arrays or of torch tensors on the CPU, or a directory of plain safetensors files, which
+            may be absent at first. A directory has a checkpoint of the store or none, and one follower.
+        in_place: arrays keep their memory. `stage` then takes no memory but that of the compressed changes, and
+            `commit` decodes them.
+        threads: by default all usable cores.
+        storage_options: of URLs: docs/remote.md.
+
+    Attributes:
+        version: the number of the version that the target holds; None if it holds none, or nobody has looked yet.
+        state: "empty", "at" a version, or "staged" another one.
+
+    Raises:
+        TypeError: `target` is neither of the two.
+        ValueError: `in_place` is for arrays, or the directory is a URL.
+        BlockingIOError: another follower works in the directory.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        target: MutableMapping[str, Any] | str | os.PathLike[str],
+        *,
+        in_place: bool = False,
+        threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._store = Store(locate(store, storage_options))
+        self._staged: Staged | None = None
+        self._target: ArraysTarget | DirectoryTarget
+        if isinstance(target, MutableMapping):
+            self._target = ArraysTarget(target, num_threads(threads), in_place=in_place)
+            return
+        if not is_path(target):
+            raise TypeError(f"expected a dict of arrays or a directory as target, got {type(target).__name__}")
+        root = locate(target, storage_options)
+        if in_place or not isinstance(root, Path):
+            raise ValueError(f"expected {'arrays with in_place=True' if in_place else 'a local directory'}, got {root}")
+        self._target = DirectoryTarget(root, num_threads(threads))
+
+    @property
+    def version(self) -> int | None:
+        return self._target.number
+
+    @property
+    def state(self) -> str:
+        if self._staged is not None:
+            return "staged"
+        return "empty" if self.version is None else "at"
+
+    def stage(self, version: int | None = None, timeout: float | None = 0) -> Staged | None:
+        """Fetch a version and make its tensors, beside those that serve.
+
+        Args:
+            version: its number; by default the newest one.
+            timeout: how many seconds to wait for something new: 0 does not wait, None waits for ever.
+
+        Returns:
+            What `commit` will put in place. None if nothing newer came in time.
+
+        Raises:
+            FormatError: a version is damaged; the target is what it was, as after every error.
+            FileNotFoundError: a part of a version, or one that it is relative to, is missing.
+            FileExistsError: the directory holds a checkpoint that the store does not have.
+            OSError: reading or writing fails.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            position = self._target.position()
+            goal = self._goal(version, position)
+            if goal is not None:
+                return self._stage(goal, version)
+            wait = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - time.monotonic())
+            if wait <= 0:
+                return None
+            time.sleep(wait)
+
+    def commit(self) -> None:
+        """Put the staged version in place; without one do nothing.
+
+        Raises:
+            OSError: somebody has written to the directory meanwhile. Nothing was changed: stage again.
+            BaseMismatchError: in place, somebody has written to an array. Stage again, which begins with an anchor.
+        """
+        if self._staged is not None:
+            self._staged = None
+            self._target.commit()
+
+    def _goal(self, version: int | None, position: Position) -> Version | None:
+        """The version that is to be held, None if it is held or there is none."""
+        if version is None:
+            # The listing of a store may be late: what is held is no older than what it shows.
+            found = self._store.newest(*([] if position.number is None else [position.number]))
+        else:
+            found = self._store.read(version)
+        return None if found is None or found.id == position.id else found
+
+    def _stage(self, goal: Version, version: int | None) -> Staged | None:
+        staged = self._target.staged
+        if self._staged is not None and staged is not None and staged.id == goal.id:
+            return self._staged
+        self._staged = None
+        for attempt in range(_NUM_ATTEMPTS):
+            try:
+                self._staged = self._try(goal)
+                return self._staged
+            except FileNotFoundError:
+                newer = self._goal(version, self._target.position())
+                if newer is None or newer.id == goal.id or attempt == _NUM_ATTEMPTS - 1:
+                    raise
+                goal = newer
+            except BaseMismatchError:
+                self._target.forget()  # somebody has written to the target
+                if attempt == _NUM_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("an attempt returns or raises")
+
+    def _try(self, goal: Version) -> Staged:
+        tensors = self._target.position().tensors
+        links = self._store.links(goal, state_of(tensors))
+        wanted = result(tensors, links)
+        plan = steps(tensors, links, wanted)
+        with Frames(self._store, plan) as frames:
+            self._target.stage(Position(goal.number, goal.run, goal.writer, wanted), plan, frames)
+        return Staged(goal.number, tuple(name for name, chain in plan.items() if chain))

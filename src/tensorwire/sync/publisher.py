@@ -1,0 +1,343 @@
+"""The side of the trainer: what changed since the version before, written to a store."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..codec import check_takes_base, compress, content_hash, frame_info, new_buffer, num_threads, tensor_view
+from ..errors import ErrorContext, TensorwireError
+from ..files.frame_file import Stored, frame_file
+from ..files.header import check_dtype, check_given_name
+from ..files.names import payload_name, shown
+from ..files.writer import may_save, saves
+from ..storage.locations import is_path, locate
+from .checkpoints import read_tensors
+from .store import Store, other_publisher
+from .versions import Tensor, Version, state_of
+
+if TYPE_CHECKING:
+    import os
+
+    from ..codec import Profile
+
+_SHARD_NBYTES = 128 << 20
+"""A file is written once it holds so many bytes of frames, which are in memory until then."""
+
+
+class Published(NamedTuple):
+    """What `Publisher.publish` has written.
+
+    Attributes:
+        version: its number.
+        is_anchor: whether it holds all tensors, so that a follower needs nothing before it.
+        nbytes: of its files, without the index.
+        num_changed: tensors that it holds.
+        seconds: of the stages "encode" and "write".
+    """
+
+    version: int
+    is_anchor: bool
+    nbytes: int
+    num_changed: int
+    seconds: dict[str, float]
+
+
+class _Held(NamedTuple):
+    """Our copy of a tensor that was published."""
+
+    tensor: Tensor
+    data: memoryview
+
+
+class Publisher:
+    """Publishes versions of tensors to a store, of which followers make the same tensors, bit for bit.
+
+    A version holds what changed since the one before; every 25th or so, an anchor, holds everything. The publisher
+    keeps one copy of the tensors in memory. One thread at a time may use it, and one publisher a store.
+
+    Args:
+        store: a directory, which is made if it is not there, or a URL.
+        base: the tensors, or the checkpoint, that was published last. If the newest version of the store has the same
+            content, the publisher goes on behind it. Otherwise, and without a base, its first version is an anchor.
+        profile: "fast", or "compact", which is smaller and slower.
+        anchor_every: versions from one anchor to the next. An anchor also follows a version that takes more than half
+            as many bytes as the anchor did.
+        keep: anchors that are kept, with the versions that follow them. What is older is removed once a new anchor
+            stands.
+        threads: by default all usable cores.
+        storage_options: of URLs: docs/remote.md.
+
+    Raises:
+        ValueError: an option is out of its range, or the profile takes no base.
+        FormatError, OSError: `base` or the newest version cannot be read.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str],
+        *,
+        base: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        profile: Profile = "fast",
+        anchor_every: int = 25,
+        keep: int = 2,
+        threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_takes_base(profile)
+        for name, number in (("anchor_every", anchor_every), ("keep", keep)):
+            if type(number) is not int or number < 1:
+                raise ValueError(f"expected a whole number from 1 on as {name}, got {number!r}")
+        self._store = Store(locate(store, storage_options))
+        self._profile, self._threads = profile, num_threads(threads)
+        self._anchor_every, self._keep = anchor_every, keep
+        self._writer = secrets.token_hex(8)
+        self._held: dict[str, _Held] = {}
+        self._spare: dict[int, memoryview] = {}
+        self._needs_anchor, self._lost = True, False
+        self._num_links, self._anchor_nbytes = 0, 0
+        self._run = secrets.token_hex(8)
+        self._last = self._store.newest()
+        if base is not None and self._last is not None:
+            self._resume(base, self._last, storage_options)
+
+    def _resume(self, base: Any, last: Version, storage_options: Mapping[str, Any] | None) -> None:
+        """Go on behind a version if `base` has its content."""
+        if is_path(base):
+            read = read_tensors(locate(base, storage_options), self._threads)
+            self._held = {name: _Held(tensor, data) for name, tensor, data in read}
+        else:
+            for name, array in base.items():
+                held = self._copy_of(name, array)
+                found = content_hash(held.data, threads=self._threads)
+                self._held[name] = held._replace(tensor=held.tensor._replace(hash=found))
+        if state_of(self._tensors()) != last.state:
+            self._held.clear()
+            return
+        links = self._store.links(last, None)
+        self._run, self._needs_anchor, self._num_links = last.run, False, len(links) - 1
+        self._anchor_nbytes = sum(links[0].files.values())
+
+    def publish(
+        self, named_tensors: Mapping[str, Any] | Iterable[tuple[str, Any]], version: int | None = None
+    ) -> Published:
+        """Write what changed.
+
+        Args:
+            named_tensors: all tensors, NumPy arrays or torch tensors on the CPU: a mapping, or pairs in any order, of
+                which one at a time is in use. Somebody may write to one meanwhile; then followers get words of
+                different moments, the same ones that the next version is relative to.
+            version: its number, above that of the version before; by default the next one.
+
+        Raises:
+            ValueError: a name is there twice, the number is not above the last one, or there is no tensor.
+            UnsupportedTensorError: a tensor cannot be read or stored.
+            FileExistsError: another publisher writes to this store. This one cannot go on.
+            OSError: the store cannot be written to.
+            After an error the next version is an anchor.
+        """
+        number = self._begin(version)
+        is_anchor = self._needs_anchor or self._num_links + 1 >= self._anchor_every
+        self._needs_anchor = True  # until the index stands, the copy is nobody's base
+        shards = _Shards(self._store, number, self._writer, self._profile)
+        try:
+            is_anchor = self._put_all(named_tensors, shards, is_anchor=is_anchor)
+        except BaseException:
+            with suppress(OSError):
+                shards.remove()
+            raise
+        base = None if is_anchor else self._last
+        found = Version(
+            number, self._run, self._writer, state_of(self._tensors()), base and base.number, base and base.state,
+            shards.tensors, shards.homes, shards.files,
+        )  # fmt: skip
+        try:
+            self._store.put_index(found)
+        except FileExistsError:
+            self._lost = True
+            with suppress(OSError):
+                shards.remove()
+            raise
+        return self._end(found, shards)
+
+    def _begin(self, version: int | None) -> int:
+        """The number of the next version; what others did to the store is seen here."""
+        last = self._last
+        found = self._store.newest(*([] if last is None else [last.number]))
+        if self._lost or (found is not None and (last is None or found.number >= last.number) and found != last):
+            self._lost = True
+            raise other_publisher(self._store.place)
+        if found != last:  # somebody has removed it
+            self._needs_anchor = True
+        least = 0 if last is None else last.number + 1
+        if self._needs_anchor:
+            self._run = self._run if self._last is None else secrets.token_hex(8)
+            least = max([least, *(number + 1 for number in self._store.numbers())])
+        if version is not None and (type(version) is not int or not least <= version < 10**18):
+            raise ValueError(f"expected a version from {least} on, got {version!r}; leave it out to take the next one")
+        return least if version is None else version
+
+    def _put_all(self, named_tensors: Any, shards: _Shards, *, is_anchor: bool) -> bool:
+        """Whether the version became an anchor: a version that is relative cannot say that a tensor is gone."""
+        names: set[str] = set()
+        for name, array in named_tensors.items() if hasattr(named_tensors, "items") else named_tensors:
+            if name in names:
+                raise ValueError(f"expected unique names, got {shown(name)} twice")
+            self._put(name, self._copy_of(name, array), shards, is_anchor=is_anchor)
+            names.add(name)
+        if not names:
+            raise ValueError("expected one tensor or more, got none")
+        if taken := sorted(names & set(map(payload_name, names))):
+            raise ValueError(f"tensor {shown(taken[0])} has the name that the payload of another needs; rename it")
+        gone = self._held.keys() - names
+        for name in gone:
+            del self._held[name]
+        if gone and not is_anchor:
+            shards.remove()
+            for name, held in self._held.items():
+                shards.add(self._encode(name, held, None))
+        shards.end()
+        return is_anchor or bool(gone)
+
+    def _put(self, name: str, new: _Held, shards: _Shards, *, is_anchor: bool) -> None:
+        """Add a tensor to a version if it changed, and hold it."""
+        old = self._held.get(name)
+        is_base = old is not None and not is_anchor and old.tensor.layout == new.tensor.layout
+        with ErrorContext(tensor=name):
+            stored = self._encode(name, new, old if is_base else None)
+        if is_base and old is not None and stored.content_hash == old.tensor.hash:
+            self._spare[len(new.data)] = new.data
+            return
+        shards.add(stored)
+        self._held[name] = _Held(new.tensor._replace(hash=stored.content_hash), new.data)
+        if old is not None:
+            self._spare[len(old.data)] = old.data
+
+    def _encode(self, name: str, new: _Held, base: _Held | None) -> Stored:
+        """The hash of the base is known: nobody else writes to our copies."""
+        dtype, shape = new.tensor.layout
+        if not may_save(dtype, len(new.data)):
+            return Stored(name, dtype, shape, bytes(new.data), False, content_hash(new.data, threads=self._threads))
+        frame = compress(
+            new.data,
+            dtype=dtype,
+            shape=shape,
+            profile=self._profile,
+            base=None if base is None else base.data,
+            base_hash=None if base is None else base.tensor.hash,
+            threads=self._threads,
+        )
+        info = frame_info(frame)
+        if saves(info.frame_nbytes, len(new.data)):
+            return Stored(name, dtype, shape, frame, True, info.content_hash)
+        return Stored(name, dtype, shape, bytes(new.data), False, info.content_hash)
+
+    def _copy_of(self, name: str, array: Any) -> _Held:
+        """A tensor in memory that nobody else writes to; its hash is not known yet."""
+        check_given_name(name)
+        with ErrorContext(tensor=name):
+            view = tensor_view(array)
+            check_dtype(view.dtype)
+            data = self._spare.pop(len(view.data), None) or new_buffer(len(view.data))
+            data[:] = view.data
+            view.check_memory()
+        return _Held(Tensor(view.dtype, view.shape, ""), data)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: held.tensor for name, held in self._held.items()}
+
+    def _end(self, version: Version, shards: _Shards) -> Published:
+        """The version exists."""
+        nbytes = sum(version.files.values())
+        is_anchor = version.base is None
+        if is_anchor:
+            self._num_links, self._anchor_nbytes = 0, nbytes
+        else:
+            self._num_links += 1
+        self._last = version
+        self._needs_anchor = not is_anchor and 2 * nbytes > self._anchor_nbytes
+        try:
+            self._store.put_hint(version)
+            if is_anchor:
+                self._remove_old()
+        except (OSError, TensorwireError) as error:
+            text = f"version {version.number:06d} stands, and old ones stay until the next anchor: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return Published(version.number, is_anchor, nbytes, len(version.tensors), shards.seconds)
+
+    def _remove_old(self) -> None:
+        """Remove what is older than the anchors to keep, if these and all behind them are whole."""
+        versions = []
+        numbers = self._store.numbers()
+        for number in numbers:
+            version = self._store.read(number)
+            if version is None:
+                continue
+            if not self._store.is_whole(version):
+                return
+            versions.append(version)
+            if sum(each.base is None for each in versions) == self._keep:
+                for old in sorted(each for each in numbers if each < version.number):
+                    self._store.remove(old)
+                return
+
+
+class _Shards:
+    """The files of a version that is being written.
+
+    Attributes:
+        tensors, homes, files: as in `Version`.
+        seconds: of the stages.
+    """
+
+    def __init__(self, store: Store, number: int, writer: str, profile: str) -> None:
+        self._store, self._number, self._writer, self._profile = store, number, writer, profile
+        self._begun = time.perf_counter()
+        self.seconds = {"encode": 0.0, "write": 0.0}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.homes: dict[str, str] = {}
+        self.files: dict[str, int] = {}
+        self._waiting: list[Stored] = []
+
+    def add(self, stored: Stored) -> None:
+        """Add a tensor."""
+        self._waiting.append(stored)
+        if sum(len(each.data) for each in self._waiting) >= _SHARD_NBYTES:
+            self._write()
+
+    def end(self) -> None:
+        """Write what is left."""
+        if self._waiting:
+            self._write()
+        self._lap("encode")
+
+    def remove(self) -> None:
+        """Begin anew: no index names what was written."""
+        files = list(self.files)
+        self._clear()
+        self._store.remove_files(self._number, files)
+
+    def _write(self) -> None:
+        self._lap("encode")
+        # No other publisher has this name, so nobody's version changes.
+        file = f"model-{len(self.files) + 1:05d}-{self._writer}.safetensors"
+        data = frame_file(self._waiting, self._profile)
+        self.files[file] = len(data)
+        self._store.put_shard(self._number, file, data)
+        for each in self._waiting:
+            self.tensors[each.name] = Tensor(each.dtype, each.shape, each.content_hash)
+            self.homes[each.name] = file
+        self._waiting = []
+        self._lap("write")
+
+    def _lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] += now - self._begun
+        self._begun = now

@@ -1,0 +1,177 @@
+"""The folder that versions are published to: a directory, or a URL of fsspec.
+
+A version exists once its index does, which is written last and replaces nothing. The file "latest" is a hint: whoever
+reads it believes the indexes alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..checkpoint.directory.manifest import MAX_JSON_NBYTES
+from ..errors import CorruptDataError, ErrorContext, TruncatedDataError
+from ..files.reader import StoredFile
+from ..storage.locations import open_input, read_file
+from ..storage.upload import put_bytes, remove
+from .versions import INDEX_NAME, Version, dump_index, folder_name, hinted_number, number_of, parse_index
+
+if TYPE_CHECKING:
+    from ..storage.locations import Location
+
+_HINT, _MAX_HINT_NBYTES = "latest", 4096
+
+
+class Store:
+    """Nothing is remembered between calls: others publish and delete meanwhile.
+
+    Attributes:
+        place: where it is.
+    """
+
+    def __init__(self, place: Location) -> None:
+        self.place = place
+
+    def numbers(self) -> list[int]:
+        """The versions that may be there, newest first: folders, and what the hint says."""
+        found = set()
+        with suppress(FileNotFoundError):
+            found = {number_of(entry.name) for entry in self.place.iterdir()}
+        with suppress(OSError):  # missing, or far too large
+            found.add(hinted_number(read_file(self._at(_HINT), _MAX_HINT_NBYTES)))
+        return sorted((number for number in found if number is not None), reverse=True)
+
+    def read(self, number: int) -> Version | None:
+        """A version; None if it does not exist, or not yet.
+
+        Raises:
+            CorruptDataError: its index is damaged, or not ours.
+        """
+        place = self._at(number, INDEX_NAME)
+        with ErrorContext(file=place):
+            try:
+                return parse_index(read_file(place, MAX_JSON_NBYTES), number)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def newest(self, *also: int) -> Version | None:
+        """The newest version, also if it is one of these and a listing that is late does not have it yet."""
+        found = (self.read(number) for number in sorted({*self.numbers(), *also}, reverse=True))
+        return next((version for version in found if version is not None), None)
+
+    def links(self, goal: Version, state: str | None) -> list[Version]:
+        """What leads to a version: from the tensors of this state, or else from an anchor.
+
+        Raises:
+            FileNotFoundError: a version that others are relative to is missing.
+            CorruptDataError: another version has its number.
+        """
+        links = [goal]
+        while links[0].base is not None and links[0].base_state != state:
+            version = self.read(links[0].base)
+            if version is None:
+                text = f"version {links[0].number:06d} is relative to this one, which is missing; publish an anchor"
+                raise FileNotFoundError(errno.ENOENT, text, str(self._at(links[0].base)))
+            if (version.state, version.run) != (links[0].base_state, links[0].run):
+                raise CorruptDataError(
+                    f"expected version {version.number:06d} of run {links[0].run} with state {links[0].base_state}, "
+                    f"got one of run {version.run} with {version.state}",
+                    file=self._at(version.number),
+                    advice="another publisher has written it: publish an anchor",
+                )
+            links.insert(0, version)
+        return links
+
+    def open(self, version: Version, file: str) -> StoredFile:
+        """A file of a version.
+
+        Raises:
+            TruncatedDataError: it is shorter than it was.
+            FormatError, OSError: it is damaged, or cannot be read.
+        """
+        place = self._at(version.number, file)
+        readable = open_input(place)
+        if readable.nbytes != version.files[file]:
+            readable.close()
+            raise TruncatedDataError(
+                f"expected a file of {version.files[file]} bytes, got {readable.nbytes}", file=place
+            )
+        return StoredFile(readable)
+
+    def is_whole(self, version: Version) -> bool:
+        """Whether its files are there, as large as they were."""
+        try:
+            return all(self._at(version.number, file).stat().st_size == size for file, size in version.files.items())
+        except FileNotFoundError:
+            return False
+
+    def put_shard(self, number: int, file: str, data: bytes) -> None:
+        """Put a file of a version whose index does not stand yet."""
+        folder = self._at(number)
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+        put_bytes(data, folder / file)
+        if (found := self._at(number, file).stat().st_size) != len(data):
+            text = f"expected a file of {len(data)} bytes after writing it, got {found}; publish again"
+            raise OSError(errno.EIO, text, str(folder / file))
+
+    def put_index(self, version: Version) -> None:
+        """Make a version exist.
+
+        Raises:
+            FileExistsError: another publisher has made the one of this number.
+            OSError: nobody knows whether it exists.
+        """
+        folder, data = self._at(version.number), dump_index(version)
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)  # a version without changes has no files
+        try:
+            put_bytes(data, folder / INDEX_NAME, exclusive=True)
+        except OSError as error:
+            # The error may have come after the bytes had gone.
+            try:
+                found: bytes | None = read_file(self._at(version.number, INDEX_NAME), MAX_JSON_NBYTES)
+            except OSError:
+                found = None
+            if found == data:
+                return
+            if found is not None:
+                raise other_publisher(self._at(version.number)) from error
+            raise
+
+    def put_hint(self, version: Version) -> None:
+        put_bytes(f"{version.run}/{folder_name(version.number)}".encode(), self.place / _HINT)
+
+    def remove_files(self, number: int, files: list[str]) -> None:
+        """Remove files of a version whose index never stood."""
+        for file in files:
+            with suppress(FileNotFoundError):
+                remove(self._at(number, file))
+        folder = self._at(number)
+        if isinstance(folder, Path):
+            with suppress(OSError):  # another publisher's files are there
+                folder.rmdir()
+
+    def remove(self, number: int) -> None:
+        """Remove a version with all that its folder holds, the index first: without it no follower begins with it."""
+        folder = self._at(number)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            remove(self._at(number, INDEX_NAME))
+        with suppress(FileNotFoundError):
+            if isinstance(folder, Path):
+                shutil.rmtree(folder)
+            else:
+                for place in list(folder.files()):
+                    remove(place)
+
+    def _at(self, part: int | str, *parts: str) -> Location:
+        """A place in it, of which nothing is known."""
+        return self.place.joinpath(folder_name(part) if isinstance(part, int) else part, *parts)
+
+
+def other_publisher(place: Location) -> FileExistsError:
+    text = "another publisher writes to this store; end one of the two, and make a new publisher to go on"
+    return FileExistsError(errno.EEXIST, text, str(place))

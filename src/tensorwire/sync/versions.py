@@ -1,0 +1,216 @@
+"""Versions of a run as their indexes tell of them, and which of them lead to which. Nothing here reads or writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..checkpoint.directory.config_and_index import weight_map
+from ..checkpoint.directory.manifest import dump_object, load_object
+from ..errors import CorruptDataError
+from ..files.base import identity
+from ..files.header import check_name
+from ..files.names import shown
+
+INDEX_NAME = "model.safetensors.index.json"
+FORMAT = "tensorwire"
+"""In three keys of the layout by which other receivers see that they cannot apply a version."""
+
+_FOLDER = re.compile(r"weight_v(\d{6,18})")
+_HASH = re.compile(r"[0-9a-f]{32}")
+_SHARD = re.compile(r"model-\d{5,}-[0-9a-f]{16}\.safetensors")
+_KEYS = ("delta_encoding", "compression_format", "checksum_format")
+
+
+class Tensor(NamedTuple):
+    """What a tensor is, as its content hash tells."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    hash: str
+
+    @property
+    def layout(self) -> tuple[str, tuple[int, ...]]:
+        return self.dtype, self.shape
+
+
+Tensors = Mapping[str, Tensor]
+
+
+class Position(NamedTuple):
+    """What a follower holds: all tensors of a version, or with `number` None some that are of none."""
+
+    number: int | None
+    run: str
+    writer: str
+    tensors: Tensors
+
+    @property
+    def id(self) -> tuple[int | None, str]:
+        return self.number, self.writer
+
+
+class Version(NamedTuple):
+    """What an index says.
+
+    Attributes:
+        number: of the version.
+        run: whose versions follow each other.
+        writer: the publisher that wrote it; another one may go on with the run.
+        state: the identity of all tensors.
+        base, base_state: the version that it is relative to, and its state; None for an anchor.
+        tensors: those that changed, in the order in which they were published; of an anchor all.
+        homes: by tensor the file that holds it.
+        files: by file its size.
+    """
+
+    number: int
+    run: str
+    writer: str
+    state: str
+    base: int | None
+    base_state: str | None
+    tensors: Tensors
+    homes: Mapping[str, str]
+    files: Mapping[str, int]
+
+    @property
+    def id(self) -> tuple[int, str]:
+        """What no other version has."""
+        return self.number, self.writer
+
+
+def folder_name(number: int) -> str:
+    return f"weight_v{number:06d}"
+
+
+def number_of(name: str) -> int | None:
+    """The number of the version that a folder holds; None if no version's folder is named so."""
+    found = _FOLDER.fullmatch(name)
+    return int(found[1]) if found and folder_name(int(found[1])) == name else None
+
+
+def hinted_number(hint: bytes) -> int | None:
+    """The number that the file "latest" tells."""
+    return number_of(hint.decode(errors="replace").strip().rpartition("/")[2])
+
+
+def state_of(tensors: Tensors) -> str:
+    """The identity of all tensors."""
+    return identity((name, *tensor) for name, tensor in tensors.items())
+
+
+def dump_index(version: Version) -> bytes:
+    """The index of a version."""
+    metadata: dict[str, Any] = {"version": f"{version.number:06d}", **dict.fromkeys(_KEYS, FORMAT)}
+    if version.base is not None:
+        metadata["base_version"] = f"{version.base:06d}"
+        metadata["tensorwire.base_state"] = version.base_state
+    metadata["tensorwire.run"] = version.run
+    metadata["tensorwire.writer"] = version.writer
+    metadata["tensorwire.state"] = version.state
+    metadata["tensorwire.files"] = dict(version.files)
+    metadata["tensorwire.tensors"] = version.tensors
+    return dump_object({"metadata": metadata, "weight_map": dict(version.homes)})
+
+
+def parse_index(data: bytes, number: int) -> Version:
+    """The version of an index, checked.
+
+    Raises:
+        CorruptDataError: it is none of ours, or of another version than its folder.
+    """
+    index = load_object(data)
+    homes = weight_map(index)
+    found = index.get("metadata")
+    if not isinstance(found, dict) or any(found.get(key) != FORMAT for key in _KEYS):
+        raise CorruptDataError(
+            f"expected {FORMAT!r} as {' and '.join(_KEYS)} in the index of a version",
+            advice="another program wrote this version; follow a store that tensorwire published to",
+        )
+    if found.get("version") != f"{number:06d}":
+        raise CorruptDataError(f"expected the index of version {number:06d}, got that of {found.get('version')!r:.40}")
+    base = found.get("base_version")
+    base_number = None if base is None else number_of(f"weight_v{base}")
+    base_state = found.get("tensorwire.base_state")
+    hashes = [found.get("tensorwire.state")] + ([] if base is None else [base_state])
+    if not all(isinstance(each, str) and _HASH.fullmatch(each) for each in hashes):
+        raise CorruptDataError("expected the hashes of states in the index")
+    if base is not None and (base_number is None or base_number >= number):
+        raise CorruptDataError(f"expected a base_version below {number:06d}, got {base!r:.40}")
+    run, writer = found.get("tensorwire.run"), found.get("tensorwire.writer")
+    if not isinstance(run, str) or not isinstance(writer, str):
+        raise CorruptDataError("expected the run and the writer in the index")
+    tensors = _tensors(found.get("tensorwire.tensors"))
+    files = found.get("tensorwire.files")
+    if not isinstance(files, dict) or not all(
+        type(size) is int and _SHARD.fullmatch(file) for file, size in files.items()
+    ):
+        raise CorruptDataError("expected names and sizes of files in the index")
+    if homes.keys() != tensors.keys() or set(homes.values()) != files.keys():
+        raise CorruptDataError("expected one file for each tensor, and a tensor in each file, in the index")
+    state = found["tensorwire.state"]
+    if base is None and state_of(tensors) != state:
+        raise CorruptDataError(f"expected tensors of the state {state} in the index, got {state_of(tensors)}")
+    return Version(number, run, writer, state, base_number, base_state, tensors, homes, files)
+
+
+def _tensors(found: object) -> dict[str, Tensor]:
+    if not isinstance(found, dict):
+        raise CorruptDataError("expected the tensors in the index")
+    tensors = {}
+    for name, facts in found.items():
+        check_name(name)
+        if not (isinstance(facts, list) and len(facts) == 3 and _are_facts(*facts)):
+            raise CorruptDataError("expected dtype, shape and hash of a tensor in the index", tensor=shown(name))
+        tensors[name] = Tensor(facts[0], tuple(facts[1]), facts[2])
+    return tensors
+
+
+def _are_facts(dtype: object, shape: object, found_hash: object) -> bool:
+    return (
+        isinstance(dtype, str)
+        and isinstance(shape, list)
+        and all(type(size) is int and 0 <= size < 1 << 48 for size in shape)
+        and isinstance(found_hash, str)
+        and _HASH.fullmatch(found_hash) is not None
+    )
+
+
+def result(tensors: Tensors, links: Iterable[Version]) -> dict[str, Tensor]:
+    """All tensors after these versions, each of which is relative to the one before it or an anchor.
+
+    Raises:
+        CorruptDataError: a version does not lead to its state.
+    """
+    found = dict(tensors)
+    for link in links:
+        found = dict(link.tensors) if link.base is None else {**found, **link.tensors}
+        if state_of(found) != link.state:
+            raise CorruptDataError(
+                f"expected version {link.number:06d} to lead to the state {link.state}, got {state_of(found)}",
+                advice="its index is damaged or forged: publish an anchor",
+            )
+    return found
+
+
+def steps(tensors: Tensors, links: Sequence[Version], goal: Tensors) -> dict[str, list[Version]]:
+    """By name the versions whose frames, one after the other, make the tensor of `goal` of the one that is there.
+
+    No versions: what is there is the tensor already. A tensor that is not in `tensors`, or whose layout changes, begins
+    with a plain frame.
+    """
+    found: dict[str, list[Version]] = {}
+    for name, wanted in goal.items():
+        chain: list[Version] = []
+        held = tensors.get(name)
+        for link in links:
+            tensor = link.tensors.get(name)
+            if tensor is None:
+                continue
+            chain = [*chain, link] if tensor.layout == wanted.layout else []
+            if held is not None and held == tensor:
+                chain = []
+        found[name] = [] if held == wanted else chain
+    return found
