@@ -47,6 +47,12 @@ class FaultyStore(MemoryFileSystem):
     def put_file(self, lpath: str, rpath: str, **options: Any) -> Any:
         return self._do("put_file", super().put_file, lpath, rpath, **options)
 
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        return self._do("ls", super().ls, path, detail, **options)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> Any:
+        return self._do("pipe_file", super().pipe_file, path, value, mode, **options)
+
 
 class FileStore(MemoryFileSystem):
     """Objects in memory that are read through files of fsspec, as in stores which are not asynchronous.

@@ -29,7 +29,7 @@ class Stored(NamedTuple):
 
 
 def frame_file(tensors: Sequence[Stored], profile: str) -> bytes:
-    """The bytes of the file. Frames come first, in their order, then plain tensors, widest dtypes first: all are aligned."""
+    """The bytes of the file. Frames come first, then plain tensors, widest dtypes first: all are aligned."""
     metadata = {VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: ""}
     ordered = sorted(tensors, key=lambda tensor: 0 if tensor.compressed else 1 / dtype_bits(tensor.dtype))
     markers, entries, position = [], [], 0

@@ -4,8 +4,8 @@
 commit exchanges these for the ones that stand. What stood then lies in ``staged``, and the version after the next one
 is written over it: pages that are in the cache cost less than new ones.
 
-Before a staged file is written to, the state no longer says what it holds. Before the first exchange it says which files
-are to stand. So the next run knows what is where after a crash, and finishes a commit that had begun.
+Before a staged file is written to, the state no longer says what it holds. Before the first exchange it says which
+files are to stand. So the next run knows what is where after a crash, and finishes a commit that had begun.
 """
 
 from __future__ import annotations

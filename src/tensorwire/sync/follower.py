@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     import os
 
 _POLL_SECONDS = 0.5
-_NUM_ATTEMPTS = 3
-"""How often a version is looked for that went while it was read, since the publisher keeps the newest ones alone."""
 
 
 class Staged(NamedTuple):
@@ -138,25 +137,27 @@ class Follower:
             found = self._store.read(version)
         return None if found is None or found.id == position.id else found
 
-    def _stage(self, goal: Version, version: int | None) -> Staged | None:
+    def _stage(self, goal: Version, version: int | None) -> Staged:
         staged = self._target.staged
         if self._staged is not None and staged is not None and staged.id == goal.id:
             return self._staged
         self._staged = None
-        for attempt in range(_NUM_ATTEMPTS):
-            try:
-                self._staged = self._try(goal)
-                return self._staged
-            except FileNotFoundError:
-                newer = self._goal(version, self._target.position())
-                if newer is None or newer.id == goal.id or attempt == _NUM_ATTEMPTS - 1:
-                    raise
-                goal = newer
-            except BaseMismatchError:
-                self._target.forget()  # somebody has written to the target
-                if attempt == _NUM_ATTEMPTS - 1:
-                    raise
-        raise AssertionError("an attempt returns or raises")
+        with suppress(BaseMismatchError):
+            self._staged = self._until_whole(goal, version)
+            return self._staged
+        self._target.forget()  # somebody has written to the target
+        self._staged = self._until_whole(goal, version)
+        return self._staged
+
+    def _until_whole(self, goal: Version, version: int | None) -> Staged:
+        """Stage a version; a newer one if the publisher removes it meanwhile, since it keeps the newest alone."""
+        try:
+            return self._try(goal)
+        except FileNotFoundError:
+            newer = self._goal(version, self._target.position())
+            if newer is None or newer.number <= goal.number:
+                raise
+        return self._until_whole(newer, version)
 
     def _try(self, goal: Version) -> Staged:
         tensors = self._target.position().tensors

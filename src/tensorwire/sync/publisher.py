@@ -168,14 +168,16 @@ class Publisher:
         """The number of the next version; what others did to the store is seen here."""
         last = self._last
         found = self._store.newest(*([] if last is None else [last.number]))
-        if self._lost or (found is not None and (last is None or found.number >= last.number) and found != last):
-            self._lost = True
-            raise other_publisher(self._store.place)
-        if found != last:  # somebody has removed it
+        if found != last:
+            # Ours is one whose index was written though the store said no; an older one, what is left of a store.
+            is_other = found is not None and found.writer != self._writer
+            self._lost |= is_other and (last is None or found is None or found.number >= last.number)
             self._needs_anchor = True
+            self._run = secrets.token_hex(8)
+        if self._lost:
+            raise other_publisher(self._store.place)
         least = 0 if last is None else last.number + 1
         if self._needs_anchor:
-            self._run = self._run if self._last is None else secrets.token_hex(8)
             least = max([least, *(number + 1 for number in self._store.numbers())])
         if version is not None and (type(version) is not int or not least <= version < 10**18):
             raise ValueError(f"expected a version from {least} on, got {version!r}; leave it out to take the next one")

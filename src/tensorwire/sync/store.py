@@ -36,13 +36,11 @@ class Store:
         self.place = place
 
     def numbers(self) -> list[int]:
-        """The versions that may be there, newest first: folders, and what the hint says."""
-        found = set()
+        """The versions that have folders, newest first."""
         with suppress(FileNotFoundError):
-            found = {number_of(entry.name) for entry in self.place.iterdir()}
-        with suppress(OSError):  # missing, or far too large
-            found.add(hinted_number(read_file(self._at(_HINT), _MAX_HINT_NBYTES)))
-        return sorted((number for number in found if number is not None), reverse=True)
+            found = (number_of(entry.name) for entry in self.place.iterdir())
+            return sorted((number for number in found if number is not None), reverse=True)
+        return []
 
     def read(self, number: int) -> Version | None:
         """A version; None if it does not exist, or not yet.
@@ -58,8 +56,12 @@ class Store:
                 return None
 
     def newest(self, *also: int) -> Version | None:
-        """The newest version, also if it is one of these and a listing that is late does not have it yet."""
-        found = (self.read(number) for number in sorted({*self.numbers(), *also}, reverse=True))
+        """The newest version, also if it is one of these or the hinted one and a late listing does not have it yet."""
+        hinted = None
+        with suppress(OSError):  # missing, or far too large
+            hinted = hinted_number(read_file(self._at(_HINT), _MAX_HINT_NBYTES))
+        numbers = {*self.numbers(), *also} | ({hinted} if hinted is not None else set())
+        found = (self.read(number) for number in sorted(numbers, reverse=True))
         return next((version for version in found if version is not None), None)
 
     def links(self, goal: Version, state: str | None) -> list[Version]:

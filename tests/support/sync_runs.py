@@ -1,0 +1,60 @@
+"""Weights that change step by step, and followers that are killed.
+
+``python -m tests.support.sync_runs`` is not a program: the functions are for tests of tensorwire.sync.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Weights = dict[str, Any]
+
+
+def weights(seed: int = 0) -> Weights:
+    """Tensors of several dtypes, a tied, a scalar and an empty one; NaN and -0 among them."""
+    generator = np.random.default_rng(seed)
+    found: Weights = {
+        "embed": generator.standard_normal((64, 96)).astype(np.float32),
+        "layer.0.weight": generator.standard_normal((128, 64)).astype(ml_dtypes.bfloat16),
+        "layer.1.weight": generator.standard_normal((128, 64)).astype(ml_dtypes.bfloat16),
+        "norm": generator.standard_normal(48).astype(np.float16),
+        "scale": np.array(0.5),
+        "nothing": np.zeros((0, 4), np.float32),
+    }
+    found["embed"][0, :3] = np.nan, -0.0, np.inf
+    found["head"] = found["embed"]
+    return found
+
+
+def stepped(before: Weights, seed: int) -> Weights:
+    """The weights after a step: new arrays, in which a few values differ."""
+    generator = np.random.default_rng(seed)
+    after = {name: array.copy() for name, array in before.items()}
+    for name in generator.choice(["embed", "layer.0.weight", "layer.1.weight", "norm"], 2, replace=False):
+        content = after[name].reshape(-1).view(f"u{after[name].itemsize}")
+        content[generator.integers(0, len(content), len(content) // 50)] += 1
+    after["head"] = after["embed"]
+    return after
+
+
+def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """What to compare: bits, not values."""
+    return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()}
+
+
+def exit_code(child: Callable[[], None]) -> int:
+    """How a process ends that runs a function: 0 where the function returned."""
+    process = os.fork()
+    if process == 0:
+        code = 99
+        try:
+            child()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

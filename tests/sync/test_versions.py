@@ -1,0 +1,137 @@
+"""Indexes of versions, and what leads from one to another, without any file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tensorwire.errors import CorruptDataError
+from tensorwire.sync.versions import (
+    Tensor,
+    Version,
+    dump_index,
+    folder_name,
+    hinted_number,
+    number_of,
+    parse_index,
+    result,
+    state_of,
+    steps,
+)
+
+_FILE = "model-00001-0123456789abcdef.safetensors"
+
+
+def tensor(content: int, shape: tuple[int, ...] = (4,)) -> Tensor:
+    return Tensor("F32", shape, f"{content:032x}")
+
+
+def version(number: int, tensors: dict[str, Tensor], held: dict[str, Tensor] | None) -> Version:
+    """With `held` one that is relative to the version before."""
+    state = state_of({**(held or {}), **tensors})
+    base = (None, None) if held is None else (number - 1, state_of(held))
+    homes = dict.fromkeys(tensors, _FILE)
+    return Version(number, "run", "writer", state, *base, tensors, homes, {_FILE: 7} if tensors else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("weight_v000000", 0), ("weight_v000017", 17), ("weight_v999999", 999999), ("weight_v1000000", 1000000),
+        ("weight_v17", None), ("weight_v0000017", None), ("weight_v-00001", None), ("weight_v00001x", None),
+        ("weight_v٠٠٠٠٠١", None), ("latest", None), ("weight_v000017.partial", None),
+    ],
+)  # fmt: skip
+def test_a_folder_has_a_number_that_names_it_again(name: str, number: int | None) -> None:
+    assert number_of(name) == number
+    assert number is None or folder_name(number) == name
+
+
+@pytest.mark.parametrize("hint", [b"", b"\xff\xfe", b"run/", b"../../weight_v00001", b"run/weight_v000001/x"])
+def test_a_hint_that_names_no_version_says_nothing(hint: bytes) -> None:
+    assert hinted_number(hint) is None
+
+
+def test_a_hint_may_end_with_a_line_feed() -> None:
+    assert hinted_number(b"run/weight_v000017\n") == 17
+
+
+@pytest.mark.parametrize("held", [None, {"a": tensor(1), "b": tensor(2)}])
+def test_an_index_says_what_was_dumped(held: dict[str, Tensor] | None) -> None:
+    given = version(17, {"a": tensor(3)}, held)
+    assert parse_index(dump_index(given), 17) == given
+
+
+def test_an_index_has_the_keys_of_the_layout() -> None:
+    metadata = json.loads(dump_index(version(17, {"a": tensor(3)}, {"a": tensor(1)})))["metadata"]
+    assert (metadata["version"], metadata["base_version"]) == ("000017", "000016")
+    assert {metadata[key] for key in ("delta_encoding", "compression_format", "checksum_format")} == {"tensorwire"}
+    assert "base_version" not in json.loads(dump_index(version(17, {"a": tensor(3)}, None)))["metadata"]
+
+
+def broken(change: Any) -> bytes:
+    index = json.loads(dump_index(version(17, {"a": tensor(3)}, {"a": tensor(1)})))
+    change(index, index["metadata"])
+    return json.dumps(index).encode()
+
+
+def _set(**entries: Any) -> Any:
+    return lambda index, metadata: metadata.update(entries)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(version="000018"),
+        _set(version=17),
+        _set(delta_encoding="xor"),
+        _set(compression_format="zstd"),
+        _set(base_version="000017"),
+        _set(base_version="16"),
+        _set(base_version=16),
+        _set(**{"tensorwire.state": "0" * 31}),
+        _set(**{"tensorwire.base_state": None}),
+        _set(**{"tensorwire.run": 3}),
+        _set(**{"tensorwire.files": {"../model-00001-0123456789abcdef.safetensors": 7}}),
+        _set(**{"tensorwire.files": {_FILE: True}}),
+        _set(**{"tensorwire.files": {}}),
+        _set(**{"tensorwire.tensors": {}}),
+        _set(**{"tensorwire.tensors": {"a": ["F32", [-1], "0" * 32]}}),
+        _set(**{"tensorwire.tensors": {"a": ["F32", [1 << 60], "0" * 32]}}),
+        _set(**{"tensorwire.tensors": {"a": ["F32", [4], "X" * 32]}}),
+        _set(**{"tensorwire.tensors": {"a": ["F32", [4]]}}),
+        lambda index, metadata: index.update(weight_map={"a": "../../etc/passwd"}),
+        lambda index, metadata: index.update(weight_map={"a": "model\0.safetensors"}),
+        lambda index, metadata: index.update(weight_map={"b": _FILE}),
+        lambda index, metadata: index.pop("metadata"),
+        lambda index, metadata: (metadata.pop("base_version"), metadata.pop("tensorwire.base_state")),
+    ],
+)
+def test_an_index_that_breaks_a_rule_is_refused(change: Any) -> None:
+    with pytest.raises(CorruptDataError):
+        parse_index(broken(change), 17)
+
+
+def test_versions_lead_to_their_state_or_are_refused() -> None:
+    first = version(0, {"a": tensor(1), "b": tensor(2)}, None)
+    second = version(1, {"a": tensor(3)}, {"a": tensor(1), "b": tensor(2)})
+    assert result({}, [first, second]) == {"a": tensor(3), "b": tensor(2)}
+    assert result({"a": tensor(1), "b": tensor(2)}, [second]) == {"a": tensor(3), "b": tensor(2)}
+    with pytest.raises(CorruptDataError):
+        result({"a": tensor(1), "b": tensor(9)}, [second])
+
+
+def test_steps_begin_with_what_is_held_or_with_a_plain_frame() -> None:
+    anchor = version(0, {"a": tensor(1), "b": tensor(2), "c": tensor(8)}, None)
+    after = {"a": tensor(1), "b": tensor(2), "c": tensor(8)}
+    second = version(1, {"a": tensor(3), "c": tensor(9, (2,))}, after)
+    third = version(2, {"a": tensor(4)}, {**after, **second.tensors})
+    links = [anchor, second, third]
+    goal = result({}, links)
+    nothing_held = steps({}, links, goal)
+    assert nothing_held == {"a": links, "b": [anchor], "c": [second]}
+    held = {"a": tensor(3), "b": tensor(2), "c": tensor(8)}
+    assert steps(held, links, goal) == {"a": [third], "b": [], "c": [second]}
+    assert not any(steps(goal, links, goal).values())
