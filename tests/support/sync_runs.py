@@ -1,7 +1,4 @@
-"""Weights that change step by step, and followers that are killed.
-
-``python -m tests.support.sync_runs`` is not a program: the functions are for tests of tensorwire.sync.
-"""
+"""Weights that change step by step, and processes that are killed, for the tests of tensorwire.sync."""
 
 from __future__ import annotations
 

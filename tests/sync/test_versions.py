@@ -72,7 +72,7 @@ def test_an_index_has_the_keys_of_the_layout() -> None:
 
 
 def broken(change: Any) -> bytes:
-    index = json.loads(dump_index(version(17, {"a": tensor(3)}, {"a": tensor(1)})))
+    index = json.loads(dump_index(version(17, {"a": tensor(3)}, {"a": tensor(1), "b": tensor(2)})))
     change(index, index["metadata"])
     return json.dumps(index).encode()
 

@@ -1,0 +1,471 @@
+"""Stores that lose, lag and lie, two publishers, directories that somebody edited, and what 200 versions make of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire import load_file
+from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
+from tensorwire.sync import Follower, Publisher
+from tests.support.stores import FaultyStore, faulty_store
+from tests.support.sync_runs import contents, stepped, weights
+
+INDEX = "model.safetensors.index.json"
+FIRST, SECOND, THIRD = weights(), stepped(weights(), 1), stepped(stepped(weights(), 1), 2)
+
+
+def follow(follower: Follower) -> None:
+    assert follower.stage() is not None
+    follower.commit()
+
+
+def shard(store: Path, number: int) -> Path:
+    return next((store / f"weight_v{number:06d}").glob("*.safetensors"))
+
+
+def _older(path: Path) -> None:
+    path.write_bytes(shard(path.parent.parent, 0).read_bytes())
+
+
+def _flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (Path.unlink, FileNotFoundError),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), FormatError),
+        (lambda path: path.write_bytes(b""), FormatError),
+        (_older, FormatError),
+        (_flipped, FormatError),
+    ],
+    ids=["missing", "short", "empty", "older", "flipped"],
+)
+def test_a_damaged_version_is_an_error_and_the_next_anchor_helps(
+    damage: Callable[[Path], Any], error: type[Exception], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    publisher = Publisher(store, anchor_every=2, threads=1)
+    arrays: dict[str, Any] = {}
+    followers = [Follower(store, arrays, threads=1), Follower(store, tmp_path / "served", threads=1)]
+    publisher.publish(FIRST)
+    for follower in followers:
+        follow(follower)
+    publisher.publish(SECOND)
+    damage(shard(store, 1))
+    for follower in followers:
+        with pytest.raises(error):
+            follower.stage()
+        assert (follower.version, follower.state) == (0, "at")
+    for found in (arrays, load_file(tmp_path / "served")):
+        assert contents(found) == contents(FIRST)
+    publisher.publish(THIRD)
+    for follower in followers:
+        follow(follower)
+    for found in (arrays, load_file(tmp_path / "served")):
+        assert contents(found) == contents(THIRD)
+
+
+def test_a_hole_in_a_chain_is_named(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    arrays: dict[str, Any] = {}
+    follower = Follower(tmp_path, arrays, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+    publisher.publish(THIRD)
+    shutil.rmtree(tmp_path / "weight_v000001")
+    with pytest.raises(FileNotFoundError, match="weight_v000001"):
+        follower.stage()
+    assert contents(arrays) == contents(FIRST)
+
+
+def test_a_version_number_that_came_back_is_refused(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "a", threads=1)
+    other = Publisher(tmp_path / "b", threads=1)
+    for each, second in ((publisher, SECOND), (other, THIRD)):
+        each.publish(FIRST)
+        each.publish(second)
+    publisher.publish(stepped(SECOND, 5))
+    shutil.rmtree(tmp_path / "a" / "weight_v000001")
+    shutil.copytree(tmp_path / "b" / "weight_v000001", tmp_path / "a" / "weight_v000001")
+    with pytest.raises(CorruptDataError, match="another publisher"):
+        Follower(tmp_path / "a", {}, threads=1).stage()
+
+
+@pytest.mark.parametrize(
+    "hint", [b"", b"run/weight_v000000", b"other/weight_v000009", b"run/weight_v999999999999999999", b"x" * 10_000_000, None]
+)  # fmt: skip
+def test_the_hint_is_not_believed(hint: bytes | None, tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    publisher.publish(FIRST)
+    publisher.publish(SECOND)
+    if hint is None:
+        (tmp_path / "latest").unlink()
+    else:
+        (tmp_path / "latest").write_bytes(hint)
+    arrays: dict[str, Any] = {}
+    follow(Follower(tmp_path, arrays, threads=1))
+    assert contents(arrays) == contents(SECOND)
+    assert publisher.publish(THIRD).version == 2
+    assert Publisher(tmp_path, threads=1).publish(THIRD).version == 3
+
+
+def test_a_hint_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "latest").mkdir()
+    with pytest.warns(RuntimeWarning, match="version 000000 stands"):
+        Publisher(tmp_path, threads=1).publish(FIRST)
+    arrays: dict[str, Any] = {}
+    follow(Follower(tmp_path, arrays, threads=1))
+    assert contents(arrays) == contents(FIRST)
+
+
+def test_a_listing_that_lags_takes_nobody_back() -> None:
+    with faulty_store() as store:
+        publisher = Publisher("faulty://store", threads=1)
+        arrays: dict[str, Any] = {}
+        follower = Follower("faulty://store", arrays, threads=1)
+        publisher.publish(FIRST)
+        old = store.ls("/store", detail=True)
+        publisher.publish(SECOND)
+        follow(follower)
+        FaultyStore.faults["ls"] = lambda own, path, *rest, **options: old
+        assert follower.stage() is None
+        publisher.publish(THIRD)
+        follow(follower)  # the hint tells of it
+        assert contents(arrays) == contents(THIRD)
+        store.rm_file("/store/latest")
+        assert follower.stage() is None
+
+
+@pytest.mark.parametrize("numbers", [(None, None), (None, 7), (7, None)])
+def test_the_second_publisher_fails_and_the_first_goes_on(numbers: tuple[int | None, ...], tmp_path: Path) -> None:
+    first = Publisher(tmp_path, threads=1)
+    first.publish(FIRST)
+    second = Publisher(tmp_path, base=FIRST, threads=1)
+    published = first.publish(SECOND, numbers[0])
+    for _ in range(2):
+        with pytest.raises(FileExistsError, match="another publisher"):
+            second.publish(THIRD, numbers[1])
+    assert first.publish(THIRD).version == published.version + 1
+    arrays: dict[str, Any] = {}
+    follow(Follower(tmp_path, arrays, threads=1))
+    assert contents(arrays) == contents(THIRD)
+
+
+def test_publishers_that_write_one_version_at_once_write_different_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Publisher(tmp_path, threads=1).publish(FIRST)
+    first, second = (Publisher(tmp_path, base=FIRST, threads=1) for _ in range(2))
+    index = first._store.put_index
+
+    def put_index(version: Any) -> None:
+        monkeypatch.undo()
+        second.publish(SECOND)
+        index(version)
+
+    monkeypatch.setattr(first._store, "put_index", put_index)
+    with pytest.raises(FileExistsError, match="another publisher"):
+        first.publish(THIRD)
+    arrays: dict[str, Any] = {}
+    follow(Follower(tmp_path, arrays, threads=1))
+    assert contents(arrays) == contents(SECOND)
+    assert len(os.listdir(tmp_path / "weight_v000001")) == 2
+
+
+def _fail(own: Any, path: str, *rest: Any, **options: Any) -> Any:
+    raise OSError(errno.EIO, "no")
+
+
+@pytest.mark.parametrize("what", [INDEX, ".safetensors"])
+def test_a_put_that_fails_makes_the_next_version_an_anchor(what: str) -> None:
+    with faulty_store() as store:
+        publisher = Publisher("faulty://store", threads=1)
+        arrays: dict[str, Any] = {}
+        follower = Follower("faulty://store", arrays, threads=1)
+        publisher.publish(FIRST)
+        FaultyStore.faults["pipe_file"] = lambda own, path, *rest, **options: (
+            _fail(own, path) if path.endswith(what) else own(path, *rest, **options)
+        )
+        with pytest.raises(OSError, match="no"):
+            publisher.publish(SECOND)
+        FaultyStore.faults.clear()
+        follow(follower)
+        assert contents(arrays) == contents(FIRST)
+        published = publisher.publish(THIRD)
+        assert published.is_anchor
+        follow(follower)
+        assert contents(arrays) == contents(THIRD)
+        assert store.exists("/store/latest")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_error_after_the_bytes_of_an_index_had_gone(reads: bool) -> None:
+    """Where the store can be asked, the version stands; where it cannot, the next one is an anchor behind it."""
+    with faulty_store():
+        publisher = Publisher("faulty://store", threads=1)
+        arrays: dict[str, Any] = {}
+        follower = Follower("faulty://store", arrays, threads=1)
+        publisher.publish(FIRST)
+
+        def put(own: Any, path: str, *rest: Any, **options: Any) -> None:
+            own(path, *rest, **options)
+            if path.endswith(INDEX):
+                if not reads:
+                    FaultyStore.faults["cat_file"] = _fail
+                raise OSError(errno.EIO, "no")
+
+        FaultyStore.faults["pipe_file"] = put
+        if reads:
+            assert publisher.publish(SECOND).version == 1
+        else:
+            with pytest.raises(OSError, match="no"):
+                publisher.publish(SECOND)
+        FaultyStore.faults.clear()
+        follow(follower)
+        assert contents(arrays) == contents(SECOND)
+        published = publisher.publish(THIRD)
+        assert (published.version, published.is_anchor) == (2, not reads)
+        follow(follower)
+        assert contents(arrays) == contents(THIRD)
+
+
+def test_a_store_that_somebody_has_emptied_is_followed_again(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    publisher = Publisher(store, threads=1)
+    arrays: dict[str, Any] = {}
+    follower = Follower(store, arrays, threads=1)
+    for version in (FIRST, SECOND):
+        publisher.publish(version)
+        follow(follower)
+    shutil.rmtree(store)
+    assert follower.stage() is None
+    Publisher(store, threads=1).publish(THIRD)
+    follow(follower)
+    assert follower.version == 0
+    assert contents(arrays) == contents(THIRD)
+    shutil.rmtree(store)
+    assert publisher.publish(FIRST).is_anchor
+    follow(follower)
+    assert contents(arrays) == contents(FIRST)
+
+
+def test_a_version_that_goes_while_it_is_read_gives_way_to_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = Publisher(tmp_path, anchor_every=1, keep=1, threads=1)
+    publisher.publish(FIRST)
+    arrays: dict[str, Any] = {}
+    follower = Follower(tmp_path, arrays, threads=1)
+    links = follower._store.links
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        found = links(*arguments)
+        publisher.publish(SECOND)
+        return found
+
+    monkeypatch.setattr(follower._store, "links", late)
+    follow(follower)
+    assert follower.version == 1
+    assert contents(arrays) == contents(SECOND)
+
+
+def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    for in_place in (False, True):
+        arrays = {name: array.copy() for name, array in FIRST.items()}
+        publisher.publish(FIRST)
+        follower = Follower(tmp_path, arrays, in_place=in_place, threads=1)
+        follow(follower)
+        arrays["embed"][3] = 7
+        arrays["norm"][3] = 7
+        publisher.publish({**FIRST, "norm": SECOND["norm"] + 1, "embed": FIRST["embed"] + 1})
+        if in_place:
+            assert follower.stage() is not None
+            with pytest.raises(BaseMismatchError):
+                follower.commit()
+            assert follower.state == "empty"
+        follow(follower)
+        assert contents(arrays)["embed"] == contents({"embed": FIRST["embed"] + 1})["embed"]
+        publisher.publish(FIRST)
+        follow(follower)
+        assert contents(arrays) == contents(FIRST)
+
+
+def _edit(path: Path) -> None:
+    with (path / "model.safetensors").open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"edits")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _edit,
+        lambda path: (path / "model.safetensors").unlink(),
+        lambda path: (path / "model.safetensors").write_bytes(b"short"),
+        lambda path: (path / ".tensorwire-sync" / "state.json").write_bytes(b"{"),
+        lambda path: shutil.rmtree(path / ".tensorwire-sync" / "staged"),
+    ],
+    ids=["bytes", "gone", "short", "state", "staged"],
+)
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_directory_that_somebody_edited_is_made_anew(is_staged: bool, edit: Any, tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    follower = Follower(store, served, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+    if is_staged:
+        assert follower.stage() is not None
+        edit(served)
+        with pytest.raises(OSError, match="stage again") if not (served / "model.safetensors").exists() else _either():
+            follower.commit()
+    else:
+        edit(served)
+    if not (served / ".tensorwire-sync" / "staged").exists():
+        (served / ".tensorwire-sync" / "staged").mkdir()
+    again = Follower(store, served, threads=1)
+    if again.stage() is not None:
+        again.commit()
+    assert again.version == 1
+    assert contents(load_file(served)) == contents(SECOND)
+
+
+def _either() -> Any:
+    from contextlib import suppress
+
+    return suppress(OSError)
+
+
+def test_two_followers_of_one_directory_do_not_mix(tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+    one, other = (Follower(store, served, threads=1) for _ in range(2))
+    assert one.stage() is not None
+    publisher.publish(SECOND)
+    follow(other)
+    with pytest.raises(OSError, match="stage again"):
+        one.commit()
+    assert contents(load_file(served)) == contents(SECOND)
+    assert one.stage() is None
+    assert one.version == 1
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    follower = Follower(store, served, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tensorwire.sync.directory.write_at", full)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        follower.stage()
+    monkeypatch.undo()
+    assert contents(load_file(served)) == contents(FIRST)
+    follow(follower)
+    assert contents(load_file(served)) == contents(SECOND)
+
+
+def test_no_message_and_no_index_tells_a_password() -> None:
+    with faulty_store() as store:
+        url = "faulty://user:secret@store/run"
+        publisher = Publisher(url, threads=1)
+        publisher.publish(FIRST)
+        for name in store.find("/"):
+            if name.endswith((".json", "latest")):
+                assert b"secret" not in store.cat_file(name)
+            if name.endswith(".safetensors"):
+                store.rm_file(name)
+        with pytest.raises(FileNotFoundError) as caught:
+            Follower(url, {}, threads=1).stage()
+        assert "secret" not in str(caught.value)
+        FaultyStore.faults["pipe_file"] = _fail
+        with pytest.raises(OSError, match="no") as failed:
+            publisher.publish(SECOND)
+        assert "secret" not in str(failed.value)
+
+
+@pytest.mark.filterwarnings("ignore:version:RuntimeWarning")  # a hint or a removal that failed
+def test_random_versions_over_a_store_that_fails_and_lags(tmp_path: Path) -> None:
+    generator = random.Random(7)
+    listings: list[Any] = []
+
+    def moody(own: Any, *arguments: Any, **options: Any) -> Any:
+        mood = generator.random()
+        if mood < 0.03:
+            raise OSError(errno.EIO, "before")
+        found = own(*arguments, **options)
+        if mood < 0.05:
+            raise OSError(errno.EIO, "after")
+        return found
+
+    def lagging(own: Any, path: str, *rest: Any, **options: Any) -> Any:
+        listings.append(moody(own, path, *rest, **options))
+        return listings[-generator.choice([1, 1, 2])] if len(listings) > 1 else listings[-1]
+
+    with faulty_store(pipe_file=moody, cat_file=moody, info=moody, ls=lagging):
+        publisher = _until(lambda: Publisher("faulty://store", anchor_every=7, threads=1))
+        arrays: dict[str, Any] = {}
+        targets: list[Any] = [arrays, tmp_path / "served"]
+        followers = [_until(lambda target=target: Follower("faulty://store", target, threads=1)) for target in targets]
+        current, history, failures = weights(), {}, 0
+        for number in range(200):
+            current = stepped(current, number)
+            try:
+                published = publisher.publish(current)
+                history[published.version] = contents(current)
+            except OSError:
+                failures += 1
+                history[None] = contents(current)
+            for follower, target in zip(followers, targets, strict=True):
+                if generator.random() < 0.4:
+                    continue
+                before = follower.version
+                try:
+                    if follower.stage() is not None:
+                        follower.commit()
+                except (OSError, FormatError):
+                    failures += 1
+                    assert follower.version == before
+                if follower.version is not None:
+                    held = contents(arrays if target is arrays else load_file(target))
+                    assert held in (history.get(follower.version), history.get(None))
+        assert failures > 20
+        FaultyStore.faults.clear()
+        current = stepped(current, 1000)
+        assert publisher.publish(current).version > 100
+        for follower in followers:
+            follow(follower)
+        for held in (arrays, load_file(tmp_path / "served")):
+            assert contents(held) == contents(current)
+
+
+def _until(make: Callable[[], Any]) -> Any:
+    """What a call returns that may fail."""
+    for _ in range(100):
+        try:
+            return make()
+        except OSError:  # noqa: PERF203 - that is the point
+            continue
+    raise AssertionError("it never succeeds")

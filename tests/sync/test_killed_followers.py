@@ -1,0 +1,90 @@
+"""A follower of a directory that ends at any step holds one version or the next, and the next run goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire import load_file
+from tensorwire.sync import Follower, Publisher, directory, state
+from tests.support.sync_runs import contents, exit_code, stepped, weights
+
+_KILLED = 17
+STEPS = [
+    (directory, "write_at"), (directory, "exchange"), (directory, "sync_directory"), (directory, "mark_of"),
+    (directory.os, "fsync"), (state.State, "write"), (state.NewFile, "write"), (Path, "unlink"), (Path, "replace"),
+]  # fmt: skip
+
+
+def _kill_at(step: int) -> list[int]:
+    """From here on, have the process end before or after one of the calls that change or look at the disk."""
+    counted = [0]
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            for _ in range(1):
+                counted[0] += 1
+                if counted[0] == step:
+                    os._exit(_KILLED)
+            found = call(*arguments, **options)
+            counted[0] += 1
+            if counted[0] == step:
+                os._exit(_KILLED)
+            return found
+
+        return run
+
+    for owner, name in STEPS:
+        setattr(owner, name, watched(getattr(owner, name)))
+    return counted
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "rename"])
+@pytest.mark.parametrize("layout", ["same", "new"])
+def test_a_follower_killed_at_any_step_goes_on(
+    layout: str, exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_FILE_NBYTES", 20_000)  # several files
+    if not exchanges:
+        monkeypatch.setattr(directory, "exchange", lambda new, place: False)
+    store, served = tmp_path / "store", tmp_path / "served"
+    versions = [weights()]
+    publisher = Publisher(store, anchor_every=1000, threads=1)
+    publisher.publish(versions[0])
+    follower = Follower(store, served, threads=1)
+    assert follower.stage() is not None
+    follower.commit()
+    assert len(list(served.glob("*.safetensors"))) > 2
+    states = {"old": 0, "new": 0}
+    step, code = 0, _KILLED
+    while code == _KILLED:
+        step += 1
+        following = stepped(versions[-1], step)
+        if layout == "new":
+            following = {**following, f"added.{step % 2}": following["norm"]}
+            following.pop(f"added.{1 - step % 2}", None)
+        versions.append(following)
+        published = publisher.publish(following)
+
+        def child(step: int = step) -> None:
+            _kill_at(step)
+            mine = Follower(store, served, threads=1)
+            assert mine.stage() is not None
+            mine.commit()
+
+        code = exit_code(child)
+        assert code in (_KILLED, 0)
+        after = Follower(store, served, threads=1)  # finishes what had begun
+        assert after.version in (published.version, published.version - 1)
+        states["new" if after.version == published.version else "old"] += 1
+        assert contents(load_file(served)) == contents(versions[after.version])
+        if after.stage() is not None:
+            after.commit()
+        assert after.version == published.version
+        assert contents(load_file(served)) == contents(following)
+    assert states["old"] > 20
+    assert states["new"] > 5
