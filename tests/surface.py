@@ -32,7 +32,7 @@ NEWER = "# Newer than the first list: docs/decisions.md says who needs it, and w
 # A name that several of these modules have is listed once, under the first.
 MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.diagnosis", "tensorwire.diagnosis.nccl.ras",
            "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.traffic", "tensorwire.torch.dcp",
-           "tensorwire.safetensors",
+           "tensorwire.safetensors", "tensorwire.sync",
            "tensorwire.safetensors.numpy", "tensorwire.safetensors.torch")  # fmt: skip
 _VARIABLE = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\(|(?:text|number)_of\()"(\w+)"|"(_?TENSORWIRE_[A-Z_]+)')
 

@@ -17,7 +17,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
-LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "cli")
+LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "sync", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"probe": "diagnosis", "__main__": "cli"}
 
@@ -143,6 +143,12 @@ DOORS = {
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "upload"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {"", "directory.config_and_index", "directory.manifest"},
+    ("sync", "codec"): {""},
+    ("sync", "storage"): {"local", "locations", "upload"},
+    ("sync", "files"): {"base", "frame_file", "header", "names", "reader", "writer"},
+    ("sync", "checkpoint"): {
+        "directory.config_and_index", "directory.manifest", "directory.paths", "directory.shards",
+    },
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {"", "operations.conversion", "operations.stream"},
@@ -190,6 +196,7 @@ FOLDERS = {
         "base": {"arrays", "names", "reader"},
         "loader": {"reader"},
         "load_ahead": {"loader", "reader"},
+        "frame_file": {"header", "names", "reader"},
         "torch_pickle": {"names"},
         "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle"},
         "original_view": {"header", "names", "original_record", "reader", "torch_file"},
@@ -206,6 +213,17 @@ FOLDERS = {
         "shared": set(),
         "numpy": {"backend"},
         "torch": {"backend", "shared"},
+    },
+    "sync": {
+        "versions": set(),
+        "checkpoints": {"versions"},
+        "state": {"versions"},
+        "store": {"versions"},
+        "frames": {"store", "versions"},
+        "publisher": {"checkpoints", "store", "versions"},
+        "arrays": {"checkpoints", "frames", "versions"},
+        "directory": {"checkpoints", "frames", "state", "versions"},
+        "follower": {"arrays", "directory", "frames", "store", "versions"},
     },
     "cli": {
         "output": set(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,10 @@ def follow(follower: Follower, version: int) -> None:
     assert staged.version == version
     follower.commit()
     assert (follower.version, follower.state) == (version, "at")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def folders(store: Path) -> list[str]:
@@ -201,7 +204,7 @@ def test_a_directory_that_has_a_version_already_is_adopted_and_another_one_is_re
     publisher.publish(stepped(current, 1))
     follow(follower, 1)
     assert contents(load_file(tmp_path / "same")) == contents(stepped(current, 1))
-    assert sorted(os.listdir(tmp_path / "same")) == [".tensorwire-sync", "config.json", "weights.safetensors"]
+    assert names(tmp_path / "same") == [".tensorwire-sync", "config.json", "weights.safetensors"]
     before = (tmp_path / "other" / "weights.safetensors").read_bytes()
     with pytest.raises(FileExistsError, match="name another directory"):
         Follower(store, tmp_path / "other", threads=1).stage()
@@ -228,7 +231,7 @@ def test_what_a_follower_keeps_is_no_part_of_a_checkpoint(tmp_path: Path) -> Non
     assert follower.stage() is not None
     report = compress_checkpoint(tmp_path / "served", tmp_path / "compressed")
     assert report is not None
-    assert sorted(os.listdir(tmp_path / "compressed")) == ["model.safetensors", "tensorwire.json"]
+    assert names(tmp_path / "compressed") == ["model.safetensors", "tensorwire.json"]
     assert set(load_file(tmp_path / "served")) == set(current)
 
 
@@ -348,7 +351,8 @@ def test_bad_tensors_are_refused_and_the_next_version_is_an_anchor(tmp_path: Pat
     array = np.zeros(3)
     for bad, error in (
         ({}, ValueError), ([("a", array), ("a", array)], ValueError), ({"__metadata__": array}, ValueError),
-        ({"a": "text"}, UnsupportedTensorError), ({3: array}, TypeError), ({"a": array, "_a_tensorwire": array}, ValueError),
+        ({"a": "text"}, UnsupportedTensorError), ({3: array}, TypeError),
+        ({"a": array, "_a_tensorwire": array}, ValueError),
     ):  # fmt: skip
         with pytest.raises(error):
             publisher.publish(bad)  # type: ignore[arg-type]

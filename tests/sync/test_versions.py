@@ -41,7 +41,7 @@ def version(number: int, tensors: dict[str, Tensor], held: dict[str, Tensor] | N
     [
         ("weight_v000000", 0), ("weight_v000017", 17), ("weight_v999999", 999999), ("weight_v1000000", 1000000),
         ("weight_v17", None), ("weight_v0000017", None), ("weight_v-00001", None), ("weight_v00001x", None),
-        ("weight_v٠٠٠٠٠١", None), ("latest", None), ("weight_v000017.partial", None),
+        ("weight_v\u0660\u0660\u0660\u0660\u0660\u0661", None), ("latest", None), ("weight_v000017.partial", None),
     ],
 )  # fmt: skip
 def test_a_folder_has_a_number_that_names_it_again(name: str, number: int | None) -> None:
