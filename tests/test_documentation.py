@@ -13,6 +13,7 @@ import pytest
 import tensorwire
 import tensorwire.checkpoint
 import tensorwire.diagnosis
+import tensorwire.sync
 from tensorwire.codec import dtypes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,6 +157,16 @@ def test_every_public_name_of_traffic_is_on_its_page() -> None:
 
     for field in Row.__dataclass_fields__:
         assert f"`{field}`" in page, field
+
+
+def test_every_name_and_parameter_of_sync_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "sync.md").read_text()
+    for name in tensorwire.sync.__all__:
+        thing = getattr(tensorwire.sync, name)
+        calls = [thing] + [call for each, call in vars(thing).items() if inspect.isfunction(call) and each[0] != "_"]
+        for call in calls:
+            for parameter in set(inspect.signature(call).parameters) - {"self"}:
+                assert re.search(rf"\b{call.__name__}\([^)]*\b{parameter}\b", page), f"{call.__qualname__}: {parameter}"
 
 
 def test_every_name_of_safetensors_is_on_its_page() -> None:

@@ -153,6 +153,7 @@ DOORS = {
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {"", "operations.conversion", "operations.stream"},
     ("cli", "storage"): {"locations", "remote"},
+    ("cli", "sync"): {"", "store"},
     ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
 }  # fmt: skip
 
@@ -242,6 +243,7 @@ FOLDERS = {
         "inspect": {"options", "output", "plot"},
         "bench": {"failures", "measure", "options", "output"},
         "completion": {"options"},
+        "sync": {"failures", "group", "options", "output"},
         "job": {"failures", "group", "options", "output"},
     },
     "torch": {

@@ -19,7 +19,7 @@ __all__ = ["main"]
 @click.group(
     cls=CommandGroup,
     package=__name__,
-    modules=("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "job", "completion"),
+    modules=("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "sync", "job", "completion"),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +52,7 @@ class _PathOrStream(_Location):
         return path.absolute() if path == STANDARD_STREAM and str(value) != "-" else path
 
 
+LOCATION = _Location(path_type=Path)
 EXISTING_PATH = _Location(exists=True, path_type=Path)
 EXISTING_PATH_OR_STREAM = _PathOrStream(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
@@ -129,6 +132,19 @@ PROFILE_HELP = (
     "fast is for most uses; compact is smaller and slower, for disks and networks; resident is for weights that stay "
     "compressed in memory; enec decodes without gathers, and is meant for NPUs."
 )
+
+
+def program(text: str | None) -> list[str] | None:
+    """A command of the user's and its arguments, checked before it is needed."""
+    if text is None:
+        return None
+    try:
+        arguments = shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error} in {text!r}") from None
+    if not arguments or shutil.which(arguments[0]) is None:
+        raise click.BadParameter(f"expected a program that can be run, and its arguments, got {text!r}")
+    return arguments
 
 
 def require(package: str, needed_by: str, extra: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ...diagnosis.model import Thresholds
+from .. import options
 
 if TYPE_CHECKING:
     from ...diagnosis.model import Finding
@@ -51,7 +50,7 @@ on_finding_option = click.option(
     "on_finding",
     "--on-finding",
     metavar="COMMAND",
-    callback=lambda context, parameter, value: _arguments_of(value),
+    callback=lambda context, parameter, value: options.program(value),
     help="Run this command for each new finding, which it gets as JSON on standard input and in the environment "
     "(TENSORWIRE_FINDING_CODE, _SUSPECTS, _CONFIDENCE, _HEADLINE, _JOB). No shell reads it.",
 )
@@ -96,19 +95,6 @@ def warn(text: str) -> None:
     """One line on standard error, from any thread."""
     with suppress(OSError):  # nobody is left to read it
         print(f"tensorwire: {text}", file=sys.stderr, flush=True)
-
-
-def _arguments_of(text: str | None) -> list[str] | None:
-    """The program of --on-finding and its arguments, checked before there is trouble."""
-    if text is None:
-        return None
-    try:
-        arguments = shlex.split(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{error} in {text!r}") from None
-    if not arguments or shutil.which(arguments[0]) is None:
-        raise click.BadParameter(f"expected a program that can be run, and its arguments, got {text!r}")
-    return arguments
 
 
 def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,0 +1,21 @@
+"""tensorwire sync: versions of weights to a store and from it, one module a command."""
+
+from __future__ import annotations
+
+import click
+
+from ..group import CommandGroup
+
+
+@click.group(cls=CommandGroup, package=__name__, modules=("publish", "follow", "status"))
+def command() -> None:
+    """Ship what a training step changed: publish weights to a store, and follow it.
+
+    A store is a directory or a URL. A version in it holds what changed since the one before. A follower makes the new
+    weights beside the old ones, and puts them in place in one short step.
+
+    \b
+    Example:
+      tensorwire sync publish step-1000 s3://bucket/run
+      tensorwire sync follow s3://bucket/run served --exec "python reload.py"
+    """

@@ -1,0 +1,74 @@
+"""tensorwire sync follow"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from .. import options, output
+from ..failures import BAD_DATA
+
+
+@click.command()
+@click.argument("store", type=options.LOCATION)
+@click.argument("directory", metavar="DIR", type=options.NEW_PATH)
+@click.option("--once", is_flag=True, help="Take the newest version, if there is a newer one, and end.")
+@click.option(
+    "program",
+    "--exec",
+    metavar="COMMAND",
+    callback=lambda context, parameter, value: options.program(value),
+    help="Run this command after each version, whose number it gets as TENSORWIRE_VERSION in the environment, such as "
+    "to have an engine load DIR again. No shell reads it. If it fails, follow ends.",
+)
+@options.threads_option
+@click.option("as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own for each version.")
+def command(
+    store: Path, directory: Path, once: bool, program: list[str] | None, threads: int | None, as_json: bool
+) -> int:
+    """Keep a directory of plain safetensors files at the newest version of a store.
+
+    DIR is made if it is not there. Otherwise it holds a version of the store, or no checkpoint. A version is made
+    beside the files that stand, which are exchanged at the end. Ctrl-C ends it; DIR then holds a whole version.
+
+    Exit code 0: --once is done; 1: a version is damaged, or COMMAND failed.
+
+    \b
+    Example:
+      tensorwire sync follow s3://bucket/run served --exec "python reload.py"
+    """
+    from ...sync import Follower
+
+    follower = Follower(store, directory, threads=threads)
+    while True:
+        begun = time.perf_counter()
+        staged = follower.stage(timeout=0 if once else None)
+        if staged is None:
+            return 0
+        made = time.perf_counter()
+        follower.commit()
+        seconds = {"stage": made - begun, "commit": time.perf_counter() - made}
+        if as_json:
+            output.print_json({"version": staged.version, "num_changed": len(staged.names), "seconds": seconds})
+        else:
+            changed = output.count(len(staged.names), "tensor")
+            output.print_line(f"version {staged.version:06d}: {changed}, committed in {seconds['commit']:.3f} s")
+        sys.stdout.flush()
+        if program is not None and not _ran(program, staged.version):
+            return BAD_DATA
+        if once:
+            return 0
+
+
+def _ran(program: list[str], version: int) -> bool:
+    """Whether the user's command did what it had to."""
+    environment = {**os.environ, "TENSORWIRE_VERSION": str(version)}
+    code = subprocess.run(program, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    if code:
+        print(f"tensorwire: version {version:06d} is in place, and {program[0]!r} ended with {code}", file=sys.stderr)
+    return code == 0

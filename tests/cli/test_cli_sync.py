@@ -1,0 +1,66 @@
+"""tensorwire sync: publish, follow and status, and what they tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire import load_file, save_file
+
+from tests.support.sync_runs import contents, stepped, weights
+
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> list[Path]:
+    first = weights()
+    for name, held in (("first", first), ("second", stepped(first, 1))):
+        save_file(held, tmp_path / name)
+    return [tmp_path / "first", tmp_path / "second"]
+
+
+def test_versions_are_published_and_followed(run: Run, steps: list[Path], tmp_path: Path) -> None:
+    store, served, told = tmp_path / "store", tmp_path / "served", tmp_path / "told"
+    command = ["--once", "--exec", f"sh -c 'echo $TENSORWIRE_VERSION >> {told}'"]
+    ran = run("sync", "publish", steps[0], store)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("version 000000: an anchor, ")
+    ran = run("sync", "follow", store, served, *command)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("version 000000: ")
+    assert contents(load_file(served)) == contents(weights())
+    published = run("sync", "publish", steps[1], store, "--base", steps[0], "--json").json
+    assert (published["version"], published["is_anchor"]) == (1, False)
+    followed = run("sync", "follow", store, served, *command, "--json").json
+    assert (followed["version"], followed["num_changed"]) == (1, published["num_changed"])
+    assert contents(load_file(served)) == contents(stepped(weights(), 1))
+    assert run("sync", "follow", store, served, *command).out == ""
+    assert told.read_text() == "0\n1\n"
+
+
+def test_a_command_that_fails_ends_follow(run: Run, steps: list[Path], tmp_path: Path) -> None:
+    run("sync", "publish", steps[0], tmp_path / "store")
+    ran = run("sync", "follow", tmp_path / "store", tmp_path / "served", "--exec", "false")
+    assert ran.code == 1
+    assert "version 000000 is in place, and 'false' ended with 1" in ran.err
+    ran = run("sync", "follow", tmp_path / "store", tmp_path / "served", "--exec", "no-such-program-at-all")
+    assert ran.code == 2
+
+
+def test_status_tells_what_a_new_follower_fetches(run: Run, steps: list[Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert run("sync", "status", store).code == 1
+    run("sync", "publish", steps[0], store)
+    run("sync", "publish", steps[1], store, "--base", steps[0])
+    status = run("sync", "status", store, "--json").json
+    sizes = [path.stat().st_size for path in store.glob("*/*.safetensors")]
+    assert (status["version"], status["anchor"], status["nbytes"], status["missing"]) == (1, 0, sum(sizes), [])
+    assert "version 000001 of run" in run("sync", "status", store).out
+    next((store / "weight_v000000").glob("*.safetensors")).unlink()
+    ran = run("sync", "status", store, "--json")
+    assert (ran.code, json.loads(ran.out)["missing"]) == (1, [0])
