@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire import load_file, save_file
-
 from tests.support.sync_runs import contents, stepped, weights
 
 if TYPE_CHECKING:

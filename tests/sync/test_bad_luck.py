@@ -15,7 +15,7 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
-from tensorwire.sync import Follower, Publisher
+from tensorwire.sync import Follower, Publisher, directory, frames
 from tests.support.stores import FaultyStore, faulty_store
 from tests.support.sync_runs import contents, stepped, weights
 
@@ -308,7 +308,10 @@ def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> No
 
 
 def _edit(path: Path) -> None:
+    """A tensor that no step changes, and one that many do."""
     with (path / "model.safetensors").open("r+b") as file:
+        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        file.write(b"edits")
         file.seek(-5, os.SEEK_END)
         file.write(b"edits")
 
@@ -345,6 +348,36 @@ def test_a_directory_that_somebody_edited_is_made_anew(is_staged: bool, edit: An
     if again.stage() is not None:
         again.commit()
     assert again.version == 1
+    assert contents(load_file(served)) == contents(SECOND)
+    for seed in range(2):  # which are written over what the edited files became
+        publisher.publish({**SECOND, "norm": SECOND["norm"] + seed + 1})
+        follow(again)
+        assert contents(load_file(served)) == contents({**SECOND, "norm": SECOND["norm"] + seed + 1})
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_edit_while_a_version_is_staged_is_seen(
+    is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    follower = Follower(store, served, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+    place, name = (frames.Frames, "fetch") if is_read else (directory.DirectoryTarget, "stage")
+    call = getattr(place, name)
+
+    def edited(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        _edit(served)
+        return call(*arguments)
+
+    monkeypatch.setattr(place, name, edited)
+    if is_read:
+        with pytest.raises(OSError, match="stage again"):
+            follower.stage()
+    follow(follower)
     assert contents(load_file(served)) == contents(SECOND)
 
 

@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from ..checkpoint.directory.manifest import dump_object
 from ..checkpoint.directory.paths import SYNC_DIRECTORY, is_index
 from ..checkpoint.directory.shards import find_shards
 from ..codec import dtype_bits, new_buffer
+from ..errors import BaseMismatchError
 from ..files.header import Header, TensorEntry, build_header
 from ..files.reader import StoredFile
 from ..storage.local import sync_directory, write_at
@@ -35,10 +36,9 @@ from .versions import INDEX_NAME, Position, Tensor
 
 if TYPE_CHECKING:
     from .frames import Frames
-    from .state import Marks
     from .versions import Tensors, Version
 
-    Standing = Mapping[str, StoredFile]
+    Checkpoint = Mapping[str, StoredFile]
     Plan = Mapping[str, Sequence[Version]]
 
 _FILE_NBYTES = 4 << 30
@@ -102,21 +102,25 @@ class DirectoryTarget:
         """Write the files of which a tensor changes, and wait until they are on the disk.
 
         Raises:
+            BaseMismatchError: what is there is not what `plan` begins with.
             FileExistsError: a checkpoint stands there that is none of the store's.
         """
         self._staged = None
-        with self._locked(), self._standing() as standing:
-            if standing and any(plan.values()) and self._position().number is None and not self._state_path.exists():
+        with self._locked(), self._opened() as current:
+            marks, held = _marks(self._root, current), self._position()
+            if any(not links and held.tensors.get(name) != goal.tensors[name] for name, links in plan.items()):
+                raise BaseMismatchError("somebody has written to the directory meanwhile", file=self._root)
+            if current and any(plan.values()) and held.number is None and not self._state_path.exists():
                 text = "holds a checkpoint that the store does not have; name another directory, or empty this one"
                 raise FileExistsError(errno.EEXIST, text, str(self._root))
-            headers = {file: stored.header for file, stored in standing.items()}
+            headers = {file: stored.header for file, stored in current.items()}
             is_new = _layouts(headers) != {name: tensor.layout for name, tensor in goal.tensors.items()}
             layout = _new_layout(goal.tensors) if is_new else headers
             changed = [file for file in layout if is_new or any(plan[each.name] for each in layout[file].entries)]
             before = self._state.spare
             kept = {file: spare for file, spare in before.items() if file not in (*changed, INDEX_NAME)}
             self._write_state(self._state._replace(spare=kept, next=None))
-            writer = _Writer(standing, goal.tensors, plan, frames, self._threads)
+            writer = _Writer(current, goal.tensors, plan, frames, self._threads)
             for file in changed:
                 writer.write(self._staging / file, layout[file], before.get(file))
                 kept[file] = Spare(mark_of(self._staging / file), _hashes(layout[file], goal.tensors))
@@ -124,7 +128,10 @@ class DirectoryTarget:
                 (self._staging / INDEX_NAME).write_bytes(_index_of(layout))
                 changed.append(INDEX_NAME)
             sync_directory(self._staging)
-            self._staged = self._next(goal, changed, layout, standing, kept, is_new=is_new)
+            if _marks(self._root, current) != marks:
+                text = "somebody has written to a file of it while a version was staged; stage again"
+                raise OSError(errno.EBUSY, text, str(self._root))
+            self._staged = self._next(goal, changed, layout, current, kept, held.tensors, is_new=is_new)
             self._write_state(self._state._replace(spare=kept, next=self._staged))
 
     def _next(
@@ -132,22 +139,22 @@ class DirectoryTarget:
         goal: Position,
         staged: Sequence[str],
         layout: Mapping[str, Header],
-        standing: Standing,
+        current: Checkpoint,
         spare: Mapping[str, Spare],
+        held: Tensors,
         *,
         is_new: bool,
     ) -> Next:
         """What the state will say once the staged files have taken their places."""
         indexes = [entry.name for entry in self._root.iterdir() if is_index(entry.name)]
         stays = {*layout, *staged} if is_new else {*layout, *indexes}
-        before = {} if self._state.position is None else self._state.position.tensors
         left = {
-            file: Spare(mark_of(self._root / file), _hashes(standing[file].header, before))
+            file: Spare(mark_of(self._root / file), _hashes(current[file].header, held))
             for file in staged
-            if file in standing and before
+            if file in current
         }
         files = {file: mark_of((self._staging if file in staged else self._root) / file) for file in sorted(stays)}
-        gone = sorted({*self._state.files, *standing, *indexes} - stays)
+        gone = sorted({*self._state.files, *current, *indexes} - stays)
         unused = {file: each for file, each in spare.items() if file not in staged}
         return Next(secrets.token_hex(8), False, goal, files, {**unused, **left}, tuple(staged), tuple(gone))
 
@@ -192,16 +199,16 @@ class DirectoryTarget:
         known = self._state.position
         if known is not None and self._state.files == _marks(self._root, self._state.files):
             return known
-        with self._standing() as standing:
+        with self._opened() as current:
             tensors = {}
-            for stored in standing.values():
+            for stored in current.values():
                 for tensor in stored.tensors.values():
                     found = stored.hash_content(tensor, self._threads)
                     tensors[tensor.name] = Tensor(*stored.layout(tensor.name)[:2], found)
         return Position(None, "", "", tensors)
 
     @contextmanager
-    def _standing(self) -> Iterator[Standing]:
+    def _opened(self) -> Iterator[Checkpoint]:
         """The checkpoint that stands there, open; nothing if it is ours and somebody has broken it."""
         with ExitStack() as stack:
             files: dict[str, StoredFile] = {}
@@ -223,9 +230,9 @@ class DirectoryTarget:
 class _Writer:
     """Writes staged files. One buffer is used for all tensors."""
 
-    def __init__(self, standing: Standing, goal: Tensors, plan: Plan, frames: Frames, threads: int) -> None:
+    def __init__(self, current: Checkpoint, goal: Tensors, plan: Plan, frames: Frames, threads: int) -> None:
         self._places = {
-            name: (stored, tensor) for stored in standing.values() for name, tensor in stored.tensors.items()
+            name: (stored, tensor) for stored in current.values() for name, tensor in stored.tensors.items()
         }
         self._goal, self._plan, self._frames, self._threads = goal, plan, frames, threads
         self._buffer = new_buffer(0)
@@ -270,7 +277,7 @@ def _begins_with(path: Path, prefix: bytes) -> bool:
         return file.read(len(prefix)) == prefix
 
 
-def _marks(root: Path, files: Marks) -> dict[str, str | None]:
+def _marks(root: Path, files: Iterable[str]) -> dict[str, str | None]:
     return {file: mark_of(root / file) for file in files}
 
 
