@@ -12,13 +12,21 @@ from tests.support.command_line import Ran
 if TYPE_CHECKING:
     from tests.support.command_line import Run
 
-COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "job",
-            "completion")  # fmt: skip
+COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "sync",
+            "job", "completion")  # fmt: skip
 JOB_COMMANDS = ("watch", "diagnose", "report", "agent", "analyzer")
+SYNC_COMMANDS = ("publish", "follow", "status")
 
 
 @pytest.mark.parametrize(
-    "command", [(), *((name,) for name in COMMANDS), *(("job", name) for name in JOB_COMMANDS)], ids=" ".join
+    "command",
+    [
+        (),
+        *((name,) for name in COMMANDS),
+        *(("job", name) for name in JOB_COMMANDS),
+        *(("sync", name) for name in SYNC_COMMANDS),
+    ],
+    ids=" ".join,
 )
 def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
     ran = run(*command, "--help")
@@ -27,7 +35,7 @@ def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
     assert f"tensorwire {' '.join(command)}" in ran.out.partition("Example:\n")[2]
     assert all(len(line) <= 80 for line in ran.out.splitlines())
     assert "  --force" not in ran.out, "its short form, -f, is missing"
-    if command and command[-1] not in ("agent", "completion", "job"):
+    if command and command[-1] not in ("agent", "completion", "job", "sync"):
         assert "--json" in ran.out
 
 
@@ -49,6 +57,7 @@ def test_diagnosis_is_one_line_of_the_first_screen(run: Run) -> None:
     ran = run("job")
     assert (ran.code, ran.out) == (2, "")
     assert listed(ran.err) == list(JOB_COMMANDS)
+    assert listed(run("sync").err) == list(SYNC_COMMANDS)
 
 
 def test_version(run: Run) -> None:
