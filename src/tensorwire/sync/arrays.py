@@ -58,7 +58,7 @@ class ArraysTarget:
             out = new_buffer(nbytes_of(goal.tensors[name]))
             base = tensor_view(held).data if is_there else None
             for link in links:
-                frames.fetch(name, link).apply(name, out, base, self._threads)
+                frames.fetch(name, link).make(name, out, base, self._threads)
                 base = out
             dtype, shape = goal.tensors[name].layout
             self._new[name] = as_array(out, dtype, shape, self._framework(held))
@@ -71,7 +71,7 @@ class ArraysTarget:
         for name, fetched in self._frames.items():
             data = tensor_view(self._arrays[name]).data
             for each in fetched:
-                each.apply(name, data, data, self._threads)
+                each.put(name, data, self._threads)
         self._arrays.update(self._new)
         for name in [name for name in self._arrays if name not in goal.tensors]:
             del self._arrays[name]

@@ -267,7 +267,7 @@ class _Writer:
             stored.read(tensor, 0, out, threads=self._threads)
             base = out
         for link in self._plan[entry.name]:
-            self._frames.fetch(entry.name, link).apply(entry.name, out, base, self._threads)
+            self._frames.fetch(entry.name, link).make(entry.name, out, base, self._threads)
             base = out
         return out
 

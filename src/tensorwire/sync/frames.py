@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..codec import content_hash, decompress, frame_info, new_buffer
-from ..errors import CorruptDataError, ErrorContext
+from ..codec import FrameReader, base_mismatch, content_hash, decompress, frame_info, new_buffer
+from ..errors import CorruptDataError, ErrorContext, FormatError
+from ..files.names import shown
 from .versions import Tensor
 
 if TYPE_CHECKING:
@@ -30,24 +31,46 @@ class Fetched(NamedTuple):
     tensor: Tensor
     file: object
 
-    def apply(self, name: str, out: memoryview, base: memoryview | None, threads: int) -> None:
-        """Put the tensor into `out`, which may be the memory of `base`.
+    def make(self, name: str, out: memoryview, base: memoryview | None, threads: int) -> None:
+        """Put the tensor into memory of ours, which may be that of `base` and is of no use after an error.
+
+        The hash of the result is checked. No other base gives it, so that of the base need not be.
 
         Raises:
             BaseMismatchError: `base` is not what the frame is relative to.
             FormatError: it is damaged, or another tensor comes out.
         """
         with ErrorContext(file=self.file, tensor=name):
-            if not self.compressed:
-                out[:] = self.data
+            reader = FrameReader(self.data) if self.compressed else None
+            if reader is not None and reader.info.base_hash is not None and base is not None:
+                self._decode(name, reader, out, base, threads)
             else:
-                is_relative = frame_info(self.data).base_hash is not None
-                decompress(self.data, base=base if is_relative else None, out=out, threads=threads)
-                if is_relative:
-                    return  # whose result is checked
-            found = content_hash(out, threads=threads)
+                self.put(name, out, threads)
+
+    def put(self, name: str, data: memoryview, threads: int) -> None:
+        """Change memory in place. Nothing is written if it holds another base; other errors are those of `make`."""
+        with ErrorContext(file=self.file, tensor=name):
+            if not self.compressed:
+                data[:] = self.data
+            elif frame_info(self.data).base_hash is not None:
+                decompress(self.data, base=data, out=data, threads=threads)
+                return  # the result is checked
+            else:
+                decompress(self.data, out=data, threads=threads)
+            found = content_hash(data, threads=threads)
             if found != self.tensor.hash:
                 raise CorruptDataError(f"expected content with hash {self.tensor.hash}, got {found}")
+
+    def _decode(self, name: str, reader: FrameReader, out: memoryview, base: memoryview, threads: int) -> None:
+        info = reader.info
+        blocks = self.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
+        try:
+            found, _ = reader.decode_and_hash(blocks, out, base=base, hash_base=False, threads=threads)
+        except FormatError:
+            reader.check_blocks(blocks)  # which are right if the base alone is to blame
+            found = ""
+        if found != self.tensor.hash:
+            raise base_mismatch(info, "got another one", name=shown(name))
 
 
 class Frames:
