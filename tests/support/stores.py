@@ -10,7 +10,6 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-
 _UNCOUNTED = ("ls", "pipe_file")
 """Methods that `asked` does not list: what reads a checkpoint does not call them."""
 
