@@ -13,7 +13,7 @@ from benchmarks.tables import Row, Table
 
 FULL: dict[str, Any] = {"layers": 12, "width": 256, "rows": 2, "steps": 100, "turns": 7}
 QUICK = FULL | {"layers": 1, "width": 64, "steps": 2, "turns": 1}
-FEW_STEPS = {"steps": 5, "turns": 1}
+LOADED = {"layers": 2, "width": 768, "steps": 5, "turns": 1}  # parts of a rank have several blocks, as large models do
 DTYPES = ("bfloat16", "float32")
 BOUND = "entropy bound"
 MANY, FEW = 4, 2
@@ -52,7 +52,7 @@ def measure_loads(quick: bool) -> list[Row]:
     rows = []
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as folder:
-            settings = (QUICK if quick else FULL) | FEW_STEPS | {"dtype": dtype, "folder": folder, "do": "train"}
+            settings = (QUICK if quick else FULL | LOADED) | {"dtype": dtype, "folder": folder, "do": "train"}
             job.run(ranks.__name__, settings, ranks=MANY)
             for before, after in ((MANY, FEW), (FEW, MANY)):
                 found = job.run(ranks.__name__, settings | {"do": "load", "from": before}, ranks=after)
@@ -90,8 +90,9 @@ SAVES = Table(
 LOADS = Table(
     "loads",
     "Loaded on another number of ranks",
-    f"{_MODEL} Ranks load with each storage what as many others have saved with it. Bytes and calls are those that the "
-    "kernel counts for all ranks (rchar and syscr), metadata and what ranks say to each other included.",
+    f"The same with {LOADED['layers']} layers of width {LOADED['width']}. Ranks load with each storage what another "
+    "number of ranks has saved with it. Bytes and calls are those that the kernel counts for all ranks (rchar and "
+    "syscr), metadata and what ranks say to each other included.",
     (("dtype", "dtype", ""), ("ranks", "ranks", ""), ("written by", "storage", ""), ("bytes saved", "saved", ",d"),
      ("bytes read", "read", ",d"), ("of those saved", "part", ".3f"), ("calls", "calls", ",d"),
      ("all bits the same", "same", "")),
