@@ -9,6 +9,7 @@ measured (a definition, a threshold, a rule of the format) goes into `NOT_MEASUR
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from benchmarks.codecs import targets
@@ -17,6 +18,7 @@ from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from tests.support.figures import (
     Row,
+    above_bound,
     deltas,
     epyc,
     faults,
@@ -24,6 +26,9 @@ from tests.support.figures import (
     geometry,
     inference,
     probe,
+    remote,
+    reshard,
+    saved,
     second_read,
     share,
     span,
@@ -150,6 +155,35 @@ def _pays() -> list[str]:
         f"takes {both[0]} times as long as under FSDP2 alone behind links of 50 Mbit/s a rank, {both[1]} times at "
         f"200 Mbit/s and {both[2]} times at 1 Gbit/s",
         f"SDP4Bit's codecs take {lossy[0]}, {lossy[1]} and {lossy[2]} times as long",
+    ]
+
+
+def _distributed() -> list[str]:
+    """Distributed checkpoints beside torch's own."""
+    nbytes, cpu = (
+        [f"{saved(dtype, figure):.{digits}f}" for dtype in ("bfloat16", "float32")]
+        for figure, digits in (("bytes of torch", 3), ("cpu_seconds of torch", 2))
+    )
+    ours, torchs = (
+        [f"{reshard(ranks, storage):.2f}" for ranks in ("4 to 2", "2 to 4")]
+        for storage in ("TensorwireWriter", "FileSystemWriter")
+    )
+    return [
+        f"takes {nbytes[0]} of the bytes of torch's where all is BF16, and {nbytes[1]} where all is FP32",
+        f"{cpu[0]} and {cpu[1]} times the CPU",
+        f"bound of the same tensors is within {ceil(100 * above_bound())} % of that",
+        f"read {ours[0]} and {ours[1]} times",
+        f"its own files {torchs[0]} and {torchs[1]} times",
+    ]
+
+
+def _in_s3() -> list[str]:
+    """What a shard in S3 takes."""
+    return [
+        f"a shard of {remote('open', 'size') / 1e6:.0f} MB opens with {remote('open', 'requests'):.0f} requests and "
+        f"{remote('open', 'received'):,.0f} bytes",
+        f"a row of it takes one request and {remote('another row', 'received') / 1e3:.0f} kB",
+        f"all of it {remote('load all', 'requests'):.0f} requests and {remote('load all', 'part'):.4f} of its bytes",
     ]
 
 
@@ -356,6 +390,8 @@ CLAIMS: dict[str, list[str]] = {
         f"a ratio of {geometry.shape(F16, 4):.3f} where shape (3) reaches {geometry.shape(F16, 3):.3f}",
     ],
     "docs/pytorch-files.md": [trainer_row("F32"), trainer_row("BF16")],
+    "docs/dcp.md": _distributed(),
+    "docs/remote.md": _in_s3(),
     "docs/traffic.md": [
         *_fine_tune(),
         *_pays(),

@@ -298,6 +298,33 @@ def traffic_step(link: str, contender: str, figure: str = "of FSDP2", table: str
     return float(next(row[figure] for row in rows if (row["link"], row["contender"]) == (link, contender)))
 
 
+def saved(dtype: str, figure: str) -> float:
+    """A figure of a distributed checkpoint that our writer has saved, of torch's."""
+    rows = _load("dcp.json")["saves"]
+    return float(next(row[figure] for row in rows if (row["dtype"], row["writer"]) == (dtype, "TensorwireWriter")))
+
+
+def above_bound() -> float:
+    """By which part our checkpoints are larger than the entropy bound, most."""
+    rows = _load("dcp.json")["saves"]
+    found = {(row["dtype"], row["writer"]): row["nbytes"] for row in rows}
+    return max(found[dtype, "TensorwireWriter"] / found[dtype, "entropy bound"] for dtype, _ in found) - 1
+
+
+def reshard(ranks: str, storage: str) -> float:
+    """How often the bytes of a BF16 checkpoint are read by another number of ranks."""
+    rows = _load("dcp.json")["loads"]
+    wanted = ("bfloat16", ranks, storage)
+    return float(next(row["part"] for row in rows if (row["dtype"], row["ranks"], row["storage"]) == wanted))
+
+
+def remote(what: str, figure: str) -> float:
+    """A figure of the shard in S3."""
+    rows = _load("remote.json")["files"]
+    wanted = ("a shard, BF16", "tensorwire", what)
+    return float(next(row[figure] for row in rows if (row["file"], row["with"], row["what"]) == wanted))
+
+
 def trainer(dtype: str, ratio: str) -> str:
     """A ratio of a trainer's directory with model and optimizer in a dtype."""
     row = next(row for row in _load("trainer.json")["rows"] if row["dtype"] == dtype)
