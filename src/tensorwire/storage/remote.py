@@ -298,7 +298,8 @@ class RemoteFile:
 
     def _part(self, start: int, stop: int) -> bytes | memoryview:
         """The bytes from `start` on; those that are here already, else up to `stop`."""
-        ahead = None if self._pieces is None else self._pieces.part(start, stop)
+        pieces = self._pieces  # another thread may close the file
+        ahead = None if pieces is None else pieces.part(start, stop)
         if ahead is not None:
             return ahead
         if stop <= BEGINNING_NBYTES:
@@ -365,9 +366,11 @@ class _Pieces:
 
     def cover(self, ranges: Sequence[tuple[int, int]]) -> bool:
         """Whether all of them are expected already."""
-        return all(self._covers(start, stop) for start, stop in ranges)
+        with self._lock:
+            return all(self._covers(start, stop) for start, stop in ranges)
 
     def _covers(self, start: int, stop: int) -> bool:
+        """The caller holds the lock."""
         while start < stop:
             index = bisect_right(self._starts, start) - 1
             if index < 0 or start >= self._ranges[index][1]:
