@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     "anyway, unless --exclude '!.git' is given.",
 )
 @click.option(
+    "--files",
+    multiple=True,
+    metavar="NAME",
+    callback=lambda context, parameter, given: given or None,
+    help="Compress this file of tensors in the directory SRC alone; may be repeated. Many processes do so at once, "
+    "beside DST, and the command without --files then makes DST of it.",
+)
+@click.option(
     "--estimate",
     is_flag=True,
     help="Write nothing: encode a sample of SRC, and print the ratio to expect and what --exclude leaves out.",
@@ -65,6 +73,8 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
         raise click.UsageError("--estimate takes one SRC that exists, and no DST")
     if settings["force"]:
         raise click.UsageError("--estimate does not take --force: it writes nothing")
+    if settings["files"] is not None:
+        raise click.UsageError("--estimate does not take --files: it samples all of SRC")
     if settings["base"] is not None:
         raise click.UsageError("--estimate does not take --base: diff --stats OLD SRC says what a delta takes")
     found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})

@@ -64,7 +64,8 @@ def convert(
     for source, result in zip(sources, results, strict=True):
         report = _convert_one(action, operation, source, result, quiet, settings)
         reports.append(report)
-        _print(report, as_json=False, quiet=quiet or as_json)
+        done = "made parts of" if settings.get("files") else "wrote"
+        _print(report, as_json=False, quiet=quiet or as_json, done=done)
     if as_json:
         printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
     return FINDING if any(report.changed for report in reports) else 0
@@ -119,7 +120,7 @@ def _convert_stream(
     if isinstance(dst, RemotePath):
         raise click.UsageError(f"'-' goes to a file of this machine: name one, and copy it to {str(dst)!r}")
     to_stdout = dst == STANDARD_STREAM
-    for option in ("exclude", "strict"):
+    for option in ("exclude", "files", "strict"):
         if settings.get(option):
             raise click.UsageError(f"--{option} is for directories: '-' is one file")
     if as_json and to_stdout:
@@ -144,12 +145,12 @@ def apply(operation: Operation, source: Location, base: Path, *, as_json: bool, 
     """Change `base` in place, print the report and return the exit code."""
     with printing.progress("apply", quiet=quiet) as progress:
         report = operation(source, base, progress=progress, **settings)
-    _print(report, as_json=as_json, quiet=quiet)
+    _print(report, as_json=as_json, quiet=quiet, done="changed")
     return FINDING if report.changed else 0
 
 
-def _print(report: CheckpointReport, *, as_json: bool, quiet: bool) -> None:
-    """Print a table of files if there are several, a line about all of them, and notes."""
+def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = "wrote") -> None:
+    """Print a table of files if there are several, a line about all of them, and notes. `done` is the verb."""
     if as_json:
         printing.print_json(report)
     if as_json or quiet:
@@ -166,7 +167,6 @@ def _print(report: CheckpointReport, *, as_json: bool, quiet: bool) -> None:
     if report.action == "apply" and all(file.resumed for file in report.files):
         printing.print_line(f"nothing to change: {dst} is what {report.src} leads to")
     else:
-        done = "changed" if report.action == "apply" else "wrote"
         speed = printing.speed(report.nbytes_out if restores else report.nbytes_in, report.seconds)
         took = f"{report.seconds:.2f} s" + ("" if report.action == "transcode" else f" ({speed})")
         printing.print_line(f"{done} {dst}: {before} to {after}, ratio {ratio}, {took}")

@@ -5,6 +5,9 @@ being made, each further line that one file of the result is whole and on the di
 place of `dst` in one step, and the rest is removed. A run that is interrupted leaves `dst` as it was; the next one that
 makes the same goes on with the files that the journal lists.
 
+A part is one file of the result that is made on its own, in a staging directory with another name: so many processes
+make parts at once. They stay there until a run that makes the whole result adopts them.
+
 Before `result` takes the place of something, the journal is replaced by one line that says what is replaced by what.
 So the next run knows which is which wherever this one is killed, and removes nothing else.
 """
@@ -13,12 +16,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import stat
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -61,7 +66,7 @@ class Staging:
         self._destination = destination
         self._dst = destination.path
         self._purpose = purpose
-        self._partial = self._dst.with_name(self._dst.name + _SUFFIX)
+        self._partial = _partial(self._dst)
         destination.check_no_source_in(self._partial)
         self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
@@ -241,6 +246,25 @@ class Staging:
         self._append([{**facts, "path": path}])
         self.finished[path] = facts
 
+    def adopt(self, paths: Iterable[str]) -> None:
+        """Take over the parts of these paths that are finished. A part of another purpose is of no use, and is removed.
+
+        Raises:
+            BlockingIOError: another process makes one of them.
+        """
+        self.result.mkdir(0o700, exist_ok=True)
+        for path in paths:
+            part = part_of(self._destination, path)
+            if not os.path.lexists(_partial(part.path)):  # nor where such a name would be too long
+                continue
+            with Staging(part, self._purpose) as theirs:
+                if path in theirs.finished and (theirs.result / path).is_file():
+                    place = self.result / path
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    (theirs.result / path).replace(place)
+                    self.record(path, theirs.finished[path])
+                theirs.drop()
+
     def commit(self, paths: Collection[str] | None, like: Path | None = None) -> None:
         """Put the result in the place of `dst`: a directory of these files, or with None a single file.
 
@@ -315,6 +339,17 @@ class Staging:
         for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
             _remove(self._partial / name)
         remove_empty(self._partial)  # what somebody has put in stays
+
+
+def part_of(destination: Destination, path: str) -> Destination:
+    """Where a part is made: beside the whole result, under a name that any path gives. Files of the source are not
+    looked for in it, since with many parts of many files that takes minutes."""
+    name = f"{destination.path.name}.part-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+    return replace(destination, path=destination.path.with_name(name), source_files=())
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + _SUFFIX)
 
 
 def is_staging(path: Path) -> bool:

@@ -84,6 +84,24 @@ class Sources(NamedTuple):
     def nbytes(self) -> int:
         return sum(file.nbytes for file in self.files)
 
+    def only(self, paths: Sequence[str]) -> Sources:
+        """The same with these files of tensors alone.
+
+        Raises:
+            ValueError: there is no such file, or it holds no tensors.
+            TypeError: `paths` is one path, not a list of them.
+        """
+        if isinstance(paths, (str, bytes)):
+            raise TypeError(f"expected a list of paths as files, got {paths!r}; put it into brackets")
+        found = {file.path: file for file in self.files if file.kind in OF_TENSORS}
+        for path in paths:
+            if path not in found:
+                raise ValueError(
+                    f"expected files of tensors by their paths in the source, such as {shown(min(found))}, got "
+                    f"{shown(path)}; leave it out: the call without files makes all others"
+                )
+        return self._replace(files=tuple(found[path] for path in sorted(set(paths))))
+
 
 def originals(src: Location, exclude: Sequence[str]) -> Sources:
     """What is to be compressed: a file, or the files of a directory but those that match `exclude`."""

@@ -15,8 +15,9 @@ from ...errors import ErrorContext
 from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, on_this_machine, said
 from ...storage.progress import Meter
-from ...storage.staging import Staging
+from ...storage.staging import Staging, part_of
 from ...storage.upload import Upload, in_order
+from ..directory.manifest import OF_TENSORS
 from ..directory.paths import MANIFEST_NAME, is_config, is_index
 from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import check_compressed, check_original, compressed, originals
@@ -45,6 +46,7 @@ def compress_checkpoint(
     profile: Profile = "fast",
     base: BasePath | None = None,
     exclude: Sequence[str] = (),
+    files: Sequence[str] | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -68,6 +70,10 @@ def compress_checkpoint(
             meanwhile; a notice of the report tells of the latter.
         exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
             say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
+        files: relative paths of files of tensors in the directory `src`. These alone are compressed, each in a staging
+            directory of its own beside `dst`, and `dst` does not appear. Many processes may do so at once. The call
+            without `files` adopts what is finished, makes the rest, and gives the bytes that it gives alone
+            (docs/many-machines.md).
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
         force: replace an existing `dst`, once the new one is whole.
         progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
@@ -75,18 +81,24 @@ def compress_checkpoint(
 
     Raises:
         FileExistsError: `dst` exists and `force` is False.
-        BlockingIOError: another process is writing the same `dst`.
+        BlockingIOError: another process is writing the same `dst`, or the same one of `files`.
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
         BaseMismatchError: a checkpoint of `base` is relative to another one that is not the one behind it.
         ValueError: `base` lacks what it is relative to itself, or one of `src`, `dst` and `base` is another or lies in
             it; `src` is compressed already (see `transcode_checkpoint`), contains a directory link, or a name that
             collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the checkpoints;
-            `dst` and `src` lie in each other.
+            `dst` and `src` lie in each other; `src` has no such file of tensors as `files` says.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
     options = _Options(
-        profile=profile, base=base, exclude=exclude, threads=threads, force=force, storage_options=storage_options
+        profile=profile,
+        base=base,
+        exclude=exclude,
+        files=files,
+        threads=threads,
+        force=force,
+        storage_options=storage_options,
     )
     return _convert("compress", src, dst, options, progress)
 
@@ -163,12 +175,20 @@ def _sources(action: Action, src: Location, exclude: Sequence[str]) -> Sources:
     return originals(src, exclude) if action == "compress" else compressed(src)
 
 
+def _only(sources: Sources, files: Sequence[str], src: Location) -> Sources:
+    """The files of a directory that a caller names."""
+    if not src.is_dir():
+        raise ValueError(f"files is for the files of a directory, {src} is a file")
+    return sources.only(files)
+
+
 class _Options(NamedTuple):
     """What the public functions take by keyword."""
 
     profile: Profile | None = None
     base: BasePath | None = None
     exclude: Sequence[str] = ()
+    files: Sequence[str] | None = None
     strict: bool = False
     threads: int | None = None
     force: bool = False
@@ -187,6 +207,8 @@ def _convert(
     source, target = locate(src, options.storage_options), locate(dst, options.storage_options)
     is_directory = source.is_dir()
     sources = _sources(action, source, options.exclude)
+    if options.files is not None:
+        sources = _only(sources, options.files, source)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = None
@@ -217,11 +239,24 @@ def _convert(
             owned=owned,
             example=source.name,
         )
-        work = stack.enter_context(Staging(destination, _purpose(action, profile, source, opened)))
+        purpose = _purpose(action, profile, source, opened)
+        task = Task(action, profile, options.threads, opened, is_directory)
+        outcome = Outcome(sources, strict=options.strict)
+        converter = partial(Converter, task, meter=meter, outcome=outcome)
+        if options.files is not None:
+            destination.check()
+            for file in sources.files:
+                with Staging(part_of(destination, file.path), purpose) as work:
+                    if upload is not None:
+                        upload.check(work, is_directory=True)
+                    converter(work).run(sources._replace(files=(file,)))
+            return outcome.report(action, said(src), said(dst), name_of(options.base), started)
+        work = stack.enter_context(Staging(destination, purpose))
         if upload is not None:
             upload.check(work, is_directory=is_directory)
-        outcome = Outcome(sources, strict=options.strict)
-        conversion = Converter(Task(action, profile, options.threads, opened, is_directory), work, meter, outcome)
+        if action == "compress" and is_directory:
+            work.adopt(file.path for file in sources.files if file.kind in OF_TENSORS)
+        conversion = converter(work)
         with ErrorContext(file=source):
             conversion.run(sources)
             if is_directory:

@@ -271,7 +271,15 @@ class Converter:
             check_new_size(self._manifest_nbytes)
 
     def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
-        """The journal's facts of a file that an earlier run has finished and that is still good; None otherwise."""
+        """The journal's facts of a file that an earlier run has finished and that is still good; None otherwise. Then
+        its relative tensors are counted."""
+        facts = self._unchanged(source)
+        base = self._task.base
+        # A part was made without those before it, which may have taken the room.
+        return facts if facts is None or base is None or base.has_room(facts["num_relative_nbytes"]) else None
+
+    def _unchanged(self, source: SourceFile) -> dict[str, Any] | None:
+        """The journal's facts of a file, if it is there and its source is what it was."""
         if source.path not in self._work.finished:
             return None
         facts = self._work.finished[source.path]
@@ -301,8 +309,6 @@ class Converter:
         self._outcome.exact = self._outcome.exact and facts["exact"]
         report = FileReport(**facts["report"])
         self._is_relative = self._is_relative or report.num_relative > 0
-        if self._task.base is not None:
-            self._task.base.num_relative_nbytes += facts["num_relative_nbytes"]
         self._outcome.files.append(replace(report, resumed=True))
 
 
