@@ -29,6 +29,7 @@ OLDEST = {
         ("sentences.py", "sentence_transformers"),
         ("diffusion.py", "diffusers"),
         ("device_kernels.py", "triton"),
+        ("ray_compress.py", "ray"),
         ("traffic_fsdp.py", "torch"),
         ("traffic_sdp4bit.py", "torch"),
         ("dcp_resume.py", "torch"),
