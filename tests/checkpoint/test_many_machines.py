@@ -45,7 +45,7 @@ def script_of_kubernetes(page: str) -> tuple[str, str, str]:
 def test_tasks_of_a_scheduler(
     scheduler: object, num_tasks: int, page: str, model: Path, packed: Path, tmp_path: Path
 ) -> None:
-    """Of three tasks the last one has no file."""
+    """There are two files, so a third task has none."""
     assert callable(scheduler)
     script, number, count = scheduler(page)
     (tmp_path / "bin").mkdir()
