@@ -74,6 +74,18 @@ def test_other_credentials_go_on_with_the_same_upload(tmp_path: Path, monkeypatc
     assert len({place("one"), place("one", region="us"), place("one", account="b")}) == 3
 
 
+def test_a_presigned_url_is_called_by_its_path_alone() -> None:
+    pytest.importorskip("aiohttp", reason="fsspec's HTTP needs aiohttp")
+    for query in ("?X-Amz-Signature=secret&x=/y", "?secret", "#secret"):
+        path = RemotePath.of(f"https://user:secret@host/folder/a.safetensors{query}")
+        assert (path.name, path.suffix, str(path)) == (
+            "a.safetensors",
+            ".safetensors",
+            "https://host/folder/a.safetensors",
+        )
+        assert path.relative_to(path.parent).as_posix() == "a.safetensors"
+
+
 def test_an_unknown_scheme_is_told() -> None:
     with pytest.raises(ValueError, match=r"nothing://x.*Protocol not known: nothing"):
         locate("nothing://x/y")

@@ -31,6 +31,7 @@ _Result = TypeVar("_Result")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # up to the last "@": a password may hold one
 _QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
+_HTTP_QUERY = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*")  # all of it: a token may stand there alone
 
 BEGINNING_NBYTES = 7 << 10
 """What is read of an object at first: the header of a compressed file with twenty tensors or so."""
@@ -102,7 +103,7 @@ class RemotePath:
 
     @property
     def _path(self) -> PurePosixPath:
-        return PurePosixPath(_QUERY.sub("", self.key))
+        return PurePosixPath(shown(self.key))
 
     @property
     def name(self) -> str:
@@ -118,7 +119,8 @@ class RemotePath:
 
     @property
     def parent(self) -> RemotePath:
-        return RemotePath(self.store, self.store._parent(self.key))
+        key = _HTTP_QUERY.sub(r"\1", self.key)  # which may hold a slash
+        return RemotePath(self.store, self.store._parent(key))
 
     @property
     def parents(self) -> Sequence[RemotePath]:
@@ -135,6 +137,8 @@ class RemotePath:
         return self / "/".join(names)
 
     def relative_to(self, folder: RemotePath) -> PurePosixPath:
+        if self.key.startswith("http"):  # the key is the URL
+            return self._path.relative_to(folder._path)
         return PurePosixPath(self.key).relative_to(PurePosixPath(folder.key))
 
     @cached_property
@@ -448,7 +452,7 @@ def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def shown(text: str) -> str:
     """A URL, or text with some, without users, passwords and queries."""
-    return _QUERY.sub("", _USER.sub("", text))
+    return _QUERY.sub("", _HTTP_QUERY.sub(r"\1", _USER.sub("", text)))
 
 
 @contextmanager

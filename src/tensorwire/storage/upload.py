@@ -237,7 +237,9 @@ def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: boo
                 return
             try:
                 target.store.put_file(str(local), target.key, callback=callback, mode="create")
-            except (NotImplementedError, TypeError):  # a store that knows no such condition
+            except (NotImplementedError, TypeError) as error:  # a store that knows no such condition
+                if isinstance(error, TypeError) and "mode" not in str(error):
+                    raise
                 target.store.put_file(str(local), target.key, callback=callback)
 
     # The caller's thread tells of progress, and an interrupt ends its wait.
