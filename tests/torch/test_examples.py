@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OLDEST = {
     "device_kernels.py": "3.2",
+    "dcp_resume.py": "2.6",  # where fully_shard got its name
     "traffic_fsdp.py": "2.9",  # where FSDP2 got its hooks
     "traffic_sdp4bit.py": "2.9",
 }
