@@ -69,8 +69,9 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sets back what a test has set. The older calls set what the newer attributes show, so these come after."""
     monkeypatch.setattr(_linear, "_SLAB_NBYTES", SLAB_NBYTES)
     before = {path: getattr(*place_of(path)) for path in ATTRIBUTES}
+    torch._dynamo.reset()  # it counts what is compiled for one function, by tests of other files too
     yield
-    torch._dynamo.reset()  # it counts what is compiled for one function
+    torch._dynamo.reset()
     torch.use_deterministic_algorithms(False)
     torch.set_float32_matmul_precision("highest")
     for path in sorted(before, key=lambda path: "fp32_precision" in path):
