@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUCKET = "bucket"
+SECRET = "a-secret-key-of-a-user"
 _SECONDS = 60.0
 
 
@@ -29,7 +30,7 @@ def running() -> Iterator[dict[str, Any]]:
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             _wait(port)
-            options = {"endpoint_url": f"http://127.0.0.1:{port}", "key": "somebody", "secret": "a key"}
+            options = {"endpoint_url": f"http://127.0.0.1:{port}", "key": "somebody", "secret": SECRET}
             s3fs.S3FileSystem(**options).mkdir(BUCKET)
             yield options
         finally:

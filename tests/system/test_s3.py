@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,39 +15,19 @@ import numpy as np
 import pytest
 
 from tensorwire import compress_checkpoint, load_file, open_file, save_file, verify
-from tests.support.ports import free_port
+from tests.support.s3 import SECRET, running
 
 pytest.importorskip("moto", reason="moto's server is missing: make test installs it")
 s3fs = pytest.importorskip("s3fs", reason="s3fs is missing: make test installs it")
 
 pytestmark = pytest.mark.xdist_group("s3")
-SECRET = "a-secret-key-of-a-user"
-
-
-def _wait(port: int) -> None:
-    """Until somebody listens."""
-    deadline = time.monotonic() + 60
-    while True:
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
     """What leads to a bucket that is empty."""
-    port = free_port()
-    line = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            _wait(port)
-            found = {"endpoint_url": f"http://127.0.0.1:{port}", "key": "somebody", "secret": SECRET}
-            s3fs.S3FileSystem(**found).mkdir("bucket")
-            yield found
-        finally:
-            server.terminate()
+    with running() as found:
+        yield found
 
 
 @pytest.fixture

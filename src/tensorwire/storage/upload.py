@@ -104,16 +104,16 @@ class Upload:
             self._mark(work, paths, resumes=resumes)
             for path in sorted(set(begun["old"]) & set(first_gone)):
                 if _name(path) not in work.finished:
-                    _remove_if_there(self.target / path)
+                    remove_if_there(self.target / path)
         for number, path in enumerate(paths):
             is_last = number == len(paths) - 1
             if is_folder and is_last and self._marked()["token"] != begun["token"]:
                 raise self._refusal("is the place of another upload, which has begun meanwhile")
             self._put_one(work, path, meter, exclusive=is_last and begun["fresh"] and not self._force)
         for path in sorted(set(begun["old"]) - set(paths)):
-            _remove_if_there(self.target / path)
+            remove_if_there(self.target / path)
         if is_folder:
-            _remove_if_there(self.target / UPLOAD_NAME)
+            remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
 
     def _put_one(self, work: Staging, path: str, meter: Meter, *, exclusive: bool) -> None:
@@ -181,11 +181,6 @@ def _name(path: str) -> str:
     return f"{_BEGUN}/{path}"
 
 
-def _remove_if_there(place: RemotePath) -> None:
-    with suppress(FileNotFoundError):
-        remove(place)
-
-
 def put_file(local: Path, target: RemotePath) -> None:
     """Put a file there, in the place of the object that has the name."""
     _put(local, target, None, exclusive=False)
@@ -223,6 +218,12 @@ def remove(place: Location) -> None:
         return
     with clear_errors(str(place)):
         place.store.rm_file(place.key)
+
+
+def remove_if_there(place: Location) -> None:
+    """The same; one that is gone already is no error."""
+    with suppress(FileNotFoundError):
+        remove(place)
 
 
 def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: bool) -> None:

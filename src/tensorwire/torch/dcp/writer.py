@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +20,7 @@ from ...checkpoint import save_file
 from ...codec.dtypes import FROM_TORCH
 from ...errors import TensorwireError, UnsupportedTensorError
 from ...storage.locations import locate, said
-from ...storage.upload import put_bytes, remove
+from ...storage.upload import put_bytes, remove_if_there
 from . import metadata as texts
 from .reader import read_metadata
 
@@ -115,9 +114,9 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         try:
             put_bytes(texts.dump(metadata, pickled), folder / texts.FILE)
         except TypeError:
-            _remove_if_there(folder / texts.FILE)
+            remove_if_there(folder / texts.FILE)
         for file in sorted(old - current):
-            _remove_if_there(folder / file)
+            remove_if_there(folder / file)
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=said(self._path))
@@ -140,11 +139,6 @@ def _files_of_the_last_one(folder: Any) -> set[str]:
         return {file for file, _ in read_metadata(folder).storage_data.values()}
     except (FileNotFoundError, TensorwireError):  # there is none, or none of ours
         return set()
-
-
-def _remove_if_there(place: Any) -> None:
-    with suppress(FileNotFoundError):
-        remove(place)
 
 
 def _tensors(
