@@ -23,6 +23,7 @@ API = ROOT / "docs" / "api.md"
 API_JOB = ROOT / "docs" / "job" / "api.md"
 API_TORCH = ROOT / "docs" / "api-torch.md"
 API_TRAFFIC = ROOT / "docs" / "api-traffic.md"
+SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
 
 NOT_RUN = {
     "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
@@ -78,7 +79,9 @@ def signature(function: object) -> str:
     return text.replace("'", '"')
 
 
-@pytest.mark.parametrize(("package", "page"), [(tensorwire, API), (tensorwire.diagnosis, API_JOB)])
+@pytest.mark.parametrize(
+    ("package", "page"), [(tensorwire, API), (tensorwire.diagnosis, API_JOB), (tensorwire.sync, SYNC_VERSIONS)]
+)
 def test_every_function_has_its_signature(package: object, page: Path) -> None:
     names = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]  # type: ignore[attr-defined]
     assert names
@@ -159,10 +162,11 @@ def test_every_public_name_of_traffic_is_on_its_page() -> None:
         assert f"`{field}`" in page, field
 
 
-def test_every_name_and_parameter_of_sync_is_on_its_page() -> None:
+def test_every_class_and_parameter_of_sync_is_on_its_page() -> None:
     page = (ROOT / "docs" / "sync.md").read_text()
-    for name in tensorwire.sync.__all__:
-        thing = getattr(tensorwire.sync, name)
+    for thing in (getattr(tensorwire.sync, name) for name in tensorwire.sync.__all__):
+        if inspect.isfunction(thing):
+            continue
         calls = [thing] + [call for each, call in vars(thing).items() if inspect.isfunction(call) and each[0] != "_"]
         for call in calls:
             for parameter in set(inspect.signature(call).parameters) - {"self"}:

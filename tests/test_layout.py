@@ -217,6 +217,9 @@ FOLDERS = {
     },
     "sync": {
         "versions": set(),
+        "encodings": set(),
+        "new_version": {"versions"},
+        "interchange": {"encodings", "new_version", "versions"},
         "checkpoints": {"versions"},
         "state": {"versions"},
         "store": {"versions"},

@@ -9,10 +9,10 @@ import re
 def require(package: str, least: tuple[int, int], needs: str) -> None:
     """Import a package, or say in an ImportError how to get a version that is not below `least`.
 
-    `needs` is what needs it, and the name by which its users know it.
+    `needs` is what needs it, and the name by which its users know it. A package that does not tell its version passes.
     """
     try:
-        version = str(importlib.import_module(package).__version__)
+        version = str(getattr(importlib.import_module(package), "__version__", ""))
     except ImportError as error:
         needed = f"{needs} {least[0]}.{least[1]} or later"
         raise ImportError(f"{needed}, which cannot be imported: {error}; pip install -U {package}") from error
