@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -82,8 +82,9 @@ def test_a_job_that_ctrl_c_ends_is_judged_by_what_its_ranks_had_waited_in(hangs)
             job.signal(each, signal.SIGINT)
         time.sleep(0.5)
         for each in WORLD:
-            if job.status(each) is None:
-                job.signal(each, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may end between the look and the signal
+                if job.status(each) is None:
+                    job.signal(each, signal.SIGKILL)
         await_end(job, WORLD)
         with closing(LocalJob(job.nodes[0], THRESHOLDS)) as observer:
             found = observer.poll()[1]

@@ -328,10 +328,13 @@ def _edit(path: Path) -> None:
     ids=["bytes", "gone", "short", "state", "staged"],
 )
 @pytest.mark.parametrize("is_staged", [False, True])
-def test_a_directory_that_somebody_edited_is_made_anew(is_staged: bool, edit: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", [False, True], ids=["staged", "in place"])
+def test_a_directory_that_somebody_edited_is_made_anew(
+    in_place: bool, is_staged: bool, edit: Any, tmp_path: Path
+) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
     publisher = Publisher(store, threads=1)
-    follower = Follower(store, served, threads=1)
+    follower = Follower(store, served, in_place=in_place, threads=1)
     publisher.publish(FIRST)
     follow(follower)
     publisher.publish(SECOND)
@@ -344,7 +347,7 @@ def test_a_directory_that_somebody_edited_is_made_anew(is_staged: bool, edit: An
         edit(served)
     if not (served / ".tensorwire-sync" / "staged").exists():
         (served / ".tensorwire-sync" / "staged").mkdir()
-    again = Follower(store, served, threads=1)
+    again = Follower(store, served, in_place=in_place, threads=1)
     if again.stage() is not None:
         again.commit()
     assert again.version == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,10 @@ def test_arrays_and_directories_get_every_version(store: str, tmp_path: Path) ->
         Follower(store, arrays, threads=1),
         Follower(store, in_place, in_place=True, threads=1),
         Follower(store, tmp_path / "served", threads=1),
+        Follower(store, tmp_path / "one_copy", in_place=True, threads=1),
     ]
-    assert [each.stage() for each in followers] == [None] * 3
-    assert [each.state for each in followers] == ["empty"] * 3
+    assert [each.stage() for each in followers] == [None] * 4
+    assert [each.state for each in followers] == ["empty"] * 4
     for number in range(11):
         published = publisher.publish(current)
         assert (published.version, published.is_anchor) == (number, number % 4 == 0)
@@ -65,9 +67,10 @@ def test_arrays_and_directories_get_every_version(store: str, tmp_path: Path) ->
             for follower in followers:
                 follow(follower, number)
                 assert follower.stage() is None
-            for found in (arrays, in_place, load_file(tmp_path / "served")):
+            for found in (arrays, in_place, load_file(tmp_path / "served"), load_file(tmp_path / "one_copy")):
                 assert contents(found) == contents(current)
             assert all(in_place[name] is memory[name] for name in memory)
+            assert names(tmp_path / "one_copy" / ".tensorwire-sync" / "staged") == []
         current = stepped(current, number)
 
 
@@ -255,6 +258,23 @@ def test_a_commit_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert contents(arrays) == contents(weights())
 
 
+def test_files_in_place_are_written_by_the_commit_alone(tmp_path: Path) -> None:
+    first, second = weights(), stepped(weights(), 1)
+    publisher = Publisher(tmp_path / "store", threads=1)
+    follower = Follower(tmp_path / "store", tmp_path / "served", in_place=True, threads=1)
+    publisher.publish(first)
+    follow(follower, 0)
+    file = tmp_path / "served" / "model.safetensors"
+    inode = file.stat().st_ino
+    publisher.publish(second)
+    assert follower.stage() is not None
+    assert contents(load_file(file)) == contents(first)
+    shutil.rmtree(tmp_path / "store")  # what the commit needs is here
+    follower.commit()
+    assert contents(load_file(file)) == contents(second)
+    assert file.stat().st_ino == inode
+
+
 def test_staging_leaves_what_serves_alone_until_the_commit(tmp_path: Path) -> None:
     current, after = weights(), stepped(weights(), 1)
     publisher = Publisher(tmp_path / "store", threads=1)
@@ -364,7 +384,5 @@ def test_bad_tensors_are_refused_and_the_next_version_is_an_anchor(tmp_path: Pat
 def test_targets_are_checked(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="expected a dict of arrays or a directory"):
         Follower(tmp_path, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="in_place"):
-        Follower(tmp_path, tmp_path / "served", in_place=True)
     with pytest.raises(ValueError, match="local directory"):
         Follower(tmp_path, "memory://served")

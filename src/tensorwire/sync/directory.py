@@ -6,6 +6,9 @@ is written over it: pages that are in the cache cost less than new ones.
 
 Before a staged file is written to, the state no longer says what it holds. Before the first exchange it says which
 files are to stand. So the next run knows what is where after a crash, and finishes a commit that had begun.
+
+In place no second copy lies in ``staged``: what changes waits in memory, compressed, and a commit writes into the files
+that stand. Before its first byte the state no longer says what they hold, so after a crash they are hashed.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.filesystem import close, exchange, mark_of
 from ..checkpoint.directory.manifest import dump_object
@@ -31,35 +35,57 @@ from ..files.reader import StoredFile
 from ..storage.local import sync_directory, write_at
 from ..storage.locations import relative_to
 from .checkpoints import nbytes_of
-from .state import Next, Spare, State, read_state
+from .state import Marks, Next, Spare, State, read_state
 from .versions import INDEX_NAME, Position, Tensor
 
 if TYPE_CHECKING:
-    from .frames import Frames
+    from collections.abc import Callable
+
+    from .frames import Fetched, Frames
     from .versions import Tensors, Version
 
     Checkpoint = Mapping[str, StoredFile]
     Plan = Mapping[str, Sequence[Version]]
+    Fetch = Callable[[str, Version], Fetched]
 
 _FILE_NBYTES = 4 << 30
 """About how large a file becomes where no files stood before."""
 
 
+class _Waiting(NamedTuple):
+    """A version that is to be written into the files that stand.
+
+    Attributes:
+        position, plan: as in `DirectoryTarget.stage`.
+        fetched: what `plan` needs, by tensor and version.
+        changed: files of which a tensor changes.
+        marks: of all files.
+        held: what stands there.
+    """
+
+    position: Position
+    plan: Plan
+    fetched: Mapping[tuple[str, int], Fetched]
+    changed: Sequence[str]
+    marks: Marks
+    held: Tensors
+
+
 class DirectoryTarget:
     """The files of a directory. The lock is held inside each call, and no longer."""
 
-    def __init__(self, root: Path, threads: int) -> None:
+    def __init__(self, root: Path, threads: int, *, in_place: bool = False) -> None:
         """
         Raises:
             FileExistsError: it is a file.
             BlockingIOError: another follower works in it.
         """
-        self._root, self._threads = root, threads
+        self._root, self._threads, self._in_place = root, threads, in_place
         place = root / SYNC_DIRECTORY
         self._lock_path, self._state_path, self._staging = place / "lock", place / "state.json", place / "staged"
         self._staging.mkdir(parents=True, exist_ok=True)
         self._state = State()
-        self._staged: Next | None = None
+        self._staged: Next | _Waiting | None = None
         with self._locked():
             """A commit that was interrupted is finished."""
 
@@ -99,7 +125,7 @@ class DirectoryTarget:
             self._write_state(State())
 
     def stage(self, goal: Position, plan: Plan, frames: Frames) -> None:
-        """Write the files of which a tensor changes, and wait until they are on the disk.
+        """Write the files of which a tensor changes, and wait until they are on the disk; in place, keep the frames.
 
         Raises:
             BaseMismatchError: what is there is not what `plan` begins with.
@@ -117,10 +143,16 @@ class DirectoryTarget:
             is_new = _layouts(headers) != {name: tensor.layout for name, tensor in goal.tensors.items()}
             layout = _new_layout(goal.tensors) if is_new else headers
             changed = [file for file in layout if is_new or any(plan[each.name] for each in layout[file].entries)]
+            if self._in_place and not is_new:
+                self._remove_spare()
+                links = ((name, link) for name, links in plan.items() for link in links)
+                fetched = {(name, link.number): frames.fetch(name, link) for name, link in links}
+                self._staged = _Waiting(goal, plan, fetched, changed, marks, held.tensors)
+                return
             before = self._state.spare
             kept = {file: spare for file, spare in before.items() if file not in (*changed, INDEX_NAME)}
             self._write_state(self._state._replace(spare=kept, next=None))
-            writer = _Writer(current, goal.tensors, plan, frames, self._threads)
+            writer = _Writer(current, goal.tensors, plan, frames.fetch, self._threads)
             for file in changed:
                 writer.write(self._staging / file, layout[file], before.get(file))
                 kept[file] = Spare(mark_of(self._staging / file), _hashes(layout[file], goal.tensors))
@@ -159,14 +191,18 @@ class DirectoryTarget:
         return Next(secrets.token_hex(8), False, goal, files, {**unused, **left}, tuple(staged), tuple(gone))
 
     def commit(self) -> None:
-        """Have the staged files take their places: nothing is decoded.
+        """Have the staged files take their places: nothing is decoded. In place, decode and write.
 
         Raises:
-            OSError: somebody has written to the directory since; nothing was changed.
+            OSError: somebody has written to the directory since; nothing was changed. Or the disk fails.
+            BaseMismatchError: in place, a file does not hold what it held.
         """
         staged, self._staged = self._staged, None
         assert staged is not None
         with self._locked():
+            if isinstance(staged, _Waiting):
+                self._write_in_place(staged)
+                return
             if self._state.next is None or self._state.next.token != staged.token:
                 raise OSError(errno.EBUSY, "another follower has worked here since; stage again", str(self._root))
             for file, mark in staged.files.items():
@@ -177,6 +213,26 @@ class DirectoryTarget:
                     )
             self._write_state(self._state._replace(next=staged._replace(committing=True)))
             self._take_places(staged)
+
+    def _write_in_place(self, staged: _Waiting) -> None:
+        with self._opened() as current:
+            if _marks(self._root, current) != staged.marks:
+                text = "somebody has written to a file of it since a version was staged; stage again"
+                raise OSError(errno.EBUSY, text, str(self._root))
+            self._write_state(State(files=self._state.files))
+            fetched = staged.fetched
+            writer = _Writer(
+                current,
+                staged.position.tensors,
+                staged.plan,
+                lambda name, link: fetched[name, link.number],
+                self._threads,
+            )
+            for file in staged.changed:
+                header = current[file].header
+                writer.write(self._root / file, header, Spare(staged.marks[file], _hashes(header, staged.held)))
+            indexes = [entry.name for entry in self._root.iterdir() if is_index(entry.name)]
+            self._write_state(State(staged.position, _marks(self._root, sorted({*current, *indexes}))))
 
     def _take_places(self, staged: Next) -> None:
         """Finish a commit; files that have their places already are left alone."""
@@ -190,6 +246,14 @@ class DirectoryTarget:
             (self._root / file).unlink(missing_ok=True)
         sync_directory(self._root)
         self._write_state(State(staged.position, staged.files, staged.spare))
+        if self._in_place:
+            self._remove_spare()
+
+    def _remove_spare(self) -> None:
+        """In place nothing is written over the files of the version before."""
+        self._write_state(self._state._replace(spare={}, next=None))
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._staging.mkdir(exist_ok=True)
 
     def _write_state(self, state: State) -> None:
         state.write(self._state_path)
@@ -230,11 +294,11 @@ class DirectoryTarget:
 class _Writer:
     """Writes staged files. One buffer is used for all tensors."""
 
-    def __init__(self, current: Checkpoint, goal: Tensors, plan: Plan, frames: Frames, threads: int) -> None:
+    def __init__(self, current: Checkpoint, goal: Tensors, plan: Plan, fetch: Fetch, threads: int) -> None:
         self._places = {
             name: (stored, tensor) for stored in current.values() for name, tensor in stored.tensors.items()
         }
-        self._goal, self._plan, self._frames, self._threads = goal, plan, frames, threads
+        self._goal, self._plan, self._fetch, self._threads = goal, plan, fetch, threads
         self._buffer = new_buffer(0)
 
     def write(self, path: Path, header: Header, spare: Spare | None) -> None:
@@ -267,7 +331,7 @@ class _Writer:
             stored.read(tensor, 0, out, threads=self._threads)
             base = out
         for link in self._plan[entry.name]:
-            self._frames.fetch(entry.name, link).make(entry.name, out, base, self._threads)
+            self._fetch(entry.name, link).make(entry.name, out, base, self._threads)
             base = out
         return out
 

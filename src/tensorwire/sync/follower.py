@@ -43,8 +43,8 @@ class Follower:
         store: the directory or URL that a `Publisher` writes to.
         target: a dict of NumPy arrays or of torch tensors on the CPU, or a directory of plain safetensors files, which
             may be absent at first. A directory has a checkpoint of the store or none, and one follower.
-        in_place: arrays keep their memory. `stage` then takes no memory but that of the compressed changes, and
-            `commit` decodes them.
+        in_place: arrays keep their memory, and files their place on the disk. `stage` then takes nothing but memory
+            for the compressed changes, and `commit` decodes them.
         threads: by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
@@ -54,7 +54,7 @@ class Follower:
 
     Raises:
         TypeError: `target` is neither of the two.
-        ValueError: `in_place` is for arrays, or the directory is a URL.
+        ValueError: the directory is a URL.
         BlockingIOError: another follower works in the directory.
     """
 
@@ -76,9 +76,9 @@ class Follower:
         if not is_path(target):
             raise TypeError(f"expected a dict of arrays or a directory as target, got {type(target).__name__}")
         root = locate(target, storage_options)
-        if in_place or not isinstance(root, Path):
-            raise ValueError(f"expected {'arrays with in_place=True' if in_place else 'a local directory'}, got {root}")
-        self._target = DirectoryTarget(root, num_threads(threads))
+        if not isinstance(root, Path):
+            raise ValueError(f"expected a local directory, got {root}")
+        self._target = DirectoryTarget(root, num_threads(threads), in_place=in_place)
 
     @property
     def version(self) -> int | None:
@@ -122,7 +122,8 @@ class Follower:
 
         Raises:
             OSError: somebody has written to the directory meanwhile. Nothing was changed: stage again.
-            BaseMismatchError: in place, somebody has written to an array. Stage again, which begins with an anchor.
+            BaseMismatchError: in place, somebody has written to an array or a file. Stage again, which begins with an
+                anchor. After any error in place the version is None, and `stage` makes what the target lacks.
         """
         if self._staged is not None:
             self._staged = None

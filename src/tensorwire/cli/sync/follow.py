@@ -19,6 +19,12 @@ from ..failures import BAD_DATA
 @click.argument("directory", metavar="DIR", type=options.NEW_PATH)
 @click.option("--once", is_flag=True, help="Take the newest version, if there is a newer one, and end.")
 @click.option(
+    "--in-place",
+    is_flag=True,
+    help="Write into the files that stand, so that the disk holds no second copy. A run that ends while it writes "
+    "leaves a directory that the next run repairs.",
+)
+@click.option(
     "program",
     "--exec",
     metavar="COMMAND",
@@ -29,12 +35,19 @@ from ..failures import BAD_DATA
 @options.threads_option
 @click.option("as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own for each version.")
 def command(
-    store: Path, directory: Path, once: bool, program: list[str] | None, threads: int | None, as_json: bool
+    store: Path,
+    directory: Path,
+    once: bool,
+    in_place: bool,
+    program: list[str] | None,
+    threads: int | None,
+    as_json: bool,
 ) -> int:
     """Keep a directory of plain safetensors files at the newest version of a store.
 
     DIR is made if it is not there. Otherwise it holds a version of the store, or no checkpoint. A version is made
-    beside the files that stand, which are exchanged at the end. Ctrl-C ends it; DIR then holds a whole version.
+    beside the files that stand, which are exchanged at the end. Ctrl-C ends it; DIR then holds a whole version, without
+    --in-place.
 
     Exit code 0: --once is done; 1: a version is damaged, or COMMAND failed.
 
@@ -44,7 +57,7 @@ def command(
     """
     from ...sync import Follower
 
-    follower = Follower(store, directory, threads=threads)
+    follower = Follower(store, directory, in_place=in_place, threads=threads)
     while True:
         begun = time.perf_counter()
         staged = follower.stage(timeout=0 if once else None)
