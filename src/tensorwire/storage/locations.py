@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._ground.filesystem import absolute, is_same, lies_in
@@ -75,13 +75,13 @@ def inside(a: Location, b: Location) -> bool:
     return both and (a == b or any(place == b for place in a.parents)) and b.is_dir()
 
 
-def relative_to(place: Location, folder: Location) -> PurePath:
-    """The path of what lies in a folder."""
+def path_in(place: Location, folder: Location) -> str:
+    """The path of what lies in a folder, with forward slashes."""
     if isinstance(place, Path):
         assert isinstance(folder, Path)
-        return place.relative_to(folder)
+        return place.relative_to(folder).as_posix()
     assert isinstance(folder, RemotePath)
-    return place.relative_to(folder)
+    return place.path_in(folder)
 
 
 def on_this_machine(locations: Any) -> list[Path]:

@@ -136,10 +136,17 @@ class RemotePath:
     def joinpath(self, *names: str) -> RemotePath:
         return self / "/".join(names)
 
-    def relative_to(self, folder: RemotePath) -> PurePosixPath:
-        if self.key.startswith("http"):  # the key is the URL
-            return self._path.relative_to(folder._path)
-        return PurePosixPath(self.key).relative_to(PurePosixPath(folder.key))
+    def path_in(self, folder: RemotePath) -> str:
+        """The path of what lies in a folder, as it is: `a//b` is another object than `a/b`.
+
+        Raises:
+            ValueError: it lies elsewhere.
+        """
+        own, above = (shown(place.key) if place.key.startswith("http") else place.key for place in (self, folder))
+        beginning = f"{above.rstrip('/')}/"
+        if not own.startswith(beginning):
+            raise ValueError(f"expected a place in {folder}, got {self}")
+        return own[len(beginning) :]
 
     @cached_property
     def facts(self) -> Mapping[str, Any] | None:

@@ -14,28 +14,36 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import wait
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._ground.destination import Destination
 from .._ground.filesystem import mark_of, remove_empty
 from .local import OutputFile
-from .remote import Status, begin, clear_errors
+from .remote import RemotePath, Status, begin, clear_errors
 from .staging import Staging
 
 if TYPE_CHECKING:
     from .locations import Location
     from .progress import Meter
-    from .remote import RemotePath
+
+_Result = TypeVar("_Result")
 
 UPLOAD_NAME = ".tensorwire-upload"
 """The object that stands in a folder as long as an upload into it has not ended."""
 
+SMALL_NBYTES, AT_ONCE = 8 << 20, 8
+"""Objects up to that size go out so many at a time: a store may hold each of them in memory. Larger ones go alone."""
+
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
+_THREAD = "tensorwire-upload"
+_BUCKETS = {"s3", "gs", "abfs"}
 _CREDENTIAL = re.compile(r"key|secret|token|passw|passphrase|credential|cookie|auth(?!ority)|sas\b", re.IGNORECASE)
 """Options that may change while they lead to the same object."""
 
@@ -58,20 +66,27 @@ class Upload:
         self.place = _workspace(target) / (target.name or "result")
         self._force, self._owned = force, owned
         self._old: set[str] = set()
+        self._is_sending = False
 
     def check(self, work: Staging, *, is_directory: bool) -> None:
         """Look at what stands there before the work. A run of ours that was interrupted has put what it had begun.
 
         Raises:
             FileExistsError: something stands there that must stay; the message says why and what to do.
+            FileNotFoundError: there is no such bucket.
         """
-        if not self.target.exists() or _BEGUN in work.finished:
+        if _begun(work):
+            return
+        if not self.target.exists():
+            check_bucket(self.target)
             return
         if self.target.is_dir() != is_directory:
             kinds = ("a folder", "an object") if self.target.is_dir() else ("an object", "a folder")
             raise self._refusal(f"is {kinds[0]}, and the result is {kinds[1]}")
         if is_directory:
-            self._old = {place.relative_to(self.target).as_posix() for place in self.target.files()}
+            self._old = {place.path_in(self.target) for place in self.target.files()}
+            if not self._old:
+                return
         if UPLOAD_NAME in self._old:
             owned: Collection[str] = {UPLOAD_NAME, *self._marked()["paths"]}
         else:
@@ -83,65 +98,147 @@ class Upload:
                 raise self._refusal("holds an upload that has not ended; pass force=True to take its place")
             raise self._refusal("already exists; pass force=True to replace it")
 
-    def put(self, work: Staging, paths: Sequence[str], first_gone: Collection[str], meter: Meter) -> None:
+    @contextmanager
+    def claimed(self, work: Staging, paths: Collection[str]) -> Iterator[None]:
+        """A new folder is marked before the work, so that a store which takes nothing says so by then. A folder that
+        is to be replaced is marked behind the work: it can be read until then.
+
+        Args:
+            paths: those that the result may have.
+        """
+        if _begun(work) or self._old:
+            yield
+            return
+        self._begin(work)
+        try:
+            self._mark(work, paths, {})
+            yield
+        except BaseException:
+            if not self._is_sending:
+                with suppress(OSError):
+                    self._withdraw(work)
+            raise
+
+    def _begin(self, work: Staging) -> None:
+        old = sorted(self._old - {UPLOAD_NAME})
+        work.record(_BEGUN, {"old": old, "fresh": not self._old, "token": secrets.token_hex(8)})
+
+    def _withdraw(self, work: Staging) -> None:
+        """Nothing has been put but the mark, if that."""
+        token = work.finished[_BEGUN]["token"]
+        work.record(_BEGUN, {})
+        del work.finished[_BEGUN]
+        if self._marked()["token"] == token:
+            remove_if_there(self.target / UPLOAD_NAME)
+
+    def put(self, work: Staging, groups: Sequence[Sequence[str]], first_gone: Collection[str], meter: Meter) -> None:
         """Put the result there, and drop it here. Until all of it stands in a folder, an object there says so.
 
         Args:
-            paths: of its files, the one by which readers go last; of a single file the empty path.
+            groups: of its paths, each put when all of the one before stand. The last one has one path, by which readers
+                go; of a single file it is the empty path.
             first_gone: what old readers go by, which is removed before the first object is put.
 
         Raises:
             OSError: the store refuses, or has other bytes than were sent.
             FileExistsError: another process has begun an upload to there, or put the last object meanwhile.
         """
-        resumes = _BEGUN in work.finished
-        if not resumes:
-            old = sorted(self._old - {UPLOAD_NAME})
-            work.record(_BEGUN, {"old": old, "fresh": not self._old, "token": secrets.token_hex(8)})
+        self._is_sending = True
+        paths = [path for group in groups for path in group]
+        is_folder = paths != [""]
+        standing: dict[str, list[int]] = {}
+        if not _begun(work):
+            self._begin(work)
+        elif is_folder:
+            standing = {place.path_in(self.target): place.stat().identity for place in self._look().files()}
         begun = work.finished[_BEGUN]
-        is_folder = list(paths) != [""]
         if is_folder:
-            self._mark(work, paths, resumes=resumes)
-            for path in sorted(set(begun["old"]) & set(first_gone)):
-                if _name(path) not in work.finished:
-                    remove_if_there(self.target / path)
-        for number, path in enumerate(paths):
-            is_last = number == len(paths) - 1
-            if is_folder and is_last and self._marked()["token"] != begun["token"]:
-                raise self._refusal("is the place of another upload, which has begun meanwhile")
-            self._put_one(work, path, meter, exclusive=is_last and begun["fresh"] and not self._force)
-        for path in sorted(set(begun["old"]) - set(paths)):
-            remove_if_there(self.target / path)
+            self._mark(work, paths, standing)
+            self._remove(path for path in begun["old"] if path in first_gone and _name(path) not in work.finished)
+        for group in groups[:-1]:
+            self._put_group(work, group, standing, meter)
+        [last] = groups[-1]
+        if is_folder and self._marked()["token"] != begun["token"]:
+            raise self._refusal("is the place of another upload, which has begun meanwhile")
+        if not self._stands(work, last, standing, meter):
+            self._put_one(work, last, meter, exclusive=begun["fresh"] and not self._force)
+        self._remove(set(begun["old"]) - set(paths))
         if is_folder:
             remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
 
+    def _put_group(self, work: Staging, paths: Sequence[str], standing: Mapping[str, list[int]], meter: Meter) -> None:
+        """Small objects go out several at a time, so that many of them do not wait one for the other."""
+        missing = [path for path in paths if not self._stands(work, path, standing, meter)]
+        small = {path for path in missing if (work.result / path).stat().st_size <= SMALL_NBYTES}
+        calls = {path: partial(_send, work.result / path, self.target / path) for path in missing if path in small}
+        for path, identity in _at_once(self.target, calls):
+            self._note(work, path, identity)
+            meter.begin(path, (work.result / path).stat().st_size)
+            meter.end()
+        for path in missing:
+            if path not in small:
+                self._put_one(work, path, meter, exclusive=False)
+
     def _put_one(self, work: Staging, path: str, meter: Meter, *, exclusive: bool) -> None:
-        """Unless it stands there already. After an error it may, since that may come when the bytes have gone."""
-        local, place = (work.result / path, self.target / path) if path else (work.result, self.target)
-        name = _name(path)
+        """After an error it may stand there, since that may come when the bytes have gone."""
+        local, place, name = work.result / path, self.target / path if path else self.target, _name(path)
         meter.begin(path or self.target.name, local.stat().st_size)
-        facts = {"local": mark_of(local), "identity": _identity(place)}
-        before = work.finished.get(name, {})
-        if any(before.get(key) != value for key, value in facts.items()):
+        exclusive = exclusive and not work.finished.get(name, {}).get("sent")
+        if exclusive:
             work.record(name, {"sent": True})
-            try:
-                _put(local, place, meter, exclusive=exclusive and not before.get("sent"))
-            except FileExistsError:
-                work.record(name, {})  # it is another's
-                raise
-            work.record(name, {**facts, "sent": True, "identity": _identity(place)})
+        try:
+            identity = _put(local, place, meter, exclusive=exclusive)
+        except FileExistsError:
+            work.record(name, {})  # it is another's
+            raise
+        self._note(work, path, identity)
         meter.end()
 
-    def _mark(self, work: Staging, paths: Sequence[str], *, resumes: bool) -> None:
-        """Say that an upload has begun, unless it is said already."""
+    def _note(self, work: Staging, path: str, identity: list[int]) -> None:
+        work.record(_name(path), {"local": mark_of(work.result / path), "identity": identity, "sent": True})
+
+    def _stands(self, work: Staging, path: str, standing: Mapping[str, list[int]], meter: Meter) -> bool:
+        """Whether an earlier run has put it, and it is there."""
+        local, noted = work.result / path, work.finished.get(_name(path), {})
+        if "identity" not in noted or noted["local"] != mark_of(local):
+            return False
+        if not self._is_there(path, noted["identity"], standing):
+            return False
+        meter.begin(path or self.target.name, local.stat().st_size)
+        meter.end()
+        return True
+
+    def _is_there(self, path: str, identity: list[int] | None, standing: Mapping[str, list[int]]) -> bool:
+        """A listing may lag, or say less than the store says of the object alone."""
+        if standing.get(path) == identity:
+            return True
+        facts = (place := self.target / path if path else self.target).look()
+        return (None if facts is None else Status.of(place, facts).identity) == identity
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for _ in _at_once(self.target, {path: partial(remove_if_there, self.target / path) for path in sorted(paths)}):
+            pass
+
+    def _look(self) -> RemotePath:
+        """The folder, of which nothing is known."""
+        self.target.look()
+        return self.target
+
+    def _mark(self, work: Staging, paths: Collection[str], standing: Mapping[str, list[int]]) -> None:
+        """Say that an upload has begun, unless it is said already.
+
+        Args:
+            standing: what is there if this upload was begun before, by path.
+        """
         begun, found = work.finished[_BEGUN], self._marked()
         if found["token"] == begun["token"]:
             return
         if not self._force:
             if found["token"]:
                 raise self._refusal("is the place of another upload, which has not ended")
-            if resumes and any(self._is_anothers(work, path) for path in paths):
+            noted = {path: work.finished.get(_name(path), {}).get("identity") for path in {*standing, *paths}}
+            if not all(self._is_there(path, identity, standing) for path, identity in noted.items()):
                 raise self._refusal("holds what another upload has put there since this one was interrupted")
         text = json.dumps({"token": begun["token"], "paths": sorted({*begun["old"], *paths})})
         local = self.place.parent / UPLOAD_NAME
@@ -163,10 +260,6 @@ class Upload:
         except (KeyError, TypeError, ValueError):
             return {"token": "?", "paths": []}
 
-    def _is_anothers(self, work: Staging, path: str) -> bool:
-        facts = work.finished.get(_name(path), {})
-        return "identity" in facts and facts["identity"] != _identity(self.target / path)
-
     def close(self) -> None:
         """Leave no empty directory behind."""
         if remove_empty(self.place.parent):  # else an interrupted run goes on there
@@ -181,6 +274,22 @@ def _name(path: str) -> str:
     return f"{_BEGUN}/{path}"
 
 
+def _begun(work: Staging) -> bool:
+    return "token" in work.finished.get(_BEGUN, {})
+
+
+def check_bucket(target: RemotePath) -> None:
+    """Raise FileNotFoundError before the work if the bucket is missing that it is for. Stores of other kinds make the
+    folders of an object with it."""
+    protocols = target.store.protocol
+    if _BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+        return
+    bucket = RemotePath(target.store, target.key.partition("/")[0])
+    with suppress(PermissionError):  # to look at a bucket is a right of its own
+        if not bucket.exists():
+            raise FileNotFoundError(errno.ENOENT, "no such bucket; make it first, or name another one", str(bucket))
+
+
 def put_file(local: Path, target: RemotePath) -> None:
     """Put a file there, in the place of the object that has the name."""
     _put(local, target, None, exclusive=False)
@@ -193,16 +302,7 @@ def put_bytes(data: bytes, target: Location, *, exclusive: bool = False) -> None
     condition is asked a moment before.
     """
     if not isinstance(target, Path):
-        with clear_errors(str(target)):
-            if not exclusive:
-                target.store.pipe_file(target.key, data)
-                return
-            if target.look() is not None:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-            try:
-                target.store.pipe_file(target.key, data, mode="create")
-            except (NotImplementedError, TypeError):
-                target.store.pipe_file(target.key, data)
+        _put_by(partial(target.store.pipe_file, target.key, data), target, exclusive=exclusive)
         return
     destination = Destination(target, force=not exclusive)
     with Staging(destination, {"action": "save"}) as work, OutputFile(work.result) as file:
@@ -226,38 +326,63 @@ def remove_if_there(place: Location) -> None:
         remove(place)
 
 
-def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: bool) -> None:
+def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: bool) -> list[int]:
+    """Put an object, and tell of it from the caller's thread. An interrupt ends the wait. Returns its identity."""
     from fsspec.callbacks import Callback
 
     callback, told = Callback(), 0
-
-    def send() -> None:
-        with clear_errors(str(target)):
-            if not exclusive:
-                target.store.put_file(str(local), target.key, callback=callback)
-                return
-            try:
-                target.store.put_file(str(local), target.key, callback=callback, mode="create")
-            except (NotImplementedError, TypeError) as error:  # a store that knows no such condition
-                if isinstance(error, TypeError) and "mode" not in str(error):
-                    raise
-                target.store.put_file(str(local), target.key, callback=callback)
-
-    # The caller's thread tells of progress, and an interrupt ends its wait.
-    sending = begin(send, "tensorwire-upload")
+    sending = begin(partial(_send, local, target, callback=callback, exclusive=exclusive), _THREAD)
     while not wait([sending], _POLL_SECONDS).done:
         if meter is not None:
             meter.advance(callback.value - told)
         told = callback.value
-    sending.result()
-    expected, found = local.stat().st_size, Status.of(target, target.look()).st_size
-    if found != expected:
-        raise OSError(errno.EIO, f"expected an object of {expected} bytes after writing it, got {found}", str(target))
+    return sending.result()
 
 
-def _identity(place: RemotePath) -> list[int] | None:
-    facts = place.look()
-    return None if facts is None else Status.of(place, facts).identity
+def _send(local: Path, target: RemotePath, *, exclusive: bool = False, **options: Any) -> list[int]:
+    _put_by(partial(target.store.put_file, str(local), target.key, **options), target, exclusive=exclusive)
+    expected, found = local.stat().st_size, Status.of(target, target.look())
+    if found.st_size != expected:
+        text = f"expected an object of {expected} bytes after writing it, got {found.st_size}"
+        raise OSError(errno.EIO, text, str(target))
+    return found.identity
+
+
+def _put_by(call: Callable[..., object], target: RemotePath, *, exclusive: bool) -> None:
+    """Put an object by a call of its store; with `exclusive` on the condition that nothing has the name."""
+    if exclusive and target.look() is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    with clear_errors(str(target)):
+        if exclusive:
+            try:
+                call(mode="create")
+                return
+            except (NotImplementedError, TypeError) as error:  # a store that knows no such condition
+                if isinstance(error, TypeError) and "mode" not in str(error):
+                    raise
+        call()
+
+
+def _at_once(target: RemotePath, calls: Mapping[str, Callable[[], _Result]]) -> Iterator[tuple[str, _Result]]:
+    """What calls to the store of `target` return, as they end; several at a time where the store can.
+
+    After an error none is begun, and those under way are told of before it is raised.
+    """
+    left, under_way = iter(calls.items()), dict[Any, str]()
+    failed: BaseException | None = None
+    most = AT_ONCE if target.store.async_impl else 1
+    while True:
+        for path, call in islice(left, 0 if failed else most - len(under_way)):
+            under_way[begin(call, _THREAD)] = path
+        if not under_way:
+            break
+        for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+            path, error = under_way.pop(future), future.exception()
+            if error is None:
+                yield path, future.result()
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _workspace(target: RemotePath) -> Path:
@@ -285,10 +410,13 @@ def _without_credentials(options: Any) -> Any:
     return [_without_credentials(each) for each in options] if isinstance(options, (list, tuple)) else options
 
 
-def in_order(paths: Collection[str], last: Sequence[Callable[[str], Any]]) -> list[str]:
-    """Paths sorted, behind them those that the functions of `last` are true of, one function after the other."""
+def in_order(paths: Collection[str], last: Sequence[Callable[[str], Any]]) -> list[list[str]]:
+    """Paths in groups, one after the other: those that no function of `last` is true of, then those that the first one
+    is true of, and so on. The last group has one path."""
 
     def place(path: str) -> int:
         return max((number for number, is_one in enumerate(last, 1) if is_one(path)), default=0)
 
-    return sorted(paths, key=lambda path: (place(path), path))
+    ordered = sorted(paths, key=lambda path: (place(path), path))
+    groups = [list(group) for _, group in groupby(ordered[:-1], place)]
+    return [*groups, ordered[-1:]]

@@ -33,7 +33,7 @@ from ..errors import BaseMismatchError
 from ..files.header import Header, TensorEntry, build_header
 from ..files.reader import StoredFile
 from ..storage.local import sync_directory, write_at
-from ..storage.locations import relative_to
+from ..storage.locations import path_in
 from .checkpoints import nbytes_of
 from .state import Marks, Next, Spare, State, read_state
 from .versions import INDEX_NAME, Position, Tensor
@@ -280,7 +280,7 @@ class DirectoryTarget:
                 if any(entry.name.endswith(".safetensors") or is_index(entry.name) for entry in self._root.iterdir()):
                     for place in find_shards(self._root).files:
                         stored = stack.enter_context(StoredFile(place))
-                        files[relative_to(place, self._root).as_posix()] = stored
+                        files[path_in(place, self._root)] = stored
                         if stored.compressed:
                             text = "is compressed; a follower needs plain files, so name another directory"
                             raise FileExistsError(errno.EEXIST, text, str(place))

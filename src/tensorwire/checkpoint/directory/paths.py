@@ -166,7 +166,7 @@ def _list(root: RemotePath, spec: GitIgnoreSpec, found: Listing) -> None:
     """The objects of a folder in a store, which knows no empty folders."""
     excluded = set()
     for location in root.files():
-        path = location.relative_to(root).as_posix()
+        path = location.path_in(root)
         left_out = next((place for place in (*parents(path), path) if spec.match_file(place)), None)
         if left_out is not None:
             excluded.add(left_out)

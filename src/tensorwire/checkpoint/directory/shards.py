@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError
 from ...files.names import shown
 from ...files.torch_file import holds_storages
-from ...storage.locations import read_file, relative_to
+from ...storage.locations import path_in, read_file
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
 from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
@@ -77,7 +77,7 @@ def tensor_files(root: Location) -> dict[str, Location]:
         CorruptDataError: the index is none, or leads out of its directory.
     """
     if not root.is_dir():
-        return {relative_to(file, root.parent).as_posix(): file for file in find_shards(root).files}
+        return {path_in(file, root.parent): file for file in find_shards(root).files}
     found = scan(root).files
     if any(file.path == DISTRIBUTED_NAME for file in found):
         named = _named_by_distributed(root)

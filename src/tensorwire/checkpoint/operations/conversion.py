@@ -254,6 +254,8 @@ def _convert(
         work = stack.enter_context(Staging(destination, purpose))
         if upload is not None:
             upload.check(work, is_directory=is_directory)
+            if is_directory:
+                stack.enter_context(upload.claimed(work, {*written, MANIFEST_NAME}))
         if action == "compress" and is_directory:
             work.adopt(file.path for file in sources.files if file.kind in OF_TENSORS)
         conversion = converter(work)
@@ -276,10 +278,10 @@ def _convert(
 
 def _put(upload: Upload, work: Staging, paths: Collection[str], progress: Progress | None) -> None:
     """Send a whole result to its store: what readers go by comes last, and of an old one goes first."""
-    ordered = in_order(paths, [is_config, is_index, lambda path: path == MANIFEST_NAME])
-    sizes = [(work.result / path if path else work.result).stat().st_size for path in ordered]
-    going_by = [path for path in (*ordered, MANIFEST_NAME) if is_index(path) or path == MANIFEST_NAME]
-    upload.put(work, ordered, going_by, Meter(progress, sum(sizes)))
+    groups = in_order(paths, [is_config, is_index, lambda path: path == MANIFEST_NAME])
+    sizes = [(work.result / path if path else work.result).stat().st_size for path in paths]
+    going_by = [path for path in (*paths, MANIFEST_NAME) if is_index(path) or path == MANIFEST_NAME]
+    upload.put(work, groups, going_by, Meter(progress, sum(sizes)))
 
 
 def _owned(action: Action, sources: Sources, written: Collection[str]) -> Callable[[Location], Collection[str]]:

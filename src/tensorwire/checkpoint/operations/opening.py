@@ -9,7 +9,7 @@ from ...codec import num_threads
 from ...errors import CorruptDataError, TensorwireError
 from ...files.names import shown
 from ...files.reader import StoredFile
-from ...storage.locations import locate, locate_all, relative_to
+from ...storage.locations import locate, locate_all, path_in
 from ...storage.streams import SpoolFile
 from ..directory.shards import find_shards
 from .bases import open_base
@@ -181,7 +181,7 @@ def _open(
             located = locate_all(base, storage_options)
             opened = stack.enter_context(closing(open_base(located, takes_arrays=True)))
         for file in files:
-            file.use_base(opened, relative_to(file.path, directory).as_posix())
+            file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)
         if shards.files != (root,):
             _add_tied(places, files)
