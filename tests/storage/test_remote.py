@@ -24,8 +24,8 @@ from tensorwire.storage.remote import (
     _Pieces,
     is_url,
     merged,
-    shown,
 )
+from tensorwire.storage.store_errors import shown
 from tensorwire.storage.upload import Upload
 from tests.support.stores import FileStore, faulty_store
 
@@ -92,8 +92,12 @@ def test_an_unknown_scheme_is_told() -> None:
 
 
 def test_options_that_a_store_lacks_are_told() -> None:
-    with pytest.raises(OSError, match=r"github://x.*|'org' and 'repo'.*github://x"):
+    with pytest.raises(ValueError, match=r"github://x: expected storage_options .* 'org' and 'repo'"):
         locate("github://x")
+    pytest.importorskip("aiohttp", reason="fsspec's HTTP needs aiohttp")
+    with pytest.raises(ValueError, match=r"https://host/a: .*'acces'") as caught:
+        locate("https://host/a", {"client_kwargs": {"acces": "hunter2"}}).exists()
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from .._ground.filesystem import absolute, resolved
-from ..storage.locations import locate
+from ..storage.locations import check_slashes, locate
 from ..storage.remote import RemotePath, is_url
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ class _Location(click.Path):
     """A path, or a URL of another store."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not is_url(value):
-            return super().convert(value, param, ctx)
         try:
-            return locate(value)
+            check_slashes(value)
+            if is_url(value):
+                return locate(value)
         except (ImportError, ValueError) as error:
             self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class _PathOrStream(_Location):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._ground.filesystem import absolute, is_same, lies_in
 from .local import InputFile
-from .remote import RemoteFile, RemotePath, is_url, shown
+from .remote import RemoteFile, RemotePath, is_url
+from .store_errors import shown
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     """What has a name, a parent, and perhaps files in it; `str` of it says nothing that may be secret."""
 
 _LOCAL = ("file://", "local://")
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+:)/(?!/)")
 
 
 def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Location:
@@ -33,11 +36,20 @@ def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Locat
     """
     if isinstance(path, RemotePath):
         return path
+    check_slashes(path)
     if not is_url(path):
         return absolute(path)
     if path.startswith(_LOCAL):
         return absolute(path.partition("://")[2])
     return RemotePath.of(path, storage_options)
+
+
+def check_slashes(path: Any) -> None:
+    """Raise ValueError for a URL with one slash. It would be a path of this machine, which nobody means."""
+    found = _ONE_SLASH.match(path) if isinstance(path, str) else None
+    if found is not None and not os.path.lexists(found[1]):
+        written = said(f"{found[1]}//{path[found.end() - (found[1] == 'file:') :]}")
+        raise ValueError(f"expected a URL with two slashes behind {found[1]}, got one; write {written!r}")
 
 
 def locate_all(base: Any, storage_options: Mapping[str, Any] | None) -> Any:

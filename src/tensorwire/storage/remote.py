@@ -19,9 +19,11 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from ..errors import TruncatedDataError
+from .store_errors import HTTP_QUERY, clear_errors, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
-_USER = re.compile(r"(?<=://)[^/\s]*@")  # up to the last "@": a password may hold one
-_QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
-_HTTP_QUERY = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*")  # all of it: a token may stand there alone
+
+_BUCKETS = {"s3", "gs", "abfs"}
+_WHOLE, _GONE = 200, (404, 410)
+"""What HTTP says of a request."""
 
 BEGINNING_NBYTES = 7 << 10
 """What is read of an object at first: the header of a compressed file with twenty tensors or so."""
@@ -64,6 +67,7 @@ class RemotePath:
     def __init__(self, store: Any, key: str, facts: Mapping[str, Any] | None = None) -> None:
         """`store`: a file system of fsspec, by which `key` names it; `facts`: what a listing said of it."""
         self.store, self.key = store, key.rstrip("/") or key
+        self._reason: BaseException | None = None
         if facts is not None:
             self.__dict__["facts"] = facts  # which spares asking
 
@@ -84,7 +88,10 @@ class RemotePath:
             # A listing that is kept may be older than the objects; some stores keep it whatever they are told.
             store, key = url_to_fs(url, use_listings_cache=False, **(storage_options or {}))
             store.invalidate_cache(key)
-        return cls(store, key)
+        path = cls(store, key)
+        if (path.bucket is not None and not path.bucket.key) or (path._is_http and not urlsplit(url).netloc):
+            raise ValueError(f"{shown(url)}: expected a URL with a bucket or host, as in 's3://bucket/folder/name'")
+        return path
 
     def __str__(self) -> str:
         return shown(self.store.unstrip_protocol(self.key))
@@ -119,7 +126,7 @@ class RemotePath:
 
     @property
     def parent(self) -> RemotePath:
-        key = _HTTP_QUERY.sub(r"\1", self.key)  # which may hold a slash
+        key = HTTP_QUERY.sub(r"\1", self.key)  # which may hold a slash
         return RemotePath(self.store, self.store._parent(key))
 
     @property
@@ -148,6 +155,20 @@ class RemotePath:
             raise ValueError(f"expected a place in {folder}, got {self}")
         return own[len(beginning) :]
 
+    @property
+    def bucket(self) -> RemotePath | None:
+        """What it lies in, in stores of buckets: they make none with an object. Stores of other kinds make folders."""
+        return None if _BUCKETS.isdisjoint(self._protocols) else RemotePath(self.store, self.key.partition("/")[0])
+
+    @property
+    def _is_http(self) -> bool:
+        return "http" in self._protocols
+
+    @property
+    def _protocols(self) -> Sequence[str]:
+        found: str | Sequence[str] = self.store.protocol
+        return (found,) if isinstance(found, str) else found
+
     @cached_property
     def facts(self) -> Mapping[str, Any] | None:
         """What the store says of it; None if there is nothing."""
@@ -163,7 +184,8 @@ class RemotePath:
     def _info(self) -> Mapping[str, Any] | None:
         try:
             found: Mapping[str, Any] = self.store.info(self.key)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            self._reason = error.__cause__ if self._is_http else None
             return None
         return found
 
@@ -191,8 +213,13 @@ class RemotePath:
         """
         Raises:
             FileNotFoundError: there is nothing.
+            PermissionError, OSError: the server does not answer, or refuses: fsspec says of both that there is nothing.
         """
-        return Status.of(self, self.facts)
+        facts, reason = self.facts, self._reason
+        if facts is None and reason is not None and getattr(reason, "status", None) not in _GONE:
+            with clear_errors(str(self)):
+                raise reason
+        return Status.of(self, facts)
 
     def iterdir(self) -> Iterator[RemotePath]:
         """What is in a folder, as the store lists it."""
@@ -224,7 +251,8 @@ class RemotePath:
         """
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
         with self._asking():
-            found = _cat_ranges(self.store, [self.key] * len(ranges), starts, stops)
+            options = {"raise_for_status": _expect_part} if self._is_http else {}
+            found = _cat_ranges(self.store, [self.key] * len(ranges), starts, stops, options)
         for (start, stop), data in zip(ranges, found, strict=True):
             if len(data) != stop - start:
                 raise TruncatedDataError(
@@ -235,7 +263,22 @@ class RemotePath:
         return found
 
 
-def _cat_ranges(store: Any, keys: list[str], starts: list[int], stops: list[int]) -> list[bytes]:
+async def _expect_part(response: Any) -> None:
+    """Called by aiohttp before it reads a body. fsspec would read all of one before anybody can refuse it."""
+    first, _, last = response.request_info.headers.get("Range", "").removeprefix("bytes=").partition("-")
+    if response.status != _WHOLE or not last:
+        return
+    expected, length = int(last) + 1 - int(first), response.content_length
+    if length != expected and (length is not None or first != "0"):
+        response.close()
+        size = "all of it" if length is None else f"{length} bytes"
+        text = f"expected {expected} bytes from {first} on, got {size} from the server, which knows no ranges"
+        raise OSError(errno.ENOTSUP, f"{text}: download it first")
+
+
+def _cat_ranges(
+    store: Any, keys: list[str], starts: list[int], stops: list[int], options: Mapping[str, Any]
+) -> list[bytes]:
     found: list[bytes]
     if not store.async_impl:
         try:  # else each range is read through a file with the cache
@@ -244,7 +287,7 @@ def _cat_ranges(store: Any, keys: list[str], starts: list[int], stops: list[int]
         except TypeError as error:
             if "'cache_type'" not in str(error):  # files that know no such option have no such cache
                 raise
-    found = store.cat_ranges(keys, starts, stops, on_error="raise")
+    found = store.cat_ranges(keys, starts, stops, on_error="raise", **options)
     return found
 
 
@@ -455,28 +498,3 @@ def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [
         (begin, min(begin + PIECE_NBYTES, stop)) for start, stop in whole for begin in range(start, stop, PIECE_NBYTES)
     ]
-
-
-def shown(text: str) -> str:
-    """A URL, or text with some, without users, passwords and queries."""
-    return _QUERY.sub("", _HTTP_QUERY.sub(r"\1", _USER.sub("", text)))
-
-
-@contextmanager
-def clear_errors(where: str) -> Iterator[None]:
-    """Errors of stores as OSErrors that name the place, without what may be secret, and without those behind them."""
-    try:
-        yield
-    except (ImportError, TruncatedDataError):
-        raise
-    except ValueError as error:
-        raise ValueError(f"{where}: {shown(str(error))}") from None
-    except OSError as error:
-        text = shown(str(error.strerror or error)) or os.strerror(error.errno or errno.EIO)
-        kind = type(error) if type(error).__module__ == "builtins" else OSError
-        raise kind(error.errno or _NUMBERS.get(kind, errno.EIO), text, where) from None
-    except Exception as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {shown(str(error))}", where) from None
-
-
-_NUMBERS = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, FileExistsError: errno.EEXIST}

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._ground.destination import Destination
 from .._ground.filesystem import mark_of, remove_empty
 from .local import OutputFile
-from .remote import RemotePath, Status, begin, clear_errors
+from .remote import RemotePath, Status, begin
 from .staging import Staging
+from .store_errors import clear_errors
 
 if TYPE_CHECKING:
     from .locations import Location
@@ -43,7 +44,6 @@ SMALL_NBYTES, AT_ONCE = 8 << 20, 8
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
 _THREAD = "tensorwire-upload"
-_BUCKETS = {"s3", "gs", "abfs"}
 _CREDENTIAL = re.compile(r"key|secret|token|passw|passphrase|credential|cookie|auth(?!ority)|sas\b", re.IGNORECASE)
 """Options that may change while they lead to the same object."""
 
@@ -279,15 +279,15 @@ def _begun(work: Staging) -> bool:
 
 
 def check_bucket(target: RemotePath) -> None:
-    """Raise FileNotFoundError before the work if the bucket is missing that it is for. Stores of other kinds make the
-    folders of an object with it."""
-    protocols = target.store.protocol
-    if _BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+    """Raise what stands against an object or a new folder before the work for it: no such bucket, or no name in it."""
+    bucket = target.bucket
+    if bucket is None:
         return
-    bucket = RemotePath(target.store, target.key.partition("/")[0])
     with suppress(PermissionError):  # to look at a bucket is a right of its own
         if not bucket.exists():
             raise FileNotFoundError(errno.ENOENT, "no such bucket; make it first, or name another one", str(bucket))
+    if bucket == target:
+        raise IsADirectoryError(errno.EISDIR, "is a bucket; name an object in it", str(bucket))
 
 
 def put_file(local: Path, target: RemotePath) -> None:
@@ -311,19 +311,14 @@ def put_bytes(data: bytes, target: Location, *, exclusive: bool = False) -> None
         work.commit(None)
 
 
-def remove(place: Location) -> None:
-    """Remove a file or an object."""
-    if isinstance(place, Path):
-        place.unlink()
-        return
-    with clear_errors(str(place)):
-        place.store.rm_file(place.key)
-
-
 def remove_if_there(place: Location) -> None:
-    """The same; one that is gone already is no error."""
+    """Remove a file or an object; one that is gone already is no error."""
     with suppress(FileNotFoundError):
-        remove(place)
+        if isinstance(place, Path):
+            place.unlink()
+            return
+        with clear_errors(str(place)):
+            place.store.rm_file(place.key)
 
 
 def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: bool) -> list[int]:

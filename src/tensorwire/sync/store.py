@@ -16,7 +16,7 @@ from ..checkpoint.directory.manifest import MAX_JSON_NBYTES
 from ..errors import CorruptDataError, ErrorContext, TruncatedDataError
 from ..files.reader import StoredFile
 from ..storage.locations import open_input, read_file
-from ..storage.upload import put_bytes, remove
+from ..storage.upload import put_bytes, remove_if_there
 from .versions import INDEX_NAME, Version, dump_index, folder_name, hinted_number, number_of, parse_index
 
 if TYPE_CHECKING:
@@ -150,8 +150,7 @@ class Store:
     def remove_files(self, number: int, files: list[str]) -> None:
         """Remove files of a version whose index never stood."""
         for file in files:
-            with suppress(FileNotFoundError):
-                remove(self._at(number, file))
+            remove_if_there(self._at(number, file))
         folder = self._at(number)
         if isinstance(folder, Path):
             with suppress(OSError):  # another publisher's files are there
@@ -160,14 +159,14 @@ class Store:
     def remove(self, number: int) -> None:
         """Remove a version with all that its folder holds, the index first: without it no follower begins with it."""
         folder = self._at(number)
-        with suppress(FileNotFoundError, NotADirectoryError):
-            remove(self._at(number, INDEX_NAME))
+        with suppress(NotADirectoryError):
+            remove_if_there(self._at(number, INDEX_NAME))
         with suppress(FileNotFoundError):
             if isinstance(folder, Path):
                 shutil.rmtree(folder)
             else:
                 for place in list(folder.files()):
-                    remove(place)
+                    remove_if_there(place)
 
     def _at(self, part: int | str, *parts: str) -> Location:
         """A place in it, of which nothing is known."""

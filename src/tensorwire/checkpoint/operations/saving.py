@@ -19,7 +19,7 @@ from ...storage.local import OutputFile
 from ...storage.locations import locate, locate_all, on_this_machine
 from ...storage.staging import Staging
 from ...storage.streams import SpoolFile
-from ...storage.upload import put_file
+from ...storage.upload import check_bucket, put_file
 from .bases import check_apart, open_base
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def save_file(
         if isinstance(target, Path):
             location = target
         else:
+            check_bucket(target)
             location = Path(stack.enter_context(TemporaryDirectory(prefix="tensorwire-"))) / target.name
         opened = None
         if base is not None:

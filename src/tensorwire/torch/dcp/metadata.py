@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from ...errors import CorruptDataError, UnsupportedVersionError
 
-FILE, PICKLE = "tensorwire-dcp.json", ".metadata"
+PICKLE = ".metadata"
 FORMAT, VERSION = "tensorwire-dcp", 1
 SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
 

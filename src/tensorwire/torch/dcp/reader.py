@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ...checkpoint import open_file
+from ...checkpoint.directory.shards import DISTRIBUTED_NAME
 from ...errors import CorruptDataError, ErrorContext
 from ...storage.locations import locate, read_file
 from . import metadata as texts
@@ -41,15 +42,15 @@ def read_metadata(folder: Location) -> Metadata:
         CorruptDataError: it is damaged, or torch's own writer has made it.
     """
     pickled = _read(folder / texts.PICKLE)
-    text = _read(folder / texts.FILE)
+    text = _read(folder / DISTRIBUTED_NAME)
     if text is not None:
-        with ErrorContext(file=folder / texts.FILE):
+        with ErrorContext(file=folder / DISTRIBUTED_NAME):
             metadata = texts.parse(text, pickled)
         if metadata is not None:
             return metadata
     if pickled is None:
         advice = "expected a distributed checkpoint; name the directory that was saved to"
-        raise FileNotFoundError(errno.ENOENT, advice, str(folder / texts.FILE))
+        raise FileNotFoundError(errno.ENOENT, advice, str(folder / DISTRIBUTED_NAME))
     with ErrorContext(file=folder / texts.PICKLE):
         return texts.unpickle(pickled)
 

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from ...checkpoint import save_file
+from ...checkpoint.directory.shards import DISTRIBUTED_NAME
 from ...codec.dtypes import FROM_TORCH
 from ...errors import TensorwireError, UnsupportedTensorError
 from ...storage.locations import locate, said
@@ -112,9 +113,9 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         put_bytes(pickled, folder / texts.PICKLE)
         # Readers of ours go by this, so it comes last. Where JSON cannot hold it they go by the pickle.
         try:
-            put_bytes(texts.dump(metadata, pickled), folder / texts.FILE)
+            put_bytes(texts.dump(metadata, pickled), folder / DISTRIBUTED_NAME)
         except TypeError:
-            remove_if_there(folder / texts.FILE)
+            remove_if_there(folder / DISTRIBUTED_NAME)
         for file in sorted(old - current):
             remove_if_there(folder / file)
 
