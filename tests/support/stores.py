@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
-from fsspec.spec import AbstractBufferedFile
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 _UNCOUNTED = ("ls", "pipe_file")
 """Methods that `asked` does not list: what reads a checkpoint does not call them."""
@@ -58,6 +60,56 @@ class FaultyStore(MemoryFileSystem):
         return self._do("pipe_file", super().pipe_file, path, value, mode, **options)
 
 
+class CountedStore(AbstractFileSystem):
+    """Objects by key, each found at once however many there are; several callers may ask at a time.
+
+    `asked` gets the method and the key of each request. `faults` are called with the key, before the method.
+    """
+
+    protocol = "counted"
+    async_impl = True
+    root_marker = "/"
+    objects: dict[str, bytes] = {}  # noqa: RUF012
+    asked: list[tuple[str, str]] = []  # noqa: RUF012
+    faults: dict[str, Callable[[str], None]] = {}  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("counted://").strip("/")
+
+    def _facts(self, key: str) -> dict[str, Any]:
+        digest = hashlib.sha256(self.objects[key]).hexdigest()
+        return {"name": key, "size": len(self.objects[key]), "type": "file", "ETag": digest}
+
+    def info(self, path: str, **options: Any) -> Any:
+        self.asked.append(("info", path))
+        if path in self.objects:
+            return self._facts(path)
+        if not path.rpartition("/")[2].startswith(".") and any(key.startswith(f"{path}/") for key in self.objects):
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+    def find(self, path: str, *arguments: Any, **options: Any) -> Any:
+        self.asked.append(("find", path))
+        return {key: self._facts(key) for key in sorted(self.objects) if key.startswith(f"{path}/")}
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> bytes:
+        self.asked.append(("cat_file", path))
+        return self.objects[path][start:end]
+
+    def put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **options: Any) -> None:
+        self.asked.append(("put_file", rpath))
+        if "put_file" in self.faults:
+            self.faults["put_file"](rpath)
+        if mode == "create" and rpath in self.objects:
+            raise FileExistsError(rpath)
+        self.objects[rpath] = Path(lpath).read_bytes()
+
+    def rm_file(self, path: str) -> None:
+        self.asked.append(("rm_file", path))
+        del self.objects[path]
+
+
 class FileStore(MemoryFileSystem):
     """Objects in memory that are read through files of fsspec, as in stores which are not asynchronous.
 
@@ -89,6 +141,7 @@ class _File(AbstractBufferedFile):
 
 
 fsspec.register_implementation("files", FileStore, clobber=True)
+fsspec.register_implementation("counted", CountedStore, clobber=True)
 fsspec.register_implementation("faulty", FaultyStore, clobber=True)
 
 
@@ -105,3 +158,15 @@ def faulty_store(**faults: Callable[..., Any]) -> Iterator[FaultyStore]:
     finally:
         FaultyStore.store.clear()
         FaultyStore.faults.clear()
+
+
+@contextmanager
+def counted_store() -> Iterator[CountedStore]:
+    """Empty at first."""
+    CountedStore.objects.clear()
+    CountedStore.asked.clear()
+    try:
+        yield CountedStore()
+    finally:
+        CountedStore.objects.clear()
+        CountedStore.faults.clear()

@@ -89,6 +89,39 @@ def test_an_upload_is_exclusive(model: Path, options: dict[str, Any]) -> None:
     assert verify("s3://bucket/exclusive", storage_options=options).ok
 
 
+def test_a_missing_bucket_is_told_before_the_work(
+    model: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(*arguments: object, **others: object) -> None:
+        raise AssertionError("it has begun")
+
+    monkeypatch.setattr("tensorwire.checkpoint.operations.conversion.Converter.run", work)
+    monkeypatch.setattr("tensorwire.checkpoint.operations.saving.write_with_bases", work)
+    text = r"no such bucket; make it first, or name another one: 's3://none'"
+    for name in ("s3://none/c", "s3://none"):
+        with pytest.raises(FileNotFoundError, match=text):
+            compress_checkpoint(model, name, storage_options=options)
+    shard = model / "model-00001-of-00002.safetensors"
+    with pytest.raises(FileNotFoundError, match=text):
+        compress_checkpoint(shard, "s3://none/a.safetensors", storage_options=options)
+    with pytest.raises(FileNotFoundError, match=text):
+        save_file({"w": np.zeros(4)}, "s3://none/a.safetensors", storage_options=options)
+    with pytest.raises(IsADirectoryError, match="is a bucket; name an object in it: 's3://bucket'"):
+        save_file({"w": np.zeros(4)}, "s3://bucket", storage_options=options)
+
+
+def test_an_empty_bucket_takes_a_checkpoint(model: Path, options: dict[str, Any]) -> None:
+    s3fs.S3FileSystem(**options).mkdir("whole")
+    compress_checkpoint(model, "s3://whole", storage_options=options)
+    assert verify("s3://whole", storage_options=options).ok
+
+
+def test_an_option_that_s3_does_not_know(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"s3://bucket/a: expected storage_options .*'acces'") as caught:
+        load_file("s3://bucket/a", storage_options={**options, "client_kwargs": {"acces": "hunter2"}})
+    assert "hunter2" not in str(caught.value)
+
+
 def test_large_objects_go_up_in_parts(
     tmp_path: Path, options: dict[str, Any], requests: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

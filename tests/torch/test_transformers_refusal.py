@@ -26,6 +26,7 @@ import safetensors.torch as safetensors_torch  # noqa: E402
 from transformers.quantizers import auto  # noqa: E402
 
 from tensorwire.torch.integrations.transformers import TensorwireConfig, TensorwireQuantizer  # noqa: E402
+from tests.support.stores import counted_store  # noqa: E402
 from tests.support.transformer_models import MODELS, load, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 
@@ -183,3 +184,11 @@ def test_peft_raises(tmp_path: Path) -> None:
             peft.PeftModel.from_pretrained(
                 load(tmp_path / "llama", "llama"), tmp_path / "compressed", ignore_mismatched_sizes=ignore
             )
+
+
+def test_a_url_is_no_model() -> None:
+    """Transformers refuses it before we are asked; docs/remote.md says to download a snapshot first."""
+    with counted_store() as store:
+        with pytest.raises(OSError, match="counted://s/model"):
+            transformers.AutoModel.from_pretrained("counted://s/model")
+        assert not store.asked

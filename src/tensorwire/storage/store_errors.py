@@ -15,6 +15,7 @@ _QUERY = re.compile(r"\?[^\s'\"?]*=[^\s'\"]*")
 HTTP_QUERY = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*")  # all of it: a token may stand there alone
 _ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required) .*")
 _REFUSED = (401, 403)  # by HTTP
+_UNKNOWN = "Protocol not known"  # fsspec's words
 
 
 def shown(text: str) -> str:
@@ -36,7 +37,9 @@ def clear_errors(where: str) -> Iterator[None]:
         text = f": {named[0]}" if named else ""
         raise ValueError(f"{where}: expected storage_options that this store knows{text}") from None
     except ValueError as error:
-        raise ValueError(f"{where}: {shown(str(error))}") from None
+        text = shown(str(error))
+        advice = "; install its package, or correct the URL" if text.startswith(_UNKNOWN) else ""
+        raise ValueError(f"{where}: {text}{advice}") from None
     except OSError as error:
         text = shown(str(error.strerror or error)) or os.strerror(error.errno or errno.EIO)
         kind = type(error) if type(error).__module__ == "builtins" else OSError

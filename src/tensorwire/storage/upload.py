@@ -196,12 +196,12 @@ class Upload:
         meter.end()
 
     def _note(self, work: Staging, path: str, identity: list[int]) -> None:
-        work.record(_name(path), {"local": mark_of(work.result / path), "identity": identity, "sent": True})
+        work.record(_name(path), {"local": _told_by(work.result / path), "identity": identity, "sent": True})
 
     def _stands(self, work: Staging, path: str, standing: Mapping[str, list[int]], meter: Meter) -> bool:
         """Whether an earlier run has put it, and it is there."""
         local, noted = work.result / path, work.finished.get(_name(path), {})
-        if "identity" not in noted or noted["local"] != mark_of(local):
+        if "identity" not in noted or noted["local"] != _told_by(local):
             return False
         if not self._is_there(path, noted["identity"], standing):
             return False
@@ -272,6 +272,13 @@ class Upload:
 def _name(path: str) -> str:
     """What an object is called in the journal."""
     return f"{_BEGUN}/{path}"
+
+
+def _told_by(local: Path) -> str | None:
+    """What tells a file of a result from another one. A run that goes on makes small ones anew, with the same bytes."""
+    if local.stat().st_size > SMALL_NBYTES:
+        return mark_of(local)
+    return hashlib.sha256(local.read_bytes()).hexdigest()
 
 
 def _begun(work: Staging) -> bool:

@@ -1,0 +1,139 @@
+"""URLs that lead nowhere, and servers that refuse: each message has the place and a way out, and nothing secret."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import tensorwire
+from tensorwire.cli import main
+from tensorwire.storage.locations import locate, open_input
+from tests.support.ports import free_port
+
+SIZE = 64 << 20
+CHUNK = bytes(1 << 16)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every request with this status and all bytes of an object, whatever range is asked for."""
+
+    daemon_threads = True
+    status = 200
+    length: int | None = SIZE
+    sent = 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_HEAD(self) -> None:
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(SIZE))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)
+        if self.server.length is not None:
+            self.send_header("Content-Length", str(self.server.length))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(0, SIZE, len(CHUNK)):
+                self.wfile.write(CHUNK)
+                self.server.sent += len(CHUNK)
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def serving() -> Iterator[tuple[Server, str]]:
+    """A server, and the URL of its object with somebody's password and token."""
+    pytest.importorskip("aiohttp", reason="fsspec's HTTP needs aiohttp")
+    with Server(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server, f"http://somebody:hunter2@127.0.0.1:{server.server_port}/a.safetensors?token=hunter2"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("length", "size"), [(SIZE, f"{SIZE} bytes"), (None, "all of it")])
+def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(length: int | None, size: str) -> None:
+    with serving() as (server, url):
+        server.length = length
+        with (
+            open_input(locate(url)) as file,
+            pytest.raises(OSError, match=f"expected 10 bytes from 100000 on, got {size} .* download it first: 'http"),
+        ):
+            file.read(100_000, 10)
+        assert server.sent < SIZE // 4
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text"),
+    [
+        (401, PermissionError, "401.*look at your credentials for this store: 'http://127.0.0.1"),
+        (403, PermissionError, "403.*look at your credentials for this store: 'http://127.0.0.1"),
+        (404, FileNotFoundError, "No such file or directory: 'http://127.0.0.1"),
+        (503, OSError, "503.*: 'http://127.0.0.1"),
+    ],
+)
+def test_what_a_server_answers(status: int, kind: type[OSError], text: str) -> None:
+    with serving() as (server, url):
+        server.status = status
+        with pytest.raises(kind, match=text) as caught:
+            tensorwire.load_file(url)
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_server_that_does_not_answer() -> None:
+    pytest.importorskip("aiohttp", reason="fsspec's HTTP needs aiohttp")
+    place = f"127.0.0.1:{free_port()}/a"
+    with pytest.raises(ConnectionRefusedError, match=f"'http://{place}'"):
+        tensorwire.load_file(f"http://{place}")
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "text", "needs"),
+    [
+        ("s3://", ValueError, r"s3://: expected a URL with a bucket or host, as in 's3://bucket/folder/name'", "s3fs"),
+        ("s3:///x", ValueError, r"s3:///x: expected a URL with a bucket or host", "s3fs"),
+        ("https://", ValueError, r"https://: expected a URL with a bucket or host", "aiohttp"),
+        ("https:///x", ValueError, r"https:///x: expected a URL with a bucket or host", "aiohttp"),
+        ("s3:/b/x", ValueError, r"two slashes behind s3:, got one; write 's3://b/x'", ""),
+        ("s3:/a:hunter2@b/x", ValueError, r"two slashes behind s3:, got one; write 's3://b/x'", ""),
+        ("file:/none/x", ValueError, r"two slashes behind file:, got one; write 'file:///none/x'", ""),
+        ("file:///none/x", OSError, "'/none/x'", ""),
+        ("foo://a:hunter2@b/x", ValueError, r"foo://b/x: Protocol not known: foo; install its package", ""),
+        ("memory://none", OSError, "'memory:///none'", ""),
+    ],
+)
+def test_urls_that_lead_nowhere(
+    url: str, kind: type[Exception], text: str, needs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Python and on the command line."""
+    if needs:
+        pytest.importorskip(needs, reason=f"this kind of URL needs {needs}")
+    with pytest.raises(kind, match=text) as caught:
+        tensorwire.load_file(url)
+    assert "hunter2" not in str(caught.value)
+    assert main(["inspect", url]) == (1 if url.startswith(("memory", "file:///")) else 2)
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err
+    assert re.search(text, said.err)
+
+
+def test_a_directory_may_be_called_like_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    assert locate("s3:/x") == tmp_path / "s3:" / "x"
