@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from tensorwire.checkpoint import (
 from tensorwire.cli import main
 from tensorwire.errors import FormatError, LimitExceededError
 from tests.support.checkpoint_models import tree_hashes
+from tests.support.stores import faulty_store
 
 torch = pytest.importorskip("torch")
 
@@ -185,6 +187,62 @@ def test_what_cannot_be_looked_into_is_copied_and_said(trained: Path, tmp_path: 
         assert reason in notice
     decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
     assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
+
+
+def test_torch_files_whose_records_no_manifest_holds_are_copied_and_said(trained: Path, tmp_path: Path) -> None:
+    """Of three with 9 MiB that cannot be packed, one fits; the small ones that come after it fit too."""
+    names = ("large-0.pt", "large-1.pt", "large-2.pt")
+    for name in names:
+        shutil.copy(trained / "optimizer.pt", trained / name)
+        with zipfile.ZipFile(trained / name, "a") as archive:
+            archive.writestr("optimizer/other", os.urandom(9 << 20))
+    report = compress_checkpoint(trained, tmp_path / "packed")
+    assert kinds(report) == {**EXPECTED, "large-0.pt": "torch", "large-1.pt": "copied", "large-2.pt": "copied"}
+    for notice, name in zip(report.notices, names[1:], strict=True):
+        assert notice.startswith(f"copied as it is: {name}: expected a torch file whose record fits")
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
+    assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
+
+
+def test_a_torch_file_whose_names_collide_is_copied_and_said(trained: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(trained / "optimizer.pt", "a") as archive:
+        for name in (".0", "._0_tensorwire"):
+            archive.writestr(f"optimizer/data/{name}", bytes(400))
+    report = compress_checkpoint(trained, tmp_path / "packed")
+    assert kinds(report) == {**EXPECTED, "optimizer.pt": "copied"}
+    assert [notice.split(": ")[1] for notice in report.notices] == ["optimizer.pt"]
+    assert "needs; rename it" in report.notices[0]
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
+    assert tree_hashes(tmp_path / "restored") == tree_hashes(trained)
+
+
+def optimizer_file(path: Path) -> int:
+    """Write a file with 40 storages of 100,000 bytes among small ones, as an optimizer has them; return its size."""
+    generator = torch.Generator().manual_seed(3)
+    averages = [(torch.randn(50_000, generator=generator) * 1e-3).bfloat16() for _ in range(40)]
+    torch.save({index: {"step": torch.tensor(7.0), "exp_avg": each} for index, each in enumerate(averages)}, path)
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_a_file_in_a_store_is_fetched_once(is_directory: bool, tmp_path: Path) -> None:
+    """Also in a directory, where it is looked at twice."""
+    nbytes = optimizer_file(tmp_path / "optimizer.pt")
+    fetched: list[int] = []
+
+    def fetch(own: Any, key: str, start: Any, stop: Any, **options: Any) -> bytes:
+        data: bytes = own(key, start, stop, **options)
+        fetched.append(len(data))
+        return data
+
+    with faulty_store() as store:
+        store.pipe_file("/s/optimizer.pt", (tmp_path / "optimizer.pt").read_bytes())
+        store.faults["cat_file"] = fetch
+        compress_checkpoint("faulty://s" + "/optimizer.pt" * (not is_directory), tmp_path / "packed")
+    assert nbytes <= sum(fetched) < 1.05 * nbytes
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
+    restored = tmp_path / "restored" / "optimizer.pt" if is_directory else tmp_path / "restored"
+    assert restored.read_bytes() == (tmp_path / "optimizer.pt").read_bytes()
 
 
 def test_an_interrupted_run_goes_on(trained: Path, tmp_path: Path) -> None:

@@ -313,6 +313,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "twice": (twice, "two members 'a/data/0'"),
     "torch script": (torch_script, "code/__torch__/torch/nn/modules/linear.py' is packed already"),
     "big-endian": (lambda: archive_of({**MEMBERS, "a/byteorder": b"big"}), "its byte order"),
+    "payload": (
+        lambda: archive_of({**MEMBERS, "a/data/.0": DATA, "a/data/._0_tensorwire": DATA}),
+        "'data/._0_tensorwire' has the name that the payload of 'data/.0' needs",
+    ),
     "no pickle": (lambda: archive_of({"a/b/data.pkl": NAMED, "a/data/0": DATA}), "it has 0 pickles"),
     "two pickles": (lambda: archive_of({**MEMBERS, "b/data.pkl": NAMED}), "it has 2 pickles"),
     "size": (lambda: named("storage", torch.FloatStorage, "0", "cpu", 101), "not the 404 bytes"),
@@ -377,6 +381,15 @@ def test_what_is_read_at_once_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_bytes(archive_of({**MEMBERS, "a/large": bytes(3000)}))
     monkeypatch.setattr(torch_file, value, 100)
     with pytest.raises(FormatError, match="more than 100"):
+        compress_checkpoint(path, tmp_path / "packed")
+
+
+def test_names_of_storages_that_fill_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of members that is just short enough has names which JSON makes six times as long."""
+    path = tmp_path / "state.pt"
+    path.write_bytes(archive_of({**MEMBERS, "a/data/" + "\1" * 100: DATA}))
+    monkeypatch.setattr(torch_file, "MAX_PICKLE_NBYTES", 500)
+    with pytest.raises(FormatError, match=r"a header for its storages has \d+ bytes, more than 500"):
         compress_checkpoint(path, tmp_path / "packed")
 
 

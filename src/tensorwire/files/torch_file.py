@@ -18,24 +18,30 @@ from ..codec import dtype_bits
 from ..errors import FormatError
 from ..storage.locations import open_input
 from .foreign import PREFIX_NBYTES, TORCH_FILE, TORCH_PICKLE, recognise
-from .header import TensorEntry, build_header
+from .header import Header, TensorEntry, build_header
 from .names import shown
 from .original_record import TORCH, Form, torch_form
 from .reader import StoredFile, may_be_compressed
 from .torch_pickle import BYTES, read_storages
+from .writer import check_names
 
 if TYPE_CHECKING:
     from ..storage.locations import Location
     from ..storage.readable import Readable
 
 MAX_PICKLE_NBYTES = 16 << 20
-"""The most bytes of a pickle, and of the list of members, that are read. Objects for them take 20 times as much."""
+"""The most bytes of a pickle, of the list of members, and of the header of all storages. Objects for them take 20 times
+as much, and the header of the compressed file five times, which is less than that may have."""
 
 _MAX_REST_NBYTES = 32 << 20
 _MIN_STORAGE_NBYTES = 257
 """A smaller storage is part of the rest: it would be stored plain, and its entries in a header would be longer."""
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
+_END_NBYTES = 98
+"""What tells where the list of members is, at the end of a file without a comment."""
+_AROUND_NBYTES = 64, 192
+"""What is asked for before and behind the place of a local header, which torch makes 64 to 150 bytes long."""
 
 
 class TorchFile:
@@ -122,8 +128,9 @@ def places(stored: StoredFile) -> list[int]:
     return [stored.header.data_start + entry.start for entry in stored.header.entries]
 
 
-def holds_storages(path: Location) -> bool:
-    """Whether a file is a torch file with a large storage, or one that was compressed.
+def torch_record(path: Location) -> bytes | None:
+    """What a record keeps of a torch file with a large storage, and nothing of one that was compressed; None for
+    any other file.
 
     Raises:
         FormatError: it is a torch file that cannot be looked into.
@@ -132,11 +139,11 @@ def holds_storages(path: Location) -> bool:
         kind = recognise(file.read(0, PREFIX_NBYTES))
     if kind in (TORCH_FILE, TORCH_PICKLE):
         with open_stored(path) as stored:
-            return bool(stored.tensors)
+            return stored.file.form.content if stored.tensors and isinstance(stored.file, TorchFile) else None
     if may_be_compressed(path):
         with suppress(FormatError), StoredFile(path) as stored:
-            return stored.compressed and stored.kind == TORCH
-    return False
+            return b"" if stored.compressed and stored.kind == TORCH else None
+    return None
 
 
 class _Member(NamedTuple):
@@ -153,7 +160,6 @@ class _Member(NamedTuple):
 
 def _look_into(file: Readable) -> tuple[list[_Member], Form]:
     """The large storages of a torch file in their order, and how they stand in it."""
-    file.expect([(0, file.nbytes)])
     members = _members(file)
     pickles = [name for name in members if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
@@ -168,7 +174,19 @@ def _look_into(file: Readable) -> tuple[list[_Member], Form]:
     for name, member in storages.items():
         dtype, _ = named.get(name.removeprefix("data/"), (BYTES, 0))
         entries.append(_entry(name, dtype, entries[-1].stop if entries else 0, member.nbytes))
-    return list(storages.values()), torch_form(build_header({}, entries), _between(file, list(storages.values())))
+    return list(storages.values()), torch_form(_header(entries), _between(file, list(storages.values())))
+
+
+def _header(entries: list[TensorEntry]) -> Header:
+    """The header of a safetensors file with these tensors, which can be compressed."""
+    try:
+        check_names(entries)
+    except ValueError as error:
+        raise _refusal(str(error)) from None
+    header = build_header({}, entries)
+    if len(header.raw) > MAX_PICKLE_NBYTES:
+        raise _refusal(f"a header for its storages has {len(header.raw)} bytes, more than {MAX_PICKLE_NBYTES}")
+    return header
 
 
 def _entry(name: str, dtype: str, start: int, nbytes: int) -> TensorEntry:
@@ -208,11 +226,13 @@ def _content(file: Readable, member: _Member) -> bytes:
 
 def _members(file: Readable) -> dict[str, _Member]:
     """The members of a zip archive by name, in the order of their data."""
+    file.expect([(max(0, file.nbytes - _END_NBYTES), file.nbytes)])
     try:
         with zipfile.ZipFile(_Seekable(file)) as archive:
             infos, end = sorted(archive.infolist(), key=lambda info: info.header_offset), archive.start_dir
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, EOFError) as error:
         raise error if isinstance(error, FormatError) else _refusal(f"its zip archive is damaged: {error}") from None
+    file.expect([_around(info, file.nbytes) for info in infos])
     members: dict[str, _Member] = {}
     position = 0
     for info in infos:
@@ -230,6 +250,13 @@ def _members(file: Readable) -> dict[str, _Member]:
         members[info.filename] = member
         position = member.stop
     return members
+
+
+def _around(info: zipfile.ZipInfo, file_nbytes: int) -> tuple[int, int]:
+    """What of a member is read to look into a file: of a storage what stands around it, and not what is in it."""
+    before, behind = _AROUND_NBYTES
+    content = 0 if "/data/" in info.filename else info.file_size
+    return max(0, info.header_offset - before), min(info.header_offset + behind + content, file_nbytes)
 
 
 def _place(file: Readable, info: zipfile.ZipInfo) -> _Member:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError
 from ...files.names import shown
-from ...files.torch_file import holds_storages
+from ...files.torch_file import torch_record
 from ...storage.locations import path_in, read_file
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
@@ -90,7 +90,7 @@ def tensor_files(root: Location) -> dict[str, Location]:
 
 def _holds_tensors(file: FoundFile) -> bool:
     with suppress(FormatError):
-        return is_safetensors(file.path) or holds_storages(file.location)
+        return is_safetensors(file.path) or torch_record(file.location) is not None
     return False
 
 

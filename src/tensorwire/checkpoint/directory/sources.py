@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
 from ...files.names import shown
-from ...files.original_record import SAFETENSORS, TORCH, Record
+from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
-from ...files.torch_file import holds_storages, open_stored
+from ...files.torch_file import open_stored, torch_record
 from ...storage.locations import open_input, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
 
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
+
+_MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
+"""What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
 
 
 class SourceFile(NamedTuple):
@@ -132,7 +135,8 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
                 raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
             raise _holds_compressed(root, "model", file.path.rpartition("/")[0])
     notices: list[str] = []
-    files = tuple(SourceFile(*file[:2], _kind(file, notices), file.nbytes) for file in found)
+    records: list[int] = []
+    files = tuple(SourceFile(*file[:2], _kind(file, notices, records), file.nbytes) for file in found)
     of_tensors = [file for file in files if file.kind in OF_TENSORS]
     for source in of_tensors:
         _refuse_compressed(source, root)
@@ -244,15 +248,31 @@ def _other_model(found: Sequence[FoundFile]) -> str:
     return ": there is nothing to compress"
 
 
-def _kind(file: FoundFile, notices: list[str]) -> str:
-    """What is to become of a file; a notice says why one is copied that might have been compressed."""
+def _kind(file: FoundFile, notices: list[str], records: list[int]) -> str:
+    """What is to become of a file; a notice says why one is copied that might have been compressed.
+
+    `records` has what the records of torch files take in the manifest. A file for whose record there is no room is
+    copied.
+    """
     if is_safetensors(file.path):
         return SAFETENSORS
     try:
-        if holds_storages(file.location):
+        record = torch_record(file.location)
+        if record is not None:
+            records.append(_record_nbytes(record, _MAX_RECORDS_NBYTES - sum(records)))
             return TORCH
     except FormatError as error:
         notices.append(f"copied as it is: {file.path}: {error.message}")
     if is_index(file.path) or (is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES):
         return REPLACED
     return COPIED
+
+
+def _record_nbytes(record: bytes, room: int) -> int:
+    """What a record takes in the manifest; LimitExceededError if that is more than there is room for."""
+    nbytes = len(pack(record))
+    if nbytes > room:
+        raise LimitExceededError(
+            f"expected a torch file whose record fits into the {room} bytes that are left of the manifest, got {nbytes}"
+        )
+    return nbytes
