@@ -200,9 +200,9 @@ FOLDERS = {
         "load_ahead": {"loader", "reader"},
         "frame_file": {"header", "names", "reader"},
         "torch_pickle": {"names"},
-        "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle"},
-        "original_view": {"header", "names", "original_record", "reader", "torch_file"},
         "writer": {"base", "header", "names", "reader"},
+        "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle", "writer"},
+        "original_view": {"header", "names", "original_record", "reader", "torch_file"},
         "transfer": {"base", "names", "original_record", "original_view", "reader", "writer"},
     },
     "checkpoint": {
