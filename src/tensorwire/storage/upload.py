@@ -146,30 +146,30 @@ class Upload:
         self._is_sending = True
         paths = [path for group in groups for path in group]
         is_folder = paths != [""]
-        standing: dict[str, list[int]] = {}
+        there: dict[str, list[int]] = {}
         if not _begun(work):
             self._begin(work)
         elif is_folder:
-            standing = {place.path_in(self.target): place.stat().identity for place in self._look().files()}
+            there = {place.path_in(self.target): place.stat().identity for place in self._look().files()}
         begun = work.finished[_BEGUN]
         if is_folder:
-            self._mark(work, paths, standing)
+            self._mark(work, paths, there)
             self._remove(path for path in begun["old"] if path in first_gone and _name(path) not in work.finished)
         for group in groups[:-1]:
-            self._put_group(work, group, standing, meter)
+            self._put_group(work, group, there, meter)
         [last] = groups[-1]
         if is_folder and self._marked()["token"] != begun["token"]:
             raise self._refusal("is the place of another upload, which has begun meanwhile")
-        if not self._stands(work, last, standing, meter):
+        if not self._stands(work, last, there, meter):
             self._put_one(work, last, meter, exclusive=begun["fresh"] and not self._force)
         self._remove(set(begun["old"]) - set(paths))
         if is_folder:
             remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
 
-    def _put_group(self, work: Staging, paths: Sequence[str], standing: Mapping[str, list[int]], meter: Meter) -> None:
+    def _put_group(self, work: Staging, paths: Sequence[str], there: Mapping[str, list[int]], meter: Meter) -> None:
         """Small objects go out several at a time, so that many of them do not wait one for the other."""
-        missing = [path for path in paths if not self._stands(work, path, standing, meter)]
+        missing = [path for path in paths if not self._stands(work, path, there, meter)]
         small = {path for path in missing if (work.result / path).stat().st_size <= SMALL_NBYTES}
         calls = {path: partial(_send, work.result / path, self.target / path) for path in missing if path in small}
         for path, identity in _at_once(self.target, calls):
@@ -198,20 +198,20 @@ class Upload:
     def _note(self, work: Staging, path: str, identity: list[int]) -> None:
         work.record(_name(path), {"local": _told_by(work.result / path), "identity": identity, "sent": True})
 
-    def _stands(self, work: Staging, path: str, standing: Mapping[str, list[int]], meter: Meter) -> bool:
+    def _stands(self, work: Staging, path: str, there: Mapping[str, list[int]], meter: Meter) -> bool:
         """Whether an earlier run has put it, and it is there."""
         local, noted = work.result / path, work.finished.get(_name(path), {})
         if "identity" not in noted or noted["local"] != _told_by(local):
             return False
-        if not self._is_there(path, noted["identity"], standing):
+        if not self._is_there(path, noted["identity"], there):
             return False
         meter.begin(path or self.target.name, local.stat().st_size)
         meter.end()
         return True
 
-    def _is_there(self, path: str, identity: list[int] | None, standing: Mapping[str, list[int]]) -> bool:
+    def _is_there(self, path: str, identity: list[int] | None, there: Mapping[str, list[int]]) -> bool:
         """A listing may lag, or say less than the store says of the object alone."""
-        if standing.get(path) == identity:
+        if there.get(path) == identity:
             return True
         facts = (place := self.target / path if path else self.target).look()
         return (None if facts is None else Status.of(place, facts).identity) == identity
@@ -225,11 +225,11 @@ class Upload:
         self.target.look()
         return self.target
 
-    def _mark(self, work: Staging, paths: Collection[str], standing: Mapping[str, list[int]]) -> None:
+    def _mark(self, work: Staging, paths: Collection[str], there: Mapping[str, list[int]]) -> None:
         """Say that an upload has begun, unless it is said already.
 
         Args:
-            standing: what is there if this upload was begun before, by path.
+            there: what is there if this upload was begun before, by path.
         """
         begun, found = work.finished[_BEGUN], self._marked()
         if found["token"] == begun["token"]:
@@ -237,8 +237,8 @@ class Upload:
         if not self._force:
             if found["token"]:
                 raise self._refusal("is the place of another upload, which has not ended")
-            noted = {path: work.finished.get(_name(path), {}).get("identity") for path in {*standing, *paths}}
-            if not all(self._is_there(path, identity, standing) for path, identity in noted.items()):
+            noted = {path: work.finished.get(_name(path), {}).get("identity") for path in {*there, *paths}}
+            if not all(self._is_there(path, identity, there) for path, identity in noted.items()):
                 raise self._refusal("holds what another upload has put there since this one was interrupted")
         text = json.dumps({"token": begun["token"], "paths": sorted({*begun["old"], *paths})})
         local = self.place.parent / UPLOAD_NAME
