@@ -1,0 +1,74 @@
+"""A publisher whose disk is full, or whose base goes away: followers never see what it could not finish."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.sync import Follower, Publisher, checkpoints, store
+from tests.support.sync_runs import contents, stepped, weights
+
+FIRST, SECOND, THIRD = weights(), stepped(weights(), 1), stepped(stepped(weights(), 1), 2)
+
+
+def _follow(follower: Follower, version: int) -> None:
+    assert follower.stage() is not None
+    follower.commit()
+    assert follower.version == version
+
+
+@pytest.mark.parametrize("put", range(3), ids=["shard", "index", "hint"])
+def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, arrays = tmp_path / "store", dict[str, Any]()
+    publisher, follower = Publisher(place, threads=1), Follower(place, arrays, threads=1)
+    publisher.publish(FIRST)
+    _follow(follower, 0)
+    own, done = store.put_bytes, []
+
+    def full(data: bytes, to: Any, **options: Any) -> None:
+        if len(done) == put:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to))
+        own(data, to, **options)
+        done.append(to)
+
+    monkeypatch.setattr(store, "put_bytes", full)
+    if put == 2:
+        with pytest.warns(RuntimeWarning, match=r"version 000001 stands.*No space left"):
+            publisher.publish(SECOND)
+        _follow(follower, 1)
+    else:
+        with pytest.raises(OSError, match="No space left"):
+            publisher.publish(SECOND)
+        assert follower.stage() is None
+        # If the index cannot be put, nobody knows whether it stands, so its files stay until an anchor is two back.
+        assert (place / "weight_v000001").exists() == (put == 1)
+    monkeypatch.undo()
+    published = publisher.publish(THIRD)
+    assert published.is_anchor == (put < 2)
+    _follow(follower, published.version)
+    assert contents(arrays) == contents(THIRD)
+
+
+def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, served = tmp_path / "store", tmp_path / "served"
+    Publisher(place, threads=1).publish(FIRST)
+    _follow(Follower(place, served, threads=1), 0)
+    before = sorted(path.relative_to(place) for path in place.rglob("*"))
+    find = checkpoints.find_shards
+
+    def gone(root: Any) -> Any:
+        found = find(root)
+        shutil.rmtree(served)
+        return found
+
+    monkeypatch.setattr(checkpoints, "find_shards", gone)
+    with pytest.raises(FileNotFoundError, match="served"):
+        Publisher(place, base=served, threads=1)
+    assert sorted(path.relative_to(place) for path in place.rglob("*")) == before
