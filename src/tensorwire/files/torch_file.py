@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..storage.readable import Readable
 
 MAX_PICKLE_NBYTES = 16 << 20
-"""The most bytes of a pickle, of the list of members, and of the header of all storages. Objects for them take 20 times
+"""The most bytes of a pickle, of the list of members, and of the header of all storages. Objects for them take 25 times
 as much, and the header of the compressed file five times, which is less than that may have."""
 
 _MAX_REST_NBYTES = 32 << 20

@@ -229,8 +229,8 @@ class _Reader:
 
 
 def _key(data: bytes) -> str | None:
-    """A text, if it may be the key of a storage or the word "storage"."""
-    return data.decode("utf-8", "replace") if len(data) <= 32 else None
+    """A text, if it may be the key of a storage or the word "storage". One wide character would take 80 bytes."""
+    return data.decode("ascii") if len(data) <= 32 and data.isascii() else None
 
 
 def _allowed(name: str) -> _Global:
