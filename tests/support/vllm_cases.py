@@ -29,27 +29,50 @@ def describe(model: Any) -> dict[str, list[Any]]:
     return {name: [str(p.dtype), p.numel() * p.element_size()] for name, p in model.named_parameters()}
 
 
+def generate(llm: Any) -> dict[str, Any]:
+    """Tokens, and the likelihood of a few at each step."""
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(
+        temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False, logprobs=4, prompt_logprobs=1
+    )
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], sampling, use_tqdm=False)
+    sequences = [output.outputs[0] for output in outputs]
+    return {
+        "tokens": [list(sequence.token_ids) for sequence in sequences],
+        "logprobs": [
+            [{str(token): value.logprob for token, value in step.items()} for step in sequence.logprobs]
+            for sequence in sequences
+        ],
+    }
+
+
+def update(llm: Any, path: str) -> dict[str, Any]:
+    """Reload the weights from another checkpoint, and generate again."""
+    try:
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": path})
+        error = None
+    except Exception as failed:
+        error = f"{type(failed).__name__}: {failed}"
+    llm.reset_prefix_cache()
+    return {"error of update": error, **generate(llm)}
+
+
 def run(arguments: dict[str, Any]) -> dict[str, Any]:
-    from vllm import LLM, SamplingParams
+    """`updates`, one of the arguments, are checkpoints that the weights are reloaded from, one after the other."""
+    from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
 
     settings = {"skip_tokenizer_init": True, "max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "seed": 0}
     llm = None
     try:
+        updates = arguments.pop("updates", [])
         llm = LLM(**settings | arguments)
-        sampling = SamplingParams(
-            temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False, logprobs=4, prompt_logprobs=1
-        )
-        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], sampling, use_tqdm=False)
-        sequences = [output.outputs[0] for output in outputs]
         return {
-            "tokens": [list(sequence.token_ids) for sequence in sequences],
-            "logprobs": [
-                [{str(token): value.logprob for token, value in step.items()} for step in sequence.logprobs]
-                for sequence in sequences
-            ],
+            **generate(llm),
             "parameters": llm.apply_model(describe)[0],
             "configuration": llm.llm_engine.vllm_config.compute_hash(),
+            "updates": [update(llm, path) for path in updates],
         }
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

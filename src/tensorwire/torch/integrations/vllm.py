@@ -37,8 +37,15 @@ from ..tensors.compressed_tensor import CompressedTensor
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from ...checkpoint import TensorReader
+
 _CHOICES = {"weights": ("compressed", "dense"), "linear_mode": LINEAR_MODES, "profile": ("fast", "resident")}
 """The keys of ``model_loader_extra_config``, with their values; the first is the default."""
+
+_NO_UPDATE = (
+    "vLLM cannot update weights that stay compressed; start it with "
+    f"load_format={NAME!r} and model_loader_extra_config={{'weights': 'dense'}}"
+)
 
 
 def register() -> None:
@@ -85,10 +92,42 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
             FormatError: it is damaged.
         """
         wanted = {name for name, _ in model.named_parameters()}
-        loaded = model.load_weights(self._tensors(self._directory(model_config)))
+        reader = self._open(model_config)
+        model.tensorwire_shapes = _shapes(reader)
+        loaded = model.load_weights(_tensors(reader))
         missing = set() if loaded is None else wanted - loaded
         if missing:
             raise ValueError(f"{model_config.model} lacks {len(missing)} tensors of the model: {sorted(missing)}")
+
+    def get_all_weights(self, model_config: Any, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+        """All tensors of another checkpoint, for a model that serves: vLLM's ``reload_weights`` asks for them.
+
+        It does so before it touches the model, so after an error of this call the weights are what they were.
+
+        Raises:
+            ValueError: the weights stay compressed, or the checkpoint lacks a tensor that the first one had.
+            FormatError: a header of the checkpoint is damaged.
+            OSError: a file of it is missing.
+        """
+        if any(isinstance(getattr(layer, "quant_method", None), CompressedLinearMethod) for layer in model.modules()):
+            raise ValueError(_NO_UPDATE)
+        reader = self._open(model_config)
+        found = _shapes(reader)
+        lacking = sorted(name for name, shape in model.tensorwire_shapes.items() if found.get(name) != shape)
+        if lacking:
+            reader.close()
+            raise ValueError(
+                f"{model_config.model} lacks {len(lacking)} tensors of the checkpoint before it, or has them in another "
+                f"shape: {lacking}"
+            )
+        for layer in model.modules():  # an update that ended midway has left what it had read of a layer
+            begun = get_layerwise_info(layer)
+            begun.load_numel = 0
+            begun.loaded_weights.clear()
+        return _tensors(reader)
+
+    def _open(self, model_config: Any) -> TensorReader[Tensor]:
+        return open_file(self._directory(model_config), framework="pt")
 
     def _directory(self, model_config: Any) -> Path:
         path = Path(model_config.model)
@@ -103,11 +142,16 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
         )
         return Path(folder)
 
-    def _tensors(self, directory: Path) -> Iterator[tuple[str, Tensor]]:
-        """By name: those of one layer come together, so that it is compressed before the next is decoded."""
-        with open_file(directory, framework="pt") as reader:
-            for name in reader.keys():  # noqa: SIM118 - sorted, as iteration over a reader need not be
-                yield name, reader.get_tensor(name)
+
+def _tensors(reader: TensorReader[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """By name: those of one layer come together, so that vLLM is done with it before the next is decoded."""
+    with reader:
+        for name in reader.keys():  # noqa: SIM118 - sorted, as iteration over a reader need not be
+            yield name, reader.get_tensor(name)
+
+
+def _shapes(reader: TensorReader[Tensor]) -> dict[str, list[int]]:
+    return {name: reader.get_slice(name).get_shape() for name in reader}
 
 
 class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
@@ -218,11 +262,14 @@ class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
         """Put a frame in the place of the weight. vLLM may call it twice, and resets the mark when it reloads.
 
         Raises:
-            ValueError: the checkpoint lacks a part of the weight, such as one of those that vLLM merges.
+            ValueError: the checkpoint lacks a part of the weight, such as one of those that vLLM merges; or vLLM's own
+                loader reloads the weight, which ours refuses before.
         """
         if getattr(layer, "_already_called_process_weights_after_loading", False):
             return
         loading = get_layerwise_info(layer)
+        if loading.kernel_tensors is not None:
+            raise ValueError(_NO_UPDATE)
         padded = isinstance(layer, VocabParallelEmbedding)
         if not padded and 0 < (loading.load_numel or 0) < (loading.load_numel_total or 0):
             raise ValueError(
