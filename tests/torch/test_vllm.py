@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -17,70 +16,16 @@ from tests.support import vllm_cases
 
 vllm = pytest.importorskip("vllm", reason="vLLM is missing, which make vllm installs apart from everything else")
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
+from tests.support.vllm_models import OURS, SIZES, damage, lose, run_cases, write_llama  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
 
-OURS = {"load_format": "tensorwire"}
-SIZES = {
-    "vocab_size": 500,  # vLLM pads it to 512
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
-
-
-def write_llama(path: Path, *, tied: bool) -> None:
-    """Random weights. Which token comes next is clear, so that it is never a matter of rounding: the one whose row of
-    the head is that of the last token in the embedding.
-    """
-    config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2)
-    torch.manual_seed(1)
-    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=0.03)
-    embedding = torch.nn.init.normal_(model.get_input_embeddings().weight.data, std=0.3)
-    if not tied:
-        model.lm_head.weight.data = embedding[torch.randperm(len(embedding))] / 4
-    model.save_pretrained(path, max_shard_size="500KB")
-
-
-def damage(path: Path, tensor: str) -> None:
-    """Change a byte in the middle of the data of a tensor."""
-    from tensorwire.files.names import payload_name
-
-    index = json.loads((path / "model.safetensors.index.json").read_text())
-    file = path / index["weight_map"][tensor]
-    data = bytearray(file.read_bytes())
-    size = int.from_bytes(data[:8], "little")
-    first, last = json.loads(data[8 : 8 + size])[payload_name(tensor)]["data_offsets"]
-    data[8 + size + (first + last) // 2] ^= 1
-    file.write_bytes(data)
-
-
-def lose(path: Path, tensor: str) -> None:
-    """Take a tensor out of a checkpoint of one file."""
-    from safetensors.torch import load_file, save_file
-
-    tensors = {}
-    for file in path.glob("*.safetensors"):
-        tensors |= load_file(file)
-        file.unlink()
-    (path / "model.safetensors.index.json").unlink()
-    del tensors[tensor]
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Any]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All cases in one process: vLLM takes seconds to import."""
     root = tmp_path_factory.mktemp("vllm")
     for name in ("untied", "tied"):
@@ -111,13 +56,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict
         "incomplete": {"model": str(root / "incomplete"), "quantization": "tensorwire"},
         "more incomplete": {"model": str(root / "more incomplete"), **OURS},
     }
-    (root / "cases.json").write_text(json.dumps(cases))
-    command = [sys.executable, vllm_cases.__file__, str(root / "cases.json"), str(root / "results.json")]
-    environment = {**os.environ, "VLLM_CACHE_ROOT": str(root / "cache")}
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    results: dict[str, Any] = json.loads((root / "results.json").read_text())
-    return results
+    return run_cases(cases, root)
 
 
 def outcome(outcomes: dict[str, Any], name: str) -> dict[str, Any]:
