@@ -4,8 +4,8 @@
     vllm serve served --load-format tensorwire
     tensorwire sync follow store served --exec "python vllm_reload.py http://localhost:8000 served"
 
-The server and `follow` run at the same time. Nothing but Python is needed here. If a call fails, the server stays paused,
-and `follow` ends with exit code 1; docs/vllm.md says what to do then.
+The server and `follow` run at the same time. Nothing but Python is needed here. If a call fails, the server stays
+paused, and `follow` ends with exit code 1; docs/vllm.md says what to do then.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 
@@ -29,7 +30,7 @@ def post(url: str, body: dict[str, Any] | None = None) -> Any:
 
 def main(server: str, directory: str) -> None:
     post(f"{server}/pause?mode=wait&clear_cache=false")  # what has begun is answered with the weights it began with
-    arguments = {"weights_path": os.path.abspath(directory)}
+    arguments = {"weights_path": str(Path(directory).resolve())}
     post(f"{server}/collective_rpc", {"method": "reload_weights", "kwargs": arguments})
     if not post(f"{server}/reset_prefix_cache")["success"]:
         sys.exit(f"{server} still uses its prefix cache, which is that of the old weights")

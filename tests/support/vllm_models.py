@@ -42,6 +42,16 @@ def write_llama(path: Path, *, tied: bool) -> None:
     model.save_pretrained(path, max_shard_size="500KB")
 
 
+def train(path: Path, trained: Path) -> None:
+    """A step of AdamW, large enough to change what comes next."""
+    model = transformers.LlamaForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    tokens = torch.arange(120).reshape(4, 30) * 4
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    model.save_pretrained(trained, max_shard_size="500KB")
+
+
 def damage(path: Path, tensor: str) -> None:
     """Change a byte in the middle of the data of a tensor."""
     from tensorwire.files.names import payload_name

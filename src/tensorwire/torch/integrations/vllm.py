@@ -47,6 +47,12 @@ _NO_UPDATE = (
     f"load_format={NAME!r} and model_loader_extra_config={{'weights': 'dense'}}"
 )
 
+# Its layers for CPUs keep a packed copy of their weight. An update packs the embedding anew, and not the head.
+_TIED = (
+    "the model has tied weights, of which vLLM's CPU backend updates one layer and leaves the other as it was; start "
+    "vLLM again on the new checkpoint"
+)
+
 
 def register() -> None:
     """Make the load format and the quantization known to vLLM, once in each process."""
@@ -105,20 +111,25 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
         It does so before it touches the model, so after an error of this call the weights are what they were.
 
         Raises:
-            ValueError: the weights stay compressed, or the checkpoint lacks a tensor that the first one had.
+            ValueError: the weights stay compressed, or are tied and on a CPU; or the checkpoint lacks a tensor that the
+                first one had.
             FormatError: a header of the checkpoint is damaged.
             OSError: a file of it is missing.
         """
         if any(isinstance(getattr(layer, "quant_method", None), CompressedLinearMethod) for layer in model.modules()):
             raise ValueError(_NO_UPDATE)
+        if current_platform.is_cpu() and len(list(model.parameters())) < len(
+            list(model.named_parameters(remove_duplicate=False))
+        ):
+            raise ValueError(_TIED)
         reader = self._open(model_config)
         found = _shapes(reader)
         lacking = sorted(name for name, shape in model.tensorwire_shapes.items() if found.get(name) != shape)
         if lacking:
             reader.close()
             raise ValueError(
-                f"{model_config.model} lacks {len(lacking)} tensors of the checkpoint before it, or has them in another "
-                f"shape: {lacking}"
+                f"{model_config.model} lacks {len(lacking)} tensors of the checkpoint before it, or has them in "
+                f"another shape: {lacking}"
             )
         for layer in model.modules():  # an update that ended midway has left what it had read of a layer
             begun = get_layerwise_info(layer)
