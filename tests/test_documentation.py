@@ -28,6 +28,7 @@ SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
 NOT_RUN = {
     "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
     "docs/job/nccl.md": "it needs a job under NCCL; tests/diagnosis/nccl/test_nccl_ras.py asks a server instead",
+    "docs/sync-engines.md": "it needs a store and trainers; the page says that nothing of it was run",
     "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
     "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",

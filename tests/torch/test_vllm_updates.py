@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tensorwire
+from tensorwire.sync import Publisher
+from tests.support.vllm_cases import PROMPTS
+from tests.support.vllm_server import serving
 
 pytest.importorskip("vllm", reason="vLLM is missing, which make vllm installs apart from everything else")
 
@@ -119,3 +125,61 @@ def test_an_update_that_ended_midway_gives_no_tokens(outcomes: dict[str, Any], c
 @pytest.mark.parametrize("case", ["compressed", "compressed by vLLM's loader"])
 def test_a_refusal_names_what_to_do(outcomes: dict[str, Any], case: str) -> None:
     assert "{'weights': 'dense'}" in updated(outcomes, case)["errors"][0]
+
+
+def follow(store: Path, served: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tensorwire", "sync", "follow", str(store), str(served), *options]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def published(model: Path) -> dict[str, Any]:
+    return tensorwire.load_file(model, framework="pt")
+
+
+def expected(outcome: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
+    """What a server answers to each prompt, by an engine that was started on the same weights."""
+    return [
+        (tokens, [step[str(token)] for token, step in zip(tokens, steps, strict=True)])
+        for tokens, steps in zip(outcome["tokens"], outcome["logprobs"], strict=True)
+    ]
+
+
+def test_a_server_follows_a_publisher_while_it_serves(
+    models: Path, outcomes: dict[str, Any], repository: Path, tmp_path: Path
+) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store)
+    publisher.publish(published(models / "old"))
+    assert follow(store, served, "--once").wait() == 0
+    shutil.copy(models / "old" / "config.json", served)
+    old, new = expected(outcomes["old"]), expected(outcomes["new"])
+    reload = [sys.executable, str(repository / "examples" / "vllm_reload.py")]
+    with serving(served, tmp_path) as server:
+        assert [server.generate(prompt) for prompt in PROMPTS] == old
+        assert server.cached_tokens() == 0
+        assert [server.generate(prompt)[0] for prompt in PROMPTS] == [tokens for tokens, _ in old]
+        assert server.cached_tokens() > 0  # so there is something old that a new answer could be made of
+
+        follower = follow(store, served, "--exec", " ".join([*reload, server.url, str(served)]))
+        publisher.publish(published(models / "new"))
+        meanwhile = []
+        while server.call("/weight_info") != {"weight_version": "1"} and follower.poll() is None:
+            meanwhile.append(server.generate(PROMPTS[0])[0])
+        follower.terminate()
+        told = follower.communicate()
+        assert "version 000001" in told[0], told
+        assert meanwhile[0] == old[0][0]
+        assert all(tokens in (old[0][0], new[0][0]) for tokens in meanwhile), "an answer of two versions"
+        assert [server.generate(prompt) for prompt in PROMPTS] == new
+
+        for file in served.glob("*.safetensors"):
+            file.unlink()
+        environment = {**os.environ, "TENSORWIRE_VERSION": "2"}
+        command = [*reload, server.url, str(served)]
+        failed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert failed.returncode == 1
+        assert "/collective_rpc: HTTP Error 500" in failed.stderr
+        assert server.call("/is_paused") == {"is_paused": True}
+        assert server.call("/weight_info") == {"weight_version": "1"}
+        server.call("/resume", {})
+        assert server.generate(PROMPTS[3]) == new[3]
