@@ -6,32 +6,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from benchmarks import environment
-from benchmarks.checkpoints import dcp, remote, report
-from benchmarks.tables import measure
+from benchmarks.checkpoints import dcp, remote, targets
+from benchmarks.results_page import Page, add_options
 
-PAGES = {"dcp": dcp.TABLES, "remote": remote.TABLES}
+PAGES = {
+    "dcp": Page("dcp", "distributed checkpoints", dcp.TABLES, targets.evaluate),
+    "remote": Page("remote", "remote stores", remote.TABLES, targets.evaluate),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", choices=PAGES)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="of the page; by default all")
-    parser.add_argument("--quick", action="store_true", help="little data, which measures nothing, into build/bench")
+    add_options(parser)
     options = parser.parse_args()
-    tables = PAGES[options.page]
-    names = [table.name for table in tables]
-    if unknown := set(options.tables) - set(names):
-        parser.error(f"expected tables among {', '.join(names)}, got {', '.join(unknown)}")
-    chosen = [table for table in tables if table.name in (options.tables or names)]
-    folder = environment.folder(quick=options.quick)
-    _, failed = measure(chosen, folder / f"{options.page}.json", quick=options.quick, command=f"make {options.page}")
-    page = report.write(options.page, folder, tables)
-    print(page.read_text(), end="")
-    if failed:
-        sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
+    PAGES[options.page].measure(options)
 
 
 if __name__ == "__main__":

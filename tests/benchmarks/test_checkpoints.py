@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.9")
 
-from benchmarks.checkpoints import dcp, ranks, remote, report, run, targets  # noqa: E402
+from benchmarks.checkpoints import dcp, ranks, remote, run, targets  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,4 +69,4 @@ def test_a_first_row_may_take_a_request_more() -> None:
 def test_the_page_is_that_of_the_results(name: str, repository: Path) -> None:
     folder = repository / "benchmarks" / "results"
     results = json.loads((folder / f"{name}.json").read_text())
-    assert report.render(name, results, folder, run.PAGES[name]) == (folder / f"{name}.md").read_text()
+    assert run.PAGES[name].render(results, folder) == (folder / f"{name}.md").read_text()

@@ -1,0 +1,70 @@
+"""Pages of results made of tables that can be measured one by one, and the command that measures them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import environment, summary, verdicts
+from benchmarks.tables import measure, runs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from benchmarks.tables import Table
+    from benchmarks.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of results.
+
+    Attributes:
+        name: of its files, of `make NAME`, and of the page of docs that says how to use what is measured.
+        title: what the results are of.
+        tables: in the order of the page.
+        evaluate: what the targets say of results.
+        draw: writes pictures beside the page, and gives the Markdown that shows them.
+    """
+
+    name: str
+    title: str
+    tables: tuple[Table, ...]
+    evaluate: Callable[[dict[str, Any]], list[Verdict]]
+    draw: Callable[[dict[str, Any], Path], str] | None = None
+
+    def render(self, results: dict[str, Any], folder: Path) -> str:
+        """Everything in `results` as Markdown, for a page in `folder`, where its pictures are written."""
+        page = Path(os.path.relpath(environment.ROOT / "docs" / f"{self.name}.md", folder)).as_posix()
+        parts = [f"# Results of {self.title}", f"[The page]({page}) says how to use them."]
+        parts += ["## Targets", verdicts.render(self.evaluate(results))]
+        parts += [table.render(results[table.name]) for table in self.tables if table.name in results]
+        if self.draw is not None:
+            parts.append(self.draw(results, folder))
+        return "\n\n".join(parts + runs(results)) + "\n"
+
+    def measure(self, options: argparse.Namespace) -> None:
+        """Do what the command line says, and write and print the page."""
+        names = [table.name for table in self.tables]
+        if unknown := set(options.tables) - set(names):
+            sys.exit(f"expected tables among {', '.join(names)}, got {', '.join(unknown)}")
+        chosen = [table for table in self.tables if table.name in (options.tables or names)]
+        folder = environment.folder(quick=options.quick)
+        results, failed = measure(
+            chosen, folder / f"{self.name}.json", quick=options.quick, command=f"make {self.name}"
+        )
+        text = self.render(summary.rounded(results), folder)
+        (folder / f"{self.name}.md").write_text(text)
+        print(text, end="")
+        if failed:
+            sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `Page.measure` takes."""
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="of the page; by default all")
+    parser.add_argument("--quick", action="store_true", help="little data, which measures nothing, into build/bench")
