@@ -28,23 +28,19 @@ class Page:
         title: what the results are of.
         tables: in the order of the page.
         evaluate: what the targets say of results.
-        draw: writes pictures beside the page, and gives the Markdown that shows them.
     """
 
     name: str
     title: str
     tables: tuple[Table, ...]
     evaluate: Callable[[dict[str, Any]], list[Verdict]]
-    draw: Callable[[dict[str, Any], Path], str] | None = None
 
     def render(self, results: dict[str, Any], folder: Path) -> str:
-        """Everything in `results` as Markdown, for a page in `folder`, where its pictures are written."""
+        """Everything in `results` as Markdown, for a page in `folder`."""
         page = Path(os.path.relpath(environment.ROOT / "docs" / f"{self.name}.md", folder)).as_posix()
         parts = [f"# Results of {self.title}", f"[The page]({page}) says how to use them."]
         parts += ["## Targets", verdicts.render(self.evaluate(results))]
         parts += [table.render(results[table.name]) for table in self.tables if table.name in results]
-        if self.draw is not None:
-            parts.append(self.draw(results, folder))
         return "\n\n".join(parts + runs(results)) + "\n"
 
     def measure(self, options: argparse.Namespace) -> None:

@@ -18,16 +18,33 @@ ROW = 384
 def synthetic_pair(words: int, rate: float, seed: int = 20) -> tuple[np.ndarray, np.ndarray]:
     """Two tensors of `words` BF16 weights as uint16: before and after a step at the learning rate `rate`."""
     generator = np.random.default_rng(seed)
-    rows = -(-words // ROW)
-    scales = np.exp(ROW_SIGMA * generator.standard_normal((rows, 1), np.float32)) * np.float32(WEIGHT_SIGMA)
-    masters = (generator.standard_normal((rows, ROW), np.float32) * scales).reshape(-1)[:words]
-    masters += np.float32(0)  # a sum of two zeros is plus zero: so must be what it is compared with
+    masters = _masters(generator, words)
     updates = generator.standard_normal(words, np.float32)
     updates *= np.float32(UPDATE_SIGMA)
     np.clip(updates, -1, 1, out=updates)
     updates *= np.float32(rate)
     updates += masters
     return to_bf16(masters), to_bf16(updates)
+
+
+def synthetic_versions(words: int, rate: float, seed: int) -> list[np.ndarray]:
+    """Three such tensors, of which each is one step away from each other one: turns can go round them without end."""
+    generator = np.random.default_rng(seed)
+    masters, found = _masters(generator, words), []
+    for _ in range(3):
+        updates = generator.standard_normal(words, np.float32)
+        updates *= np.float32(UPDATE_SIGMA * rate / np.sqrt(2))  # so that the difference of two has the spread of one
+        updates += masters
+        found.append(to_bf16(updates))
+    return found
+
+
+def _masters(generator: np.random.Generator, words: int) -> np.ndarray:
+    rows = -(-words // ROW)
+    scales = np.exp(ROW_SIGMA * generator.standard_normal((rows, 1), np.float32)) * np.float32(WEIGHT_SIGMA)
+    masters = (generator.standard_normal((rows, ROW), np.float32) * scales).reshape(-1)[:words]
+    masters += np.float32(0)  # a sum of two zeros is plus zero: so must be what it is compared with
+    return masters
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
