@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -16,7 +17,7 @@ import torch
 from tensorwire import load_file, save_file
 from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.errors import UnsupportedTensorError
-from tensorwire.sync import Follower, Publisher
+from tensorwire.sync import Follower, Publisher, directory
 from tests.support.stores import faulty_store
 from tests.support.sync_runs import contents, stepped, weights
 
@@ -386,3 +387,25 @@ def test_targets_are_checked(tmp_path: Path) -> None:
         Follower(tmp_path, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="local directory"):
         Follower(tmp_path, "memory://served")
+
+
+def test_a_tensor_of_many_pieces_follows_frames_that_are_larger_than_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(3)
+    words = random.normal(size=1_300_001).astype(ml_dtypes.bfloat16)  # no whole number of pieces, nor of blocks
+    publisher = Publisher(tmp_path / "store", threads=1)
+    follower = Follower(tmp_path / "store", tmp_path / "served", threads=2)
+    publisher.publish({"words": words})
+    follow(follower, 0)
+    read_again = []
+    own = directory._reader
+    monkeypatch.setattr(directory, "_reader", lambda *place: read_again.append(place) or own(*place))
+    for _ in range(6):
+        words = (words.view(np.uint16) ^ random.integers(0, 16, words.size, np.uint16)).view(ml_dtypes.bfloat16)
+        published = publisher.publish({"words": words})
+        assert not published.is_anchor
+        assert words.nbytes / 6 < published.nbytes < words.nbytes / 2
+    follow(follower, 6)
+    assert contents(load_file(tmp_path / "served")) == contents({"words": words})
+    assert len(read_again) == 1  # six frames in two goes

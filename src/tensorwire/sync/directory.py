@@ -18,9 +18,11 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,19 +30,17 @@ from .._ground.filesystem import close, exchange, mark_of
 from ..checkpoint.directory.manifest import dump_object
 from ..checkpoint.directory.paths import SYNC_DIRECTORY, is_index
 from ..checkpoint.directory.shards import find_shards
-from ..codec import dtype_bits, new_buffer
+from ..codec import ContentHasher, dtype_bits, new_buffer
 from ..errors import BaseMismatchError
 from ..files.header import Header, TensorEntry, build_header
 from ..files.reader import StoredFile
-from ..storage.local import sync_directory, write_at
+from ..storage.local import InputFile, sync_directory, write_at
 from ..storage.locations import path_in
 from .checkpoints import nbytes_of
 from .state import Marks, Next, Spare, State, read_state
 from .versions import INDEX_NAME, Position, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .frames import Fetched, Frames
     from .versions import Tensors, Version
 
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 _FILE_NBYTES = 4 << 30
 """About how large a file becomes where no files stood before."""
+_PIECE_NBYTES = 1 << 20
+"""What a thread makes at once: it fits into a core's own cache."""
 
 
 class _Waiting(NamedTuple):
@@ -292,7 +294,7 @@ class DirectoryTarget:
 
 
 class _Writer:
-    """Writes staged files. One buffer is used for all tensors."""
+    """Writes staged files. A piece of a tensor stays in the cache from reading its base to writing it."""
 
     def __init__(self, current: Checkpoint, goal: Tensors, plan: Plan, fetch: Fetch, threads: int) -> None:
         self._places = {
@@ -316,24 +318,57 @@ class _Writer:
                 os.ftruncate(descriptor, header.data_start + header.data_nbytes)
             for entry in header.entries:
                 if known.get(entry.name) != self._goal[entry.name].hash:
-                    write_at(descriptor, header.data_start + entry.start, self._content(entry), path)
+                    self._write_tensor(descriptor, path, header.data_start + entry.start, entry)
             os.fsync(descriptor)
         finally:
             close(descriptor)
 
-    def _content(self, entry: TensorEntry) -> memoryview:
-        """What a tensor becomes."""
-        if len(self._buffer) < entry.nbytes:
-            self._buffer = new_buffer(entry.nbytes)
-        out, base = self._buffer[: entry.nbytes], None
+    def _write_tensor(self, descriptor: int, path: Path, position: int, entry: TensorEntry) -> None:
+        for number, group in enumerate(self._groups(entry)):
+            read = self._base_of(entry) if number == 0 else _reader(path, position)
+            hasher = ContentHasher(threads=self._threads)
+            for start, out in self._pieces(entry.nbytes, group):
+                if read is not None:
+                    read(start, out)
+                for each in group:
+                    each.make_piece(entry.name, start, out, self._threads)
+                if group:
+                    hasher.update(out)
+                write_at(descriptor, position + start, out, path)
+            if group:
+                group[-1].check(entry.name, hasher.hexdigest(), had_base=group[0].is_relative)
+
+    def _base_of(self, entry: TensorEntry) -> Callable[[int, memoryview], None] | None:
+        """Reads what the tensor is now, if it has the same layout then."""
         stored, tensor = self._places.get(entry.name, (None, None))
-        if stored is not None and tensor is not None and stored.layout(entry.name)[:2] == self._goal[entry.name].layout:
-            stored.read(tensor, 0, out, threads=self._threads)
-            base = out
+        if stored is None or tensor is None or stored.layout(entry.name)[:2] != self._goal[entry.name].layout:
+            return None
+        return partial(stored.read, tensor, threads=self._threads)
+
+    def _groups(self, entry: TensorEntry) -> Iterator[list[Fetched]]:
+        """What makes the tensor, one after the other. What is applied in one go takes about as much memory as it."""
+        group: list[Fetched] = []
         for link in self._plan[entry.name]:
-            self._fetch(entry.name, link).make(entry.name, out, base, self._threads)
-            base = out
-        return out
+            if sum(len(each.data) for each in group) >= entry.nbytes:
+                yield group
+                group = []
+            group.append(self._fetch(entry.name, link))
+        yield group
+
+    def _pieces(self, nbytes: int, group: Sequence[Fetched]) -> Iterator[tuple[int, memoryview]]:
+        """Where each piece of a tensor begins, and memory for it. They are whole blocks of all frames."""
+        block = lcm(*(each.frame.block_nbytes for each in group if each.frame is not None))
+        piece = max(self._threads * _PIECE_NBYTES // block, 1) * block
+        if len(self._buffer) < min(piece, nbytes):
+            self._buffer = new_buffer(min(piece, nbytes))
+        for start in range(0, nbytes, piece):
+            yield start, self._buffer[: min(piece, nbytes - start)]
+
+
+def _reader(path: Path, position: int) -> Callable[[int, memoryview], None]:
+    """Reads what was written there."""
+    file = InputFile(path)
+    return lambda start, out: file.read_into(position + start, out)
 
 
 def _begins_with(path: Path, prefix: bytes) -> bool:

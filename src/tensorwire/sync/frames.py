@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from ..codec import FrameReader, base_mismatch, content_hash, decompress, frame_info, new_buffer
+from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import shown
 from .versions import Tensor
@@ -21,15 +21,20 @@ class Fetched(NamedTuple):
     """What makes a tensor, of the one before it or of nothing.
 
     Attributes:
-        data: a frame, or with `compressed` False the content.
+        data: a frame, or without one the content.
+        frame: reads it; None if `data` is the content.
         tensor: what comes out.
         file: it is from, for errors.
     """
 
     data: memoryview
-    compressed: bool
+    frame: FrameReader | None
     tensor: Tensor
     file: object
+
+    @property
+    def is_relative(self) -> bool:
+        return self.frame is not None and self.frame.info.base_hash is not None
 
     def make(self, name: str, out: memoryview, base: memoryview | None, threads: int) -> None:
         """Put the tensor into memory of ours, which may be that of `base` and is of no use after an error.
@@ -41,36 +46,73 @@ class Fetched(NamedTuple):
             FormatError: it is damaged, or another tensor comes out.
         """
         with ErrorContext(file=self.file, tensor=name):
-            reader = FrameReader(self.data) if self.compressed else None
-            if reader is not None and reader.info.base_hash is not None and base is not None:
-                self._decode(name, reader, out, base, threads)
-            else:
-                self.put(name, out, threads)
+            if self.frame is not None and self.is_relative and base is not None:
+                self._decode(name, self.frame, out, base, threads)
+                return
+        self.put(name, out, threads)
+
+    def make_piece(self, name: str, start: int, out: memoryview, threads: int) -> None:
+        """Put the content from byte `start` on, whole blocks, into memory that holds the same bytes of the base.
+
+        The hash of the whole is not known before its last piece: see `check`.
+
+        Raises:
+            BaseMismatchError, FormatError: as `make`.
+        """
+        if self.frame is None:
+            out[:] = self.data[start : start + len(out)]
+            return
+        stop, base = start + len(out), (out, start) if self.is_relative else (None, 0)
+        first, last = self.frame.data_range(start, stop)
+        with ErrorContext(file=self.file, tensor=name):
+            try:
+                self.frame.decode(
+                    self._blocks[first:last], out, start=start, stop=stop, data_offset=first,
+                    base=base[0], base_offset=base[1], threads=threads,
+                )  # fmt: skip
+            except FormatError:
+                if not self.is_relative:
+                    raise
+                self._blame_base(name)
+
+    def check(self, name: str, found: str, *, had_base: bool) -> None:
+        """Raise the error that says why the content has another hash."""
+        with ErrorContext(file=self.file, tensor=name):
+            if found != self.tensor.hash and had_base:
+                self._blame_base(name)
+            if found != self.tensor.hash:
+                raise CorruptDataError(f"expected content with hash {self.tensor.hash}, got {found}")
 
     def put(self, name: str, data: memoryview, threads: int) -> None:
         """Change memory in place. Nothing is written if it holds another base; other errors are those of `make`."""
         with ErrorContext(file=self.file, tensor=name):
-            if not self.compressed:
+            if self.frame is None:
                 data[:] = self.data
-            elif frame_info(self.data).base_hash is not None:
+            elif self.is_relative:
                 decompress(self.data, base=data, out=data, threads=threads)
                 return  # the result is checked
             else:
                 decompress(self.data, out=data, threads=threads)
-            found = content_hash(data, threads=threads)
-            if found != self.tensor.hash:
-                raise CorruptDataError(f"expected content with hash {self.tensor.hash}, got {found}")
+        self.check(name, content_hash(data, threads=threads), had_base=False)
 
-    def _decode(self, name: str, reader: FrameReader, out: memoryview, base: memoryview, threads: int) -> None:
-        info = reader.info
-        blocks = self.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
+    def _decode(self, name: str, frame: FrameReader, out: memoryview, base: memoryview, threads: int) -> None:
         try:
-            found, _ = reader.decode_and_hash(blocks, out, base=base, hash_base=False, threads=threads)
+            found, _ = frame.decode_and_hash(self._blocks, out, base=base, hash_base=False, threads=threads)
         except FormatError:
-            reader.check_blocks(blocks)  # which are right if the base alone is to blame
             found = ""
-        if found != self.tensor.hash:
-            raise base_mismatch(info, "got another one", name=shown(name))
+        self.check(name, found, had_base=True)
+
+    @property
+    def _blocks(self) -> memoryview:
+        assert self.frame is not None
+        info = self.frame.info
+        return self.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
+
+    def _blame_base(self, name: str) -> NoReturn:
+        """Unless a block is damaged, the base is another one."""
+        assert self.frame is not None
+        self.frame.check_blocks(self._blocks)
+        raise base_mismatch(self.frame.info, "got another one", name=shown(name))
 
 
 class Frames:
@@ -100,13 +142,13 @@ class Frames:
                 raise CorruptDataError("the index says that the tensor is in this file, which does not hold it")
             data = new_buffer(tensor.entry.nbytes)
             stored.file.read_into(stored.header.data_start + tensor.entry.start, data)
+            frame = FrameReader(data) if tensor.compressed else None
             found = Tensor(tensor.entry.dtype, tensor.entry.shape, tensor.content_hash or "")
-            if tensor.compressed:
-                info = frame_info(data)
-                found = Tensor(info.dtype, info.shape, info.content_hash)
+            if frame is not None:
+                found = Tensor(frame.info.dtype, frame.info.shape, frame.info.content_hash)
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
-        return Fetched(data, tensor.compressed, expected, stored.path)
+        return Fetched(data, frame, expected, stored.path)
 
     def _open(self, version: Version, file: str) -> StoredFile:
         key = version.number, file
