@@ -1,0 +1,1 @@
+"""Publishing what training changed, and following it: `make sync`."""

@@ -1,0 +1,24 @@
+"""Measure publishing and following, and write the results: python -m benchmarks.sync [TABLE...] [--quick].
+
+`make sync` runs all tables. One table can be run alone; those that are in the results already stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.results_page import Page, add_options
+from benchmarks.sync import commit, cost, links, targets
+
+TABLES = (cost.COST, cost.STAGED, commit.TABLE, links.COMPUTED, links.BREAK_EVEN, links.SHAPED)
+PAGE = Page("sync", "publishing and following", TABLES, targets.evaluate)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
+    PAGE.measure(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
