@@ -146,6 +146,9 @@ dcp: $(VENV)/.package $(VENV)/.bench ## Distributed checkpoints: bytes, CPU, and
 remote: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model ## Files and checkpoints in S3 (moto's server): requests and bytes
 	$(VENV)/bin/python -m benchmarks.checkpoints remote
 
+sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes beside dense weights, xor and overwrite; the real model after each step
+	$(VENV)/bin/python -m benchmarks.sync
+
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
@@ -162,7 +165,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote inference instructions hang faults simulate \
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference instructions hang faults simulate \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages, verdicts
 from benchmarks.codecs import calls, sparsity, targets
+from benchmarks.picture import INK, OURS, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Row = dict[str, Any]
-INK, OURS, PEERS = "#6e7781", "#e5534b", "#4184e4"
+PEERS = "#4184e4"
 
 
 def render_page(results: dict[str, Any], folder: Path) -> str:
@@ -48,22 +49,13 @@ def render_page(results: dict[str, Any], folder: Path) -> str:
 
 def write_plot(results: dict[str, Any], path: Path) -> None:
     """Ratio against decompression speed on one thread, on the first data set: our profiles and each peer's best."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    # Text stays text, and is legible on a light page and on a dark one.
-    colored = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    style = {"svg.hashsalt": "tensorwire", "svg.fonttype": "none", "font.size": 9, **dict.fromkeys(colored, INK)}
-    with mpl.rc_context(style):
-        _draw(results, path)
+    with drawn(path) as axis:
+        _draw(results, axis)
 
 
-def _draw(results: dict[str, Any], path: Path) -> None:
-    import matplotlib.pyplot as plt
-
+def _draw(results: dict[str, Any], axis: Any) -> None:
     dataset = results["datasets"][0]
     shown = _shown(dataset["name"], results["rows"])
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     for row in shown:
         ours = row["codec"].startswith("tensorwire")
         position = row["decompress"]["median"], row["ratio"]
@@ -86,9 +78,6 @@ def _draw(results: dict[str, Any], path: Path) -> None:
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
     axis.margins(y=0.12)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None}, transparent=True)
-    plt.close(figure)
 
 
 def _dataset(facts: dict[str, Any], rows: Iterable[Row]) -> str:

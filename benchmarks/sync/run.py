@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.results_page import Page, add_options
-from benchmarks.sync import commit, cost, links, targets
+from benchmarks.sync import commit, cost, finetune, links, targets
 
-TABLES = (cost.COST, cost.STAGED, commit.TABLE, links.COMPUTED, links.BREAK_EVEN, links.SHAPED)
+TABLES = (cost.COST, cost.STAGED, commit.TABLE, links.COMPUTED, links.BREAK_EVEN, links.SHAPED, finetune.TABLE)
 PAGE = Page("sync", "publishing and following", TABLES, targets.evaluate)
 
 

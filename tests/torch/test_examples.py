@@ -34,6 +34,7 @@ OLDEST = {
         ("traffic_fsdp.py", "torch"),
         ("traffic_sdp4bit.py", "torch"),
         ("dcp_resume.py", "torch"),
+        ("sync_minilm.py", "transformers"),
     ],
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
