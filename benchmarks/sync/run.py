@@ -8,9 +8,18 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.results_page import Page, add_options
-from benchmarks.sync import commit, cost, finetune, links, targets
+from benchmarks.sync import commit, cost, endurance, finetune, links, targets
 
-TABLES = (cost.COST, cost.STAGED, commit.TABLE, links.COMPUTED, links.BREAK_EVEN, links.SHAPED, finetune.TABLE)
+TABLES = (
+    cost.COST,
+    cost.STAGED,
+    commit.TABLE,
+    links.COMPUTED,
+    links.BREAK_EVEN,
+    links.SHAPED,
+    endurance.TABLE,
+    finetune.TABLE,
+)
 PAGE = Page("sync", "publishing and following", TABLES, targets.evaluate)
 
 

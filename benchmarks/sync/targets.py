@@ -47,4 +47,12 @@ def _links(rows: list[Row]) -> Iterator[Verdict]:
     yield Verdict("in turn: times as fast as xor", on, xor["serial"] / ours["serial"], 2.5)
 
 
-_TABLES = {"cost": _cost, "commit": _commit, "links": _links}
+def _endurance(rows: list[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        on = f"{row['versions']} versions, {row['kills']} kills, {row['follower']}"
+        yield Verdict(
+            "no wrong version is served, and no follower is stuck", on, row["wrong"] + row["stuck"] == 0, True
+        )
+
+
+_TABLES = {"cost": _cost, "commit": _commit, "links": _links, "endurance": _endurance}
