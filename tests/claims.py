@@ -31,6 +31,7 @@ from tests.support.figures import (
     saved,
     second_read,
     share,
+    shipped,
     span,
     traffic_bits,
     traffic_step,
@@ -392,6 +393,7 @@ CLAIMS: dict[str, list[str]] = {
     "docs/pytorch-files.md": [trainer_row("F32"), trainer_row("BF16")],
     "docs/dcp.md": _distributed(),
     "docs/remote.md": _in_s3(),
+    "docs/sync.md": shipped(),
     "docs/traffic.md": [
         *_fine_tune(),
         *_pays(),

@@ -197,7 +197,7 @@ def measure_stages(quick: bool) -> list[Row]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process, and of those that it has waited for."""
+    """What this process has taken, and those that it has waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -325,6 +325,40 @@ def remote(what: str, figure: str) -> float:
     return float(next(row[figure] for row in rows if (row["file"], row["with"], row["what"]) == wanted))
 
 
+def _sync(table: str, figure: str, **wanted: object) -> float:
+    """A figure of the row that `wanted` describes, of publishing and following."""
+    found = (row for row in _load("sync.json")[table] if wanted.items() <= row.items())
+    return float(next(found)[figure])
+
+
+def _cost_of(name: str) -> tuple[str, str, str]:
+    """CPU seconds to publish and to apply a gigabyte, and the MB between."""
+    publish, apply, nbytes = (_sync("cost", figure, **{"with": name}) for figure in ("publish", "apply", "nbytes"))
+    return f"{publish:.2f}", f"{apply:.2f}", f"{nbytes / 1e6:.1f}"
+
+
+def shipped() -> list[str]:
+    """What a version costs, and where dense weights arrive sooner."""
+    rows = {name: " | ".join(_cost_of(name)) for name in ("tensorwire, fast", "xor, zstd 1", "overwrite, zstd 1")}
+    rows |= {"through files": " | ".join(_cost_of("Publisher and Follower"))}
+    one = [
+        _sync("links", f"{how}, of dense", link=1, **{"with": "tensorwire, fast"}) for how in ("serial", "pipelined")
+    ]
+    even = [_sync("break-even", how, **{"with": "tensorwire, fast"}) for how in ("serial", "pipelined")]
+    files = [_sync("break-even", how, **{"with": "Publisher and Follower"}) for how in ("serial", "pipelined")]
+    first, last = (_sync("minilm", "nbytes", version=version) for version in (1, 11))
+    return [
+        *(f"| {name} | {row} |" for name, row in rows.items()),
+        f"{100 * _sync('cost', 'changed'):.1f} % of the words change from one version",
+        f"arrive {one[0]:.1f} times sooner than all weights, and {one[1]:.1f} times if the stages are pipelined",
+        f"From {even[0]:.0f} Gbit/s on ({even[1]:.0f} pipelined) all weights arrive sooner, through files from "
+        f"{files[0]:.0f} Gbit/s on ({files[1]:.0f})",
+        f"A commit for 100 shards takes {1e3 * _sync('commit', 'seconds'):.0f} ms",
+        f"The first step takes {first / 1e3:.0f} kB of {_sync('minilm', 'dense') / 1e6:.1f} MB, the last one "
+        f"{last / 1e3:.0f} kB",
+    ]
+
+
 def trainer(dtype: str, ratio: str) -> str:
     """A ratio of a trainer's directory with model and optimizer in a dtype."""
     row = next(row for row in _load("trainer.json")["rows"] if row["dtype"] == dtype)
