@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed._shard.sharded_tensor import init_from_local_shards
 from torch.distributed._shard.sharded_tensor.shard import Shard as LocalShard
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
@@ -31,6 +31,8 @@ from tests.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+needs_fsdp2 = pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard")
 
 PLACEMENTS = {
     "rows": [Shard(0)],
@@ -130,8 +132,8 @@ def _training(steps: int, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimiz
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(31, 64), nn.Tanh(), nn.Linear(64, 3)).bfloat16()
     for layer in (model[0], model[2]):
-        fully_shard(layer)
-    fully_shard(model)
+        fsdp.fully_shard(layer)
+    fsdp.fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = torch.Generator().manual_seed(7)
     for _ in range(steps):
@@ -153,8 +155,7 @@ def save_training(path: Path, how: str, base: Path | None) -> None:
     if how == "at once":
         dcp.save(state, storage_writer=writer)
         return
-    kind = AsyncCheckpointerType.PROCESS if how == "process" else AsyncCheckpointerType.THREAD
-    dcp.async_save(state, storage_writer=writer, async_checkpointer_type=kind).result()
+    dcp.async_save(state, storage_writer=writer).result()
 
 
 def load_training(path: Path, base: Path | None) -> bool:
@@ -177,6 +178,7 @@ def _flat(tree: Any) -> Any:
     )
 
 
+@needs_fsdp2
 @pytest.mark.parametrize("how", ["at once", "thread"])
 def test_a_training_under_fsdp2(four: Ranks, two: Ranks, tmp_path: Path, how: str) -> None:
     four.run(save_training, tmp_path / "four", how, None)
@@ -185,6 +187,9 @@ def test_a_training_under_fsdp2(four: Ranks, two: Ranks, tmp_path: Path, how: st
     assert four.run(load_training, tmp_path / "two", None) == [True] * 4
 
 
+@pytest.mark.skipif(
+    not hasattr(state_dict_saver, "AsyncCheckpointerType"), reason="this torch saves in no process of its own"
+)
 def test_saves_in_processes_of_their_own(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     line += ["-m", "tests.support.async_saves", str(tmp_path / "c")]
@@ -192,6 +197,7 @@ def test_saves_in_processes_of_their_own(tmp_path: Path) -> None:
     assert done.stdout == "same\n", done.stderr[-3000:]
 
 
+@needs_fsdp2
 def test_a_save_relative_to_the_one_before(four: Ranks, two: Ranks, tmp_path: Path) -> None:
     four.run(save_training, tmp_path / "first", "at once", None)
     four.run(save_training, tmp_path / "second", "at once", tmp_path / "first")
