@@ -190,7 +190,7 @@ def test_what_cannot_be_looked_into_is_copied_and_said(trained: Path, tmp_path: 
 
 
 def test_torch_files_whose_records_no_manifest_holds_are_copied_and_said(trained: Path, tmp_path: Path) -> None:
-    """One of three with 9 MiB that cannot be packed fits; the small ones that come after it fit too."""
+    """Three have 9 MiB each that cannot be packed, and one fits. The small ones that come after it fit too."""
     names = ("large-0.pt", "large-1.pt", "large-2.pt")
     for name in names:
         shutil.copy(trained / "optimizer.pt", trained / name)

@@ -117,7 +117,7 @@ FORGED = {
 
 @pytest.mark.parametrize("content", FORGED.values(), ids=FORGED)
 def test_memory_for_a_forged_pickle_is_bounded(content: bytes) -> None:
-    """docs/pytorch-files.md has the factor. Marks are bounded by their number."""
+    """By 25 bytes for each of its own; docs/pytorch-files.md says what that is. Marks are bounded by their number."""
     tracemalloc.start()
     with pytest.raises(FormatError, match="damaged"):  # no STOP
         read_storages(content)
