@@ -55,7 +55,7 @@ def checksum(name: str, data: memoryview) -> str:
     if name == "xxh3-128":
         import xxhash
 
-        return xxhash.xxh3_128_hexdigest(data)
+        return str(xxhash.xxh3_128_hexdigest(data))
     if name == "blake3":
         import blake3
 
