@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import tempfile
 import warnings
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.tables import Row, Table
 from tensorwire import load_file
 from tensorwire.errors import FormatError
-from tensorwire.sync import Follower, Publisher, directory, state
+from tensorwire.sync import Follower, Publisher
 from tests.support.stores import faulty_store
-from tests.support.sync_runs import contents, exit_code, stepped, weights
+from tests.support.sync_runs import KILLED, contents, exit_code, kill_at, stepped, weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +24,6 @@ URL = "faulty://store"
 VERSIONS, KILLS = 2_000, 200
 TRIES = 50
 """A follower that gets no version in so many is stuck."""
-_KILLED = 17
-# Before one of these calls, which change the disk or wait for it, a follower is killed.
-_STEPS = (
-    (directory, "write_at"), (directory, "exchange"), (directory, "sync_directory"), (directory, "mark_of"),
-    (directory.os, "fsync"), (state.NewFile, "write"), (Path, "unlink"), (Path, "replace"),
-)  # fmt: skip
 
 
 def measure(quick: bool) -> list[Row]:
@@ -107,22 +100,10 @@ def _kill(served: Path, in_place: bool, step: int) -> int:
     """Whether a follower was killed before it had come to its end."""
 
     def child() -> None:
-        left = [step]
-        for owner, name in _STEPS:
-            setattr(owner, name, _ending(left, getattr(owner, name)))
+        kill_at(step)
         _caught_up(served, in_place, None, None)
 
-    return exit_code(child) == _KILLED
-
-
-def _ending(left: list[int], call: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*arguments: Any, **options: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            os._exit(_KILLED)
-        return call(*arguments, **options)
-
-    return run
+    return exit_code(child) == KILLED
 
 
 def _caught_up(served: Path, in_place: bool, number: int | None, generator: random.Random | None) -> bool:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from tensorwire.sync import directory, state
+
 Weights = dict[str, Any]
+KILLED = 17
+"""How a process ends that `kill_at` has ended."""
+_STEPS: list[tuple[Any, str]] = [
+    (directory, "write_at"), (directory, "exchange"), (directory, "sync_directory"), (directory, "mark_of"),
+    (directory.os, "fsync"), (state.State, "write"), (state.NewFile, "write"), (Path, "unlink"), (Path, "replace"),
+]  # fmt: skip
 
 
 def weights(seed: int = 0) -> Weights:
@@ -42,6 +51,23 @@ def stepped(before: Weights, seed: int) -> Weights:
 def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """What to compare: bits, not values."""
     return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()}
+
+
+def kill_at(step: int) -> None:
+    """From here on, have the process end before one of a follower's calls that change or look at the disk."""
+    counted = [0]
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            counted[0] += 1
+            if counted[0] == step:
+                os._exit(KILLED)
+            return call(*arguments, **options)
+
+        return run
+
+    for owner, name in _STEPS:
+        setattr(owner, name, watched(getattr(owner, name)))
 
 
 def exit_code(child: Callable[[], None]) -> int:

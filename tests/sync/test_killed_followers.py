@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorwire import load_file
-from tensorwire.sync import Follower, Publisher, directory, state
-from tests.support.sync_runs import contents, exit_code, stepped, weights
-
-_KILLED = 17
-STEPS = [
-    (directory, "write_at"), (directory, "exchange"), (directory, "sync_directory"), (directory, "mark_of"),
-    (directory.os, "fsync"), (state.State, "write"), (state.NewFile, "write"), (Path, "unlink"), (Path, "replace"),
-]  # fmt: skip
-
-
-def _kill_at(step: int) -> None:
-    """From here on, have the process end before one of the calls that change or look at the disk."""
-    counted = [0]
-
-    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **options: Any) -> Any:
-            counted[0] += 1
-            if counted[0] == step:
-                os._exit(_KILLED)
-            return call(*arguments, **options)
-
-        return run
-
-    for owner, name in STEPS:
-        setattr(owner, name, watched(getattr(owner, name)))
+from tensorwire.sync import Follower, Publisher, directory
+from tests.support.sync_runs import KILLED, contents, exit_code, kill_at, stepped, weights
 
 
 def _follow(follower: Follower) -> None:
@@ -59,8 +35,8 @@ def test_a_follower_killed_at_any_step_goes_on(
     _follow(follower)
     assert len(list(served.glob("*.safetensors"))) > 2
     states = {"old": 0, "new": 0}
-    step, code = 0, _KILLED
-    while code == _KILLED:
+    step, code = 0, KILLED
+    while code == KILLED:
         step += 1
         following = stepped(versions[-1], step)
         if layout == "new":
@@ -70,13 +46,13 @@ def test_a_follower_killed_at_any_step_goes_on(
         published = publisher.publish(following)
 
         def child(step: int = step) -> None:
-            _kill_at(step)
+            kill_at(step)
             mine = Follower(store, served, threads=1)
             assert mine.stage() is not None
             mine.commit()
 
         code = exit_code(child)
-        assert code in (_KILLED, 0)
+        assert code in (KILLED, 0)
         after = Follower(store, served, threads=1)  # finishes what had begun
         assert after.version in (published.version, published.version - 1)
         states["new" if after.version == published.version else "old"] += 1
@@ -97,8 +73,8 @@ def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(tmp_p
     follower = Follower(store, served, in_place=True, threads=1)
     _follow(follower)
     seen = set()
-    step, code = 0, _KILLED
-    while code == _KILLED:
+    step, code = 0, KILLED
+    while code == KILLED:
         step += 1
         before, current = current, stepped(current, step)
         number = publisher.publish(current).version
@@ -106,11 +82,11 @@ def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(tmp_p
         def child(step: int = step) -> None:
             mine = Follower(store, served, in_place=True, threads=1)
             assert mine.stage() is not None
-            _kill_at(step)
+            kill_at(step)
             mine.commit()
 
         code = exit_code(child)
-        assert code in (_KILLED, 0)
+        assert code in (KILLED, 0)
         after = Follower(store, served, in_place=True, threads=1)
         known = {None: None, number: contents(current), number - 1: contents(before)}
         assert known[after.version] in (None, contents(load_file(served)))  # it says nothing, or the truth
