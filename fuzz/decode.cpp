@@ -32,7 +32,7 @@ void check_linear(const tw_frame& frame, const std::vector<uint8_t>& header, con
                            : tw_linear_dense(frame.dtype, words.data(), rows, columns, inputs.data(), kNumInputs,
                                              expected.data(), 1, nullptr, &error);
   const int status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), kNumInputs,
-                               outputs.data(), 2, nullptr, TW_VERIFY, &error);
+                               outputs.data(), 2, nullptr, TW_VERIFY, nullptr, &error);
   CHECK(status == (frame.features != 0 ? TW_INVALID_ARGUMENT : dense));
   for (size_t i = 0; status == TW_OK && i < outputs.size(); ++i) {
     const bool both_nan = outputs[i] != outputs[i] && expected[i] != expected[i];
@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
   const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
     const int result = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
-                                 stop, out.data(), threads, nullptr, flags, &error);
+                                 stop, out.data(), threads, nullptr, flags, nullptr, &error);
     if (result != TW_OK) check_rejection(result, error);
     return result == TW_OK;
   };
@@ -84,7 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(parsed && verified == unverified);
   if (frame.features != 0) {
     CHECK(tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, nbytes, 0, nbytes, base.data(),
-                    2, nullptr, 0, &error) == TW_OK);
+                    2, nullptr, 0, nullptr, &error) == TW_OK);
     CHECK(base == verified);
     for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
     std::vector<uint8_t> leaves(16 * (nbytes / TW_LEAF_NBYTES + 1)), hash(16), expected(16);

@@ -97,11 +97,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(read.frame_nbytes == bytes.size() && read.uncompressed_nbytes == content.size());
   std::vector<uint8_t> decoded(content.size());
   CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, base, 0,
-                  base_bytes.size(), 0, content.size(), decoded.data(), 1, nullptr, TW_VERIFY, &error) == TW_OK);
+                  base_bytes.size(), 0, content.size(), decoded.data(), 1, nullptr, TW_VERIFY, nullptr,
+                  &error) == TW_OK);
   CHECK(decoded == content);
   if (!relative) return 0;
   CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, base, 0,
-                  base_bytes.size(), 0, content.size(), base_bytes.data(), 2, nullptr, TW_VERIFY, &error) == TW_OK);
+                  base_bytes.size(), 0, content.size(), base_bytes.data(), 2, nullptr, TW_VERIFY, nullptr,
+                  &error) == TW_OK);
   CHECK(base_bytes == content);
   return 0;
 }

@@ -19,11 +19,29 @@ struct Data {
   bool covers(uint64_t start, uint64_t stop) const { return start >= offset && stop <= offset + nbytes; }
 };
 
+// Which checksums are compared: none, all, or, with a bit for each block, those of blocks that were not checked before.
+// The bits may be other threads' too.
+struct Checks {
+  bool any;
+  uint8_t* checked = nullptr;
+
+  bool needed(uint64_t block) const {
+    return any && (checked == nullptr || (__atomic_load_n(checked + block / 8, __ATOMIC_RELAXED) & bit(block)) == 0);
+  }
+  void note(uint64_t block) const {
+    if (checked != nullptr) __atomic_fetch_or(checked + block / 8, bit(block), __ATOMIC_RELAXED);
+  }
+
+ private:
+  static uint8_t bit(uint64_t block) { return static_cast<uint8_t>(1u << block % 8); }
+};
+
 // The blocks of a frame. The ones that are asked for lie in the data.
 struct Blocks {
   const tw_frame& frame;
   const Index& index;
   const Data& data;
+  Checks checks;
 
   uint64_t start_of(uint64_t block) const { return index.start(block); }
   uint64_t end_of(uint64_t block) const { return index.start(block + 1); }
@@ -36,12 +54,12 @@ struct Blocks {
     return {copied ? copy : data.at(start_of(block)), nbytes, num_block_words(frame, block), index.stored(block)};
   }
 
-  // Compares the block's checksum.
+  // Compares the block's checksum, if that is to be.
   int check(uint64_t block, tw_error* error) const {
     const uint64_t nbytes = end_of(block) - start_of(block);
-    if (nbytes == 0) return TW_OK;  // a block that is same has no bytes
+    if (nbytes == 0 || !checks.needed(block)) return TW_OK;  // a block that is same has no bytes
     const uint32_t checksum = static_cast<uint32_t>(hash128(data.at(start_of(block)), nbytes).low);
-    if (checksum == index.entry(block).checksum) return TW_OK;
+    if (checksum == index.entry(block).checksum) return checks.note(block), TW_OK;
     return fail(error, TW_CORRUPT, block, position(block), "expected checksum %08x of the block, got %08x",
                 index.entry(block).checksum, checksum);
   }

@@ -39,7 +39,6 @@ struct Job : Blocks {
   const Data& base;
   uint64_t start, stop;
   uint8_t* dst;
-  uint32_t flags;
   uint8_t* leaves;       // of the content, which then is all of it; or nullptr
   uint8_t* base_leaves;  // of the base; or nullptr
 
@@ -53,10 +52,8 @@ struct Job : Blocks {
 bool begin_pair(const Job& job, uint64_t block, TileScratch* scratch) {
   const uint64_t middle = job.end_of(block);
   if (middle + kSlack > job.data.offset + job.data.nbytes) return false;  // only one can stand in scratch
-  if ((job.flags & TW_VERIFY) != 0) {
-    tw_error unused;
-    if (job.check(block, &unused) != TW_OK || job.check(block + 1, &unused) != TW_OK) return false;
-  }
+  tw_error unused;
+  if (job.check(block, &unused) != TW_OK || job.check(block + 1, &unused) != TW_OK) return false;
   const BlockBytes first = job.bytes(block, scratch->last), second = job.bytes(block + 1, scratch->last);
   const auto spec = [&](uint64_t k) { return spec_of(job.frame, job.base_of(k)); };
   decode_symbols_ahead(spec(block), first, spec(block + 1), second, &scratch->block);
@@ -66,10 +63,8 @@ bool begin_pair(const Job& job, uint64_t block, TileScratch* scratch) {
 int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked, LeafHasher* hasher,
                TileScratch* scratch, tw_error* error) {
   const tw_frame& frame = job.frame;
-  if ((job.flags & TW_VERIFY) != 0 && !checked) {
-    const int status = job.check(block, error);
-    if (status != TW_OK) return status;
-  }
+  const int status = checked ? TW_OK : job.check(block, error);
+  if (status != TW_OK) return status;
   const uint64_t content = block * block_nbytes(frame);
   const uint64_t nbytes = num_block_words(frame, block) * frame.layout.word_nbytes;
   const uint64_t from = std::max(content, job.start), to = std::min(content + nbytes, job.stop);
@@ -210,11 +205,12 @@ int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, ui
 
 int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset, uint64_t data_nbytes,
               const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start, uint64_t stop, void* dst,
-              uint32_t threads, tw_parallel parallel, uint32_t flags, tw_error* error) {
+              uint32_t threads, tw_parallel parallel, uint32_t flags, uint8_t* checked, tw_error* error) {
   const Data have = {static_cast<const uint8_t*>(data), data_offset, data_nbytes};
   const Data of_base = {is_relative(*frame) ? static_cast<const uint8_t*>(base) : nullptr, base_offset, base_nbytes};
   const Index index(*frame, header);
-  const Job job = {{*frame, index, have}, of_base, start, stop, static_cast<uint8_t*>(dst), flags, nullptr, nullptr};
+  const Checks checks = {(flags & TW_VERIFY) != 0, checked};
+  const Job job = {{*frame, index, have, checks}, of_base, start, stop, static_cast<uint8_t*>(dst), nullptr, nullptr};
   return decode_blocks(job, header, Workers(threads, parallel), error);
 }
 
@@ -233,9 +229,8 @@ int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* da
   std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[2 * leaves_nbytes + 1]);
   if (leaves == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the content's hashes");
   uint8_t* const base_leaves = base_hash == nullptr ? nullptr : leaves.get() + leaves_nbytes;
-  const Job job = {
-      {*frame, index, have}, of_base,    0, frame->uncompressed_nbytes, static_cast<uint8_t*>(dst), TW_VERIFY,
-      leaves.get(),          base_leaves};
+  const Job job = {{*frame, index, have, {true}}, of_base,      0,          frame->uncompressed_nbytes,
+                   static_cast<uint8_t*>(dst),    leaves.get(), base_leaves};
   const int status = decode_blocks(job, header, threads, error);
   if (status != TW_OK) return status;
   store_hash(hash_root(frame->uncompressed_nbytes, leaves.get()), static_cast<uint8_t*>(content_hash));
@@ -255,7 +250,7 @@ int tw_block_infos(const tw_frame* frame, const void* header, const void* data, 
   const int status = check_covered(*frame, header, have, {first, first + count}, error);
   if (status != TW_OK) return status;
   const Index index(*frame, header);
-  const Blocks blocks = {*frame, index, have};
+  const Blocks blocks = {*frame, index, have, {true}};
   const Lent<TileScratch> lent;
   TileScratch* const scratch = lent.get();
   if (scratch == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");

@@ -86,7 +86,7 @@ typedef struct tw_frame {
 } tw_frame;
 
 #define TW_BASE_RELATIVE 1u /* feature: the frame is relative to a base */
-#define TW_VERIFY 1u        /* flag: check the checksum of every block before it is parsed */
+#define TW_VERIFY 1u        /* flag: check the checksum of a block before it is parsed */
 #define TW_KNOWN_BASE 2u    /* flag: frame->base_hash is that of the base, which is not hashed */
 
 TW_API const char* tw_version(void);
@@ -152,10 +152,14 @@ TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t st
  * `base` holds content bytes [base_offset, base_offset + base_nbytes) of the base and must cover the whole blocks of
  * [start, stop); the call trusts that it is the base. dst may be the base's memory for [start, stop) if those are whole
  * blocks; otherwise they are apart. `base` is ignored for a plain frame. `parallel` may be NULL: threads of our own
- * then. TW_INVALID_ARGUMENT if the data begins behind these blocks, TW_TRUNCATED if it ends before they do. */
+ * then. `checked` may be NULL: with TW_VERIFY every block is checked then. Else it has a bit for each block of the
+ * frame, block k's being bit k % 8 of byte k / 8; a block is checked if its bit is 0, which becomes 1 if the checksum
+ * is right. Calls in several threads may share the bits. TW_INVALID_ARGUMENT if the data begins behind these blocks,
+ * TW_TRUNCATED if it ends before they do. */
 TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
                      uint64_t data_nbytes, const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start,
-                     uint64_t stop, void* dst, uint32_t threads, tw_parallel parallel, uint32_t flags, tw_error* error);
+                     uint64_t stop, void* dst, uint32_t threads, tw_parallel parallel, uint32_t flags, uint8_t* checked,
+                     tw_error* error);
 
 /* The whole content of a relative frame, as by tw_decode with TW_VERIFY; and the content hashes of what was written and
  * of the base (16 bytes each), taken while the bytes are in the cache. `data` has the bytes of all blocks. base_hash
@@ -169,11 +173,11 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
 /* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32, for a plain frame
  * of shape (rows, columns) and dtype BF16, F16 or F32. Each thread decodes a few rows at a time, which do not leave its
  * cache. The order of summation is fixed (core/linear/dot.h): the same bits on every target, for every number of
- * threads and of inputs (a NaN may be any). `data` holds all blocks; they are read if there is an input. `parallel` as
- * for tw_decode. */
+ * threads and of inputs (a NaN may be any). `data` holds all blocks; they are read if there is an input. `parallel` and
+ * `checked` as for tw_decode. */
 TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
                      const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
-                     uint32_t flags, tw_error* error);
+                     uint32_t flags, uint8_t* checked, tw_error* error);
 /* The same for weights that are not compressed. */
 TW_API int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint64_t columns, const float* inputs,
                            uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,

@@ -84,7 +84,6 @@ struct Product {
   const Inputs& inputs;
   uint64_t num_inputs;
   float* outputs;
-  bool verify;
 
   uint64_t rows() const { return blocks.frame.shape[0]; }
   uint64_t columns() const { return blocks.frame.shape[1]; }
@@ -123,10 +122,8 @@ int no_memory(uint64_t block, uint64_t nbytes, tw_error* error) {
 int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* words, RowScratch* scratch, Taker* taker,
                tw_error* error) {
   const Blocks& blocks = product.blocks;
-  if (product.verify) {
-    const int status = blocks.check(block, error);
-    if (status != TW_OK) return status;
-  }
+  const int status = blocks.check(block, error);
+  if (status != TW_OK) return status;
   const BlockOutput output = {words, false, next, nullptr, taker};
   const Fault fault =
       decode_block(spec_of(blocks.frame, nullptr), blocks.bytes(block, scratch->last), output, &scratch->block);
@@ -205,7 +202,7 @@ using namespace tw;
 
 int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes, const float* inputs,
               uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel, uint32_t flags,
-              tw_error* error) {
+              uint8_t* checked, tw_error* error) {
   WeightFormat format = WeightFormat::kBf16;
   const int status = check_frame(*frame, data_nbytes, &format, error);
   if (status != TW_OK) return status;
@@ -213,10 +210,10 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
   if (frame->num_words == 0) return std::fill(outputs, outputs + num_inputs * frame->shape[0], 0.0f), TW_OK;
   const Index index(*frame, header);
   const Data have = {static_cast<const uint8_t*>(data), 0, data_nbytes};
-  const Blocks blocks = {*frame, index, have};
+  const Blocks blocks = {*frame, index, have, {(flags & TW_VERIFY) != 0, checked}};
   const Inputs arranged(format, inputs, num_inputs, frame->shape[1]);
   if (arranged.values() == nullptr) return no_memory(error);
-  const Product product = {blocks, format, arranged, num_inputs, outputs, (flags & TW_VERIFY) != 0};
+  const Product product = {blocks, format, arranged, num_inputs, outputs};
   const bool singly = product.takes_single_rows();
   const uint64_t per_tile = product.rows_of_tile(threads), step = singly ? per_tile : product.rows_at_once();
   FirstFailure failure;

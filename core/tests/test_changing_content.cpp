@@ -115,7 +115,7 @@ void check_frame(const Bytes& bytes, const Bytes* base) {
   if (base == nullptr && frame.features != 0) return;
   Bytes out(frame.uncompressed_nbytes);
   CHECK(tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, base == nullptr ? nullptr : base->data(), 0,
-                  base == nullptr ? 0 : base->size(), 0, out.size(), out.data(), 1, nullptr, TW_VERIFY,
+                  base == nullptr ? 0 : base->size(), 0, out.size(), out.data(), 1, nullptr, TW_VERIFY, nullptr,
                   &error) == TW_OK);
   CHECK(std::memcmp(hash_of(out).data(), frame.content_hash, 16) == 0);
 }

@@ -47,8 +47,9 @@ void decode_while_it_changes(const Source& source, uint64_t seed, uint64_t* num_
   while (!writes) std::this_thread::yield();
   for (int i = 0; i < kTimes; ++i) {
     Bytes out(frame.uncompressed_nbytes);
-    const int status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), 0,
-                                 out.size(), out.data(), 1 + i % 2, nullptr, i % 4 == 0 ? TW_VERIFY : 0, &error);
+    const int status =
+        tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), 0, out.size(),
+                  out.data(), 1 + i % 2, nullptr, i % 4 == 0 ? TW_VERIFY : 0, nullptr, &error);
     CHECK(status == TW_OK || status == TW_CORRUPT || status == TW_UNSUPPORTED_VERSION);
     *num_refused += status != TW_OK;
   }

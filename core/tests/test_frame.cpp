@@ -100,7 +100,7 @@ void check_range(const tw_frame& frame, const std::vector<uint8_t>& bytes, const
   const std::vector<uint8_t> data = exact(bytes.data() + frame.header_nbytes + first, last - first);
   std::vector<uint8_t> part(stop - start);
   CHECK(tw_decode(&frame, bytes.data(), data.data(), first, data.size(), nullptr, 0, 0, start, stop, part.data(), 2,
-                  nullptr, TW_VERIFY, &error) == TW_OK);
+                  nullptr, TW_VERIFY, nullptr, &error) == TW_OK);
   CHECK(std::equal(part.begin(), part.end(), content.data() + start));
 }
 
@@ -121,12 +121,36 @@ void check_damage(const tw_frame& frame, std::vector<uint8_t> bytes, const std::
     bytes[at] ^= bit;
     const uint8_t* data = bytes.data() + frame.header_nbytes;
     CHECK(tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, nullptr, 0, 0, 0, content.size(), out.data(), 1,
-                    nullptr, TW_VERIFY, &error) == TW_CORRUPT);
+                    nullptr, TW_VERIFY, nullptr, &error) == TW_CORRUPT);
     // Without checksums anything may come out, but nothing may go out of bounds.
     tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, nullptr, 0, 0, 0, content.size(), out.data(), 1,
-              nullptr, 0, &error);
+              nullptr, 0, nullptr, &error);
     bytes[at] ^= bit;
   }
+}
+
+// A block that has its bit is not checked again.
+void check_checked(const tw_frame& frame, std::vector<uint8_t> bytes, const std::vector<uint8_t>& content) {
+  std::vector<uint8_t> out(content.size()), checked((frame.num_blocks + 7) / 8);
+  tw_error error;
+  const auto decode = [&](uint64_t start, uint64_t stop, uint32_t threads, uint32_t flags) {
+    return tw_decode(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, nullptr, 0, 0,
+                     start, stop, out.data(), threads, nullptr, flags, checked.data(), &error);
+  };
+  const auto bit = [&](uint64_t block) { return (checked[block / 8] >> block % 8 & 1) != 0; };
+  if (frame.num_blocks < 2) return;
+  CHECK(decode(0, content.size(), 2, 0) == TW_OK && !bit(0));
+  const uint64_t block_nbytes = frame.block_words * frame.layout.word_nbytes;
+  CHECK(decode(block_nbytes, block_nbytes + 1, 1, TW_VERIFY) == TW_OK);
+  for (uint64_t k = 0; k < 8 * checked.size(); ++k) CHECK(bit(k) == (k == 1));
+  bytes[frame.header_nbytes] ^= 1;  // the first block
+  CHECK(decode(0, content.size(), 2, TW_VERIFY) == TW_CORRUPT && error.block == 0 && !bit(0));
+  CHECK(std::strstr(error.message, "checksum") != nullptr);
+  checked[0] |= 1;
+  CHECK(decode(0, content.size(), 2, TW_VERIFY) == TW_OK || std::strstr(error.message, "checksum") == nullptr);
+  bytes[frame.header_nbytes] ^= 1;
+  CHECK(decode(0, content.size(), 4, TW_VERIFY) == TW_OK && out == content);
+  for (uint64_t k = 0; k < 8 * checked.size(); ++k) CHECK(bit(k) == (k < frame.num_blocks));
 }
 
 uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t numel, uint32_t block_words) {
@@ -149,7 +173,7 @@ uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t 
   CHECK(parsed.frame_nbytes == bytes.size() && parsed.uncompressed_nbytes == original.size());
   check_range(parsed, bytes, original, 0, original.size());
   if (original.size() > 10) check_range(parsed, bytes, original, original.size() / 3, original.size() - 3);
-  if (numel < 5000) check_damage(parsed, bytes, original);
+  if (numel < 5000) check_damage(parsed, bytes, original), check_checked(parsed, bytes, original);
   return tw::hash128(bytes.data(), bytes.size()).low;
 }
 

@@ -139,10 +139,11 @@ struct Opened {
     for (float& value : inputs) value = static_cast<float>(static_cast<int64_t>(random.next())) * 0x1p-62f;
   }
 
-  Result linear(uint32_t threads, tw_parallel parallel, uint32_t flags, uint64_t num_inputs = kNumInputs) const {
+  Result linear(uint32_t threads, tw_parallel parallel, uint32_t flags, uint64_t num_inputs = kNumInputs,
+                uint8_t* checked = nullptr) const {
     Result result = {TW_OK, {}, std::vector<float>(num_inputs * frame.shape[0] + 1, 7.0f)};
     result.status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), num_inputs,
-                              result.outputs.data(), threads, parallel, flags, &result.error);
+                              result.outputs.data(), threads, parallel, flags, checked, &result.error);
     CHECK(result.outputs.back() == 7.0f);
     return result;
   }
@@ -152,7 +153,7 @@ struct Opened {
     Result result = {TW_OK, {}, std::vector<float>(num_inputs * frame.shape[0] + 1, 7.0f)};
     Bytes words(frame.uncompressed_nbytes);
     result.status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), nullptr, 0, 0, 0, words.size(),
-                              words.data(), 1, nullptr, TW_VERIFY, &result.error);
+                              words.data(), 1, nullptr, TW_VERIFY, nullptr, &result.error);
     if (result.status != TW_OK) return result;
     CHECK(tw_linear_dense(frame.dtype, words.data(), frame.shape[0], frame.shape[1], inputs.data(), num_inputs,
                           result.outputs.data(), 1, nullptr, &result.error) == TW_OK);
@@ -204,6 +205,28 @@ void check_damage(const Bytes& bytes, uint64_t seed) {
   flipped.linear(2, nullptr, 0);  // anything may come out, but nothing may go out of bounds
 }
 
+// Blocks that have their bits are not checked again. One input and several take different ways.
+void check_checked(const Bytes& bytes) {
+  const Opened opened(bytes);
+  const uint64_t num_blocks = opened.frame.num_blocks;
+  for (const uint64_t num_inputs : {uint64_t{1}, kNumInputs}) {
+    Bytes checked((num_blocks + 7) / 8);
+    opened.linear(4, nullptr, 0, num_inputs, checked.data());
+    CHECK(checked == Bytes(checked.size()));
+    const Result result = opened.linear(4, nullptr, TW_VERIFY, num_inputs, checked.data());
+    CHECK(same(result, opened.expected(num_inputs)));
+    for (uint64_t k = 0; k < 8 * checked.size(); ++k) CHECK((checked[k / 8] >> k % 8 & 1) == (k < num_blocks));
+    Opened damaged = opened;
+    damaged.data[damaged.data.size() / 2] ^= 4;
+    const Result passed = damaged.linear(1, nullptr, TW_VERIFY, num_inputs, checked.data());
+    CHECK(passed.status == TW_OK || std::strstr(passed.error.message, "checksum") == nullptr);
+    Bytes none(checked.size());
+    const Result refused = damaged.linear(1, nullptr, TW_VERIFY, num_inputs, none.data());
+    CHECK(refused.status == TW_CORRUPT && std::strstr(refused.error.message, "checksum") != nullptr);
+    CHECK((none[refused.error.block / 8] >> refused.error.block % 8 & 1) == 0);
+  }
+}
+
 // Another shape of as many elements, which a header may well claim.
 void check_reshaped(const Bytes& bytes, uint64_t rows, uint64_t columns) {
   Parts parts(bytes);
@@ -248,7 +271,7 @@ void check_nothing() {
   check_all_ways(opened);
   const Opened some(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {40, 128}));
   CHECK(tw_linear(&some.frame, some.header.data(), some.data.data(), some.data.size(), nullptr, 0, nullptr, 2, nullptr,
-                  TW_VERIFY, nullptr) == TW_OK);
+                  TW_VERIFY, nullptr, nullptr) == TW_OK);
 }
 
 // Whichever allocation fails: the result is right, or there is none.
@@ -262,7 +285,7 @@ void check_memory() {
       tw_error error;
       allocations_left = allocations;
       const int status = tw_linear(&opened.frame, opened.header.data(), opened.data.data(), opened.data.size(),
-                                   opened.inputs.data(), kNumInputs, outputs.data(), 4, parallel, 0, &error);
+                                   opened.inputs.data(), kNumInputs, outputs.data(), 4, parallel, 0, nullptr, &error);
       allocations_left = -1;
       CHECK(status == TW_OK || status == TW_NO_MEMORY);
       CHECK(status == TW_OK || allocations < 30);
@@ -303,6 +326,8 @@ int main() {
   check_not_weights();
   check_nothing();
   check_memory();
+  check_checked(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {400, 128}));
+  check_checked(make_frame(type_named("F32"), TW_COMPACT, tests::kWeights, {400, 130}));
   std::printf("ok\n");
   return 0;
 }

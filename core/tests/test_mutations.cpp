@@ -47,7 +47,7 @@ struct Opened {
   Result decode(uint64_t start, uint64_t stop, uint32_t threads, uint32_t flags, Bytes out) const {
     tw_error error;
     const int status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
-                                 stop, out.data(), threads, nullptr, flags, &error);
+                                 stop, out.data(), threads, nullptr, flags, nullptr, &error);
     if (status == TW_OK) return {status, 0, std::move(out)};
     check_refusal(status, error);
     return {status, error.block, {}};
@@ -57,7 +57,7 @@ struct Opened {
     tw_error error;
     Bytes memory = base;
     const int status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), memory.data(), 0, memory.size(), 0,
-                                 memory.size(), memory.data(), 1, nullptr, 0, &error);
+                                 memory.size(), memory.data(), 1, nullptr, 0, nullptr, &error);
     if (status == TW_OK) return {status, 0, std::move(memory)};
     check_refusal(status, error);
     return {status, error.block, {}};

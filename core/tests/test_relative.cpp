@@ -62,7 +62,7 @@ int decode(const Bytes& bytes, const Bytes& base, uint64_t base_offset, uint64_t
   const Bytes data(bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes + first),
                    bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes + last));
   return tw_decode(&frame, bytes.data(), data.data(), first, data.size(), base.data(), base_offset, base.size(), start,
-                   stop, dst, 2, nullptr, TW_VERIFY, &error);
+                   stop, dst, 2, nullptr, TW_VERIFY, nullptr, &error);
 }
 
 void check_decodes(const Bytes& bytes, const Bytes& base, const Bytes& content) {

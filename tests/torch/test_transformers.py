@@ -59,10 +59,10 @@ def compressed(folder: Path, name: str, **options: Any) -> Path:
     return path
 
 
-def decompressing(path: Path) -> Any:
-    """The configuration of a compressed checkpoint, changed so that it is decompressed while it is loaded."""
+def choosing(path: Path, **options: Any) -> Any:
+    """The configuration of a compressed checkpoint, with other options of how it is loaded."""
     config = transformers.AutoConfig.from_pretrained(path)
-    config.quantization_config["dequantize"] = True
+    config.quantization_config.update(options)
     return config
 
 
@@ -160,7 +160,7 @@ def test_compressing_while_loading(folder: Path, name: str) -> None:
 
 def test_decompressing_while_loading(folder: Path, name: str) -> None:
     path = compressed(folder, name)
-    model = load(path, name, config=decompressing(path))
+    model = load(path, name, config=choosing(path, dequantize=True))
     assert num_compressed(model) == 0
     assert not hasattr(model.config, "quantization_config")
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -228,7 +228,11 @@ def test_the_library_reads_what_was_saved(folder: Path, name: str, tmp_path: Pat
 @pytest.mark.parametrize("how", ["while loading", "later"])
 def test_saving_dense(folder: Path, name: str, tmp_path: Path, how: str) -> None:
     path = compressed(folder, name)
-    model = load(path, name, config=decompressing(path)) if how == "while loading" else load(path, name).dequantize()
+    model = (
+        load(path, name, config=choosing(path, dequantize=True))
+        if how == "while loading"
+        else load(path, name).dequantize()
+    )
     model.save_pretrained(tmp_path / "saved")
     expected = safetensors_torch.load_file(original(folder, name) / "model.safetensors")
     found = safetensors_torch.load_file(tmp_path / "saved/model.safetensors")
@@ -357,6 +361,7 @@ def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
         ("min_numel", -1, "integer min_numel"),
         ("dequantize", "false", "True or False for dequantize, got 'false'"),
         ("linear_mode", 1, "exact, fused"),
+        ("verify", "no", 'True, False or "load"'),
         ("version", 2, "checkpoint of version 1, got 2"),
         ("required", "tables seeds", r"of this version in quantization_config\.required, got 'tables seeds'.*upgrade"),
         ("wrapped", "fp8", r"quantized \(fp8\)"),
@@ -393,13 +398,22 @@ def test_a_damaged_block_is_named(
     data = bytearray(file.read_bytes())
     data[bytes(data).index(weight) + len(weight) // 2] ^= 1
     file.write_bytes(data)
-    for config in (None, decompressing(path)):
+    for config in (choosing(path, verify="load"), choosing(path, dequantize=True)):
         caplog.clear()
         with caplog.at_level("WARNING"), pytest.raises(RuntimeError, match="CONVERSION"):
             load(path, "llama", config=config, ignore_mismatched_sizes=True)
         assert str(file) in caplog.text
         assert "model.layers.1.mlp.up_proj.weight" in caplog.text
         assert "block" in caplog.text
+    model = load(path, "llama")
+    with pytest.raises(tensorwire.CorruptDataError, match="expected checksum") as caught:
+        outputs(model)
+    assert (caught.value.file, caught.value.tensor) == (str(file), "model.layers.1.mlp.up_proj.weight")
+    with pytest.raises(tensorwire.CorruptDataError, match="expected checksum"):
+        model.save_pretrained(tmp_path / "copy")
+    unchecked = load(path, "llama", config=choosing(path, verify=False))
+    unchecked.save_pretrained(tmp_path / "copy")
+    assert "verify" not in json.loads((tmp_path / "copy/config.json").read_text())["quantization_config"]
 
 
 def test_frames_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ _decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _fra
 _block_range = function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
 decode_at = function(
     "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _address, _u64, _u64, _u64, _u64, _address,
-    _u32, _address, _u32, _error,
+    _u32, _address, _u32, _address, _error,
 )  # fmt: skip
 _decode_and_hash = function(
     "tw_decode_and_hash", ctypes.c_int, _frame, *2 * [_address], *2 * [_u64, _address], _u32, *2 * [_address], _error
@@ -369,7 +369,7 @@ def decode(
         _check_apart(source, target, "the compressed data")
         decode_at(
             frame, header, source.address, data_offset, source.nbytes, origin.address, base_offset, origin.nbytes,
-            start, stop, target.address, threads, parallel, _VERIFY if verify else 0, Error(),
+            start, stop, target.address, threads, parallel, _VERIFY if verify else 0, None, Error(),
         )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p,
 _frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
 
 _linear = function(
-    "tw_linear", ctypes.c_int, _frame, _address, _address, _u64, _address, _u64, _address, _u32, _address, _u32, _error,
+    "tw_linear", ctypes.c_int, _frame, _address, _address, _u64, _address, _u64, _address, _u32, _address, _u32,
+    _address, _error,
 )  # fmt: skip
 _linear_dense = function(
     "tw_linear_dense", ctypes.c_int, _text, _address, _u64, _u64, _address, _u64, _address, _u32, _address, _error,
@@ -29,27 +30,33 @@ _linear_dense = function(
 
 class PlacedFrame:
     """A plain frame whose blocks all lie in memory, in one place. Where outputs and inputs are is taken on trust: they
-    are addresses, of as many bytes as the call needs.
+    are addresses, of as many bytes as the call needs. Thread-safe.
     """
 
-    def __init__(self, reader: FrameReader, data: Buffer) -> None:
-        """`data` is all blocks, which stay where they are."""
+    def __init__(self, reader: FrameReader, data: Buffer, *, verify: bool) -> None:
+        """
+        Args:
+            data: all blocks, which stay where they are.
+            verify: check the checksum of each block when it is first decoded.
+        """
         self._frame, self._header, self._data = reader._frame, reader._header, data  # which keeps them where they are
+        self._flags = _VERIFY if verify else 0
+        self._checked = ctypes.create_string_buffer(-(-reader.info.num_blocks // 8)) if verify else None
         with Pin(self._header) as head, Pin(data) as source:
             self._header_address, self._address, self._nbytes = head.address, source.address, source.nbytes
 
-    def decode(self, start: int, stop: int, out: int, threads: int, parallel: int | None, verify: bool) -> None:
+    def decode(self, start: int, stop: int, out: int, threads: int, parallel: int | None) -> None:
         """Content bytes [start, stop) to the address `out`."""
         decode_at(
             self._frame, self._header_address, self._address, 0, self._nbytes, None, 0, 0, start, stop, out, threads,
-            parallel, _VERIFY if verify else 0, Error(),
+            parallel, self._flags, self._checked, Error(),
         )  # fmt: skip
 
-    def linear(self, inputs: int, count: int, outputs: int, threads: int, parallel: int | None, verify: bool) -> None:
+    def linear(self, inputs: int, count: int, outputs: int, threads: int, parallel: int | None) -> None:
         """`count` inputs at one address, float32 and contiguous, to outputs at another."""
         _linear(
             self._frame, self._header_address, self._address, self._nbytes, inputs, count, outputs, threads, parallel,
-            _VERIFY if verify else 0, Error(),
+            self._flags, self._checked, Error(),
         )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class LoadAhead:
     """Loads tensors in the order in which they will probably be asked for. If one is asked for that was not begun, the
     guess was wrong: what was passed over is dropped, and those behind that one come next.
 
-    All data is checked. `take` is for one thread. The threads end when this is closed or forgotten.
+    `take` is for one thread. The threads end when this is closed or forgotten.
     """
 
     def __init__(
@@ -50,14 +50,17 @@ class LoadAhead:
         tensors: Sequence[tuple[StoredFile, StoredTensor]],
         as_frame: Callable[[StoredFile, StoredTensor], bool],
         threads: int,
+        *,
+        verify: bool = True,
     ) -> None:
         """
         Args:
             tensors: they are in open files without a base; in the order that is expected.
             as_frame: whether the frame of a compressed tensor is wanted as it is. Called in any thread.
             threads: how many work, the one that waits in `take` among them.
+            verify: check the checksums of what is decoded; all blocks of frames are checked in any case.
         """
-        self._work = _Loads(tensors, as_frame)
+        self._work = _Loads(tensors, as_frame, verify)
         self._indexes = {(id(stored), tensor.name): index for index, (stored, tensor) in enumerate(tensors)}
         self._ahead = Ahead(self._work, _LEAD_NBYTES, order=range(len(tensors)), threads=threads - 1)
         self.close = weakref.finalize(self, self._ahead.forget)
@@ -84,7 +87,8 @@ class LoadAhead:
 class _Loading:
     """A tensor on its way. Its memory is made by the first thread that is at it."""
 
-    def __init__(self, stored: StoredFile, tensor: StoredTensor, as_frame: Callable[..., bool]) -> None:
+    def __init__(self, stored: StoredFile, tensor: StoredTensor, as_frame: Callable[..., bool], verify: bool) -> None:
+        self._verify = verify
         self._stored = stored
         self._tensor = tensor
         self._as_frame = as_frame
@@ -106,14 +110,17 @@ class _Loading:
             frame = stored.mapped_frame(tensor)
             return Loaded(frame, True), check_tasks(stored, tensor, frame)
         data = new_buffer(stored.layout(tensor.name)[2])
-        return Loaded(data, False), content_tasks(stored, tensor, data, verify=True)
+        return Loaded(data, False), content_tasks(stored, tensor, data, self._verify)
 
 
 class _Loads:
     """The work of loading tensors, by their place in the order. Their size is that in the files."""
 
-    def __init__(self, tensors: Sequence[tuple[StoredFile, StoredTensor]], as_frame: Callable[..., bool]) -> None:
+    def __init__(
+        self, tensors: Sequence[tuple[StoredFile, StoredTensor]], as_frame: Callable[..., bool], verify: bool
+    ) -> None:
         self._tensors = tensors
+        self._verify = verify
         self._as_frame = as_frame
         self._scratch = Scratch()
         self._starts = list(accumulate((tensor.entry.nbytes for _, tensor in tensors), initial=0))
@@ -127,7 +134,7 @@ class _Loads:
         return TASK_NBYTES >> 1  # which is a task or less
 
     def memory(self, index: int) -> _Loading:
-        return _Loading(*self._tensors[index], self._as_frame)
+        return _Loading(*self._tensors[index], self._as_frame, self._verify)
 
     def make(self, index: int, memory: _Loading, start: int, stop: int, ahead: bool) -> None:
         if start == 0:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..codec import content_hash, new_buffer
 from ..errors import ErrorContext
@@ -22,8 +22,18 @@ _OWN_MEMORY_NBYTES = 1 << 20
 
 _ALIGNMENT = 64
 
+Verify = bool | Literal["load"]
+"""Whether checksums are checked. Of weights that stay compressed a block is checked when it is first decoded, or, with
+"load", before the loader returns. All other data is decoded while loading, and checked then."""
+
 Task = Callable[[memoryview], None]
 """A part of a tensor's way into memory, with the scratch memory of the thread that it runs on."""
+
+
+def check_verify(verify: object) -> None:
+    """Raise ValueError for what is no `Verify`: a word might be meant to say no."""
+    if not (isinstance(verify, bool) or verify == "load"):
+        raise ValueError(f'expected verify to be True, False or "load", got {verify!r:.60}')
 
 
 def load_bytes(

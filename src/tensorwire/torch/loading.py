@@ -17,11 +17,12 @@ from ..files.loader import load_bytes
 from ..storage.ahead import Ahead, aligned
 from ..storage.direct import DirectFile
 from .frames.blocks import FileBlocks, Reads
-from .frames.open_frame import Origin, attach
+from .frames.open_frame import Origin, attach, opened
 from .modules import DTYPES, MIN_NUMEL
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
+    from ..files.loader import Verify
     from ..files.reader import StoredFile, StoredTensor
     from ..storage.locations import Location
 
@@ -81,11 +82,11 @@ class CompressedLoader:
             self._files = {file.path: DirectFile(file.local) for file in files if file.path in paths}
 
     def load(
-        self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool
+        self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: Verify
     ) -> dict[str, CompressedTensor]:
         """The tensors that stay compressed, by name: floats that are stored compressed and not small.
 
-        Relative ones are decoded with their base and compressed anew.
+        Relative ones are decoded with their base, checked unless `verify` is False, and compressed anew.
 
         Raises:
             FormatError: the data is damaged.
@@ -96,7 +97,7 @@ class CompressedLoader:
         plain = []
         for tensor in chosen:
             if stored.is_relative(tensor):
-                anew = _compressed_anew(stored, tensor, threads, verify)
+                anew = _compressed_anew(stored, tensor, threads, verify is not False)
                 if anew is not None:
                     loaded[tensor.name] = anew
             elif (stored.path, tensor.name) in self._in_file:
@@ -106,35 +107,38 @@ class CompressedLoader:
             else:
                 loaded[tensor.name] = _in_memory(stored, tensor, verify)
         for tensor, data in zip(plain, _frames(stored, plain, threads, verify), strict=True):
-            loaded[tensor.name] = mapped(stored, tensor, data)
+            loaded[tensor.name] = mapped(stored, tensor, data, verify is True)
         if self._device is not None:
             loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}
         return loaded
 
-    def _left_in_file(self, stored: StoredFile, tensor: StoredTensor, verify: bool) -> CompressedTensor:
+    def _left_in_file(self, stored: StoredFile, tensor: StoredTensor, verify: Verify) -> CompressedTensor:
         assert self._reads is not None
         file = self._files[stored.path]
         start = stored.header.data_start + tensor.entry.start
         frame = torch.frombuffer(file.file.map, dtype=torch.uint8, offset=start, count=tensor.entry.nbytes)
-        origin = Origin(str(stored.path), tensor.name, verify)
+        origin = Origin(str(stored.path), tensor.name, verify is not False)
         info = stored.frame(tensor).info
         blocks = FileBlocks(file, start + info.header_nbytes, info.data_nbytes, self._reads)
-        return CompressedTensor(attach(frame, origin, file.file, blocks))
+        attach(frame, origin, file.file, blocks)
+        if verify == "load":
+            opened(frame).check()
+        return CompressedTensor(frame)
 
 
-def mapped(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> CompressedTensor:
-    """A tensor over its frame in a memory map of the file. Its blocks are not checked again."""
-    origin = Origin(str(stored.path), tensor.name, verify=False)
+def mapped(stored: StoredFile, tensor: StoredTensor, frame: memoryview, verify: bool) -> CompressedTensor:
+    """A tensor over its frame in a memory map of the file. With `verify` its blocks are yet to be checked."""
+    origin = Origin(str(stored.path), tensor.name, verify)
     return CompressedTensor(attach(torch.frombuffer(frame, dtype=torch.uint8), origin, stored.local.duplicate()))
 
 
-def _in_memory(stored: StoredFile, tensor: StoredTensor, verify: bool) -> CompressedTensor:
+def _in_memory(stored: StoredFile, tensor: StoredTensor, verify: Verify) -> CompressedTensor:
     """A tensor over its frame, which is read into memory."""
     frame = new_buffer(tensor.entry.nbytes)
     stored.file.read_into(stored.header.data_start + tensor.entry.start, frame)
-    if verify:
+    if verify == "load":
         stored.check_mapped(tensor, frame, 0, stored.frame(tensor).info.num_blocks)
-    origin = Origin(str(stored.path), tensor.name, verify=False)
+    origin = Origin(str(stored.path), tensor.name, verify is True)
     return CompressedTensor(attach(torch.frombuffer(frame, dtype=torch.uint8), origin))
 
 
@@ -147,9 +151,9 @@ def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -
     return name is not None and getattr(torch, name, None) in DTYPES and math.prod(info.shape) >= min_numel
 
 
-def _frames(stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> Iterator[memoryview]:
-    """The frames as they are: memory maps of the file. With `verify` all blocks are checked, and so read."""
-    if not verify or not tensors:
+def _frames(stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: Verify) -> Iterator[memoryview]:
+    """The frames as they are: memory maps of the file. With "load" all blocks are checked, and so read."""
+    if verify != "load" or not tensors:
         yield from map(stored.mapped_frame, tensors)
         return
     ahead = LoadAhead([(stored, tensor) for tensor in tensors], lambda stored, tensor: True, threads)

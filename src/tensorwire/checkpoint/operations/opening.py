@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from ...codec import num_threads
 from ...errors import CorruptDataError, TensorwireError
+from ...files.loader import check_verify
 from ...files.names import shown
 from ...files.reader import StoredFile
 from ...storage.locations import locate, locate_all, path_in
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ...codec import Framework
+    from ...files.loader import Verify
     from ...files.reader import StoredTensor
     from ..directory.shards import Shards
     from .bases import PathOrArrays
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
         base: PathOrArrays | None
         threads: int | None
-        verify: bool
+        verify: Verify
         storage_options: Mapping[str, Any] | None
 
     class _TorchOptions(_Options, total=False):
@@ -64,7 +66,7 @@ def load_file(
     device: Device = "cpu",
     base: PathOrArrays | None = None,
     threads: int | None = None,
-    verify: bool = True,
+    verify: Verify = True,
     compressed: bool = False,
     resident_nbytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -81,8 +83,10 @@ def load_file(
             last place. It is not looked at for tensors that are not relative, and nobody may write to its arrays as
             long as it is read.
         threads: by default all usable cores.
-        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. The
-            checksums of headers are always checked.
+        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. With
+            `compressed`, True checks a block of a tensor that stays compressed when it is first decoded, and "load"
+            checks all before this returns; all other data is checked while loading either way. The checksums of
+            headers are always checked.
         compressed: with framework "pt", floats that are stored compressed come as `tensorwire.torch.CompressedTensor`
             (docs/inference.md) without being decoded, those of less than 65,536 elements excepted. Relative ones are
             decoded and compressed anew. Slices are dense.
@@ -95,7 +99,7 @@ def load_file(
 
     Raises:
         BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
-        FormatError: a file is damaged.
+        FormatError: a file is damaged. The first use of a damaged tensor that stays compressed raises it, too.
         UnsupportedTensorError: the framework lacks a dtype.
         ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
         ValueError, OSError: as for `open_file`.
@@ -124,7 +128,7 @@ def open_file(
     *,
     base: PathOrArrays | None = None,
     threads: int | None = None,
-    verify: bool = True,
+    verify: Verify = True,
     compressed: bool = False,
     resident_nbytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -143,8 +147,9 @@ def open_file(
     Raises:
         FormatError: an index or the header of a file, or of one of the base, is damaged, or they do not agree.
         ValueError: the directory holds no safetensors file, or more than one model: several indexes, or without an
-            index two files with tensors of one name. There is no such framework or device, or the framework has no
-            compressed tensors. The base is a chain that is not whole, or has a checkpoint that it does not need.
+            index two files with tensors of one name. There is no such framework, device or `verify`, or the
+            framework has no compressed tensors. The base is a chain that is not whole, or has a checkpoint that it does
+            not need.
         OSError: a file cannot be read, or one that an index names is missing.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
@@ -167,9 +172,10 @@ def _open(
     target: Target,
     base: PathOrArrays | None,
     threads: int | None,
-    verify: bool,
+    verify: Verify,
     storage_options: Mapping[str, Any] | None,
 ) -> TensorReader[Any]:
+    check_verify(verify)
     count = num_threads(threads)
     root = locate(path, storage_options)
     shards = find_shards(root)

@@ -10,6 +10,7 @@ from ...codec import array_shape, as_array, check_framework, check_framework_nam
 
 if TYPE_CHECKING:
     from ...codec import Framework
+    from ...files.loader import Verify
     from ...files.reader import StoredFile, StoredTensor
 
 
@@ -19,7 +20,7 @@ class CompressedLoader(Protocol):
     def plan(self, files: Sequence[StoredFile]) -> None:
         """See all files first."""
 
-    def load(self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> dict[str, Any]:
+    def load(self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: Verify) -> dict[str, Any]:
         """The tensors that stay compressed, by name."""
 
 

@@ -13,6 +13,7 @@ from .tensor_slice import Array, TensorSlice
 
 if TYPE_CHECKING:
     from ...files.base import Base
+    from ...files.loader import Verify
     from ...files.reader import StoredFile, StoredTensor
     from .target import Target
 
@@ -35,7 +36,7 @@ class TensorReader(Generic[Array]):
         threads: int,
         *,
         base: Base | None,
-        verify: bool,
+        verify: Verify,
     ) -> None:
         """`places`: where each name's tensor is; several names may have one place. `base` is closed with the files."""
         self._files = files
@@ -106,11 +107,11 @@ class TensorReader(Generic[Array]):
             verify: check the checksums of the data, unless the reader was opened without. The checksums of headers
                 are always checked.
         """
-        verify = verify and self._verify
+        how = verify and self._verify
         arrays: dict[int, dict[str, Array]] = {}
         for stored in self._files:
             tensors = {tensor.name: tensor for file, tensor in self._places.values() if file is stored}
-            arrays[id(stored)] = load(stored, list(tensors.values()), self._target, self._threads, verify=verify)
+            arrays[id(stored)] = load(stored, list(tensors.values()), self._target, self._threads, verify=how)
         return {name: arrays[id(stored)][tensor.name] for name, (stored, tensor) in self._places.items()}
 
     def expect(self, names: Iterable[str]) -> None:
@@ -141,7 +142,7 @@ class TensorReader(Generic[Array]):
             KeyError, UnsupportedTensorError: as for `get_tensor`; indexing raises its other errors.
         """
         stored, tensor = self._place(name)
-        return TensorSlice(stored, tensor, self._target, self._threads, verify=self._verify)
+        return TensorSlice(stored, tensor, self._target, self._threads, verify=self._verify is not False)
 
     def _place(self, name: str) -> tuple[StoredFile, StoredTensor]:
         place = self._places.get(name)
@@ -152,7 +153,7 @@ class TensorReader(Generic[Array]):
 
 
 def load(
-    stored: StoredFile, tensors: Sequence[StoredTensor], target: Target, threads: int | None, *, verify: bool
+    stored: StoredFile, tensors: Sequence[StoredTensor], target: Target, threads: int | None, *, verify: Verify
 ) -> dict[str, Any]:
     """Whole tensors of a file by name. Nothing is read before it is clear that the framework has all of them."""
     count = num_threads(threads)
@@ -169,7 +170,7 @@ def load(
         layouts.append((tensor, dtype, shape, nbytes))
     for batch in _batches(layouts, _TRANSFER_NBYTES if target.device is not None else None):
         batch_tensors, sizes = [layout[0] for layout in batch], [layout[3] for layout in batch]
-        datas = load_bytes(stored, batch_tensors, sizes, count, verify)
+        datas = load_bytes(stored, batch_tensors, sizes, count, verify is not False)
         for (tensor, dtype, shape, _), data in zip(batch, datas, strict=True):
             arrays[tensor.name] = target.array(data, dtype, shape)
     return arrays

@@ -30,13 +30,13 @@ _open_frames = WeakTensorKeyDictionary()
 
 
 class Origin(NamedTuple):
-    """Where a frame came from, for the messages of errors, and whether its blocks are checked each time.
+    """Where a frame came from, for the messages of errors, and whether its blocks are checked.
 
     Attributes:
         file: path of the file; None for a frame made in memory.
         tensor: name of the tensor; None likewise.
-        verify: check the checksum of each block whenever it is decoded: the blocks were not checked before, or are
-            read from a file each time.
+        verify: check the checksum of each block when it is first decoded, or, if the blocks are read from a file each
+            time, whenever it is.
     """
 
     file: str | None = None
@@ -60,7 +60,7 @@ class OpenFrame:
     ahead: Ahead[OpenFrame] | None = None
     product: None = None
     sent_by: str | None = None
-    _placed: PlacedFrame | None = None
+    _placed: PlacedFrame | None
 
     def __init__(
         self, frame: Tensor, origin: Origin, file: InputFile | None = None, blocks: FileBlocks | None = None
@@ -93,6 +93,7 @@ class OpenFrame:
                 check_padding(self.info, view[self.info.header_nbytes + self.info.data_nbytes :])
         self.shape = self.info.shape
         self.blocks: MemoryBlocks | FileBlocks = blocks or MemoryBlocks(view[self.info.header_nbytes :])
+        self._placed = self._place()
 
     @property
     def in_memory_nbytes(self) -> int:
@@ -110,10 +111,7 @@ class OpenFrame:
             return frame
         with self._reading():
             data = self.blocks.part(-self.info.header_nbytes, self.info.data_nbytes)
-            whole = attach(torch.frombuffer(data, dtype=torch.uint8), self.origin._replace(verify=False))
-            if self.origin.verify:
-                opened(whole).check()
-        return whole
+        return attach(torch.frombuffer(data, dtype=torch.uint8), self.origin)
 
     def check_unchanged(self) -> None:
         """Raise OSError if the bytes of the frame lie in a file that was written to."""
@@ -128,7 +126,8 @@ class OpenFrame:
     def _loaded(self, blocks: FileBlocks) -> Iterator[OpenFrame]:
         with self._reading(), blocks.loaded() as in_memory:
             frame = copy.copy(self)
-            frame.blocks, frame._placed = in_memory, None
+            frame.blocks = in_memory
+            frame._placed = frame._place()
             yield frame
 
     def decode(self, first: int, out: Tensor, threads: int | None = None) -> None:
@@ -146,9 +145,9 @@ class OpenFrame:
         if start == stop:
             return
         count, pool = threads or torch.get_num_threads(), team() if threads is None else None
-        if self.blocks.in_memory and out.device.type == "cpu" and out.is_contiguous():
+        if self._placed is not None and out.device.type == "cpu" and out.is_contiguous():
             with self._reading():
-                self._place().decode(start, stop, out.data_ptr(), count, pool, self.origin.verify)
+                self._placed.decode(start, stop, out.data_ptr(), count, pool)
             return
         if stop - start == self.info.uncompressed_nbytes and not self.blocks.in_memory:
             with self.loaded() as frame:
@@ -178,31 +177,28 @@ class OpenFrame:
         """
         inputs = inputs.to(torch.float32).contiguous()
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
+        assert self._placed is not None
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
         with self._reading():
-            self._place().linear(
-                inputs.data_ptr(),
-                inputs.shape[0],
-                outputs.data_ptr(),
-                torch.get_num_threads(),
-                team(),
-                self.origin.verify,
-            )
+            self._placed.linear(inputs.data_ptr(), inputs.shape[0], outputs.data_ptr(), torch.get_num_threads(), team())
         return outputs
 
-    def _place(self) -> PlacedFrame:
-        """The frame as the core takes it, once its blocks are in memory."""
-        if self._placed is None:
-            self._placed = PlacedFrame(self._reader, self.blocks.part(0, self.info.data_nbytes))
-        return self._placed
+    def _place(self) -> PlacedFrame | None:
+        """The frame as the core takes it, if its blocks are in memory."""
+        if not self.blocks.in_memory:
+            return None
+        return PlacedFrame(self._reader, self.blocks.part(0, self.info.data_nbytes), verify=self.origin.verify)
 
     def check(self) -> None:
-        """Check the checksums of all blocks.
+        """Check the checksums of all blocks, before the frame goes where nobody does.
 
         Raises:
             FormatError: a block is damaged.
+            OSError: the file that the frame is in was written to.
         """
+        if not self.origin.verify:
+            return
         with self.loaded() as frame, frame._reading():
             self._reader.check_blocks(frame.blocks.part(0, self.info.data_nbytes))
 
@@ -248,6 +244,8 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     source = frame if found is None else found.in_memory(frame)
     if source is not frame and device in (None, source.device):
         return source
+    if device is not None and device.type != "cpu":
+        opened(source).check()
     twin = source.to(device or frame.device, non_blocking=non_blocking, copy=True)
     check_unchanged(frame)  # nobody would ask again
     return twin if found is None or twin.device.type != "cpu" else attach(twin, found.origin)

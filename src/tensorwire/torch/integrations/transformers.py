@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from tempfile import mkdtemp
@@ -35,9 +34,10 @@ from ...codec import Profile, num_threads
 from ...codec.arrays import as_array
 from ...errors import ErrorContext
 from ...files.load_ahead import LoadAhead
+from ...files.loader import check_verify
 from ...files.names import FRAME_DTYPE
-from ...files.reader import FRAMES_KEY, StoredFile
-from ..frames.open_frame import check_unchanged
+from ...files.reader import FRAMES_KEY, StoredFile, StoredTensor
+from ..frames.open_frame import opened
 from ..loading import mapped, stays_compressed
 from ..modules import DTYPES, MIN_NUMEL, decompress_module
 from ..ops import check_linear_mode
@@ -45,6 +45,8 @@ from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ...files.loader import Verify
 
     _Change = Callable[[Tensor, str, Any], Tensor]
 
@@ -65,6 +67,7 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
         min_numel: int = MIN_NUMEL,
         linear_mode: str = "exact",
         dequantize: bool = False,
+        verify: Verify = True,
         wrapped: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -73,6 +76,7 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
             min_numel: smaller parameters are dense in memory.
             linear_mode: "exact" or "fused", as for `compress_module`.
             dequantize: decompress while loading: the model is dense and knows nothing of tensorwire.
+            verify: True, "load" or False, as for `load_file`; it is not saved with the model.
             wrapped: what config.json said before the checkpoint was compressed, if it was quantized too.
 
         Raises:
@@ -84,12 +88,14 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
             raise ValueError(f"expected an integer min_numel from 0 on, got {min_numel!r:.60}")
         if type(dequantize) is not bool:  # "false" would count as true
             raise ValueError(f"expected True or False for dequantize, got {dequantize!r:.60}")
+        check_verify(verify)
         self.quant_method = METHOD
         self.version = VERSION
         self.profile = profile
         self.min_numel = min_numel
         self.linear_mode = check_linear_mode(linear_mode)
         self.dequantize = dequantize
+        self.verify = verify
         if wrapped is not None:
             self.wrapped = wrapped
 
@@ -107,6 +113,10 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
             {key: config_dict[key] for key in config_dict if key in known}, **options
         )
         return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is saved. Who loads the checkpoint says whether it is checked."""
+        return {name: value for name, value in super().to_dict().items() if name != "verify"}
 
 
 @register_quantizer(METHOD)
@@ -156,7 +166,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         safetensors = all(str(path).endswith(".safetensors") for path in checkpoint_files or ())
         if self.pre_quantized and checkpoint_files and safetensors:
             min_numel = self.quantization_config.min_numel if self.stores_frames else None
-            self._files = _Files(checkpoint_files, min_numel)
+            self._files = _Files(checkpoint_files, min_numel, self.quantization_config.verify)
             checkpoint_files[:] = self._files.stand_ins()
         return model
 
@@ -258,8 +268,10 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
 class _Files:
     """The files of a checkpoint and what stands for them, until it is closed or forgotten."""
 
-    def __init__(self, paths: list[str], min_numel: int | None) -> None:
+    def __init__(self, paths: list[str], min_numel: int | None, verify: Verify) -> None:
         """`min_numel`: of tensors that stay compressed if they can, None if none is to."""
+        self._min_numel = min_numel
+        self._verify = verify
         with ExitStack() as stack:
             self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
             self._directory = mkdtemp(prefix="tensorwire-")
@@ -268,8 +280,9 @@ class _Files:
             self._tensors = [list(stored.tensors.values()) for stored in self._stored]
             tensors = [(stored, tensor) for stored in self._stored for tensor in stored.tensors.values()]
             tensors.sort(key=lambda pair: _expected_place(pair[1].name))
-            keeps = (lambda *_: False) if min_numel is None else partial(stays_compressed, min_numel=min_numel)
-            self._ahead = LoadAhead(tensors, keeps, num_threads(None))
+            if verify != "load":
+                tensors = [pair for pair in tensors if not self._keeps(*pair)]
+            self._ahead = LoadAhead(tensors, self._keeps, num_threads(None), verify=verify is not False)
             stack.callback(self._ahead.close)
             self._close = stack.pop_all().close
 
@@ -284,12 +297,14 @@ class _Files:
         return paths
 
     def take(self, place: Tensor) -> Tensor:
-        """The tensor at a place, checked: compressed if it is to stay so, else decoded."""
+        """The tensor at a place: compressed if it is to stay so, else decoded."""
         number, index = place.tolist()
         stored, tensor = self._stored[number], self._tensors[number][index]
+        if self._verify != "load" and self._keeps(stored, tensor):
+            return mapped(stored, tensor, stored.mapped_frame(tensor), self._verify)
         data, is_frame = self._ahead.take(stored, tensor)
         if is_frame:
-            return mapped(stored, tensor, data)
+            return mapped(stored, tensor, data, verify=False)
         dtype, shape, _ = stored.layout(tensor.name)
         stored.check_label(tensor)
         with ErrorContext(file=stored.path, tensor=tensor.name):
@@ -298,6 +313,12 @@ class _Files:
 
     def close(self) -> None:
         self._close()
+
+    def _keeps(self, stored: StoredFile, tensor: StoredTensor) -> bool:
+        """Whether a tensor stays compressed."""
+        if self._min_numel is None or stored.is_relative(tensor):
+            return False
+        return stays_compressed(stored, tensor, self._min_numel)
 
 
 def _expected_place(name: str) -> list[tuple[int, int, str]]:
@@ -352,7 +373,7 @@ def _stored(tensor: Tensor) -> Tensor:
     """As it goes to a file."""
     if not isinstance(tensor, CompressedTensor):
         return tensor
-    check_unchanged(tensor.frame)  # of a mapped file: what was written to it would be saved as this tensor
+    opened(tensor.frame).check()  # damage of the file that it is mapped from would be saved
     return tensor.frame.cpu().view(torch.float4_e2m1fn_x2)
 
 

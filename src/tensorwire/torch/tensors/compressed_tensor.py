@@ -307,7 +307,7 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
     if source.shape != target.shape:
         raise UnsupportedTensorError(f"expected a tensor of shape {tuple(target.shape)}, got {tuple(source.shape)}")
     if isinstance(source, CompressedTensor) and source.dtype == target.dtype:
-        target._held[0] = source.frame.to(target.device)
+        target._held[0] = source.to(target.device).frame
     else:
         dense = source.decode() if isinstance(source, CompressedTensor) else source
         target._held[0] = _compressed_as(target, dense.to(target.dtype)).frame.to(target.device)
