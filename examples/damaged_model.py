@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import safetensors.torch
 import torch
@@ -29,11 +29,11 @@ def layers(width: int = WIDTH) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(width, width, bias=False, dtype=torch.bfloat16) for _ in range(NUM_LAYERS)))
 
 
-def loaded(path: Path, resident_nbytes: int | None = None) -> nn.Sequential:
-    """With all weights in memory, or so many bytes of them; the others stay in the file."""
+def loaded(path: Path, verify: bool | Literal["load"] = True) -> nn.Sequential:
+    """Blocks are checked when a layer first needs them, or while loading."""
     with torch.device("meta"):
         model = layers()
-    weights = tensorwire.load_file(path, framework="pt", compressed=True, resident_nbytes=resident_nbytes)
+    weights = tensorwire.load_file(path, framework="pt", compressed=True, verify=verify)
     model.load_state_dict(weights, assign=True)
     return model
 
@@ -73,8 +73,8 @@ def main() -> int:
         ]
 
         flip_a_bit(path, path.stat().st_size * (2 * DAMAGED + 1) // (2 * NUM_LAYERS))
-        checks.append(raised("a bit of the file has changed", lambda: loaded(path)))
-        model = loaded(path, resident_nbytes=0)  # blocks are read, and checked, when a layer needs them
+        checks.append(raised("a bit of the file has changed", lambda: loaded(path, verify="load")))
+        model = loaded(path)
         checks.append(raised("the same, in the middle of a model that runs from the file", lambda: model(x)))
         whole = [index for index in range(NUM_LAYERS) if index != DAMAGED]
         equal = all(torch.equal(model[i](x).view(torch.int16), dense[i](x).view(torch.int16)) for i in whole)

@@ -38,6 +38,8 @@ from .names import (
 from .original_record import SAFETENSORS, TORCH, Record, unpack
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from ..codec import FrameInfo
     from ..storage.locations import Location
     from ..storage.readable import Readable
@@ -415,8 +417,12 @@ class StoredFile:
         Nothing is copied, and nothing is read before it is touched. To touch a page that the file has lost since
         kills the process.
         """
-        begin = self.header.data_start + tensor.entry.start
-        return memoryview(self.local.map)[begin : begin + tensor.entry.nbytes]
+        map_, begin, nbytes = self.place_in_map(tensor)
+        return memoryview(map_)[begin : begin + nbytes]
+
+    def place_in_map(self, tensor: StoredTensor) -> tuple[mmap, int, int]:
+        """The memory map of the file, and where the data of a tensor begin in it, and their size."""
+        return self.local.map, self.header.data_start + tensor.entry.start, tensor.entry.nbytes
 
     def check_mapped(self, tensor: StoredTensor, data: memoryview, first: int, count: int) -> None:
         """`check_blocks` of `count` blocks from `first` on, of a frame all of which is `data`."""

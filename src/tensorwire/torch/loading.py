@@ -16,6 +16,7 @@ from ..files.load_ahead import LoadAhead
 from ..files.loader import load_bytes
 from ..storage.ahead import Ahead, aligned
 from ..storage.direct import DirectFile
+from ..storage.pages import PagesAhead
 from .frames.blocks import FileBlocks, Reads
 from .frames.open_frame import Origin, attach, opened
 from .modules import DTYPES, MIN_NUMEL
@@ -50,6 +51,7 @@ class CompressedLoader:
         self._resident_nbytes = resident_nbytes
         self._in_file: set[tuple[Location, str]] = set()
         self._reads: Ahead[FileBlocks] | None = None
+        self._pages = PagesAhead()
         self._files: dict[Location, DirectFile] = {}
 
     def plan(self, files: Sequence[StoredFile]) -> None:
@@ -108,6 +110,7 @@ class CompressedLoader:
                 loaded[tensor.name] = _in_memory(stored, tensor, verify)
         for tensor, data in zip(plain, _frames(stored, plain, threads, verify), strict=True):
             loaded[tensor.name] = mapped(stored, tensor, data, verify is True)
+        self._pages.add(stored.place_in_map(tensor) for tensor in plain)
         if self._device is not None:
             loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}
         return loaded

@@ -37,6 +37,7 @@ from ...files.load_ahead import LoadAhead
 from ...files.loader import check_verify
 from ...files.names import FRAME_DTYPE
 from ...files.reader import FRAMES_KEY, StoredFile, StoredTensor
+from ...storage.pages import PagesAhead
 from ..frames.open_frame import opened
 from ..loading import mapped, stays_compressed
 from ..modules import DTYPES, MIN_NUMEL, decompress_module
@@ -281,6 +282,9 @@ class _Files:
             tensors = [(stored, tensor) for stored in self._stored for tensor in stored.tensors.values()]
             tensors.sort(key=lambda pair: _expected_place(pair[1].name))
             if verify != "load":
+                PagesAhead().add(
+                    stored.place_in_map(tensor) for stored, tensor in tensors if self._keeps(stored, tensor)
+                )
                 tensors = [pair for pair in tensors if not self._keeps(*pair)]
             self._ahead = LoadAhead(tensors, self._keeps, num_threads(None), verify=verify is not False)
             stack.callback(self._ahead.close)

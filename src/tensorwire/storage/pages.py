@@ -1,0 +1,86 @@
+"""Pages of mapped files, brought into memory in the background before they are touched."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
+_STEP_NBYTES = 4 << 20
+"""In one call, which holds the lock that new maps of the process wait for."""
+
+_madvise = ctypes.CDLL(None).madvise  # that of `mmap` keeps the interpreter's lock
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class PagesAhead:
+    """Lets the system read pages of mapped files and enter them into the process's page table, in one thread.
+
+    It stops at half of the memory that the process may have: what is read ahead must not push out what was read before
+    it was used. The other pages come when they are touched, as all do where the system cannot do this. The thread ends
+    when nothing is left, or what is left is not mapped any more. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: deque[tuple[weakref.ref[mmap.mmap], int, int]] = deque()
+        self._left = _memory_nbytes() // 2
+        self._running = False
+
+    def add(self, parts: Iterable[tuple[mmap.mmap, int, int]]) -> None:
+        """Parts of maps, each by its first byte and its size, in the order in which they will be touched."""
+        with self._lock:
+            self._parts.extend((weakref.ref(map_), start, nbytes) for map_, start, nbytes in parts)
+            if not self._parts or self._running:
+                return
+            self._running = True
+        try:
+            threading.Thread(target=self._run, name="tensorwire-pages", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._running = False
+
+    def _run(self) -> None:
+        while (part := self._next()) is not None:
+            found, start, nbytes = part
+            map_ = found()
+            if map_ is not None and not _populate(map_, start, nbytes):
+                with self._lock:
+                    self._left = 0
+
+    def _next(self) -> tuple[weakref.ref[mmap.mmap], int, int] | None:
+        with self._lock:
+            if not self._parts or self._left <= 0:
+                self._running = False
+                return None
+            found, start, nbytes = self._parts.popleft()
+            step = min(nbytes, _STEP_NBYTES)
+            if nbytes > step:
+                self._parts.appendleft((found, start + step, nbytes - step))
+            self._left -= step
+            return found, start, step
+
+
+def _populate(map_: mmap.mmap, start: int, nbytes: int) -> bool:
+    """Whether the system did it: not if the file has got shorter."""
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    held = ctypes.c_char.from_buffer(map_, first)
+    return int(_madvise(ctypes.addressof(held), start + nbytes - first, _POPULATE_READ)) == 0
+
+
+def _memory_nbytes() -> int:
+    """What the machine has, or less where a control group limits the process."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            group = Path("/sys/fs/cgroup", line.partition("::")[2].lstrip("/"))
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError):  # none, or "max"
+                    limits.append(int((folder / "memory.max").read_text()))
+    return min(limits)
