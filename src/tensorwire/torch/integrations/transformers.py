@@ -183,7 +183,8 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
         # It changes no name, and Transformers would look for its inverse when it saves.
-        model._weight_conversions = [c for c in model._weight_conversions if c is not self._any_parameter]
+        if hasattr(model, "_weight_conversions"):  # not a model that comes dense, from 5.24 on
+            model._weight_conversions = [c for c in model._weight_conversions if c is not self._any_parameter]
         if self._files is not None:
             self._files.close()
             self._files = None
