@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +26,6 @@ from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tensorwire.torch.traffic.codecs.codec import Codec
     from tests.support.ranks import Ranks
@@ -164,6 +166,42 @@ def others() -> list[bool]:
 
 def test_everything_else_is_gloos(ranks: Ranks) -> None:
     assert ranks.run(others) == [[True] * 10] * SIZE
+
+
+def unwaited() -> bool:
+    """Broadcasts of a rank to itself that nobody keeps: a thread of gloo frees each, for which it needs the GIL."""
+    alone = dist.new_group([dist.get_rank()], backend=backend("raw"), use_local_synchronization=True)
+    tensor, interval = torch.ones(8), sys.getswitchinterval()
+    sys.setswitchinterval(60)  # a call of torch that keeps the GIL is not asked for it
+    try:
+        for _ in range(6):
+            for _ in range(500):
+                dist.broadcast(tensor, dist.get_rank(), group=alone, async_op=True)
+            dist.broadcast(tensor, dist.get_rank(), group=alone)
+    finally:
+        sys.setswitchinterval(interval)
+    dist.destroy_process_group(alone)
+    return True
+
+
+def test_a_thread_of_gloo_gets_the_gil(ranks: Ranks) -> None:
+    assert all(ranks.run(unwaited, seconds=30))
+
+
+def overridden() -> set[str]:
+    group = new_group("raw")
+    names = set(vars(type(group)))
+    dist.destroy_process_group(group)
+    return names
+
+
+def test_all_operations_that_torch_lets_a_subclass_override_are_overridden(ranks: Ranks) -> None:
+    """Torch's own form of one would keep the GIL. Their names are in a header that comes with torch."""
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/PyProcessGroup.hpp"
+    names = set(re.findall(r"intrusive_ptr<Work> (\w+)\(", header.read_text()))
+    assert {"allreduce", "broadcast", "send"} <= names
+    for found in ranks.run(overridden):
+        assert names <= found
 
 
 def asynchronous() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -59,11 +59,22 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
     dist.Backend.register_backend(name, create, devices=["cpu"])
 
 
-class _Group(dist.ProcessGroup):  # type: ignore[misc]
-    """What is not overridden here goes to gloo, with which it is registered.
+def _gloos(name: str) -> Callable[..., dist.Work]:
+    """The method of this name that is gloo's."""
 
-    A process group has these names, and the object of gloo has older ones. A call of the parent's method would come
-    back to the override.
+    def method(self: _Group, *args: Any, **kwargs: Any) -> dist.Work:
+        return cast("dist.Work", getattr(self._gloo, name)(*args, **kwargs))
+
+    return method
+
+
+class _Group(dist.ProcessGroup):  # type: ignore[misc]
+    """What it does not code goes to a process group of gloo that is torch's own.
+
+    It overrides each method that torch calls in Python. Torch keeps the GIL while it runs its own form of one that a
+    subclass leaves out, and waits there for the lock of gloo's queue. A thread of gloo that ends an operation has that
+    lock and waits for the GIL, since the tensors have Python objects: neither ever goes on. A method of torch's own
+    process group runs without the GIL.
     """
 
     def __init__(
@@ -71,12 +82,21 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
     ) -> None:
         super().__init__(rank, size)
         self._name, self._codec, self._minimum, self._timeout = name, codec, minimum, timeout
-        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
-        kind = dist.ProcessGroup.BackendType.GLOO
-        self._set_default_backend(kind)
-        self._register_backend(torch.device("cpu"), kind, self._gloo)
+        self._gloo = dist.ProcessGroup(rank, size)
+        gloo, kind = dist.ProcessGroupGloo(store, rank, size, timeout), dist.ProcessGroup.BackendType.GLOO
+        for each in (self, self._gloo):
+            each._set_default_backend(kind)
+            each._register_backend(torch.device("cpu"), kind, gloo)
         COUNTERS[self] = self._counters = DecidingCounters()
         self._exchange: Exchange | None = None
+
+    def _set_group_name(self, name: str) -> None:
+        super()._set_group_name(name)
+        self._gloo._set_group_name(name)  # by which others know whose operations these are
+
+    def _set_group_desc(self, description: str) -> None:
+        super()._set_group_desc(description)
+        self._gloo._set_group_desc(description)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's
         return self._name
@@ -86,6 +106,14 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
             self._exchange.close()
             self._exchange = None
         super().shutdown()
+
+    allreduce_coalesced = _gloos("allreduce_coalesced")
+    all_to_all_single = _gloos("all_to_all_single")
+    barrier = _gloos("barrier")
+    broadcast = _gloos("broadcast")
+    recv = _gloos("recv")
+    reduce_scatter = _gloos("reduce_scatter")
+    send = _gloos("send")
 
     def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         if len(tensors) != 1 or not _is_sum(opts) or not self._coded(tensors[0]):
@@ -102,7 +130,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def all_gather_single(self, output: Tensor, own: Tensor, opts: Any) -> dist.Work:
         if not self._coded(own) or output.numel() != own.numel() * self.size():
-            return self._gloo._allgather_base(output, own, opts)
+            return self._gloo.all_gather_single(output, own, opts)
         return self._gather(output.view(-1).chunk(self.size()), own, output)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
@@ -112,7 +140,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter_single(self, output: Tensor, whole: Tensor, opts: Any) -> dist.Work:
         if not _is_sum(opts) or not self._coded(whole) or whole.numel() != output.numel() * self.size():
-            return self._gloo._reduce_scatter_base(output, whole, opts)
+            return self._gloo.reduce_scatter_single(output, whole, opts)
         _, factor = scales(opts.reduceOp, self.size())
 
         def work(call: Call) -> None:
