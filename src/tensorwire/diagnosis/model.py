@@ -51,6 +51,20 @@ class Operation:
         return self.name in ("send", "recv")
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a rank's history, which has its last calls over all process groups in the order that it made them."""
+
+    group: str  # ProcessGroup.id; of a message that of its pair
+    operation: Operation  # send and recv: numbered for themselves; recv from any source: root -1
+    line: int = 0  # 32-bit hash of the line of the script that called it; 0 unknown
+    counts: tuple[int, ...] = ()  # all_to_all: elements for each member, then from each, in the group's order
+
+
+MAX_CALLS: Final = 96
+"""The most calls of a history."""
+
+
 @dataclass(slots=True)
 class Timing:
     """T of one rank, summed over the rounds that all ranks timed.
@@ -169,6 +183,8 @@ class Rank:
     setup_seconds: float | None = None  # since it is there
     activity: str = ""  # what its main thread is in, by its stack: "torch.save", "torch.compile", "DataLoader", ...
     activity_seconds: float | None = None
+    calls: Sequence[Call] = ()  # the last ones, the newest last, as they were read once it stood still or was to end
+    calls_seconds: float | None = None  # since they were read
 
 
 @dataclass(slots=True)
