@@ -159,8 +159,9 @@ faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; ad
 	$(VENV)/bin/python -m tests.system.faults $(FAULTS); first=$$?; \
 	$(VENV)/bin/python -m tests.system.faults --variants all $(FAULTS) && exit $$first
 
-simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through protocol and analyzer
+simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks, and 10,000 standstills
 	$(VENV)/bin/python -m benchmarks.diagnosis.simulate
+	$(VENV)/bin/python -m benchmarks.diagnosis.standstills
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build

@@ -1,0 +1,143 @@
+"""The page of results: the mix, and what each form of the analyzer said of it."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from benchmarks.pages import table
+
+from . import faults, programs, standstill
+from .measure import OUTCOMES
+
+
+def page(forms: dict[str, dict[str, Any]]) -> str:
+    """Markdown. The last form has tables of its own."""
+    name, last = list(forms.items())[-1]
+    return (
+        "\n\n".join(
+            [
+                "# Generated standstills",
+                _ABOUT,
+                "## The mix",
+                _mix(),
+                "## Forms of the analyzer",
+                _forms(forms),
+                f"## {name[0].upper()}{name[1:]}",
+                *_details(last),
+            ]
+        )
+        + "\n"
+    )
+
+
+_ABOUT = """\
+Random distributed programs with one fault at a random place, played to their standstill by a simulator of gloo, and
+reported as probes would report them. The culprit is known. No training, no GPU and no network took part.
+
+*Right*: the culprit alone is named. *Open*: several ranks or sides are named, and the culprit is among them. *Wrong*:
+the culprit is not among them. *Not named*: nothing is found, or nobody is named. Where nobody is to blame (a signal to
+all), it is right to name nobody. A job is looked at five times, 3 s apart, from 31 s after its last event, with the
+thresholds of `tensorwire job diagnose`."""
+
+
+def _mix() -> str:
+    worlds = ", ".join(map(str, programs.WORLDS[1:]))
+    noise = f"{100 * standstill.SHARE_OF_NOISE:.0f} %"
+    return "\n".join(
+        [
+            f"- Ranks: 2 in {100 * standstill.SHARE_OF_TWO_RANKS:.0f} % of the programs, else {worlds} alike.",
+            "- Programs: 3 to 7 blocks, repeated in 2 to 4 steps; a fifth of the blocks only in every other step.",
+            "- Blocks: collectives of the world, of a mesh or of an odd group, buckets that do not wait, all_to_all,",
+            "  messages, pipelines, rings, a server that receives from any, keys of the store, barriers and monitored",
+            "  barriers. In a fifth of the programs one line calls most collectives.",
+            *_lines(f"- Faults: one of {len(faults.KINDS)} kinds, drawn alike: {', '.join(faults.KINDS)}."),
+            "  A fault befalls one call of one rank, drawn alike from those that it can befall.",
+            f"- In {100 * standstill.SHARE_OF_LAUNCHERS:.0f} % a launcher ends all processes once one has failed.",
+            f"- {100 * standstill.SHARE_OF_TWO:.0f} % have a second fault.",
+            f"- Pages: in {noise} each, the page of one rank is late (an earlier time for the first two looks), stale",
+            "  (an earlier time for good) or missing.",
+        ]
+    )
+
+
+def _forms(forms: dict[str, dict[str, Any]]) -> str:
+    columns = (
+        "form", "seed", "programs", "stood still", "right of those named", "named alone", "right", "open", "wrong",
+        "not named", "at most two, with the culprit", "high on an innocent: one fault", "two faults", "bad page",
+        "live and dead the same",
+    )  # fmt: skip
+    rows = []
+    for name, found in forms.items():
+        plain, high = found["plain"], found["high on an innocent"]
+        total, alone = sum(plain.values()), _alone(found)
+        rows.append(
+            [
+                name,
+                str(found["seed"]),
+                str(found["runs"]),
+                str(found["stood"]),
+                _share(plain["right"], alone),
+                _share(alone, total),
+                *(_share(plain[outcome], total) for outcome in OUTCOMES),
+                _share(found["at most two"], total),
+                str(len(high["one fault, fresh pages"])),
+                f"{len(high['two faults'])} of {found['two faults, fresh']}",
+                f"{len(high['a page late, stale or missing'])} of {found['noisy']}",
+                _share(found["dead"]["same"], found["dead"]["runs"]),
+            ]
+        )
+    about = "Shares are those of standstills with one fault, somebody to blame, and fresh pages."
+    return f"{about}\n\n{table(columns, rows)}"
+
+
+def _alone(found: dict[str, Any]) -> int:
+    return int(found["named alone"])
+
+
+def _details(found: dict[str, Any]) -> list[str]:
+    facts = found["environment"]
+    over = ", ".join(f"{kind} {count}" for kind, count in found["over"].items())
+    made = (
+        f"{facts['date']}, commit {facts['commit']}, {facts['cpu']}, `{facts['command']}`, {found['seconds']:.0f} s. "
+        f"{sum(found['over'].values())} programs came to their end in spite of the fault ({over})."
+    )
+    parts = ["\n".join(line.strip() for line in _lines(made))]
+    for title, key in (("fault", "by kind"), ("ranks", "by ranks"), ("place", "by place"), ("pages", "by pages")):
+        parts.append(_outcomes(title, found[key]))
+    others = {"two faults": found["two faults"], "nobody to blame": found["nobody"]}
+    parts += [_outcomes("besides", others), _outcomes("confidence", found["by confidence"])]
+    parts.append(_outcomes("the job", {"live": found["dead"]["live"], "dead": found["dead"]["dead"]}))
+    parts.append(
+        "How ambiguous standstills are, whatever the analyzer does: the calls of all ranks but one are played again\n"
+        "as they were recorded, with one rank replaced by one that does whatever the others need."
+    )
+    parts.append(
+        table(
+            ("place", "standstills", "the culprit explains it", "it alone does", "it and one other"),
+            (
+                [place, str(row["runs"]), *(_share(row[key], row["runs"]) for key in _EXPLAINED)]
+                for place, row in found["ambiguity"].items()
+            ),
+        )
+    )
+    return parts
+
+
+_EXPLAINED = ("culprit among them", "one", "two")
+
+
+def _outcomes(title: str, rows: dict[str, dict[str, int]]) -> str:
+    cells = []
+    for name, counts in rows.items():
+        total = sum(counts.values())
+        cells.append([name, str(total), *(_share(counts.get(outcome, 0), total) for outcome in OUTCOMES)])
+    return table((title, "standstills", *OUTCOMES), cells)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False, subsequent_indent="  ")

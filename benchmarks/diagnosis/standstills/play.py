@@ -1,0 +1,435 @@
+"""Plays a program until nothing moves any more, as gloo would.
+
+What a rank waits for, and who can go on without whom, follows gloo's algorithms:
+
+- A send ends when the other end has called the receive. Messages between two ranks meet in the order of their calls.
+- Collectives of a group meet by their number in the group. Two of one number that differ in name never meet.
+- Nobody leaves all_reduce, reduce, all_gather, reduce_scatter, all_to_all or a barrier before all have come. A
+  broadcast goes down a binomial tree; a rank leaves it once its children have come. In gather and scatter a rank waits
+  for the root alone, and the root for all.
+- Two operations of one group run at a time in each rank; the others wait for their turn.
+- A rank that is sent more than it expects is aborted. One that is sent less goes on.
+- A process that ends closes its connections. A rank that waits for data from it, or to it, fails.
+
+Some ranks may be wildcards, which do whatever the others need: replay.py asks what then would still stand.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .collectives import Meeting
+
+if TYPE_CHECKING:
+    import random
+
+    from .programs import Call, Program
+
+_IN_FLIGHT = 2  # torch's threads of a gloo group
+CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:{port}"
+RESET = "RuntimeError: Read error [127.0.0.1]:{port}: Connection reset by peer"
+MONITORED = (
+    "RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+    "from rank 0. Please check rank 0 logs for faulty rank. Original exception: {words}"
+)
+STORE = "DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//{key}"
+TIMED_OUT = "RuntimeError: Timed out waiting 1800000ms for {name} operation to complete"
+_AFTER = (0.01, 2.0)  # seconds after which a peer fails, see exit_reasons of the analyzer for the measurements
+
+
+@dataclass(slots=True, eq=False)
+class Act:
+    """One call of a rank, as it went.
+
+    Attributes:
+        place: in the calls of the rank.
+        number: of collectives in their group, of messages in their direction, from 1.
+        done: when it was complete; None while it is open.
+    """
+
+    rank: int
+    place: int
+    call: Call
+    number: int
+    entered: float
+    done: float | None = None
+    meeting: Meeting | None = None  # of what more than two take part in
+
+
+@dataclass(slots=True)
+class End:
+    """How a process ended."""
+
+    time: float
+    words: str  # exit reason
+    kind: str  # model.ExitKind
+    is_of_others: bool  # because of what another one sent, or because it had gone
+
+
+@dataclass(slots=True)
+class RankState:
+    place: int = 0
+    acts: list[Act] = field(default_factory=list)
+    waits_for: Act | None = None
+    waits_since: float = 0.0
+    local: str = ""  # "sleep", "stop", "loop": it does nothing that others need
+    local_since: float = 0.0
+    signal: str = ""  # the first that it got
+    signal_time: float = 0.0
+    is_pending: bool = False  # a signal that waits for the interpreter
+    end: End | None = None
+    is_failing: bool = False
+    is_done: bool = False  # at the end of its calls
+
+    @property
+    def is_alive(self) -> bool:
+        return self.end is None
+
+    @property
+    def stands(self) -> bool:
+        return self.waits_for is not None or bool(self.local) or not self.is_alive or self.is_done
+
+
+class Player:
+    """One run. `play` takes it to the standstill; `signal` and `play` again take it on from there."""
+
+    def __init__(
+        self,
+        program: Program,
+        source: random.Random,
+        wildcards: Collection[int] = (),
+        *,
+        goes_on: Collection[int] = (),
+        stays: bool = False,
+        has_launcher: bool = False,
+    ) -> None:
+        """Args:
+        wildcards: ranks that make no calls, and do whatever the others need.
+        goes_on: ranks that become such at the end of their calls.
+        stays: the others live on at the end of their calls.
+        has_launcher: once a process has failed, all others are ended.
+        """
+        self.program = program
+        self.random = source
+        self.wildcards = frozenset(wildcards)
+        self._goes_on, self._stays, self._has_launcher = frozenset(goes_on), stays, has_launcher
+        self.ranks = [RankState() for _ in program.calls]
+        self.now = 0.0
+        self._num_ended = 0
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._counts: dict[tuple[int, object], int] = defaultdict(int)
+        self._sends: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
+        self._receives: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
+        self._any: dict[int, deque[Act]] = defaultdict(deque)
+        self._meetings: dict[tuple[object, int], Meeting] = {}
+        self._running: dict[tuple[int, int], list[Act]] = defaultdict(list)
+        self._later: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
+        self._handles: dict[tuple[int, int], Act] = {}
+        self._keys: set[str] = set()
+        for rank in range(program.world_size):
+            if rank not in self.wildcards:
+                self.after(self.random.uniform(0.0, 0.01), lambda rank=rank: self._step(rank))
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._order, what))
+
+    def play(self) -> None:
+        """Until nothing moves. A wildcard sends to who receives from any source where nobody else does."""
+        while self._queue or self._receive_from_wildcard():
+            self.now, _, what = heapq.heappop(self._queue)
+            what()
+
+    def _receive_from_wildcard(self) -> bool:
+        pending = next((acts for acts in self._any.values() if acts), None)
+        if pending is None or not self.wildcards:
+            return False
+        self._finish(pending.popleft())
+        return bool(self._queue)
+
+    def _add_wildcard(self, rank: int) -> None:
+        self.wildcards |= {rank}
+        for (_, target), pending in list(self._sends.items()):
+            if target in self.wildcards:
+                self._finish_all(pending)
+        for (source, _), pending in list(self._receives.items()):
+            if source in self.wildcards:
+                self._finish_all(pending)
+        for meeting in list(self._meetings.values()):
+            self._settle(meeting)
+        for state in self.ranks:
+            if state.waits_for is not None and state.waits_for.call.name == "store_get":
+                self._finish(state.waits_for)
+
+    def signal(self, rank: int, name: str, *, of_others: bool = False) -> None:
+        """A signal to a rank. One that waits in gloo does not react to SIGINT, a stopped one to nothing but SIGKILL.
+
+        Args:
+            of_others: it is sent because the job has failed.
+        """
+        state = self.ranks[rank]
+        if not state.is_alive:
+            return
+        if name == "SIGKILL":
+            self.end(rank, "", "", of_others=of_others)
+            return
+        if not state.signal:
+            state.signal, state.signal_time = name, self.now
+        if state.local == "stop":
+            return
+        if name != "SIGINT":
+            self.end(rank, "", "interruption", of_others=of_others)
+        elif state.waits_for is not None:
+            state.is_pending = True
+        else:
+            self.end(rank, "KeyboardInterrupt", "interruption", of_others=of_others)
+
+    def time_out(self) -> None:
+        """Ranks give up what they wait in, in time: keys of the store first, then what gloo does."""
+        for rank, state in enumerate(self.ranks):
+            act = state.waits_for
+            if not state.is_alive or act is None:
+                continue
+            if act.call.name == "store_get":
+                seconds, words = 300.0, STORE.format(key=act.call.key)
+            elif act.call.is_collective or act.call.is_message:
+                seconds = 1800.0
+                words = TIMED_OUT.format(name="send" if act.call.name in ("send", "isend") else "recv")
+            else:
+                continue
+            seconds += state.waits_since + self.random.uniform(0.0, 0.02) - self.now
+            self.after(seconds, lambda rank=rank, words=words: self.end(rank, words, "failure", of_others=True))
+
+    def end(self, rank: int, words: str, kind: str, *, of_others: bool = False) -> None:
+        """The process of a rank ends, and its connections close."""
+        state = self.ranks[rank]
+        if not state.is_alive:
+            return
+        state.end = End(self.now, words, kind, of_others)
+        state.local = ""
+        self._num_ended += 1
+        for other in range(len(self.ranks)):
+            self._notice(other)
+        if self._has_launcher and words != "exit 0":
+            self._has_launcher = False
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """As torchrun does once a process has failed."""
+        begin = self.random.uniform(0.05, 1.0)
+        for each in range(len(self.ranks)):
+            self.after(begin + 0.001 * each, lambda each=each: self.signal(each, "SIGTERM", of_others=True))
+            self.after(begin + 30.0, lambda each=each: self.signal(each, "SIGKILL", of_others=True))
+
+    # A rank takes its calls in turn.
+
+    def _step(self, rank: int) -> None:
+        state = self.ranks[rank]
+        if not state.is_alive or state.local or state.waits_for is not None or rank in self.wildcards:
+            return
+        if state.is_pending:
+            self.end(rank, "KeyboardInterrupt", "interruption")
+            return
+        calls = self.program.calls[rank]
+        if state.place >= len(calls):
+            self._at_end(rank)
+            return
+        call = calls[state.place]
+        state.place += 1
+        self._call(rank, state, call)
+
+    def _at_end(self, rank: int) -> None:
+        state = self.ranks[rank]
+        if rank in self._goes_on:
+            self._add_wildcard(rank)
+        elif not self._stays and not state.is_done:
+            state.is_done = True
+            self.after(0.05, lambda: self.end(rank, "exit 0", "end"))
+
+    def _call(self, rank: int, state: RankState, call: Call) -> None:
+        name = call.name
+        if name in _LOCAL:
+            _LOCAL[name](self, rank, state, call)
+            return
+        if name == "wait":
+            self._wait(rank, self._handles[rank, call.handle])
+            return
+        act = Act(rank, state.place - 1, call, self._number(rank, call), self.now)
+        state.acts.append(act)
+        if call.handle:
+            self._handles[rank, call.handle] = act
+        self._post(act)
+        if call.handle:
+            self._go_on(rank)
+        else:
+            self._wait(rank, act)
+
+    def _number(self, rank: int, call: Call) -> int:
+        key: object
+        if call.is_collective:
+            key = call.group
+        elif call.is_message:
+            key = call.name.removeprefix("i"), call.peer
+        else:
+            key = call.name, call.group, call.key
+        self._counts[rank, key] += 1
+        return self._counts[rank, key]
+
+    def _wait(self, rank: int, act: Act) -> None:
+        if act.done is not None:
+            self._go_on(rank)
+        else:
+            self.ranks[rank].waits_for, self.ranks[rank].waits_since = act, self.now
+            self._notice(rank)
+
+    def _go_on(self, rank: int) -> None:
+        self.after(self.random.uniform(0.0005, 0.003), lambda: self._step(rank))
+
+    # What meets.
+
+    def _post(self, act: Act) -> None:
+        call, rank = act.call, act.rank
+        if call.is_collective:
+            running = self._running[rank, call.group]
+            if len(running) >= _IN_FLIGHT:
+                self._later[rank, call.group].append(act)
+            else:
+                running.append(act)
+                self._meet(("group", call.group), act)
+        elif call.is_message:
+            self._exchange(act)
+        elif call.name == "store_set":
+            self._keys.add(call.key)
+            self._finish(act)
+            for state in self.ranks:
+                waiting = state.waits_for
+                if waiting is not None and waiting.call.name == "store_get" and waiting.call.key == call.key:
+                    self._finish(waiting)
+        elif call.name == "store_get":
+            if call.key in self._keys or self.wildcards:
+                self._finish(act)
+        elif rank not in self.program.groups[call.group][1]:
+            self._finish(act)  # a group of others
+        else:  # init, new_group, monitored_barrier
+            self._meet((call.name, call.group), act)
+
+    def _meet(self, place: object, act: Act) -> None:
+        key = place, act.number
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = self._meetings[key] = Meeting(self.program.members(act.call, act.rank))
+        act.meeting = meeting
+        meeting.enter(act)
+        self._settle(meeting)
+        for rank in meeting.acts:
+            self._notice(rank)
+
+    def _settle(self, meeting: Meeting) -> None:
+        aborted, through = meeting.settle(self.wildcards)
+        for act in through:
+            self._finish(act)
+        for rank in aborted:
+            self.after(0.0, lambda rank=rank: self.end(rank, "killed by SIGABRT", "crash", of_others=True))
+
+    def _exchange(self, act: Act) -> None:
+        rank, peer = act.rank, act.call.peer
+        if act.call.name in ("send", "isend"):
+            waiting = self._receives[rank, peer] or self._any[peer]
+            if peer in self.wildcards:
+                self._finish(act)
+            elif waiting:
+                self._match(act, waiting.popleft())
+            else:
+                self._sends[rank, peer].append(act)
+            return
+        if act.call.name == "recv_any":
+            sources = [source for source in range(len(self.ranks)) if self._sends[source, rank]]
+            if sources:
+                self._match(self._sends[self.random.choice(sources), rank].popleft(), act)
+            else:
+                self._any[rank].append(act)
+        elif self._sends[peer, rank]:
+            self._match(self._sends[peer, rank].popleft(), act)
+        elif peer in self.wildcards:
+            self._finish(act)
+        else:
+            self._receives[peer, rank].append(act)
+
+    def _match(self, sent: Act, received: Act) -> None:
+        self._finish(sent)
+        if sent.call.numel > received.call.numel:
+            self.after(0.0, lambda: self.end(received.rank, "killed by SIGABRT", "crash", of_others=True))
+        else:
+            self._finish(received)
+
+    def _finish_all(self, pending: deque[Act]) -> None:
+        while pending:
+            self._finish(pending.popleft())
+
+    def _finish(self, act: Act) -> None:
+        if act.done is not None:
+            return
+        act.done = self.now
+        key = act.rank, act.call.group
+        running = self._running[key] if act.call.is_collective else []
+        if act in running:
+            running.remove(act)
+            if self._later[key]:
+                following = self._later[key].popleft()
+                running.append(following)
+                self._meet(("group", act.call.group), following)
+        state = self.ranks[act.rank]
+        if state.waits_for is act:
+            state.waits_for = None
+            self._go_on(act.rank)
+
+    # What fails.
+
+    def _notice(self, rank: int) -> None:
+        """The rank fails if a process is gone that it exchanges data with just now."""
+        state = self.ranks[rank]
+        act = state.waits_for
+        if self._num_ended == 0 or act is None or act.done is not None or state.is_failing or not state.is_alive:
+            return
+        gone = [other for other in self._awaited(act) if not self.ranks[other].is_alive]
+        if not gone:
+            return
+        state.is_failing = True
+        words, kind = self.random.choice((CLOSED, RESET)).format(port=20000 + gone[0]), "failure"
+        if act.call.name == "monitored_barrier":
+            words = MONITORED.format(rank=rank, words=words) if rank else f"RuntimeError: Rank {gone[0]} failed to pass"
+        if state.is_pending:
+            words, kind = "KeyboardInterrupt", "interruption"
+        low, high = _AFTER
+        self.after(low * (high / low) ** self.random.random(), lambda: self.end(rank, words, kind, of_others=True))
+
+    def _awaited(self, act: Act) -> Collection[int]:
+        if act.meeting is not None:
+            then = {rank for rank, other in enumerate(self.ranks) if other.end is None or other.end.time > act.entered}
+            return act.meeting.awaited(act.rank, then)
+        return (act.call.peer,) if act.call.is_message and act.call.peer >= 0 else ()
+
+
+def _sleep(player: Player, rank: int, state: RankState, call: Call) -> None:
+    state.local, state.local_since = call.name, player.now
+
+
+def _die(player: Player, rank: int, state: RankState, call: Call) -> None:
+    kinds = {"SIGKILL": "", "killed by SIGSEGV": "crash", "exit 0": "end", "exit 3": "end"}
+    words = "" if call.key == "SIGKILL" else call.key
+    player.end(rank, words, kinds.get(call.key, "failure"))
+
+
+def _signals(player: Player, rank: int, state: RankState, call: Call) -> None:
+    """To this rank and to others: key has the name, and counts the ranks and their gaps in milliseconds."""
+    for other, gap in zip(call.counts[::2], call.counts[1::2], strict=True):
+        player.after(gap / 1000, lambda other=other: player.signal(other, call.key))
+    player._go_on(rank)
+
+
+_LOCAL = {"sleep": _sleep, "loop": _sleep, "stop": _sleep, "die": _die, "signals": _signals}

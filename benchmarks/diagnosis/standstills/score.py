@@ -1,0 +1,81 @@
+"""What the analyzer says of standstills, and how often it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.model import ASKED
+
+from .evidence import observe
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Finding
+
+    from .evidence import Noise
+    from .play import Player
+
+LOOKS = 5
+INTERVAL = 3.0  # seconds
+RIGHT, OPEN, WRONG, NOTHING = "right", "open", "wrong", "not named"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was said: the ranks that were named, those of the sides, class and confidence of the first finding."""
+
+    named: tuple[int, ...] = ()
+    sides: tuple[int, ...] = ()
+    code: str = ""
+    confidence: str = ""
+    summary: str = ""
+
+    @property
+    def claim(self) -> tuple[object, ...]:
+        """What has to be the same of a job that lives and of the same job once it is dead."""
+        return self.code, self.named, self.sides if not self.named else ()
+
+    def outcome(self, culprits: Iterable[int]) -> str:
+        """Right where a culprit alone is named, or some culprits of several; open where it is one of those named or of
+        the sides. Where nobody is to blame, right where nobody is named."""
+        due, told = set(culprits), set(self.named or self.sides)
+        if not due:
+            return WRONG if self.named else RIGHT
+        if not told:
+            return NOTHING
+        if self.named and told <= due:
+            return RIGHT
+        return OPEN if told & due else WRONG
+
+
+def judge(player: Player, noise: Noise | None = None) -> Verdict:
+    """What a person is told who asks for a while, some time after nothing has moved any more."""
+    analyzer = Analyzer(ASKED)
+    findings: list[Finding] = []
+    first = player.now + ASKED.hang_seconds + 1.0
+    for look in range(LOOKS):
+        findings = analyzer.update(observe(player, first + look * INTERVAL, noise)).findings
+    told = [finding for finding in findings if finding.level == "finding"]
+    if not told:
+        return Verdict()
+    named = tuple(sorted({rank for finding in told for rank in finding.suspects}))
+    sides = tuple(sorted({rank for finding in told for side in finding.sides for rank in side}))
+    return Verdict(named, sides, told[0].code, str(told[0].confidence), told[0].summary)
+
+
+def end_all(player: Player) -> None:
+    """The job ends: ranks run out of time, or somebody ends them with a signal; and SIGKILL for those that are left."""
+    source = player.random
+    name = source.choice(("time-out", "SIGTERM", "SIGINT", "SIGKILL"))
+    begin, last = source.uniform(40.0, 120.0), 15.0
+    if name == "time-out":
+        player.time_out()
+        last = 2000.0
+    for rank in range(len(player.ranks)):
+        gap = source.choice((0.0, source.uniform(0.0, 0.02), source.uniform(0.0, 2.0)))
+        if name != "time-out":
+            player.after(begin + gap, lambda rank=rank: player.signal(rank, name))
+        player.after(begin + last + gap, lambda rank=rank: player.signal(rank, "SIGKILL"))
+    player.play()

@@ -1,0 +1,168 @@
+"""Generated standstills: the simulator does what gloo does, and the analyzer names who is to blame."""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks.diagnosis import standstills
+from benchmarks.diagnosis.standstills import faults, measure, programs, score, standstill
+from benchmarks.diagnosis.standstills.play import Player
+from benchmarks.diagnosis.standstills.programs import Call, Program
+from benchmarks.diagnosis.standstills.replay import explanations
+from benchmarks.diagnosis.standstills.shrink import shrink
+
+SLEEP = [Call("sleep")]
+
+
+def play(*calls, groups=()):
+    """Ranks with these calls, all past their set-up."""
+    world = tuple(range(len(calls)))
+    own = tuple((Call("init"), *each) for each in calls)
+    player = Player(Program((("default_pg", world), *groups), own), random.Random(0))
+    player.play()
+    return player
+
+
+def waiting(player):
+    return [rank for rank, state in enumerate(player.ranks) if state.is_alive and state.waits_for is not None]
+
+
+def through(player):
+    return [rank for rank, state in enumerate(player.ranks) if state.is_done]
+
+
+def aborted(player):
+    return [rank for rank, state in enumerate(player.ranks) if state.end and "SIGABRT" in state.end.words]
+
+
+# What gloo was seen to do, with torch 2.13.
+
+
+def test_a_send_waits_for_the_receive():
+    assert waiting(play([Call("send", peer=1, numel=4)], SLEEP)) == [0]
+
+
+@pytest.mark.parametrize(("absent", "leaves"), [(1, [2]), (2, [1, 3]), (3, [0, 2])])
+def test_ranks_leave_a_broadcast_down_its_tree(absent, leaves):
+    calls = [[Call("broadcast", root=0, numel=4)] for _ in range(4)]
+    calls[absent] = SLEEP
+    assert through(play(*calls)) == leaves
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce", "barrier", "all_gather_into_tensor"])
+def test_nobody_leaves_these_before_all_have_come(name):
+    call = Call(name, root=0 if name == "reduce" else -1, numel=4)
+    assert waiting(play([call], [call], SLEEP)) == [0, 1]
+
+
+@pytest.mark.parametrize(("name", "absent", "leaves"), [("gather", 2, [1]), ("scatter", 2, [1]), ("gather", 0, [])])
+def test_ranks_wait_for_the_root_alone(name, absent, leaves):
+    calls = [[Call(name, root=0, numel=4)] for _ in range(3)]
+    calls[absent] = SLEEP
+    assert through(play(*calls)) == leaves
+
+
+@pytest.mark.parametrize(("sizes", "victim"), [((100, 200, 100), 0), ((100, 50, 100), 1), ((100, 50), 1)])
+def test_a_rank_that_is_sent_too_much_is_aborted(sizes, victim):
+    assert aborted(play(*([Call("all_reduce", numel=size)] for size in sizes))) == [victim]
+
+
+def test_a_split_that_is_too_large_aborts_the_receiver_and_one_that_is_too_small_nobody():
+    even = Call("all_to_all", numel=6, counts=(2, 2, 2, 2, 2, 2))
+    large, small = Call("all_to_all", numel=7, counts=(2, 2, 3, 2, 2, 2)), Call("all_to_all", counts=(2, 2, 1, 2, 2, 2))
+    assert aborted(play([even], [large], [even])) == [2]
+    assert through(play([even], [small], [even])) == [0, 1, 2]
+
+
+def test_operations_of_other_names_never_meet():
+    barrier, other = [Call("barrier")], [Call("all_reduce", numel=4)]
+    assert waiting(play(barrier, other, barrier)) == [0, 1, 2]
+
+
+def test_an_end_is_noticed_by_who_waits_for_that_rank():
+    die = [Call("die", key="SIGKILL")]
+    player = play([Call("recv", peer=1, numel=4)], SLEEP, [Call("all_reduce", numel=4)], die)
+    assert waiting(player) == [0]
+    assert "peer" in player.ranks[2].end.words
+
+
+def test_a_rank_of_a_ring_that_cannot_send_does_not_notice_who_fails_behind_it():
+    reduce = [Call("all_reduce", numel=4)]
+    player = play(reduce, reduce, [Call("die", key="SIGKILL")], [Call("recv", peer=0, numel=4)])
+    assert waiting(player) == [0, 3]
+    assert not player.ranks[1].is_alive
+
+
+# Programs and faults.
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_program_without_a_fault_comes_through(seed):
+    player = Player(programs.make(seed), random.Random(seed))
+    player.play()
+    assert standstill.is_over(player)
+
+
+def test_a_seed_gives_the_same_standstill_every_time():
+    one, other = standstill.make(7), standstill.make(7)
+    assert one.program == other.program
+    assert score.judge(one.player, one.noise) == score.judge(other.player, other.noise)
+
+
+@pytest.mark.parametrize("kind", faults.KINDS)
+def test_every_kind_of_fault_befalls(kind):
+    found = [standstill.make(seed, (kind,)) for seed in range(20)]
+    assert all(each.fault.kind == kind for each in found)
+    assert sum(not each.is_over for each in found) >= 5
+    assert {each.fault.place == "nobody" for each in found} == {kind == "signal to all"}
+
+
+def test_two_ranks_would_explain_what_a_message_lacks():
+    barrier = Call("barrier")
+    assert explanations(play([Call("send", peer=1, numel=4), barrier], [barrier], [barrier])) == [0, 1]
+
+
+def test_one_rank_explains_that_it_sleeps():
+    barrier = Call("barrier")
+    assert explanations(play([barrier], [barrier], SLEEP)) == [2]
+
+
+def test_a_program_is_shrunk_to_what_the_outcome_takes():
+    found = next(each for seed in range(50) if not (each := standstill.make(seed, ("stop",), (4,))).is_over)
+    smallest, player = shrink(found, lambda player: score.judge(player).named)
+    assert score.judge(player).named == score.judge(found.player).named
+    assert sum(map(len, smallest.calls)) < sum(map(len, found.program.calls))
+
+
+def test_nothing_but_the_score_knows_the_analyzer():
+    """What generates must not share ideas with what is measured."""
+    for path in Path(standstills.__file__).parent.glob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        names |= {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+        allowed = {"tensorwire.diagnosis.model"}
+        if path.name == "score.py":
+            allowed.add("tensorwire.diagnosis.analyzer")
+        assert {name for name in names if name.startswith("tensorwire")} <= allowed, path.name
+
+
+# The score.
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return measure.tables(measure.measure_all(measure.seeds(1, 500), 1, with_replay=False))
+
+
+def test_the_culprit_is_among_the_ranks_that_would_explain_a_standstill():
+    found = [standstill.make(seed) for seed in range(120)]
+    single = [each for each in found if len(each.fault.culprits) == 1 and not each.is_over]
+    assert all(each.fault.culprits[0] in explanations(each.player) for each in single)
+
+
+def test_a_rank_that_is_named_is_to_blame(counts):
+    assert counts["plain"]["right"] >= 0.8 * counts["named alone"]
