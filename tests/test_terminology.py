@@ -18,7 +18,6 @@ OWN = "tests/test_terminology.py"  # the one place where the words stand
 # By what replaced them. A word is a part of an identifier, or a word of a sentence.
 RETIRED = {
     "exit reason": {"farewell", "farewells"},
-    "frozen rank": {"standstill"},
     "enable timing, timed": {"armed", "arming", "disarm", "disarms", "unarmed"},
     "throughput": {"pace", "paced"},
     "fork server": {"nursery"},

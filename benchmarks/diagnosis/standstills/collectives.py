@@ -1,4 +1,4 @@
-"""Who gets through one collective of a group, as far as ranks have come to it."""
+"""One collective of a group: which ranks get through it, as far as they have come to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .programs import ROOTED
 
 if TYPE_CHECKING:
-    from .play import Act
+    from .acts import Act
     from .programs import Call
 
 

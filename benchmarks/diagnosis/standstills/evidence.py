@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from tensorwire.diagnosis.model import MAX_CALLS, Call, Observation, Operation, Process, ProcessGroup, Rank
 
 if TYPE_CHECKING:
-    from .play import Act, Player, RankState
+    from .acts import Act, RankState
+    from .play import Player
     from .programs import Call as ProgramCall
 
 _NODE = "node"

@@ -1,4 +1,4 @@
-"""One fault at a random place of a program. Who is to blame is known.
+"""One fault at a random place of a program. The rank to blame is known.
 
 A fault is drawn by kind first, so that seldom kinds of calls have their share. It befalls one call of one rank, in one
 step of the training; the rank goes on with its program from there, if it can.

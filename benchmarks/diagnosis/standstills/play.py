@@ -19,10 +19,12 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from . import last_words
+from .acts import Act, End, RankState
 from .collectives import Meeting
+from .messages import Messages
 
 if TYPE_CHECKING:
     import random
@@ -30,68 +32,7 @@ if TYPE_CHECKING:
     from .programs import Call, Program
 
 _IN_FLIGHT = 2  # torch's threads of a gloo group
-CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:{port}"
-RESET = "RuntimeError: Read error [127.0.0.1]:{port}: Connection reset by peer"
-MONITORED = (
-    "RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
-    "from rank 0. Please check rank 0 logs for faulty rank. Original exception: {words}"
-)
-STORE = "DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//{key}"
-TIMED_OUT = "RuntimeError: Timed out waiting 1800000ms for {name} operation to complete"
 _AFTER = (0.01, 2.0)  # seconds after which a peer fails, see exit_reasons of the analyzer for the measurements
-
-
-@dataclass(slots=True, eq=False)
-class Act:
-    """One call of a rank, as it went.
-
-    Attributes:
-        place: in the calls of the rank.
-        number: of collectives in their group, of messages in their direction, from 1.
-        done: when it was complete; None while it is open.
-    """
-
-    rank: int
-    place: int
-    call: Call
-    number: int
-    entered: float
-    done: float | None = None
-    meeting: Meeting | None = None  # of what more than two take part in
-
-
-@dataclass(slots=True)
-class End:
-    """How a process ended."""
-
-    time: float
-    words: str  # exit reason
-    kind: str  # model.ExitKind
-    is_of_others: bool  # because of what another one sent, or because it had gone
-
-
-@dataclass(slots=True)
-class RankState:
-    place: int = 0
-    acts: list[Act] = field(default_factory=list)
-    waits_for: Act | None = None
-    waits_since: float = 0.0
-    local: str = ""  # "sleep", "stop", "loop": it does nothing that others need
-    local_since: float = 0.0
-    signal: str = ""  # the first that it got
-    signal_time: float = 0.0
-    is_pending: bool = False  # a signal that waits for the interpreter
-    end: End | None = None
-    is_failing: bool = False
-    is_done: bool = False  # at the end of its calls
-
-    @property
-    def is_alive(self) -> bool:
-        return self.end is None
-
-    @property
-    def stands(self) -> bool:
-        return self.waits_for is not None or bool(self.local) or not self.is_alive or self.is_done
 
 
 class Player:
@@ -123,10 +64,9 @@ class Player:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._counts: dict[tuple[int, object], int] = defaultdict(int)
-        self._sends: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
-        self._receives: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
-        self._any: dict[int, deque[Act]] = defaultdict(deque)
+        self._messages = Messages(source)
         self._meetings: dict[tuple[object, int], Meeting] = {}
+        self._meeting_of: dict[Act, Meeting] = {}
         self._running: dict[tuple[int, int], list[Act]] = defaultdict(list)
         self._later: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
         self._handles: dict[tuple[int, int], Act] = {}
@@ -146,20 +86,15 @@ class Player:
             what()
 
     def _receive_from_wildcard(self) -> bool:
-        pending = next((acts for acts in self._any.values() if acts), None)
-        if pending is None or not self.wildcards:
-            return False
-        self._finish(pending.popleft())
+        act = self._messages.take_from_any() if self.wildcards else None
+        if act is not None:
+            self._finish(act)
         return bool(self._queue)
 
     def _add_wildcard(self, rank: int) -> None:
         self.wildcards |= {rank}
-        for (_, target), pending in list(self._sends.items()):
-            if target in self.wildcards:
-                self._finish_all(pending)
-        for (source, _), pending in list(self._receives.items()):
-            if source in self.wildcards:
-                self._finish_all(pending)
+        for act in self._messages.take(rank):
+            self._finish(act)
         for meeting in list(self._meetings.values()):
             self._settle(meeting)
         for state in self.ranks:
@@ -195,15 +130,11 @@ class Player:
             act = state.waits_for
             if not state.is_alive or act is None:
                 continue
-            if act.call.name == "store_get":
-                seconds, words = 300.0, STORE.format(key=act.call.key)
-            elif act.call.is_collective or act.call.is_message:
-                seconds = 1800.0
-                words = TIMED_OUT.format(name="send" if act.call.name in ("send", "isend") else "recv")
-            else:
-                continue
-            seconds += state.waits_since + self.random.uniform(0.0, 0.02) - self.now
-            self.after(seconds, lambda rank=rank, words=words: self.end(rank, words, "failure", of_others=True))
+            found = last_words.of_time_out(act)
+            if found is not None:
+                seconds, words = found
+                seconds += state.waits_since + self.random.uniform(0.0, 0.02) - self.now
+                self.after(seconds, lambda rank=rank, words=words: self.end(rank, words, "failure", of_others=True))
 
     def end(self, rank: int, words: str, kind: str, *, of_others: bool = False) -> None:
         """The process of a rank ends, and its connections close."""
@@ -302,7 +233,7 @@ class Player:
                 running.append(act)
                 self._meet(("group", call.group), act)
         elif call.is_message:
-            self._exchange(act)
+            self._deliver(self._messages.post(act, self.wildcards))
         elif call.name == "store_set":
             self._keys.add(call.key)
             self._finish(act)
@@ -323,7 +254,7 @@ class Player:
         meeting = self._meetings.get(key)
         if meeting is None:
             meeting = self._meetings[key] = Meeting(self.program.members(act.call, act.rank))
-        act.meeting = meeting
+        self._meeting_of[act] = meeting
         meeting.enter(act)
         self._settle(meeting)
         for rank in meeting.acts:
@@ -334,42 +265,19 @@ class Player:
         for act in through:
             self._finish(act)
         for rank in aborted:
-            self.after(0.0, lambda rank=rank: self.end(rank, "killed by SIGABRT", "crash", of_others=True))
+            self._abort(rank)
 
-    def _exchange(self, act: Act) -> None:
-        rank, peer = act.rank, act.call.peer
-        if act.call.name in ("send", "isend"):
-            waiting = self._receives[rank, peer] or self._any[peer]
-            if peer in self.wildcards:
+    def _deliver(self, ends: list[Act]) -> None:
+        """Both ends of a message, or one whose other end is a wildcard."""
+        sent = max((act.call.numel for act in ends if act.call.name in ("send", "isend")), default=0)
+        for act in ends:
+            if act.call.name in ("send", "isend") or act.call.numel >= sent or len(ends) == 1:
                 self._finish(act)
-            elif waiting:
-                self._match(act, waiting.popleft())
             else:
-                self._sends[rank, peer].append(act)
-            return
-        if act.call.name == "recv_any":
-            sources = [source for source in range(len(self.ranks)) if self._sends[source, rank]]
-            if sources:
-                self._match(self._sends[self.random.choice(sources), rank].popleft(), act)
-            else:
-                self._any[rank].append(act)
-        elif self._sends[peer, rank]:
-            self._match(self._sends[peer, rank].popleft(), act)
-        elif peer in self.wildcards:
-            self._finish(act)
-        else:
-            self._receives[peer, rank].append(act)
+                self._abort(act.rank)
 
-    def _match(self, sent: Act, received: Act) -> None:
-        self._finish(sent)
-        if sent.call.numel > received.call.numel:
-            self.after(0.0, lambda: self.end(received.rank, "killed by SIGABRT", "crash", of_others=True))
-        else:
-            self._finish(received)
-
-    def _finish_all(self, pending: deque[Act]) -> None:
-        while pending:
-            self._finish(pending.popleft())
+    def _abort(self, rank: int) -> None:
+        self.after(0.0, lambda: self.end(rank, "killed by SIGABRT", "crash", of_others=True))
 
     def _finish(self, act: Act) -> None:
         if act.done is not None:
@@ -400,18 +308,17 @@ class Player:
         if not gone:
             return
         state.is_failing = True
-        words, kind = self.random.choice((CLOSED, RESET)).format(port=20000 + gone[0]), "failure"
-        if act.call.name == "monitored_barrier":
-            words = MONITORED.format(rank=rank, words=words) if rank else f"RuntimeError: Rank {gone[0]} failed to pass"
+        words, kind = last_words.of_lost_peer(act, gone[0], self.random), "failure"
         if state.is_pending:
             words, kind = "KeyboardInterrupt", "interruption"
         low, high = _AFTER
         self.after(low * (high / low) ** self.random.random(), lambda: self.end(rank, words, kind, of_others=True))
 
     def _awaited(self, act: Act) -> Collection[int]:
-        if act.meeting is not None:
+        meeting = self._meeting_of.get(act)
+        if meeting is not None:
             then = {rank for rank, other in enumerate(self.ranks) if other.end is None or other.end.time > act.entered}
-            return act.meeting.awaited(act.rank, then)
+            return meeting.awaited(act.rank, then)
         return (act.call.peer,) if act.call.is_message and act.call.peer >= 0 else ()
 
 

@@ -19,7 +19,7 @@ NOISES = ("late", "stale", "missing")
 SHARE_OF_NOISE = 0.05
 """Standstills with each of these in one page."""
 SHARE_OF_TWO = 0.05
-"""Those with a second fault."""
+"""Standstills with a second fault."""
 SHARE_OF_TWO_RANKS = 0.35
 SHARE_OF_LAUNCHERS = 0.5
 """Jobs of which all processes are ended once one has failed, as torchrun does."""

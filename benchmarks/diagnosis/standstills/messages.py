@@ -1,0 +1,60 @@
+"""Messages on their way: sends that nobody has received yet, and receives that nobody has sent to."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Collection
+
+    from .acts import Act
+
+
+class Messages:
+    """Of all ranks. Those from one rank to another meet in the order of their calls."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+        self._sends: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
+        self._receives: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
+        self._from_any: dict[int, deque[Act]] = defaultdict(deque)
+
+    def post(self, act: Act, wildcards: Collection[int]) -> list[Act]:
+        """The acts that are complete by this one: none, this one, or both ends of a message."""
+        rank, peer, name = act.rank, act.call.peer, act.call.name
+        if name == "recv_any":
+            sources = [source for (source, target), sent in self._sends.items() if target == rank and sent]
+            pending = self._sends[self._random.choice(sorted(sources)), rank] if sources else None
+            own = self._from_any[rank]
+        elif name in ("send", "isend"):
+            pending, own = self._receives[rank, peer] or self._from_any[peer], self._sends[rank, peer]
+        else:
+            pending, own = self._sends[peer, rank], self._receives[peer, rank]
+        if pending:
+            return [act, pending.popleft()]
+        if peer in wildcards:
+            return [act]
+        own.append(act)
+        return []
+
+    def take(self, wildcard: int) -> list[Act]:
+        """All that wait for a rank that does whatever they need."""
+        found = []
+        for way, pending in self._sends.items():
+            found += _all_of(pending) if way[1] == wildcard else []
+        for way, pending in self._receives.items():
+            found += _all_of(pending) if way[0] == wildcard else []
+        return found
+
+    def take_from_any(self) -> Act | None:
+        """A receive from any source that nobody has sent to."""
+        pending = next((acts for acts in self._from_any.values() if acts), None)
+        return pending.popleft() if pending else None
+
+
+def _all_of(pending: deque[Act]) -> list[Act]:
+    found = list(pending)
+    pending.clear()
+    return found
