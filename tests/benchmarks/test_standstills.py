@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnosis import standstills
-from benchmarks.diagnosis.standstills import faults, measure, programs, score, standstill
+from benchmarks.diagnosis.standstills import chooser, faults, measure, programs, real, score, scripts, standstill
 from benchmarks.diagnosis.standstills.play import Player
 from benchmarks.diagnosis.standstills.programs import Call, Program
 from benchmarks.diagnosis.standstills.replay import explanations
@@ -166,3 +166,24 @@ def test_the_culprit_is_among_the_ranks_that_would_explain_a_standstill():
 
 def test_a_rank_that_is_named_is_to_blame(counts):
     assert counts["plain"]["right"] >= 0.8 * counts["named alone"]
+
+
+def test_a_chooser_that_knows_the_mix_is_better_than_the_analyzer():
+    found = chooser.outcomes(range(300), range(10_000, 10_060))
+    assert found["right"] >= 0.75 * found["standstills"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_script_has_the_calls_of_its_program(seed):
+    found = standstill.make(seed)
+    text = scripts.script(found.program, found.fault.what)
+    compile(text, "script", "exec")
+    assert text.count("begin(") == 1 + sum(map(len, found.program.calls))
+
+
+def test_a_real_run_agrees_with_a_play_that_ends_the_same():
+    found = standstill.make(3, ("stop",), (4,))
+    simulated = real.play(found.program, 0)
+    assert real.Comparison(found, simulated, (simulated,)).agrees
+    other = (real.Stand("own", 0), *simulated[1:])
+    assert not real.Comparison(found, other, (simulated,)).agrees

@@ -1,45 +1,73 @@
-"""python -m benchmarks.diagnosis.standstills: random programs with one fault, and what is said of their standstills."""
+"""python -m benchmarks.diagnosis.standstills: random programs with one fault, and what is said of their standstills.
+
+The counts of each form of the analyzer stay in the results, and so does the comparison with real runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
 from benchmarks import environment, pages
 
-from . import measure, page, show
+from . import chooser, measure, page, real, show
 
 NAME = "diagnosis-standstills"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.standstills", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.diagnosis.standstills", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--count", type=int, default=10_000, help="programs to play (default: 10000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first program (default: 0)")
     parser.add_argument("--form", default="today", help="of the analyzer; its row in the results (default: today)")
+    parser.add_argument(
+        "--chooser", action="store_true", help="fit a chooser to the generator instead, as an upper mark"
+    )
+    parser.add_argument("--real", type=int, metavar="COUNT", help="run so many under torchrun and gloo instead")
+    parser.add_argument("--show", type=int, metavar="NUMBER", help="tell all about one instead, and shrink it")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
-    parser.add_argument("--show", type=int, metavar="NUMBER", help="tell all about one standstill instead, shrunk")
     options = parser.parse_args()
     if options.show is not None:
         show.show(options.show)
         return
-    begin = time.perf_counter()
-    rows = measure.measure_all(measure.seeds(options.seed, options.count), len(os.sched_getaffinity(0)))
-    command = f"python -m benchmarks.diagnosis.standstills --count {options.count} --seed {options.seed}"
-    found = {
-        "environment": environment.describe(command),
-        "seconds": time.perf_counter() - begin,
-        "seed": options.seed,
-        **measure.tables(rows),
-    }
     file = environment.RESULTS / f"{NAME}.json"
-    forms = json.loads(file.read_text()) if file.exists() else {}
-    forms.pop(options.form, None)  # the last one is shown in full
-    forms = {**forms, options.form: found}
-    text = json.dumps(forms, indent=1) + "\n"
-    pages.publish(NAME, text, page.page(forms), write=not options.no_write)
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"forms": {}}
+    begin = time.perf_counter()
+    facts = environment.describe(f"python -m benchmarks.diagnosis.standstills{_told(options)}")
+    if options.real is not None:
+        results["real"] = {"environment": facts, "seed": options.seed, **_real(options.seed, options.real)}
+    elif options.chooser:
+        # fitted to as many others
+        others, own = measure.seeds(options.seed + 1, options.count), measure.seeds(options.seed, options.count)
+        results["chooser"] = {"environment": facts, "seed": options.seed, **chooser.outcomes(others, own)}
+    else:
+        rows = measure.measure_all(measure.seeds(options.seed, options.count), len(os.sched_getaffinity(0)))
+        results["forms"].pop(options.form, None)  # the last one is shown in full
+        counts = {"seconds": time.perf_counter() - begin, "seed": options.seed, **measure.tables(rows)}
+        results["forms"][options.form] = {"environment": facts, **counts}
+    text = json.dumps(results, indent=1) + "\n"
+    pages.publish(NAME, text, page.page(results), write=not options.no_write)
+
+
+def _told(options: argparse.Namespace) -> str:
+    count = f"--count {options.count}" if options.real is None else f"--real {options.real}"
+    return f" {count} --seed {options.seed}" + (" --chooser" if options.chooser else "")
+
+
+def _real(seed: int, count: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        compared = real.compare(iter(measure.seeds(seed, 1_000_000)), count, Path(folder))
+    for one in compared:
+        if not one.agrees:
+            environment.log("\n".join(real.told(one)))
+    return {"programs": count, "agree": sum(one.agrees for one in compared), "by kind": real.by_kind(compared)}
 
 
 if __name__ == "__main__":

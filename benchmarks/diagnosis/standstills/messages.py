@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Messages:
-    """Of all ranks. Those from one rank to another meet in the order of their calls."""
+    """Messages from one rank to another meet in the order of their calls."""
 
     def __init__(self, source: random.Random) -> None:
         self._random = source

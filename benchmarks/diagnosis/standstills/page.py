@@ -11,8 +11,9 @@ from . import faults, programs, standstill
 from .measure import OUTCOMES
 
 
-def page(forms: dict[str, dict[str, Any]]) -> str:
+def page(results: dict[str, Any]) -> str:
     """Markdown. The last form has tables of its own."""
+    forms = results["forms"]
     name, last = list(forms.items())[-1]
     return (
         "\n\n".join(
@@ -23,6 +24,8 @@ def page(forms: dict[str, dict[str, Any]]) -> str:
                 _mix(),
                 "## Forms of the analyzer",
                 _forms(forms),
+                *(_chooser(results["chooser"]) if "chooser" in results else ()),
+                *(_real(results["real"]) if "real" in results else ()),
                 f"## {name[0].upper()}{name[1:]}",
                 *_details(last),
             ]
@@ -89,6 +92,33 @@ def _forms(forms: dict[str, dict[str, Any]]) -> str:
         )
     about = "Shares are those of standstills with one fault, somebody to blame, and fresh pages."
     return f"{about}\n\n{table(columns, rows)}"
+
+
+def _chooser(found: dict[str, Any]) -> list[str]:
+    total, named = found["standstills"], found["named"]
+    facts = found["environment"]
+    about = (
+        "An upper mark: a small network that is fitted to the generator on as many other seeds, and so knows the mix. "
+        f"Its first choice is right in {_share(found['right'], total)} of {total} standstills with one fault, one rank "
+        f"to blame and fresh pages. It is sure of {_share(named, total)}, and right in "
+        f"{_share(found['right of those named'], named)} of those. "
+        f"{facts['date']}, commit {facts['commit']}, `{facts['command']}`."
+    )
+    return ["### A fitted chooser", "\n".join(line.strip() for line in _lines(about))]
+
+
+def _real(found: dict[str, Any]) -> list[str]:
+    rows = [[kind, str(count), str(agree)] for kind, (count, agree) in found["by kind"].items()]
+    facts = found["environment"]
+    about = (
+        f"{found['programs']} programs of 2 to 4 ranks were written out as scripts and run under torchrun on gloo: "
+        f"{found['agree']} ({_share(found['agree'], found['programs'])}) stood and ended as the simulator says. "
+        f"Compared are, for each rank, its last call and how it is: it is in the call, is through, was aborted, was "
+        f"interrupted, or ended by itself or because of others. {facts['date']}, commit {facts['commit']}, torch "
+        f"{facts['versions']['torch']}, `{facts['command']}`."
+    )
+    text = "\n".join(line.strip() for line in _lines(about))
+    return ["## Real runs", text, table(("fault", "programs", "agree"), rows)]
 
 
 def _alone(found: dict[str, Any]) -> int:

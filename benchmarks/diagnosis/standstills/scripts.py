@@ -1,0 +1,111 @@
+"""Programs written out as the scripts that a user would write, for torchrun and gloo."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .programs import Call, Program
+
+_HEAD = '''\
+"""{title}"""
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+told = os.open(os.path.join(os.environ["TOLD"], str(rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+
+def begin(place):
+    os.write(told, b"+%d\\n" % place)
+
+
+def end(place):
+    os.write(told, b"-%d\\n" % place)
+
+
+def send_signals(number, *pairs):
+    pids = {{other: int(open(os.path.join(os.environ["TOLD"], "pid", str(other))).read()) for other, _ in pairs}}
+    if os.fork() == 0:
+        since = time.monotonic()
+        for other, seconds in sorted(pairs, key=lambda pair: pair[1]):
+            time.sleep(max(0.0, since + seconds - time.monotonic()))
+            try:
+                os.kill(pids[other], number)
+            except ProcessLookupError:
+                pass
+        os._exit(0)
+
+
+def x(numel):
+    return torch.ones(numel)
+
+
+works, groups = {{}}, {{}}
+'''
+
+
+def script(program: Program, title: str) -> str:
+    """All ranks' calls, each between two notes of its place."""
+    lines = [_HEAD.format(title=title)]
+    for rank, calls in enumerate(program.calls):
+        lines.append(f"if rank == {rank}:")
+        for place, call in enumerate(calls):
+            lines.append(f"    begin({place}); {_statement(program, call, rank)}; end({place})")
+    lines.append("dist.destroy_process_group()\n")
+    return "\n".join(lines)
+
+
+def _statement(program: Program, call: Call, rank: int) -> str:
+    name, members = call.name, program.groups[call.group][1]
+    group = f"group=groups[{call.group}]" if call.group else "group=None"
+    after = f"works[{call.handle}] = " if call.handle and name != "wait" else ""
+    asynchronous = ", async_op=True" if call.handle else ""
+    size, x = len(members), f"x({call.numel})"
+    root = members[call.root] if call.root >= 0 else -1
+    parts = f"[x({call.numel}) for _ in range({size})] if rank == {root} else None"
+    sent, received = call.counts[:size], call.counts[size:]
+    texts = {
+        "init": "dist.init_process_group('gloo'); groups[0] = None",
+        "new_group": f"groups[{call.group}] = dist.new_group({list(members)})",
+        "wait": f"works[{call.handle}].wait()",
+        "all_reduce": f"dist.all_reduce({x}, {group}{asynchronous})",
+        "broadcast": f"dist.broadcast({x}, {root}, {group})",
+        "reduce": f"dist.reduce({x}, {root}, {group})",
+        "gather": f"dist.gather({x}, {parts}, {root}, {group})",
+        "scatter": f"dist.scatter({x}, {parts}, {root}, {group})",
+        "all_gather_into_tensor": f"dist.all_gather_into_tensor(x({call.numel * size}), {x}, {group})",
+        "reduce_scatter_tensor": f"dist.reduce_scatter_tensor({x}, x({call.numel * size}), {group})",
+        "all_to_all": f"dist.all_to_all_single(x({sum(received)}), x({sum(sent)}), {[*received]}, {[*sent]}, {group})",
+        "barrier": f"dist.barrier({group})",
+        "monitored_barrier": "dist.monitored_barrier()",
+        "send": f"dist.send({x}, {call.peer})",
+        "isend": f"dist.isend({x}, {call.peer})",
+        "recv": f"dist.recv({x}, {call.peer})",
+        "irecv": f"dist.irecv({x}, {call.peer})",
+        "recv_any": f"dist.recv({x})",
+        "store_set": f"dist.distributed_c10d._get_default_store().set('{call.key}', 'x')",
+        "store_get": f"dist.distributed_c10d._get_default_store().get('{call.key}')",
+        "sleep": "time.sleep(1e6)",
+        "loop": "[time.sleep(0.1) for _ in iter(int, 1)]",
+        "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
+    }
+    if name == "die":
+        return _death(call.key)
+    if name == "signals":
+        gaps = zip(call.counts[::2], call.counts[1::2], strict=True)
+        pairs = ", ".join(f"({other}, {gap / 1000})" for other, gap in gaps)
+        return f"send_signals(signal.{call.key}, {pairs})"
+    return after + texts[name]
+
+
+def _death(words: str) -> str:
+    if words == "SIGKILL":
+        return "os.kill(os.getpid(), signal.SIGKILL)"
+    if words == "killed by SIGSEGV":
+        return "os.kill(os.getpid(), signal.SIGSEGV)"
+    if words.startswith("exit "):
+        return f"sys.exit({words[5:]})"
+    kind, _, text = words.partition(": ")
+    return f"raise {kind if kind == 'ValueError' else 'MemoryError'}({text!r})"
