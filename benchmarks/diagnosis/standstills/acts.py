@@ -16,7 +16,9 @@ class Act:
     Attributes:
         place: in the calls of the rank.
         number: of collectives in their group, of messages in their direction, from 1.
+        tag: by which collectives of a group meet, from 1.
         done: when it was complete; None while it is open.
+        lost: a rank that has ended and with which it exchanged data; -1 while there is none.
     """
 
     rank: int
@@ -24,7 +26,9 @@ class Act:
     call: Call
     number: int
     entered: float
+    tag: int = 0
     done: float | None = None
+    lost: int = -1
 
 
 @dataclass(slots=True)

@@ -2,145 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from .programs import ROOTED
+from .exchange import Exchange
+from .transfers import steps
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from .acts import Act
-    from .programs import Call
+
+_WHOLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier", "init", "new_group")
+"""Nobody leaves these before all have come: their transfers are looked at only where calls differ, or a rank ends."""
+_WITHOUT_TRANSFERS = ("init", "new_group")  # connections are made
 
 
 class Meeting:
-    """The acts of one number in a group."""
+    """The acts of one number and one algorithm in a group.
 
-    __slots__ = ("acts", "has_aborted", "is_even", "members")
+    Args:
+        wildcards, gone: ranks that do what others need, and those whose processes have ended. Both sets grow.
+    """
 
-    def __init__(self, members: tuple[int, ...]) -> None:
+    __slots__ = ("_exchange", "_gone", "_has_told", "_wildcards", "acts", "members")
+
+    def __init__(self, members: tuple[int, ...], wildcards: Collection[int], gone: Collection[int]) -> None:
         self.members = members
         self.acts: dict[int, Act] = {}
-        self.is_even = True  # all have called the same
-        self.has_aborted: set[int] = set()
+        self._wildcards, self._gone = wildcards, gone
+        self._exchange: Exchange | None = None
+        self._has_told: set[int] = set()
 
     def enter(self, act: Act) -> None:
-        if self.acts and not _agree(next(iter(self.acts.values())), act):
-            self.is_even = False
+        first = next(iter(self.acts.values()), act).call
+        is_even = first.numel == act.call.numel and first.name == act.call.name
+        if self._exchange is None and (act.call.name not in _WHOLE or not is_even):
+            self._look_at_transfers()
         self.acts[act.rank] = act
+        if self._exchange is not None:
+            self._join(self._exchange, act)
 
-    def settle(self, wildcards: Collection[int]) -> tuple[list[int], list[Act]]:
-        """The ranks that are aborted now, and the acts that get through."""
-        open_acts = [act for act in self.acts.values() if act.done is None]
-        if not open_acts:
-            return [], []
-        if self.is_even and open_acts[0].call.name not in ROOTED and open_acts[0].call.name != "all_to_all":
-            is_whole = all(rank in self.acts or rank in wildcards for rank in self.members)
-            return [], open_acts if is_whole else []
-        aborted = [rank for rank in self._aborted() if rank not in self.has_aborted]
-        self.has_aborted.update(aborted)
-        through = [act for act in open_acts if act.rank not in self.has_aborted and self._is_through(act, wildcards)]
-        return aborted, through
+    def settle(self) -> tuple[list[int], list[Act]]:
+        """The ranks that are aborted now, and the acts that get through. Acts that fail are marked as lost."""
+        has_transfers = next(iter(self.acts.values())).call.name not in _WITHOUT_TRANSFERS
+        if self._exchange is None and has_transfers and not self._gone.isdisjoint(self.members):
+            self._look_at_transfers()
+        if self._exchange is None:
+            is_whole = all(rank in self.acts or rank in self._wildcards for rank in self.members)
+            return [], [act for act in self.acts.values() if act.done is None] if is_whole else []
+        for member, rank in enumerate(self.members):
+            if rank in self._gone:
+                self._exchange.lose(member)
+            if rank in self._wildcards:
+                self._exchange.set_wildcard(member)
+        self._exchange.run()
+        aborted = {self.members[each] for each in self._exchange.aborted} - self._has_told
+        self._has_told |= aborted
+        for member, peer in self._exchange.failed.items():
+            self.acts[self.members[member]].lost = self.members[peer]
+        through = [self.acts[self.members[each]] for each in self._exchange.through]
+        return sorted(aborted), [act for act in through if act.done is None]
 
-    def awaited(self, rank: int, lived: Collection[int]) -> set[int]:
-        """The ranks whose end this one would notice: the other ends of the transfers that it waits for at present.
+    def _look_at_transfers(self) -> None:
+        """Those that have come have done what they could before."""
+        self._exchange = Exchange()
+        for act in self.acts.values():
+            self._join(self._exchange, act)
+        self._exchange.run()
 
-        Args:
-            lived: ranks that lived when this one came. Some data of one that has come since, and has ended, is there.
-        """
-        act, size = self.acts[rank], len(self.members)
-        own = self.members.index(rank)
-        here = {member for member, other in enumerate(self.members) if other in self.acts and other in lived}
-        return {self.members[member] for member in _awaited(act.call, own, size, here)}
-
-    def _is_through(self, act: Act, wildcards: Collection[int]) -> bool:
-        alike = {rank for rank, other in self.acts.items() if _agree_on_way(other, act)} | set(wildcards)
-        call, members = act.call, self.members
-        own = members.index(act.rank)
-        root = members[call.root] if call.root >= 0 else -1
-        if call.name == "broadcast":
-            parents, children = _tree(own, call.root, len(members))
-            return all(members[each] in alike for each in (*parents, *children))
-        if call.name in ("gather", "scatter") and act.rank != root:
-            return root in alike
-        return all(rank in alike for rank in members)
-
-    def _aborted(self) -> list[int]:
-        """Ranks that are sent more than they expect."""
-        found = []
-        for target, act in self.acts.items():
-            if act.done is None and any(self._is_too_much(other, act) for other in self.acts.values()):
-                found.append(target)
-        return found
-
-    def _is_too_much(self, source: Act, target: Act) -> bool:
-        if source is target or not _agree_on_way(source, target):
-            return False
-        size = len(self.members)
-        to, of = self.members.index(target.rank), self.members.index(source.rank)
-        if target.call.name == "all_to_all":
-            return source.call.counts[to] > target.call.counts[size + of]
-        if target.call.name == "broadcast":
-            parents, _ = _tree(to, target.call.root, size)
-            return parents[-1:] == [of] and source.call.numel > target.call.numel
-        if target.call.name == "scatter":
-            return source.rank == self.members[target.call.root] and source.call.numel > target.call.numel
-        if target.call.name in ("gather", "reduce"):
-            return target.rank == self.members[target.call.root] and source.call.numel > target.call.numel
-        is_next = to == (of - 1) % size  # rings go down
-        return is_next and source.call.numel > target.call.numel
-
-
-def _awaited(call: Call, own: int, size: int, here: set[int]) -> Collection[int]:
-    """By ranks of the group; `here` are those that have come."""
-    if call.name == "broadcast":
-        parents, children = _tree(own, call.root, size)
-        return parents[-1:] + children
-    if call.name in ("gather", "scatter"):
-        return range(size) if own == call.root else (call.root,)
-    if call.name == "monitored_barrier":
-        return [next((each for each in range(size) if each not in here), 0)] if own == 0 else (0,)
-    if call.name == "all_to_all" or call.name == "new_group":
-        return range(size) if call.name == "all_to_all" else ()
-    if call.name == "barrier":
-        return _in_barrier(own, size, here)
-    above, below = (own + 1) % size, (own - 1) % size  # rings go down
-    if above not in here:
-        return (above,)
-    return (below,) if below not in here else (above, below)
-
-
-def _in_barrier(own: int, size: int, here: set[int]) -> Collection[int]:
-    """In each round of a barrier a rank hears of one that is so far before it, and tells one so far behind it."""
-    distance = 1
-    while distance < size:
-        before, behind = (own - distance) % size, (own + distance) % size
-        if before not in here:
-            return (before,)
-        if behind not in here:
-            return (behind,)
-        here = {each for each in here if (each - distance) % size in here and (each + distance) % size in here}
-        if own not in here:
-            return (before, behind)
-        distance *= 2
-    return range(size)
-
-
-def _agree(one: Act, other: Act) -> bool:
-    return _agree_on_way(one, other) and one.call.numel == other.call.numel
-
-
-def _agree_on_way(one: Act, other: Act) -> bool:
-    """Whether their messages meet."""
-    return one.call.name == other.call.name and one.call.root == other.call.root
-
-
-def _tree(own: int, root: int, size: int) -> tuple[list[int], list[int]]:
-    """The parents of a member of gloo's binomial tree, down from the root, and its children."""
-    virtual = (own - root) % size
-    parents = []
-    above = virtual
-    while above:
-        above -= 1 << (above.bit_length() - 1)
-        parents.insert(0, (above + root) % size)
-    bits = range(virtual.bit_length(), size.bit_length())
-    return parents, [(virtual + (1 << bit) + root) % size for bit in bits if virtual + (1 << bit) < size]
+    def _join(self, exchange: Exchange, act: Act) -> None:
+        own, size = self.members.index(act.rank), len(self.members)
+        exchange.enter(own, steps(act.call, own, size))

@@ -25,6 +25,7 @@ from . import last_words
 from .acts import Act, End, RankState
 from .collectives import Meeting
 from .messages import Messages
+from .transfers import algorithm
 
 if TYPE_CHECKING:
     import random
@@ -56,17 +57,16 @@ class Player:
         """
         self.program = program
         self.random = source
-        self.wildcards = frozenset(wildcards)
+        self.wildcards = set(wildcards)
         self._goes_on, self._stays, self._has_launcher = frozenset(goes_on), stays, has_launcher
         self.ranks = [RankState() for _ in program.calls]
         self.now = 0.0
-        self._num_ended = 0
+        self._gone: set[int] = set()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._counts: dict[tuple[int, object], int] = defaultdict(int)
         self._messages = Messages(source)
         self._meetings: dict[tuple[object, int], Meeting] = {}
-        self._meeting_of: dict[Act, Meeting] = {}
         self._running: dict[tuple[int, int], list[Act]] = defaultdict(list)
         self._later: dict[tuple[int, int], deque[Act]] = defaultdict(deque)
         self._handles: dict[tuple[int, int], Act] = {}
@@ -92,7 +92,7 @@ class Player:
         return bool(self._queue)
 
     def _add_wildcard(self, rank: int) -> None:
-        self.wildcards |= {rank}
+        self.wildcards.add(rank)
         for act in self._messages.take(rank):
             self._finish(act)
         for meeting in list(self._meetings.values()):
@@ -143,7 +143,9 @@ class Player:
             return
         state.end = End(self.now, words, kind, of_others)
         state.local = ""
-        self._num_ended += 1
+        self._gone.add(rank)
+        for meeting in list(self._meetings.values()):
+            self._settle(meeting)
         for other in range(len(self.ranks)):
             self._notice(other)
         if self._has_launcher and words != "exit 0":
@@ -190,7 +192,7 @@ class Player:
         if name == "wait":
             self._wait(rank, self._handles[rank, call.handle])
             return
-        act = Act(rank, state.place - 1, call, self._number(rank, call), self.now)
+        act = Act(rank, state.place - 1, call, self._number(rank, call), self.now, self._tag(rank, call))
         state.acts.append(act)
         if call.handle:
             self._handles[rank, call.handle] = act
@@ -210,6 +212,13 @@ class Player:
             key = call.name, call.group, call.key
         self._counts[rank, key] += 1
         return self._counts[rank, key]
+
+    def _tag(self, rank: int, call: Call) -> int:
+        """gloo gives a monitored barrier two of the numbers that collectives have."""
+        key = call.group, "tag" if call.is_collective or call.name == "monitored_barrier" else call.name
+        first = self._counts[rank, key] + 1
+        self._counts[rank, key] += 2 if call.name == "monitored_barrier" else 1
+        return first
 
     def _wait(self, rank: int, act: Act) -> None:
         if act.done is not None:
@@ -231,7 +240,7 @@ class Player:
                 self._later[rank, call.group].append(act)
             else:
                 running.append(act)
-                self._meet(("group", call.group), act)
+                self._meet(act)
         elif call.is_message:
             self._deliver(self._messages.post(act, self.wildcards))
         elif call.name == "store_set":
@@ -247,25 +256,29 @@ class Player:
         elif rank not in self.program.groups[call.group][1]:
             self._finish(act)  # a group of others
         else:  # init, new_group, monitored_barrier
-            self._meet((call.name, call.group), act)
+            self._meet(act)
 
-    def _meet(self, place: object, act: Act) -> None:
-        key = place, act.number
+    def _meet(self, act: Act) -> None:
+        key = algorithm(act.call), act.call.group, act.tag
         meeting = self._meetings.get(key)
         if meeting is None:
-            meeting = self._meetings[key] = Meeting(self.program.members(act.call, act.rank))
-        self._meeting_of[act] = meeting
+            members = self.program.members(act.call, act.rank)
+            meeting = self._meetings[key] = Meeting(members, self.wildcards, self._gone)
         meeting.enter(act)
         self._settle(meeting)
-        for rank in meeting.acts:
-            self._notice(rank)
+        if all(rank in meeting.acts and meeting.acts[rank].done is not None for rank in meeting.members):
+            del self._meetings[key]
 
     def _settle(self, meeting: Meeting) -> None:
-        aborted, through = meeting.settle(self.wildcards)
+        aborted, through = meeting.settle()
         for act in through:
             self._finish(act)
         for rank in aborted:
             self._abort(rank)
+        for act in meeting.acts.values():
+            if act.lost >= 0:
+                self._release(act)
+                self._notice(act.rank)
 
     def _deliver(self, ends: list[Act]) -> None:
         """Both ends of a message, or one whose other end is a wildcard."""
@@ -283,6 +296,14 @@ class Player:
         if act.done is not None:
             return
         act.done = self.now
+        self._release(act)
+        state = self.ranks[act.rank]
+        if state.waits_for is act:
+            state.waits_for = None
+            self._go_on(act.rank)
+
+    def _release(self, act: Act) -> None:
+        """Another operation of the group has its turn."""
         key = act.rank, act.call.group
         running = self._running[key] if act.call.is_collective else []
         if act in running:
@@ -290,36 +311,26 @@ class Player:
             if self._later[key]:
                 following = self._later[key].popleft()
                 running.append(following)
-                self._meet(("group", act.call.group), following)
-        state = self.ranks[act.rank]
-        if state.waits_for is act:
-            state.waits_for = None
-            self._go_on(act.rank)
+                self._meet(following)
 
     # What fails.
 
     def _notice(self, rank: int) -> None:
-        """The rank fails if a process is gone that it exchanges data with just now."""
+        """The rank fails if it waits for data of a process that is gone."""
         state = self.ranks[rank]
         act = state.waits_for
-        if self._num_ended == 0 or act is None or act.done is not None or state.is_failing or not state.is_alive:
+        if not self._gone or act is None or act.done is not None or state.is_failing or not state.is_alive:
             return
-        gone = [other for other in self._awaited(act) if not self.ranks[other].is_alive]
-        if not gone:
+        if act.call.is_message and act.call.peer in self._gone:
+            act.lost = act.call.peer
+        if act.lost < 0:
             return
         state.is_failing = True
-        words, kind = last_words.of_lost_peer(act, gone[0], self.random), "failure"
+        words, kind = last_words.of_lost_peer(act, act.lost, self.random), "failure"
         if state.is_pending:
             words, kind = "KeyboardInterrupt", "interruption"
         low, high = _AFTER
         self.after(low * (high / low) ** self.random.random(), lambda: self.end(rank, words, kind, of_others=True))
-
-    def _awaited(self, act: Act) -> Collection[int]:
-        meeting = self._meeting_of.get(act)
-        if meeting is not None:
-            then = {rank for rank, other in enumerate(self.ranks) if other.end is None or other.end.time > act.entered}
-            return meeting.awaited(act.rank, then)
-        return (act.call.peer,) if act.call.is_message and act.call.peer >= 0 else ()
 
 
 def _sleep(player: Player, rank: int, state: RankState, call: Call) -> None:
