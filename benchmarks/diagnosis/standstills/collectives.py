@@ -64,7 +64,7 @@ class Meeting:
         return sorted(aborted), [act for act in through if act.done is None]
 
     def _look_at_transfers(self) -> None:
-        """Those that have come have done what they could before."""
+        """Members that have come have done what they could before."""
         self._exchange = Exchange()
         for act in self.acts.values():
             self._join(self._exchange, act)
