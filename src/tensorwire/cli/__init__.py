@@ -19,7 +19,10 @@ __all__ = ["main"]
 @click.group(
     cls=CommandGroup,
     package=__name__,
-    modules=("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "sync", "job", "completion"),
+    modules=(
+        *("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "bench"),
+        *("sync", "job", "completion"),
+    ),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
@@ -34,6 +37,7 @@ def _commands() -> None:
       tensorwire compress llama             # makes llama.tensorwire, smaller
       tensorwire verify llama.tensorwire
       tensorwire decompress llama.tensorwire copy
+      tensorwire run llama.tensorwire "Once upon a time"
       tensorwire job diagnose               # names the rank that a job waits for
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;

@@ -276,6 +276,12 @@ class _Files:
         self._verify = verify
         with ExitStack() as stack:
             self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
+            for stored in self._stored:
+                if any(map(stored.is_relative, stored.tensors.values())):
+                    raise ValueError(
+                        f"{str(stored.path)!r} is a delta, and from_pretrained takes no base; first run tensorwire "
+                        "decompress DELTA FOLDER --base OLD, and load FOLDER"
+                    )
             self._directory = mkdtemp(prefix="tensorwire-")
             # Also where loading fails and nobody closes this, without the warning of a TemporaryDirectory.
             stack.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
