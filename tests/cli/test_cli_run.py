@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
 PROMPT = "Once upon a time"
-CHAT = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
+CHAT = "{% for m in messages %}<s>{{ m.role }} {{ m.content }}{% endfor %}{% if add_generation_prompt %}A{% endif %}"
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +129,8 @@ def test_a_seed_draws_the_same_tokens_again(folder: Path, run: Run) -> None:
 
 def test_a_chat_template_makes_a_message_of_the_prompt(folder: Path, run: Run) -> None:
     found = run("run", folder / "chat", PROMPT, "-n", 8, "--json").json
-    message = text_models.tokenizer()(f"<s>user: {PROMPT}!", return_tensors="pt")
-    assert found["num_prompt_tokens"] == message["input_ids"].shape[1] == len(f"user: {PROMPT}!") + 1
+    message = text_models.tokenizer()(f"<s>user {PROMPT}A", return_tensors="pt")
+    assert found["num_prompt_tokens"] == message["input_ids"].shape[1] == len(f"user {PROMPT}A") + 1
     assert found["tokens"] == text_models.greedy(folder / "plain", message, 8)
 
 

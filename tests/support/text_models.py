@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,9 +40,9 @@ def save(path: Path, *, chat_template: str | None = None) -> None:
 
 
 def tokenizer() -> Any:
-    """A token for each printable character of ASCII; the byte level writes a space as "Ġ"."""
+    """A token for each letter, and one for the space, which the byte level writes as "Ġ"."""
     special = ["<s>", "</s>"]
-    vocabulary = {token: index for index, token in enumerate([*special, *map(chr, range(33, 127)), "Ġ"])}
+    vocabulary = {token: index for index, token in enumerate([*special, *ascii_letters, "Ġ"])}
     raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()

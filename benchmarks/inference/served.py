@@ -1,0 +1,239 @@
+"""A server with compressed weights beside the same server dense: python -m benchmarks.inference.served [--quick].
+
+Clients send 200 requests to examples/serve.py with compressed weights, which answers what waits together in one batch.
+The same batches are then sent to it again, and to the same server with dense weights. The tokens of all three have to
+be equal. ``--vllm PYTHON`` sends these batches to vLLM's CPU backend too, in an environment that has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import environment, pages, summary
+from benchmarks.inference.model import SIZES, Paths, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Request = dict[str, Any]
+    Row = dict[str, Any]
+
+SEED, NUM_REQUESTS, LARGEST_BATCH = 11, 200, 16
+PROMPT_LENGTHS, ANSWER_LENGTHS = (1, 40), (1, 16)
+SERVER = environment.ROOT / "examples" / "serve.py"
+HEAD = """# Results of serving
+
+[The page of inference](PAGE) says what was measured and how. Memory is the peak of the server's process. The tokens are
+compared with those of the dense model in the same batches.
+"""
+COLUMNS = (
+    "server",
+    "weights",
+    "weights, GB",
+    "peak, GB",
+    "seconds",
+    "tokens a second",
+    "of dense",
+    "answers with the dense tokens",
+)
+
+
+def requests(vocabulary: int) -> list[Request]:
+    """Prompts and answers of mixed length; each word is drawn anew."""
+    draw = random.Random(SEED)
+    return [
+        {
+            "prompt": [draw.randrange(3, vocabulary) for _ in range(draw.randint(*PROMPT_LENGTHS))],
+            "max_tokens": draw.randint(*ANSWER_LENGTHS),
+        }
+        for _ in range(NUM_REQUESTS)
+    ]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, how many bytes its weights take, and its process."""
+
+    address: str
+    weights: int
+    process: int
+
+    def post(self, what: Any) -> Any:
+        request = urllib.request.Request(self.address, json.dumps(what).encode())
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def served(model: Path) -> Iterator[Server]:
+    """A server with the model, until the ``with`` statement ends."""
+    command = [sys.executable, str(SERVER), str(model), "--port", "0", "--batch", str(LARGEST_BATCH)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment.child()) as process:
+        assert process.stdout is not None
+        try:
+            found = re.match(r"(\S+) serves .*: weights ([\d,]+) bytes", process.stdout.readline())
+            assert found is not None, "the server has not started"
+            yield Server(found[1], int(found[2].replace(",", "")), process.pid)
+        finally:
+            process.kill()
+
+
+def peak_nbytes(process: int) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def drive(server: Server, every: list[Request]) -> list[dict[str, Any]]:
+    """The answers to requests that come in waves of 2 to 17: the first of a wave finds the server idle."""
+    draw = random.Random(SEED)
+    answers: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(LARGEST_BATCH + 1) as clients:
+        while len(answers) < len(every):
+            wave = every[len(answers) :][: draw.randint(2, LARGEST_BATCH + 1)]
+            answers += clients.map(lambda request: server.post(request), wave)
+    return answers
+
+
+def batches(answers: list[dict[str, Any]]) -> list[list[int]]:
+    """The requests that were answered together, by number, row after row."""
+    found: dict[int, dict[int, int]] = {}
+    for index, answer in enumerate(answers):
+        found.setdefault(answer["batch"], {})[answer["row"]] = index
+    return [[rows[row] for row in sorted(rows)] for _, rows in sorted(found.items())]
+
+
+def replay(server: Server, every: list[Request], schedule: list[list[int]]) -> dict[str, Any]:
+    """The tokens of each answer where batches are sent as they are, what all of it took, and what memory."""
+    tokens: list[list[int]] = [[] for _ in every]
+    start = time.perf_counter()
+    for batch in schedule:
+        for index, answer in zip(batch, server.post([every[index] for index in batch]), strict=True):
+            tokens[index] = answer["tokens"]
+    seconds = time.perf_counter() - start
+    return {
+        "tokens": tokens,
+        "seconds": seconds,
+        "peak_nbytes": peak_nbytes(server.process),
+        "weights_nbytes": server.weights,
+    }
+
+
+def measure(size: str, data: Path, python: Path | None) -> dict[str, Any]:
+    """All rows, and what the batches were."""
+    paths, every = Paths(data / size), requests(SIZES[size].vocabulary)
+    facts = prepare(SIZES[size], paths)
+    with served(paths.compressed("fast")) as server:
+        answers = drive(server, every)
+        schedule = batches(answers)
+        compressed = replay(server, every, schedule)
+    with served(paths.dense) as server:
+        dense = replay(server, every, schedule)
+    rows = [_row("serve.py", "dense", dense, dense), _row("serve.py", "compressed", compressed, dense)]
+    live = [answer["tokens"] for answer in answers]
+    rows.append({"server": "serve.py", "weights": "compressed, live", "equal": common(live, dense["tokens"])})
+    if python is not None:
+        theirs = {name: _vllm(python, path, every, schedule) for name, path in
+                  (("dense", paths.dense), ("compressed", paths.compressed("fast")))}  # fmt: skip
+        rows += [_row("vLLM", name, found, theirs["dense"]) for name, found in theirs.items()]
+    return {
+        "environment": environment.describe("python -m benchmarks.inference.served"),
+        "model": facts,
+        "batches": [len(batch) for batch in schedule],
+        "num_prompt_tokens": sum(len(request["prompt"]) for request in every),
+        "rows": rows,
+    }
+
+
+def common(answers: list[list[int]], expected: list[list[int]]) -> int:
+    """How many answers have the expected tokens."""
+    return sum(one == other for one, other in zip(answers, expected, strict=True))
+
+
+def _row(server: str, weights: str, found: dict[str, Any], dense: dict[str, Any]) -> Row:
+    count = sum(map(len, found["tokens"]))
+    return {
+        "server": server,
+        "weights": weights,
+        "weights_nbytes": found["weights_nbytes"],
+        "peak_nbytes": found["peak_nbytes"],
+        "seconds": found["seconds"],
+        "tokens": count,
+        "tokens_per_second": count / found["seconds"],
+        "of_dense": found["seconds"] / dense["seconds"],
+        "equal": common(found["tokens"], dense["tokens"]),
+    }
+
+
+def _vllm(python: Path, model: Path, every: list[Request], schedule: list[list[int]]) -> dict[str, Any]:
+    script = Path(__file__).with_name("vllm_batches.py")
+    task = json.dumps({"model": str(model), "requests": every, "schedule": schedule})
+    done = subprocess.run([python, script], input=task, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def render(results: dict[str, Any], folder: Path) -> str:
+    """The results as Markdown, for a page in `folder`."""
+    page = Path(os.path.relpath(environment.ROOT / "docs" / "inference.md", folder)).as_posix()
+    sizes, facts = results["batches"], results["model"]
+    text = (
+        f"{NUM_REQUESTS} requests in {len(sizes)} batches of {min(sizes)} to {max(sizes)}; "
+        f"{results['num_prompt_tokens']:,} tokens of prompts, answers of at most {ANSWER_LENGTHS[1]}. Model "
+        f"{facts['name']}: {facts['parameters'] / 1e9:.2f} billion parameters, BF16, two threads."
+    )
+    table = pages.table(COLUMNS, map(_cells, results["rows"]))
+    return (
+        "\n\n".join([HEAD.strip().replace("PAGE", page), text, pages.environment_lines(results["environment"]), table])
+        + "\n"
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    equal = f"{row['equal']} of {NUM_REQUESTS}"
+    if "seconds" not in row:
+        return [row["server"], row["weights"], *["-"] * 5, equal]
+    return [
+        row["server"],
+        row["weights"],
+        f"{row['weights_nbytes'] / 1e9:.2f}",
+        f"{row['peak_nbytes'] / 1e9:.2f}",
+        f"{row['seconds']:.1f}",
+        f"{row['tokens_per_second']:.1f}",
+        f"{row['of_dense']:.2f}",
+        equal,
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny model, into build/bench; its figures mean nothing")
+    parser.add_argument(
+        "--data", type=Path, default=environment.ROOT / "build" / "inference", help="folder of the models"
+    )
+    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="of an environment that has vLLM")
+    options = parser.parse_args()
+    folder = environment.folder(quick=options.quick)
+    results = summary.rounded(measure("tiny" if options.quick else "1b", options.data, options.vllm))
+    (folder / "served.json").write_text(summary.dumps(results))
+    page = render(results, folder)
+    (folder / "served.md").write_text(page)
+    print(page, end="")
+
+
+if __name__ == "__main__":
+    main()
