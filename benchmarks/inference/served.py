@@ -2,7 +2,7 @@
 
 Clients send 200 requests to examples/serve.py with compressed weights, which answers what waits together in one batch.
 The same batches are then sent to it again, and to the same server with dense weights. The tokens of all three have to
-be equal. ``--vllm PYTHON`` sends these batches to vLLM's CPU backend too, in an environment that has it.
+be equal. ``--vllm build/vllm-env/bin/python``, after ``make vllm``, then adds rows of vLLM's CPU backend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SEED, NUM_REQUESTS, LARGEST_BATCH = 11, 200, 16
 PROMPT_LENGTHS, ANSWER_LENGTHS = (1, 40), (1, 16)
+VLLM = "vLLM"
 SERVER = environment.ROOT / "examples" / "serve.py"
 HEAD = """# Results of serving
 
@@ -133,10 +134,10 @@ def replay(server: Server, every: list[Request], schedule: list[list[int]]) -> d
     }
 
 
-def measure(size: str, data: Path, python: Path | None) -> dict[str, Any]:
-    """All rows, and what the batches were."""
+def measure(size: str, data: Path) -> dict[str, Any]:
+    """Rows of our server, and what the batches were."""
     paths, every = Paths(data / size), requests(SIZES[size].vocabulary)
-    facts = prepare(SIZES[size], paths)
+    facts = prepare(replace(SIZES[size], profiles=("fast",)), paths)
     with served(paths.compressed("fast")) as server:
         answers = drive(server, every)
         schedule = batches(answers)
@@ -146,17 +147,24 @@ def measure(size: str, data: Path, python: Path | None) -> dict[str, Any]:
     rows = [_row("serve.py", "dense", dense, dense), _row("serve.py", "compressed", compressed, dense)]
     live = [answer["tokens"] for answer in answers]
     rows.append({"server": "serve.py", "weights": "compressed, live", "equal": common(live, dense["tokens"])})
-    if python is not None:
-        theirs = {name: _vllm(python, path, every, schedule) for name, path in
-                  (("dense", paths.dense), ("compressed", paths.compressed("fast")))}  # fmt: skip
-        rows += [_row("vLLM", name, found, theirs["dense"]) for name, found in theirs.items()]
     return {
         "environment": environment.describe("python -m benchmarks.inference.served"),
         "model": facts,
-        "batches": [len(batch) for batch in schedule],
+        "schedule": schedule,
         "num_prompt_tokens": sum(len(request["prompt"]) for request in every),
         "rows": rows,
     }
+
+
+def measure_vllm(python: Path, results: dict[str, Any], data: Path) -> dict[str, Any]:
+    """`results` with rows of vLLM on the same batches in the place of older ones."""
+    size = results["model"]["name"]
+    paths, every = Paths(data / size), requests(SIZES[size].vocabulary)
+    places = {"dense": paths.dense, "compressed": paths.compressed("fast")}
+    found = {name: _vllm(python, path, every, results["schedule"]) for name, path in places.items()}
+    rows = [row for row in results["rows"] if row["server"] != VLLM]
+    rows += [_row(VLLM, name, each, found["dense"]) for name, each in found.items()]
+    return {**results, "rows": rows}
 
 
 def common(answers: list[list[int]], expected: list[list[int]]) -> int:
@@ -190,17 +198,14 @@ def _vllm(python: Path, model: Path, every: list[Request], schedule: list[list[i
 def render(results: dict[str, Any], folder: Path) -> str:
     """The results as Markdown, for a page in `folder`."""
     page = Path(os.path.relpath(environment.ROOT / "docs" / "inference.md", folder)).as_posix()
-    sizes, facts = results["batches"], results["model"]
+    sizes, facts = list(map(len, results["schedule"])), results["model"]
     text = (
         f"{NUM_REQUESTS} requests in {len(sizes)} batches of {min(sizes)} to {max(sizes)}; "
         f"{results['num_prompt_tokens']:,} tokens of prompts, answers of at most {ANSWER_LENGTHS[1]}. Model "
         f"{facts['name']}: {facts['parameters'] / 1e9:.2f} billion parameters, BF16, two threads."
     )
-    table = pages.table(COLUMNS, map(_cells, results["rows"]))
-    return (
-        "\n\n".join([HEAD.strip().replace("PAGE", page), text, pages.environment_lines(results["environment"]), table])
-        + "\n"
-    )
+    parts = [HEAD.strip().replace("PAGE", page), text, pages.environment_lines(results["environment"])]
+    return "\n\n".join([*parts, pages.table(COLUMNS, map(_cells, results["rows"]))]) + "\n"
 
 
 def _cells(row: Row) -> list[str]:
@@ -225,11 +230,18 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=environment.ROOT / "build" / "inference", help="folder of the models"
     )
-    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="of an environment that has vLLM")
+    parser.add_argument(
+        "--vllm", type=Path, metavar="PYTHON", help="adds rows of vLLM to the results; of an environment that has it"
+    )
     options = parser.parse_args()
     folder = environment.folder(quick=options.quick)
-    results = summary.rounded(measure("tiny" if options.quick else "1b", options.data, options.vllm))
-    (folder / "served.json").write_text(summary.dumps(results))
+    file = folder / "served.json"
+    if options.vllm:
+        found = measure_vllm(options.vllm, json.loads(file.read_text()), options.data)
+    else:
+        found = measure("tiny" if options.quick else "1b", options.data)
+    file.write_text(summary.dumps(summary.rounded(found)))
+    results = json.loads(file.read_text())
     page = render(results, folder)
     (folder / "served.md").write_text(page)
     print(page, end="")
