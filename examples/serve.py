@@ -59,6 +59,12 @@ def generate(model: Any, requests: list[Request]) -> list[list[int]]:
     return [row[: next((i + 1 for i, token in enumerate(row) if token in ends), len(row))] for row in answers]
 
 
+def whole_inputs(head: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    """For the head, which `generate` gives the last position of each prompt, a slice: torch 2.13 would copy the weight
+    for each sequence of the batch, dense or compressed."""
+    return (inputs[0].contiguous(),)
+
+
 class Batcher:
     """Answers lists of requests in a thread of its own: as many as wait, and fit into a batch, at the same time."""
 
@@ -155,6 +161,7 @@ def main() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True).eval()
+    model.get_output_embeddings().register_forward_pre_hook(whole_inputs)
     has_tokenizer = (options.model / "tokenizer.json").exists()
     tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True) if has_tokenizer else None
     limit = model.config.get_text_config().max_position_embeddings
