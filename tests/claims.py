@@ -30,7 +30,6 @@ from tests.support.figures import (
     reshard,
     saved,
     second_read,
-    served,
     share,
     shipped,
     span,
@@ -308,7 +307,6 @@ CLAIMS: dict[str, list[str]] = {
         *(_table_row(name, epyc(BF16, codec)) for name, codec in BESIDE.items()),
     ],
     "docs/inference.md": [
-        *(served(server, weights) for server in ("serve.py", "vLLM") for weights in ("dense", "compressed")),
         *(_limited_row(name, contender) for name, contender in LIMITED.items()),
         f"{inference.targets} targets are met",
         f"For a token *fused* takes {_of_dense('token', 'fused, fast')} times as long as dense torch, *exact* "

@@ -284,16 +284,6 @@ def form(name: str, profile: str) -> float:
     return float(next(row[profile] for row in _load("forms.json")["rows"] if row["form"] == name))
 
 
-def served(server: str, weights: str) -> str:
-    """A row of the table of servers."""
-    rows = _load("served.json")["rows"]
-    row = next(row for row in rows if (row["server"], row["weights"]) == (server, weights))
-    return (
-        f"| {server}, {weights} | {row['weights_nbytes'] / 1e9:.2f} | {row['peak_nbytes'] / 1e9:.2f} | "
-        f"{row['tokens_per_second']:.1f} | {row['of_dense']:.2f} | {row['equal']} of 200 |"
-    )
-
-
 def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
     """Exact differences of layers: percent that change, bits a weight, times fewer bytes than BF16, and the bound."""
     for row in _load("traffic.json")["differences"]:
