@@ -177,7 +177,7 @@ def _row(server: str, weights: str, found: dict[str, Any], dense: dict[str, Any]
     return {
         "server": server,
         "weights": weights,
-        "weights_nbytes": found["weights_nbytes"],
+        "weights_nbytes": found.get("weights_nbytes"),  # vLLM packs dense ones into memory that no parameter has
         "peak_nbytes": found["peak_nbytes"],
         "seconds": found["seconds"],
         "tokens": count,
@@ -215,7 +215,7 @@ def _cells(row: Row) -> list[str]:
     return [
         row["server"],
         row["weights"],
-        f"{row['weights_nbytes'] / 1e9:.2f}",
+        "-" if row["weights_nbytes"] is None else f"{row['weights_nbytes'] / 1e9:.2f}",
         f"{row['peak_nbytes'] / 1e9:.2f}",
         f"{row['seconds']:.1f}",
         f"{row['tokens_per_second']:.1f}",

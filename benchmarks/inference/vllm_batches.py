@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
@@ -19,10 +18,6 @@ os.environ |= {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-
-
-def weights_nbytes(model: Any) -> int:
-    return sum(parameter.nbytes for parameter in {p.data_ptr(): p for p in model.parameters()}.values())
 
 
 def main() -> None:
@@ -56,7 +51,6 @@ def main() -> None:
         "tokens": tokens,
         "seconds": seconds,
         "peak_nbytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-        "weights_nbytes": llm.apply_model(weights_nbytes)[0],
     }
     print(json.dumps(found))
 
