@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,10 @@ import torch
 
 from benchmarks.clock import load_clock
 from benchmarks.timing import pinned, timed
+from tensorwire.codec import new_buffer
+from tensorwire.storage.direct import READ_NBYTES as READ_AT_ONCE
+from tensorwire.storage.direct import DirectFile
+from tensorwire.storage.local import InputFile
 from tensorwire.torch import CompressedTensor
 
 READ_NBYTES = 1 << 30
@@ -50,18 +53,15 @@ class Memory:
 
 
 def disk_gbs(path: Path, nbytes: int) -> float:
-    """GB/s of reading the first bytes of a file that is not in the page cache, in order."""
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        chunk = bytearray(CHUNK)
+    """GB/s of reading the first bytes of a file in order, past the page cache, as weights are read that stay in it."""
+    with InputFile(path) as opened:
+        file, memory, total = DirectFile(opened), new_buffer(READ_AT_ONCE), min(nbytes, opened.nbytes)
 
-        def read() -> int:
-            total = 0
-            while total < nbytes and (got := file.readinto(chunk)):
-                total += got
-            return total
+        def read() -> None:
+            for start in range(0, total, READ_AT_ONCE):
+                file.read(start, min(READ_AT_ONCE, total - start), memory)
 
-        seconds, total = timed(read)
+        seconds, _ = timed(read)
     return total / seconds / 1e9
 
 

@@ -101,7 +101,7 @@ def _bandwidth(rows: list[Row]) -> str:
     for row in rows:
         on = f" ({row['cpu']})" if row.get("cpu") else ""
         if row["kind"] == "disk":
-            lines.append(f"- Disk, read in order: {row['gbs']:.2f} GB/s")
+            lines.append(f"- Disk, read in order past the page cache: {row['gbs']:.2f} GB/s")
         elif row["kind"] == "memory":
             lines.append(f"- Memory{on}, {row['threads']} threads: {_figure(row, 1, '.1f')} GB/s")
         else:

@@ -48,7 +48,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def can_populate() -> None:
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:
-        if not pages._populate(memory, 0, mmap.PAGESIZE):
+        part = pages._Part(weakref.ref(memory), 0, mmap.PAGESIZE)
+        if not pages._advise(part, pages._POPULATE_READ):
             pytest.skip("the system cannot populate maps")
 
 

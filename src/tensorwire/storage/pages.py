@@ -11,13 +11,28 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
 _STEP_NBYTES = 4 << 20
 """In one call, which holds the lock that new maps of the process wait for."""
 
+_ADVICE_NBYTES = 1 << 20
+"""In one call: Linux reads as much of a longer range as one request to the disk may have, and forgets the rest."""
+
+_STEPS_AHEAD = 16
+"""How many steps the disk is asked for before they are waited for."""
+
 _madvise = ctypes.CDLL(None).madvise  # that of `mmap` keeps the interpreter's lock
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class _Part(NamedTuple):
+    """Bytes of a map, which may be gone."""
+
+    map: weakref.ref[mmap.mmap]
+    start: int
+    nbytes: int
 
 
 class PagesAhead:
@@ -30,14 +45,14 @@ class PagesAhead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: deque[tuple[weakref.ref[mmap.mmap], int, int]] = deque()
+        self._parts: deque[_Part] = deque()
         self._left = _memory_nbytes() // 2
         self._running = False
 
     def add(self, parts: Iterable[tuple[mmap.mmap, int, int]]) -> None:
         """Parts of maps, each by its first byte and its size, in the order in which they will be touched."""
         with self._lock:
-            self._parts.extend((weakref.ref(map_), start, nbytes) for map_, start, nbytes in parts)
+            self._parts.extend(_Part(weakref.ref(map_), start, nbytes) for map_, start, nbytes in parts)
             if not self._parts or self._running:
                 return
             self._running = True
@@ -47,31 +62,44 @@ class PagesAhead:
             self._running = False
 
     def _run(self) -> None:
-        while (part := self._next()) is not None:
-            found, start, nbytes = part
-            map_ = found()
-            if map_ is not None and not _populate(map_, start, nbytes):
+        asked: deque[_Part] = deque()
+        while True:
+            part = self._next(more=bool(asked))
+            if part is not None:
+                for start in range(part.start, part.start + part.nbytes, _ADVICE_NBYTES):
+                    nbytes = min(_ADVICE_NBYTES, part.start + part.nbytes - start)
+                    _advise(part._replace(start=start, nbytes=nbytes), mmap.MADV_WILLNEED)
+                asked.append(part)
+                if len(asked) <= _STEPS_AHEAD:
+                    continue
+            if not asked:
+                return
+            if not _advise(asked.popleft(), _POPULATE_READ):
                 with self._lock:
                     self._left = 0
 
-    def _next(self) -> tuple[weakref.ref[mmap.mmap], int, int] | None:
+    def _next(self, *, more: bool) -> _Part | None:
+        """The next step; None if there is none. Unless there is `more` to do, the thread ends then."""
         with self._lock:
             if not self._parts or self._left <= 0:
-                self._running = False
+                self._running = more
                 return None
-            found, start, nbytes = self._parts.popleft()
-            step = min(nbytes, _STEP_NBYTES)
-            if nbytes > step:
-                self._parts.appendleft((found, start + step, nbytes - step))
+            part = self._parts.popleft()
+            step = min(part.nbytes, _STEP_NBYTES)
+            if part.nbytes > step:
+                self._parts.appendleft(part._replace(start=part.start + step, nbytes=part.nbytes - step))
             self._left -= step
-            return found, start, step
+            return part._replace(nbytes=step)
 
 
-def _populate(map_: mmap.mmap, start: int, nbytes: int) -> bool:
-    """Whether the system did it: not if the file has got shorter."""
-    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+def _advise(part: _Part, advice: int) -> bool:
+    """Whether the system takes it: not if the file has got shorter."""
+    map_ = part.map()
+    if map_ is None:
+        return True
+    first = part.start // mmap.PAGESIZE * mmap.PAGESIZE
     held = ctypes.c_char.from_buffer(map_, first)
-    return int(_madvise(ctypes.addressof(held), start + nbytes - first, _POPULATE_READ)) == 0
+    return int(_madvise(ctypes.addressof(held), part.start + part.nbytes - first, advice)) == 0
 
 
 def _memory_nbytes() -> int:
