@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
@@ -22,6 +23,9 @@ _ADVICE_NBYTES = 1 << 20
 
 _STEPS_AHEAD = 16
 """How many steps the disk is asked for before they are waited for."""
+
+_DISK_SECONDS = 1e-3
+"""A step that takes longer came from a disk: the page cache gives it in a tenth of that."""
 
 _madvise = ctypes.CDLL(None).madvise  # that of `mmap` keeps the interpreter's lock
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -63,20 +67,20 @@ class PagesAhead:
 
     def _run(self) -> None:
         asked: deque[_Part] = deque()
+        from_disk = False
         while True:
-            part = self._next(more=bool(asked))
-            if part is not None:
-                for start in range(part.start, part.start + part.nbytes, _ADVICE_NBYTES):
-                    nbytes = min(_ADVICE_NBYTES, part.start + part.nbytes - start)
-                    _advise(part._replace(start=start, nbytes=nbytes), mmap.MADV_WILLNEED)
+            while len(asked) <= _STEPS_AHEAD * from_disk and (part := self._next(more=bool(asked))) is not None:
                 asked.append(part)
-                if len(asked) <= _STEPS_AHEAD:
-                    continue
+                for start in range(0, part.nbytes if from_disk else 0, _ADVICE_NBYTES):
+                    nbytes = min(_ADVICE_NBYTES, part.nbytes - start)
+                    _advise(part._replace(start=part.start + start, nbytes=nbytes), mmap.MADV_WILLNEED)
             if not asked:
                 return
+            begin = time.perf_counter()
             if not _advise(asked.popleft(), _POPULATE_READ):
                 with self._lock:
                     self._left = 0
+            from_disk |= time.perf_counter() - begin > _DISK_SECONDS
 
     def _next(self, *, more: bool) -> _Part | None:
         """The next step; None if there is none. Unless there is `more` to do, the thread ends then."""
