@@ -44,7 +44,7 @@ class PagesAhead:
 
     It stops at half of the memory that the process may have: what is read ahead must not push out what was read before
     it was used. The other pages come when they are touched, as all do where the system cannot do this. The thread ends
-    when nothing is left, or what is left is not mapped any more. Thread-safe.
+    when nothing is left, or what is left is not mapped any more. Thread-safe; does nothing in a forked child.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,12 @@ class PagesAhead:
         self._parts: deque[_Part] = deque()
         self._left = _memory_nbytes() // 2
         self._running = False
+        self._process = os.getpid()
 
     def add(self, parts: Iterable[tuple[mmap.mmap, int, int]]) -> None:
         """Parts of maps, each by its first byte and its size, in the order in which they will be touched."""
+        if os.getpid() != self._process:  # the thread may have held the lock when this process was forked
+            return
         with self._lock:
             self._parts.extend(_Part(weakref.ref(map_), start, nbytes) for map_, start, nbytes in parts)
             if not self._parts or self._running:
