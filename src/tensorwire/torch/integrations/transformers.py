@@ -116,7 +116,7 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """What is saved. Who loads the checkpoint says whether it is checked."""
+        """All that is saved: whether a checkpoint is checked, its next loader says."""
         return {name: value for name, value in super().to_dict().items() if name != "verify"}
 
 
