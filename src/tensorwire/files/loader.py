@@ -23,8 +23,8 @@ _OWN_MEMORY_NBYTES = 1 << 20
 _ALIGNMENT = 64
 
 Verify = bool | Literal["load"]
-"""Whether checksums are checked. Of weights that stay compressed a block is checked when it is first decoded, or, with
-"load", before the loader returns. All other data is decoded while loading, and checked then."""
+"""Whether checksums are checked. If a weight stays compressed, its blocks are checked when they are first decoded, or,
+with "load", before the loader returns. All other data is decoded while loading, and checked then."""
 
 Task = Callable[[memoryview], None]
 """A part of a tensor's way into memory, with the scratch memory of the thread that it runs on."""
