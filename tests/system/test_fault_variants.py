@@ -110,7 +110,7 @@ def facts(commit: str = "abc") -> dict[str, Any]:
 
 @pytest.fixture
 def known_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"known": [QUIET], "unseen": [HANG], "second": [], "third": [], "healthy": [PAIR]}
+    known = {"known": [QUIET], "unseen": [HANG], "second": [], "third": [], "fifth": [], "healthy": [PAIR]}
     monkeypatch.setattr(variant_page, "GROUPS", known)
 
 
@@ -129,7 +129,7 @@ def test_first_results_stay_beside_those_after_mending(tmp_path: Path) -> None:
     assert "- Commits, unseen, mended: def (1)" in page
     assert "| TW-H3 0 (high) | 0 of 1 (rank 0, class 0); after 0.0 s | TW-H1 R (high) | 1 of 1; after 0.0 s |" in page
     # Wilson's intervals by hand
-    assert "| rank right | - | 0/1 (0.0-79.3 %) | 1/1 (20.7-100.0 %) | - | - | - | - | 95 % |" in page
+    assert "| rank right | - | 0/1 (0.0-79.3 %) | 1/1 (20.7-100.0 %) | - | - | - | - | - | - | 95 % |" in page
     again = VariantResults(path, facts("ghi"), forget=["hang"])
     assert [(row["rank"], row["stage"], row["commit"]) for row in again.rows] == [(2, FIRST, "abc")]
     with pytest.raises(ValueError, match="made once"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .healthy import HEALTHY
 from .known import KNOWN
 from .unseen import UNSEEN
+from .unseen_fifth import UNSEEN_FIFTH
 from .unseen_second import UNSEEN_SECOND
 from .unseen_third import UNSEEN_THIRD
 
@@ -18,6 +19,7 @@ GROUPS: dict[str, list[Variant]] = {
     "unseen": UNSEEN,
     "second": UNSEEN_SECOND,
     "third": UNSEEN_THIRD,
+    "fifth": UNSEEN_FIFTH,
     "healthy": HEALTHY,
 }
 BY_NAME = {variant.name: variant for variants in GROUPS.values() for variant in variants}
