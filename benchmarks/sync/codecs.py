@@ -13,7 +13,7 @@ import xxhash
 import zstandard
 
 from tensorwire import compress, decompress
-from tensorwire.codec import FrameReader, content_hash
+from tensorwire.codec import FrameReader, compress_over, content_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +66,13 @@ class Relative:
         found, _ = frame.decode_and_hash(blocks, data, base=data, hash_base=False, threads=1)
         if found != frame.info.content_hash:
             raise AssertionError("other words came out")
+
+
+def encode_over(held: np.ndarray, new: np.ndarray, old_hash: str) -> bytes:
+    """Our relative frame, whose base becomes the new words, as a publisher makes it."""
+    return compress_over(
+        _bytes(held), _bytes(new), dtype="BF16", shape=new.shape, profile="fast", base_hash=old_hash, threads=1
+    )
 
 
 class _Zstandard:

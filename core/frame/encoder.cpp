@@ -36,6 +36,7 @@ struct Chunk {
   uint64_t nbytes;
   uint64_t first_byte;
   uint8_t* index;
+  uint8_t* replaced = nullptr;  // the base, where it becomes the content
 
   // Its blocks take no more than kMaxTileNbytes, whatever their alignment.
   uint64_t tile_nbytes() const {
@@ -72,6 +73,7 @@ uint64_t encode_tile(const Chunk& chunk, uint64_t tile, bool alone, uint8_t* dst
     uint8_t* out = dst + size;
     const uint64_t n = num_block_words(frame, block);
     const size_t length = encode_block(spec, scratch->words, n, out, &scratch->block);
+    if (chunk.replaced != nullptr && length != 0) std::memcpy(chunk.replaced + start, scratch->words, nbytes);
     const uint32_t checksum = length == 0 ? 0 : static_cast<uint32_t>(hash128(out, length).low);
     const uint32_t stored = length == stored_nbytes(spec, n) ? kStoredBit : 0;
     const IndexEntry entry = {static_cast<uint32_t>(size >> frame.block_alignment) | stored, checksum};
@@ -359,8 +361,9 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
   uint8_t* out = static_cast<uint8_t*>(dst);
   uint8_t* index = out + index_offset(*frame);
   uint8_t* base_leaves = hashes_base ? leaves.get() + leaves_nbytes : nullptr;
-  const Chunk chunk = {*frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0,
-                       index};
+  uint8_t* replaced = (flags & TW_REPLACE_BASE) != 0 ? static_cast<uint8_t*>(const_cast<void*>(base)) : nullptr;
+  const Chunk chunk = {
+      *frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0, index, replaced};
   Hashers hashers = {LeafHasher(src_nbytes, leaves.get()), LeafHasher(src_nbytes, base_leaves)};
   int status = check_chunk(chunk, 0, dst_nbytes - frame->header_nbytes, error);
   if (status != TW_OK) return status;

@@ -88,6 +88,7 @@ typedef struct tw_frame {
 #define TW_BASE_RELATIVE 1u /* feature: the frame is relative to a base */
 #define TW_VERIFY 1u        /* flag: check the checksum of a block before it is parsed */
 #define TW_KNOWN_BASE 2u    /* flag: frame->base_hash is that of the base, which is not hashed */
+#define TW_REPLACE_BASE 4u  /* flag: the base, which is writable, becomes the content */
 
 TW_API const char* tw_version(void);
 /* "scalar", "avx2", "avx512" or "neon": what runs here. TENSORWIRE_CPU in the environment forces one; a name that is
@@ -112,7 +113,9 @@ TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
 
 /* The whole frame in one call, without extensions; sets the sizes and content_hash. `base` is the base of a relative
  * frame, as many bytes as src; NULL for a plain one. Unless TW_KNOWN_BASE is set, the call hashes it and sets
- * frame->base_hash, whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. */
+ * frame->base_hash, whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. With
+ * TW_REPLACE_BASE the base holds afterwards what the frame does, whatever others write to src meanwhile; after an error
+ * its content is unspecified. */
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst,
                        uint64_t dst_nbytes, uint32_t threads, uint32_t flags, tw_error* error);
 

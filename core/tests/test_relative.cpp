@@ -40,16 +40,23 @@ Bytes hash_of(const Bytes& content) {
   return hash;
 }
 
-Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1, uint32_t block_words = kBlockWords) {
+int compress_with(const Bytes& content, Bytes* base, uint32_t threads, uint32_t block_words, uint32_t flags,
+                  Bytes* bytes) {
   tw_frame frame;
   tw_error error;
   const uint64_t numel = content.size() / 2;
   const uint8_t unknown[16] = {};
   CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, tests::BlockWords(block_words), unknown, &error) == TW_OK);
-  Bytes bytes(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, content.data(), content.size(), base.data(), bytes.data(), bytes.size(), threads, 0,
-                    &error) == TW_OK);
-  bytes.resize(frame.frame_nbytes);
+  bytes->resize(tw_frame_bound(&frame));
+  const int status = tw_compress(&frame, content.data(), content.size(), base->data(), bytes->data(), bytes->size(),
+                                 threads, flags, &error);
+  bytes->resize(frame.frame_nbytes);
+  return status;
+}
+
+Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1, uint32_t block_words = kBlockWords) {
+  Bytes bytes, same = base;
+  CHECK(compress_with(content, &same, threads, block_words, 0, &bytes) == TW_OK && same == base);
   return bytes;
 }
 
@@ -173,7 +180,12 @@ void check_hashes(size_t numel, uint32_t block_words) {
     if (block % 8 == 3 || (block % 8 < 5 && i % 61 == 0)) content[2 * i] ^= static_cast<uint8_t>(1 + i % 3);
   }
   const Bytes bytes = compress(content, base, 1, block_words);
-  CHECK(compress(content, base, 3, block_words) == bytes);
+  for (const uint32_t threads : {1u, 3u}) {
+    CHECK(compress(content, base, threads, block_words) == bytes);
+    Bytes again, replaced = base;
+    CHECK(compress_with(content, &replaced, threads, block_words, TW_REPLACE_BASE, &again) == TW_OK);
+    CHECK(again == bytes && replaced == content);
+  }
   tw_frame frame;
   tw_error error;
   CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tensorwire
@@ -79,3 +81,45 @@ def test_what_is_no_hash(wrong: Any) -> None:
         tensorwire.compress(CONTENT, dtype="BF16", base=BASE, base_hash=wrong)
     with pytest.raises(ValueError, match="content hash of 32 hexadecimal digits"):
         FrameEncoder("BF16", (NUMEL,), relative=True, base_hash=wrong)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("numel", [0, 1, 65_537, NUMEL])
+def test_a_base_that_becomes_the_content(profile: Any, threads: int, numel: int) -> None:
+    base, content = BASE[: 2 * numel], CONTENT[: 2 * numel]
+    options: dict[str, Any] = {"profile": profile, "base_hash": codec.content_hash(base), "threads": threads}
+    memory = memoryview(bytearray(base))
+    frame = codec.compress_over(memory, memoryview(content), dtype="BF16", shape=(numel,), **options)
+    assert frame == tensorwire.compress(content, dtype="BF16", base=base, **options)
+    assert memory == content
+
+
+def test_a_base_becomes_what_the_frame_holds_while_somebody_writes_to_the_content() -> None:
+    content, stop = np.frombuffer(CONTENT, np.uint16).copy(), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            content[::3] ^= 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for threads in (1, 3):
+            memory = memoryview(bytearray(BASE))
+            frame = codec.compress_over(
+                memory, memoryview(content).cast("B"), dtype="BF16", shape=(NUMEL,), profile="fast", base_hash=HASH,
+                threads=threads,
+            )  # fmt: skip
+            assert memory == tensorwire.decompress(frame, base=BASE, framework="bytes")
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_base_that_cannot_become_the_content() -> None:
+    options: dict[str, Any] = {"dtype": "BF16", "shape": (NUMEL,), "profile": "fast", "base_hash": HASH, "threads": 1}
+    with pytest.raises(ValueError, match="writable"):
+        codec.compress_over(memoryview(BASE), memoryview(CONTENT), **options)
+    with pytest.raises(ValueError, match=f"a base of {len(CONTENT)} bytes"):
+        codec.compress_over(memoryview(bytearray(BASE[2:])), memoryview(CONTENT), **options)

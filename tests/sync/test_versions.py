@@ -99,7 +99,7 @@ def _set(**entries: Any) -> Any:
         _set(**{"tensorwire.files": {}}),
         _set(**{"tensorwire.tensors": {}}),
         _set(**{"tensorwire.tensors": {"a": ["F32", [-1], "0" * 32]}}),
-        _set(**{"tensorwire.tensors": {"a": ["F32", [1 << 60], "0" * 32]}}),
+        _set(**{"tensorwire.tensors": {"a": ["F32", [1 << 64], "0" * 32]}}),
         _set(**{"tensorwire.tensors": {"a": ["F32", [4], "X" * 32]}}),
         _set(**{"tensorwire.tensors": {"a": ["F32", [4]]}}),
         lambda index, metadata: index.update(weight_map={"a": "../../etc/passwd"}),

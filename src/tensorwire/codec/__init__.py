@@ -29,7 +29,7 @@ from .facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_paddin
 from .frames import FrameEncoder, FrameReader
 from .hasher import ContentHasher
 from .memory import new_buffer
-from .relative import check_takes_base
+from .relative import check_takes_base, compress_over
 from .threads import num_threads
 from .whole import (
     Framework,
@@ -67,6 +67,7 @@ __all__ = [
     "compose",
     "compress",
     "compress_bound",
+    "compress_over",
     "content_hash",
     "cpu_target",
     "decompress",

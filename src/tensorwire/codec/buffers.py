@@ -72,9 +72,9 @@ _release_buffer.restype = None
 _NOTHING = nullcontext(Pin.__new__(Pin))
 
 
-def pin_if_given(buffer: Buffer | None) -> AbstractContextManager[Pin]:
+def pin_if_given(buffer: Buffer | None, *, writable: bool = False) -> AbstractContextManager[Pin]:
     """`Pin(buffer)`; at address 0 without a buffer."""
-    return _NOTHING if buffer is None else Pin(buffer)
+    return _NOTHING if buffer is None else Pin(buffer, writable=writable)
 
 
 def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:

@@ -43,7 +43,7 @@ _FORMAT_ERRORS: dict[int, type[FormatError]] = {
 _NO_BLOCK = 2**64 - 1
 _HASH_NBYTES = 16
 _VERIFY = 1
-_KNOWN_BASE = 2
+_KNOWN_BASE, _REPLACE_BASE = 2, 4
 
 
 class Error(ctypes.Structure):
@@ -264,17 +264,29 @@ def _check_base(base: Buffer | None, origin: Pin, nbytes: int) -> None:
 
 
 def compress(
-    frame: Frame, src: Buffer, dst: Buffer, threads: int, base: Buffer | None = None, *, known_base: bool = False
+    frame: Frame,
+    src: Buffer,
+    dst: Buffer,
+    threads: int,
+    base: Buffer | None = None,
+    *,
+    known_base: bool = False,
+    replace_base: bool = False,
 ) -> None:
     """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`. With `known_base` it has
-    the base's hash."""
-    with Pin(src) as source, pin_if_given(base) as origin, Pin(dst, writable=True) as target:
+    the base's hash. With `replace_base` that is writable memory, apart from `src` too, and becomes the content."""
+    flags = (_KNOWN_BASE if known_base else 0) | (_REPLACE_BASE if replace_base else 0)
+    with (
+        Pin(src) as source,
+        pin_if_given(base, writable=replace_base) as origin,
+        Pin(dst, writable=True) as target,
+    ):
         _check_apart(source, target, "the array")
         _check_apart(origin, target, "the base")
         _check_base(base, origin, source.nbytes)
         _compress(
-            frame, source.address, source.nbytes, origin.address, target.address, target.nbytes, threads,
-            _KNOWN_BASE if known_base else 0, Error(),
+            frame, source.address, source.nbytes, origin.address, target.address, target.nbytes, threads, flags,
+            Error(),
         )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from . import core
 from .arrays import tensor_view
 from .base_check import check_base_hash, check_result, hash_of
 from .buffers import Pin
-from .dtypes import as_layout
-from .form import new_form, new_frame
+from .dtypes import as_layout, dtype_bits
+from .form import checked_hash, new_form, new_frame
+from .memory import BytesBuilder
 
 if TYPE_CHECKING:
     from .arrays import TensorView
@@ -76,6 +77,29 @@ def compress_into(
             plain = frame_of(source, core.PROFILES[frame.profile], layout)
             return compress_into(plain, source, None, out, threads, known_base=False)
     return int(frame.frame_nbytes)
+
+
+def compress_over(
+    base: memoryview,
+    content: memoryview,
+    *,
+    dtype: str,
+    shape: tuple[int, ...],
+    profile: str,
+    base_hash: str,
+    threads: int,
+) -> bytes:
+    """The frame of a tensor relative to memory of ours with this hash, which becomes the tensor on the way.
+
+    The memory holds what the frame does, even if somebody writes to `content` meanwhile.
+
+    Raises:
+        UnsupportedTensorError, ValueError: as `compress`. After any error the memory holds anything.
+    """
+    frame = new_frame(dtype, dtype_bits(dtype), shape, profile, base_hash=checked_hash(base_hash))
+    builder = BytesBuilder(core.frame_bound(frame))
+    core.compress(frame, content, builder.data, threads, base, known_base=True, replace_base=True)
+    return builder.finish(int(frame.frame_nbytes))
 
 
 def check_chain(infos: Sequence[FrameInfo], base: TensorView, base_hash: str) -> None:

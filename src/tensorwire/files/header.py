@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from ..codec import dtype_bits
 from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError, UnsupportedTensorError
@@ -287,7 +287,7 @@ def _parse_entry(name: str, text: str) -> TensorEntry:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
         raise CorruptDataError(f"expected a dtype of 1 to 16 characters A-Z 0-9 _, got {dtype!r}", tensor=name)
-    if not _are_sizes(shape) or len(shape) > _MAX_NDIM:
+    if not is_shape(shape):
         raise CorruptDataError(f"expected a shape of at most {_MAX_NDIM} sizes below 2**64", tensor=name)
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CorruptDataError(f"expected two ascending data_offsets, got {offsets!r:.100}", tensor=name)
@@ -300,7 +300,12 @@ def _parse_entry(name: str, text: str) -> TensorEntry:
     return TensorEntry(name, dtype, tuple(shape), start, stop)
 
 
-def _are_sizes(value: object) -> bool:
+def is_shape(value: object) -> TypeGuard[list[int]]:
+    """Whether a value out of JSON is a shape."""
+    return _are_sizes(value) and len(value) <= _MAX_NDIM
+
+
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(size) is int and 0 <= size < _MAX_SIZE for size in value)
 
 

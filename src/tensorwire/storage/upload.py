@@ -22,16 +22,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._ground.destination import Destination
 from .._ground.filesystem import mark_of, remove_empty
-from .local import OutputFile
+from .._ground.new_file import NewFile
+from .local import sync_directory
 from .remote import RemotePath, Status, begin
-from .staging import Staging
 from .store_errors import clear_errors
 
 if TYPE_CHECKING:
     from .locations import Location
     from .progress import Meter
+    from .staging import Staging
 
 _Result = TypeVar("_Result")
 
@@ -311,11 +311,8 @@ def put_bytes(data: bytes, target: Location, *, exclusive: bool = False) -> None
     if not isinstance(target, Path):
         _put_by(partial(target.store.pipe_file, target.key, data), target, exclusive=exclusive)
         return
-    destination = Destination(target, force=not exclusive)
-    with Staging(destination, {"action": "save"}) as work, OutputFile(work.result) as file:
-        file.write(0, data)
-        file.sync()
-        work.commit(None)
+    NewFile(target, force=not exclusive, example=target.name).write(data)
+    sync_directory(target.parent)
 
 
 def remove_if_there(place: Location) -> None:

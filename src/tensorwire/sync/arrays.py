@@ -55,11 +55,11 @@ class ArraysTarget:
             if self._in_place and is_there:
                 self._frames[name] = [frames.fetch(name, link) for link in links]
                 continue
-            out = new_buffer(nbytes_of(goal.tensors[name]))
-            base = tensor_view(held).data if is_there else None
-            for link in links:
-                frames.fetch(name, link).make(name, out, base, self._threads)
-                base = out
+            first = frames.fetch(name, links[0])
+            out = new_buffer(nbytes_of(first.tensor))  # what it needs is no lie of the index: the frame says the same
+            first.make(name, out, tensor_view(held).data if is_there else None, self._threads)
+            for link in links[1:]:
+                frames.fetch(name, link).make(name, out, out, self._threads)
             dtype, shape = goal.tensors[name].layout
             self._new[name] = as_array(out, dtype, shape, self._framework(held))
         self._goal = goal

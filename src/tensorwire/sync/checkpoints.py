@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.directory.shards import find_shards
 from ..codec import content_hash, dtype_bits, new_buffer, tensor_view
+from ..files.header import check_given_name
 from ..files.reader import StoredFile
 from .versions import Tensor
 
@@ -25,6 +26,17 @@ def read_tensors(root: Location, threads: int) -> Iterator[tuple[str, Tensor, me
                 data = new_buffer(nbytes)
                 stored.read(tensor, 0, data, threads=threads)
                 yield tensor.name, Tensor(dtype, shape, content_hash(data, threads=threads)), data
+
+
+def copy_tensors(arrays: Mapping[str, Any], threads: int) -> Iterator[tuple[str, Tensor, memoryview]]:
+    """Copies of arrays, one after the other."""
+    for name, array in arrays.items():
+        check_given_name(name)
+        view = tensor_view(array)
+        data = new_buffer(len(view.data))
+        data[:] = view.data
+        view.check_memory()
+        yield name, Tensor(view.dtype, view.shape, content_hash(data, threads=threads)), data
 
 
 def tensor_of(array: Any, threads: int) -> Tensor:

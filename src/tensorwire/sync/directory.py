@@ -315,7 +315,6 @@ class _Writer:
         try:
             if not known:
                 write_at(descriptor, 0, memoryview(header.prefix), path)
-                os.ftruncate(descriptor, header.data_start + header.data_nbytes)
             for entry in header.entries:
                 if known.get(entry.name) != self._goal[entry.name].hash:
                     self._write_tensor(descriptor, path, header.data_start + entry.start, entry)
@@ -372,6 +371,9 @@ def _reader(path: Path, position: int) -> Callable[[int, memoryview], None]:
 
 
 def _begins_with(path: Path, prefix: bytes) -> bool:
+    """Whether a file may be written over. A link may not: what it leads to is somebody else's."""
+    if path.is_symlink():
+        return False
     with path.open("rb") as file:
         return file.read(len(prefix)) == prefix
 

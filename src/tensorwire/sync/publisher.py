@@ -9,14 +9,23 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..codec import check_takes_base, compress, content_hash, frame_info, new_buffer, num_threads, tensor_view
+from ..codec import (
+    check_takes_base,
+    compress,
+    compress_over,
+    content_hash,
+    frame_info,
+    new_buffer,
+    num_threads,
+    tensor_view,
+)
 from ..errors import ErrorContext, TensorwireError
 from ..files.frame_file import Stored, frame_file
 from ..files.header import check_dtype, check_given_name
 from ..files.names import payload_name, shown
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
-from .checkpoints import read_tensors
+from .checkpoints import copy_tensors, read_tensors
 from .store import Store, other_publisher
 from .versions import Tensor, Version, state_of
 
@@ -97,7 +106,6 @@ class Publisher:
         self._anchor_every, self._keep = anchor_every, keep
         self._writer = secrets.token_hex(8)
         self._held: dict[str, _Held] = {}
-        self._spare: dict[int, memoryview] = {}
         self._needs_anchor, self._lost = True, False
         self._num_links, self._anchor_nbytes = 0, 0
         self._run = secrets.token_hex(8)
@@ -108,13 +116,10 @@ class Publisher:
     def _resume(self, base: Any, last: Version, storage_options: Mapping[str, Any] | None) -> None:
         """Go on behind a version if `base` has its content."""
         if is_path(base):
-            read = read_tensors(locate(base, storage_options), self._threads)
-            self._held = {name: _Held(tensor, data) for name, tensor, data in read}
+            found = read_tensors(locate(base, storage_options), self._threads)
         else:
-            for name, array in base.items():
-                held = self._copy_of(name, array)
-                found = content_hash(held.data, threads=self._threads)
-                self._held[name] = held._replace(tensor=held.tensor._replace(hash=found))
+            found = copy_tensors(base, self._threads)
+        self._held = {name: _Held(tensor, data) for name, tensor, data in found}
         if state_of(self._tensors()) != last.state:
             self._held.clear()
             return
@@ -189,7 +194,7 @@ class Publisher:
         for name, array in named_tensors.items() if hasattr(named_tensors, "items") else named_tensors:
             if name in names:
                 raise ValueError(f"expected unique names, got {shown(name)} twice")
-            self._put(name, self._copy_of(name, array), shards, is_anchor=is_anchor)
+            self._put(name, array, shards, is_anchor=is_anchor)
             names.add(name)
         if not names:
             raise ValueError("expected one tensor or more, got none")
@@ -201,53 +206,45 @@ class Publisher:
         if gone and not is_anchor:
             shards.remove()
             for name, held in self._held.items():
-                shards.add(self._encode(name, held, None))
+                shards.add(self._encode(name, *held.tensor.layout, held.data, held.data, None))
         shards.end()
         return is_anchor or bool(gone)
 
-    def _put(self, name: str, new: _Held, shards: _Shards, *, is_anchor: bool) -> None:
-        """Add a tensor to a version if it changed, and hold it."""
-        old = self._held.get(name)
-        is_base = old is not None and not is_anchor and old.tensor.layout == new.tensor.layout
-        with ErrorContext(tensor=name):
-            stored = self._encode(name, new, old if is_base else None)
-        if is_base and old is not None and stored.content_hash == old.tensor.hash:
-            self._spare[len(new.data)] = new.data
-            return
-        shards.add(stored)
-        self._held[name] = _Held(new.tensor._replace(hash=stored.content_hash), new.data)
-        if old is not None:
-            self._spare[len(old.data)] = old.data
-
-    def _encode(self, name: str, new: _Held, base: _Held | None) -> Stored:
-        """The hash of the base is known: nobody else writes to our copies."""
-        dtype, shape = new.tensor.layout
-        if not may_save(dtype, len(new.data)):
-            return Stored(name, dtype, shape, bytes(new.data), False, content_hash(new.data, threads=self._threads))
-        frame = compress(
-            new.data,
-            dtype=dtype,
-            shape=shape,
-            profile=self._profile,
-            base=None if base is None else base.data,
-            base_hash=None if base is None else base.tensor.hash,
-            threads=self._threads,
-        )
-        info = frame_info(frame)
-        if saves(info.frame_nbytes, len(new.data)):
-            return Stored(name, dtype, shape, frame, True, info.content_hash)
-        return Stored(name, dtype, shape, bytes(new.data), False, info.content_hash)
-
-    def _copy_of(self, name: str, array: Any) -> _Held:
-        """A tensor in memory that nobody else writes to; its hash is not known yet."""
+    def _put(self, name: str, array: Any, shards: _Shards, *, is_anchor: bool) -> None:
+        """Hold a tensor, and add it to a version if it changed."""
         check_given_name(name)
         with ErrorContext(tensor=name):
             view = tensor_view(array)
             check_dtype(view.dtype)
-            data = self._spare.pop(len(view.data), None) or new_buffer(len(view.data))
-            data[:] = view.data
+            old = self._held.get(name)
+            is_there = old is not None and len(old.data) == len(view.data)
+            data = old.data if old is not None and is_there else new_buffer(len(view.data))
+            is_base = old is not None and old.tensor.layout == (view.dtype, view.shape) and not is_anchor
+            known = old.tensor.hash if old is not None and is_base else None
+            stored = self._encode(name, view.dtype, view.shape, view.data, data, known)
             view.check_memory()
-        return _Held(Tensor(view.dtype, view.shape, ""), data)
+        self._held[name] = _Held(Tensor(view.dtype, view.shape, stored.content_hash), data)
+        if stored.content_hash != known:
+            shards.add(stored)
+
+    def _encode(
+        self, name: str, dtype: str, shape: tuple[int, ...], new: memoryview, copy: memoryview, base_hash: str | None
+    ) -> Stored:
+        """Put content into our copy, and encode what is there. With the hash of what the copy held before, the frame is
+        relative to that; it is known, since nobody else writes to our copies."""
+        if base_hash is not None and may_save(dtype, len(new)):
+            frame = compress_over(
+                copy, new, dtype=dtype, shape=shape, profile=self._profile, base_hash=base_hash, threads=self._threads
+            )
+        else:
+            copy[:] = new
+            if not may_save(dtype, len(new)):
+                return Stored(name, dtype, shape, bytes(copy), False, content_hash(copy, threads=self._threads))
+            frame = compress(copy, dtype=dtype, shape=shape, profile=self._profile, threads=self._threads)
+        info = frame_info(frame)
+        if saves(info.frame_nbytes, len(new)):
+            return Stored(name, dtype, shape, frame, True, info.content_hash)
+        return Stored(name, dtype, shape, bytes(copy), False, info.content_hash)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: held.tensor for name, held in self._held.items()}

@@ -10,7 +10,7 @@ from ..checkpoint.directory.config_and_index import weight_map
 from ..checkpoint.directory.manifest import dump_object, load_object
 from ..errors import CorruptDataError
 from ..files.base import identity
-from ..files.header import check_name
+from ..files.header import check_name, is_shape
 from ..files.names import shown
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -171,8 +171,7 @@ def _tensors(found: object) -> dict[str, Tensor]:
 def _are_facts(dtype: object, shape: object, found_hash: object) -> bool:
     return (
         isinstance(dtype, str)
-        and isinstance(shape, list)
-        and all(type(size) is int and 0 <= size < 1 << 48 for size in shape)
+        and is_shape(shape)
         and isinstance(found_hash, str)
         and _HASH.fullmatch(found_hash) is not None
     )

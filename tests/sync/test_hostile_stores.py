@@ -1,0 +1,137 @@
+"""Stores that lie about sizes, types and names: followers refuse, keep what they hold, and take no memory for a lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorwire import load_file
+from tensorwire.errors import CorruptDataError
+from tensorwire.sync import Follower, Publisher, arrays, directory, versions
+from tests.support.sync_runs import contents, stepped, weights
+
+FIRST, SECOND = weights(), stepped(weights(), 1)
+
+
+def follow(follower: Follower) -> None:
+    assert follower.stage() is not None
+    follower.commit()
+
+
+def forge(store: Path, number: int, change: Callable[[versions.Tensor], versions.Tensor]) -> None:
+    """Change what an index says of a tensor, and correct all else."""
+    place = store / versions.folder_name(number) / versions.INDEX_NAME
+    version = versions.parse_index(place.read_bytes(), number)
+    name = next(name for name, tensor in version.tensors.items() if len(tensor.shape) == 2 and 0 not in tensor.shape)
+    tensors = {**version.tensors, name: change(version.tensors[name])}
+    held = {} if version.base is None else versions.parse_index(
+        (store / versions.folder_name(version.base) / versions.INDEX_NAME).read_bytes(), version.base
+    ).tensors  # fmt: skip
+    forged = version._replace(tensors=tensors, state=versions.state_of({**held, **tensors}))
+    place.write_bytes(versions.dump_index(forged))
+
+
+LIES: dict[str, Callable[[versions.Tensor], versions.Tensor]] = {
+    "large": lambda tensor: tensor._replace(shape=(1 << 42,)),
+    "far too large": lambda tensor: tensor._replace(shape=(1 << 40, 1 << 40)),
+    "many dimensions": lambda tensor: tensor._replace(shape=(1,) * 65 + tensor.shape),
+    "another shape": lambda tensor: tensor._replace(shape=tensor.shape[::-1]),
+    "scalar": lambda tensor: tensor._replace(shape=()),
+    "empty": lambda tensor: tensor._replace(shape=(0,)),
+    "another dtype": lambda tensor: tensor._replace(dtype="I32"),
+    "unknown dtype": lambda tensor: tensor._replace(dtype="F7"),
+    "no dtype": lambda tensor: tensor._replace(dtype=""),
+    "another content": lambda tensor: tensor._replace(hash="0" * 32),
+}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("number", [0, 1], ids=["anchor", "relative"])
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_an_index_that_lies_about_a_tensor(
+    lie: Any, number: int, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    held: dict[str, Any] = {}
+    followers = [Follower(store, target, in_place=in_place, threads=1) for target in (held, served)]
+    expected: dict[str, Any] = {}
+    publisher.publish(FIRST)
+    if number == 1:
+        for follower in followers:
+            follow(follower)
+        publisher.publish(SECOND)
+        expected = contents(FIRST)
+    forge(store, number, lie)
+
+    def bounded(nbytes: int) -> memoryview:
+        assert nbytes < 1 << 24
+        return memoryview(bytearray(nbytes))
+
+    for module in (arrays, directory):
+        monkeypatch.setattr(module, "new_buffer", bounded)
+    for follower in followers:
+        with pytest.raises(CorruptDataError):
+            follower.stage()
+        assert follower.version == (0 if number else None)
+    assert contents(held) == expected
+    if number == 1:
+        assert contents(load_file(served)) == expected
+    assert all(path.stat().st_size < 1 << 24 for path in tmp_path.rglob("*"))
+
+
+def test_names_are_not_paths(tmp_path: Path) -> None:
+    names = ["../../up", "/root", "a/b", "a\\b", "line\nfeed", "\x1b[31mred", "\u202eright", "long" * 5000, "nul\0", ""]
+    store, served = tmp_path / "store", tmp_path / "served"
+    current = {name: np.full((4, 4), number, np.float32) for number, name in enumerate(names)}
+    Publisher(store, threads=1).publish(current)
+    held: dict[str, Any] = {}
+    for target in (held, served):
+        follow(Follower(store, target, threads=1))
+    assert contents(held) == contents(load_file(served)) == contents(current)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["served", "store"]
+    assert sorted(path.name for path in served.iterdir()) == [".tensorwire-sync", "model.safetensors"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_link_is_replaced_and_what_it_leads_to_stays(in_place: bool, tmp_path: Path) -> None:
+    """As in the cache of a hub, whose files other programs use too."""
+    store, served, blob = tmp_path / "store", tmp_path / "served", tmp_path / "blob"
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+    follow(Follower(store, tmp_path / "made", threads=1))
+    (tmp_path / "made" / "model.safetensors").rename(blob)
+    before = blob.read_bytes()
+    served.mkdir()
+    (served / "model.safetensors").symlink_to("../blob")
+    follower = Follower(store, served, in_place=in_place, threads=1)
+    follow(follower)
+    current = FIRST
+    for seed in range(3):
+        current = stepped(current, seed)
+        publisher.publish(current)
+        follow(follower)
+        assert contents(load_file(served)) == contents(current)
+        assert not (served / "model.safetensors").is_symlink()
+        assert blob.read_bytes() == before
+
+
+def test_a_million_versions(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    held: dict[str, Any] = {}
+    follower = Follower(tmp_path, held, threads=1)
+    publisher.publish(FIRST, version=999_998)
+    current = FIRST
+    for number in (999_999, 1_000_000, 1_000_001):
+        follow(follower)
+        current = stepped(current, number)
+        published = publisher.publish(current)
+        assert (published.version, published.is_anchor) == (number, False)
+    for late in (follower, Follower(tmp_path, {}, threads=1)):
+        follow(late)
+        assert late.version == 1_000_001
+    assert contents(held) == contents(current)
