@@ -27,6 +27,8 @@ def _cost(rows: list[Row]) -> Iterator[Verdict]:
     for what, base in (("arrays, copy refreshed", refreshed), ("arrays alone", arrays)):
         part = ours["publish"] / base
         yield Verdict("publish to files: CPU, of that for arrays", what, part, 1.2, at_most=True)
+    part = ours["nbytes"] / by_name[codecs.FAST]["nbytes"]
+    yield Verdict("bytes of a version in files, of its frames'", "files", part, 1.02, at_most=True)
     part = ours["apply"] / copied["apply"]
     yield Verdict("apply to staged files: CPU, of that of cp", "files", part, 1.8, at_most=True)
 

@@ -6,11 +6,13 @@ import errno
 import os
 import random
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorwire import load_file
@@ -43,18 +45,18 @@ def _flipped(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "error"),
+    ("damage", "error", "text"),
     [
-        (Path.unlink, FileNotFoundError),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), FormatError),
-        (lambda path: path.write_bytes(b""), FormatError),
-        (_older, FormatError),
-        (_flipped, FormatError),
+        (Path.unlink, FileNotFoundError, "No such file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), FormatError, "expected a file of"),
+        (lambda path: path.write_bytes(b""), FormatError, "expected a file of 0*[1-9]"),
+        (_older, FormatError, "expected a file of"),
+        (_flipped, FormatError, "checksum"),
     ],
     ids=["missing", "short", "empty", "older", "flipped"],
 )
 def test_a_damaged_version_is_an_error_and_the_next_anchor_helps(
-    damage: Callable[[Path], Any], error: type[Exception], tmp_path: Path
+    damage: Callable[[Path], Any], error: type[Exception], text: str, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
     publisher = Publisher(store, anchor_every=2, threads=1)
@@ -66,7 +68,7 @@ def test_a_damaged_version_is_an_error_and_the_next_anchor_helps(
     publisher.publish(SECOND)
     damage(shard(store, 1))
     for follower in followers:
-        with pytest.raises(error):
+        with pytest.raises(error, match=text):
             follower.stage()
         assert (follower.version, follower.state) == (0, "at")
     for found in (arrays, load_file(tmp_path / "served")):
@@ -118,7 +120,10 @@ def test_the_hint_is_not_believed(hint: bytes | None, tmp_path: Path) -> None:
     else:
         (tmp_path / "latest").write_bytes(hint)
     arrays: dict[str, Any] = {}
+    tracemalloc.start()
     follow(Follower(tmp_path, arrays, threads=1))
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
     assert contents(arrays) == contents(SECOND)
     assert publisher.publish(THIRD).version == 2
     assert Publisher(tmp_path, threads=1).publish(THIRD).version == 3
@@ -307,6 +312,25 @@ def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> No
         assert contents(arrays) == contents(FIRST)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_bit_that_somebody_has_changed_in_an_array_is_found(in_place: bool, tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    arrays = {name: array.copy() for name, array in FIRST.items()}
+    follower = Follower(tmp_path, arrays, in_place=in_place, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    after = {**FIRST, "embed": FIRST["embed"].copy()}
+    after["embed"][7, 7] += 1
+    assert not publisher.publish(after).is_anchor
+    arrays["embed"].view(np.uint32)[3, 3] ^= 1
+    if in_place:
+        assert follower.stage() is not None
+        with pytest.raises(BaseMismatchError):
+            follower.commit()
+    follow(follower)
+    assert contents(arrays) == contents(after)
+
+
 def _edit(path: Path) -> None:
     """A tensor that no step changes, and one that many do."""
     with (path / "model.safetensors").open("r+b") as file:
@@ -384,16 +408,20 @@ def test_an_edit_while_a_version_is_staged_is_seen(
     assert contents(load_file(served)) == contents(SECOND)
 
 
-def test_two_followers_of_one_directory_do_not_mix(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_followers_of_one_directory_do_not_mix(commits: bool, tmp_path: Path) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
     one, other = (Follower(store, served, threads=1) for _ in range(2))
     assert one.stage() is not None
     publisher.publish(SECOND)
-    follow(other)
-    with pytest.raises(OSError, match="stage again"):
+    assert other.stage() is not None
+    if commits:
+        other.commit()
+    with pytest.raises(OSError, match="another follower has worked here since; stage again"):
         one.commit()
+    other.commit()
     assert contents(load_file(served)) == contents(SECOND)
     assert one.stage() is None
     assert one.version == 1

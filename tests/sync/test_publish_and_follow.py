@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import shutil
 from collections.abc import Iterator
@@ -151,6 +153,24 @@ def test_old_versions_go_once_newer_anchors_stand(store: str) -> None:
     assert follower.version == 3
 
 
+def test_the_index_of_an_old_version_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = Publisher(tmp_path, anchor_every=1, keep=1, threads=1)
+    publisher.publish(weights())
+
+    def killed(folder: Path) -> None:
+        raise OSError(errno.EIO, "killed")
+
+    monkeypatch.setattr("tensorwire.sync.store.shutil.rmtree", killed)
+    with pytest.warns(RuntimeWarning, match="killed"):
+        publisher.publish(weights())
+    monkeypatch.undo()
+    left = names(tmp_path / "weight_v000000")
+    assert len(left) == 1
+    assert left[0].endswith(".safetensors")
+    publisher.publish(weights())
+    assert folders(tmp_path) == ["weight_v000002"]
+
+
 def test_nothing_goes_while_a_newer_version_is_not_whole(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, anchor_every=1, keep=2, threads=1)
     publisher.publish(weights())
@@ -259,6 +279,42 @@ def test_a_commit_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert contents(arrays) == contents(weights())
 
 
+def test_a_directory_is_locked_within_calls_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = Publisher(tmp_path / "store", threads=1)
+    publisher.publish(weights())
+    follower = Follower(tmp_path / "store", tmp_path / "served", threads=1)
+
+    def is_locked() -> bool:
+        with (tmp_path / "served" / ".tensorwire-sync" / "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    seen: list[bool] = []
+    for place in ("_Writer.write", "exchange"):
+        owner, _, name = place.rpartition(".")
+        thing = getattr(directory, owner) if owner else directory
+        own = getattr(thing, name)
+        monkeypatch.setattr(thing, name, lambda *given, own=own: (seen.append(is_locked()), own(*given))[1])
+    follow(follower, 0)
+    publisher.publish(stepped(weights(), 1))
+    assert not is_locked()
+    assert follower.stage() is not None
+    assert not is_locked()
+    follower.commit()
+    assert not is_locked()
+    assert seen == [True] * 3
+    with (tmp_path / "served" / ".tensorwire-sync" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        publisher.publish(weights())
+        for call in (follower.stage, lambda: Follower(tmp_path / "store", tmp_path / "served")):
+            with pytest.raises(BlockingIOError, match=r"another follower works .*served"):
+                call()
+    follow(follower, 2)
+
+
 def test_files_in_place_are_written_by_the_commit_alone(tmp_path: Path) -> None:
     first, second = weights(), stepped(weights(), 1)
     publisher = Publisher(tmp_path / "store", threads=1)
@@ -320,6 +376,8 @@ def test_waiting_ends_when_a_version_comes_or_time_is_up(tmp_path: Path, monkeyp
     publisher = Publisher(tmp_path, threads=1)
     follower = Follower(tmp_path, {}, threads=1)
     assert follower.stage(timeout=0.01) is None
+    monkeypatch.setattr("tensorwire.sync.follower.time.sleep", lambda seconds: pytest.fail("by default it waits"))
+    assert follower.stage() is None
     slept: list[float] = []
 
     def publish(seconds: float) -> None:
