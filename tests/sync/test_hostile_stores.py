@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tensorwire import load_file
-from tensorwire.errors import CorruptDataError
+from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
 from tensorwire.sync import Follower, Publisher, arrays, directory, versions
+from tensorwire.sync import publisher as sync_publisher
+from tests.support.frame_surgery import Surgery
 from tests.support.sync_runs import contents, stepped, weights
 
 FIRST, SECOND = weights(), stepped(weights(), 1)
@@ -135,3 +137,43 @@ def test_a_million_versions(tmp_path: Path) -> None:
         follow(late)
         assert late.version == 1_000_001
     assert contents(held) == contents(current)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("number", [0, 1], ids=["anchor", "relative"])
+def test_a_frame_that_lies_about_its_content(
+    number: int, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All checksums are right, and the index says what the frames say. Only the content has another hash."""
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    held: dict[str, Any] = {}
+    followers = [Follower(store, target, in_place=in_place, threads=1) for target in (held, served)]
+    expected: dict[str, Any] = {}
+    if number == 1:
+        publisher.publish(FIRST)
+        for follower in followers:
+            follow(follower)
+        expected = contents(FIRST)
+
+    def lying(encode: Any) -> Any:
+        def encoded(*arguments: Any, **options: Any) -> bytes:
+            surgery = Surgery(encode(*arguments, **options))
+            if surgery.get("data_nbytes"):
+                surgery.set("content_hash", b"lie" + bytes(13))
+            return surgery.close()
+
+        return encoded
+
+    for name in ("compress", "compress_over"):
+        monkeypatch.setattr(sync_publisher, name, lying(getattr(sync_publisher, name)))
+    publisher.publish(SECOND)
+    for follower in followers:
+        with pytest.raises((FormatError, BaseMismatchError)):
+            if follower.stage() is not None:
+                follower.commit()
+        assert follower.version is None  # nobody knows what is wrong: the base, or the version
+    if not in_place:
+        assert contents(held) == expected
+        if number == 1:
+            assert contents(load_file(served)) == expected
