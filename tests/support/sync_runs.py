@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from tensorwire._ground import destination
+from tensorwire.storage import upload
 from tensorwire.sync import directory, state
 
 Weights = dict[str, Any]
 KILLED = 17
 """How a process ends that `kill_at` has ended."""
-_STEPS: list[tuple[Any, str]] = [
+FOLLOWER: Sequence[tuple[Any, str]] = [
     (directory, "write_at"), (directory, "exchange"), (directory, "sync_directory"), (directory, "mark_of"),
     (directory.os, "fsync"), (state.State, "write"), (state.NewFile, "write"), (Path, "unlink"), (Path, "replace"),
+]  # fmt: skip
+PUBLISHER: Sequence[tuple[Any, str]] = [
+    (Path, "mkdir"), (upload.NewFile, "write"), (os, "fsync"), (destination, "rename_new"), (destination, "exchange"),
+    (upload, "sync_directory"), (Path, "unlink"), (shutil, "rmtree"),
 ]  # fmt: skip
 
 
@@ -53,8 +60,8 @@ def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()}
 
 
-def kill_at(step: int) -> None:
-    """From here on, have the process end before one of a follower's calls that change or look at the disk."""
+def kill_at(step: int, calls: Sequence[tuple[Any, str]] = FOLLOWER) -> None:
+    """From here on, have the process end before one of these calls, which change or look at the disk."""
     counted = [0]
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +73,7 @@ def kill_at(step: int) -> None:
 
         return run
 
-    for owner, name in _STEPS:
+    for owner, name in calls:
         setattr(owner, name, watched(getattr(owner, name)))
 
 

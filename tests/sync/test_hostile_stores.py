@@ -24,6 +24,18 @@ def follow(follower: Follower) -> None:
     follower.commit()
 
 
+def followed(root: Path, number: int, *, in_place: bool) -> tuple[Publisher, list[Follower], dict[str, Any]]:
+    """Followers of arrays and of a directory that hold all versions before `number`; and the arrays."""
+    publisher = Publisher(root / "store", threads=1)
+    held: dict[str, Any] = {}
+    followers = [Follower(root / "store", target, in_place=in_place, threads=1) for target in (held, root / "served")]
+    for _ in range(number):
+        publisher.publish(FIRST)
+        for follower in followers:
+            follow(follower)
+    return publisher, followers, held
+
+
 def forge(store: Path, number: int, change: Callable[[versions.Tensor], versions.Tensor]) -> None:
     """Change what an index says of a tensor, and correct all else."""
     place = store / versions.folder_name(number) / versions.INDEX_NAME
@@ -57,18 +69,10 @@ LIES: dict[str, Callable[[versions.Tensor], versions.Tensor]] = {
 def test_an_index_that_lies_about_a_tensor(
     lie: Any, number: int, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, served = tmp_path / "store", tmp_path / "served"
-    publisher = Publisher(store, threads=1)
-    held: dict[str, Any] = {}
-    followers = [Follower(store, target, in_place=in_place, threads=1) for target in (held, served)]
-    expected: dict[str, Any] = {}
-    publisher.publish(FIRST)
-    if number == 1:
-        for follower in followers:
-            follow(follower)
-        publisher.publish(SECOND)
-        expected = contents(FIRST)
-    forge(store, number, lie)
+    publisher, followers, held = followed(tmp_path, number, in_place=in_place)
+    expected, served = contents(held), tmp_path / "served"
+    publisher.publish(SECOND)
+    forge(tmp_path / "store", number, lie)
 
     def bounded(nbytes: int) -> memoryview:
         assert nbytes < 1 << 24
@@ -145,16 +149,8 @@ def test_a_frame_that_lies_about_its_content(
     number: int, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All checksums are right, and the index says what the frames say. Only the content has another hash."""
-    store, served = tmp_path / "store", tmp_path / "served"
-    publisher = Publisher(store, threads=1)
-    held: dict[str, Any] = {}
-    followers = [Follower(store, target, in_place=in_place, threads=1) for target in (held, served)]
-    expected: dict[str, Any] = {}
-    if number == 1:
-        publisher.publish(FIRST)
-        for follower in followers:
-            follow(follower)
-        expected = contents(FIRST)
+    publisher, followers, held = followed(tmp_path, number, in_place=in_place)
+    expected = contents(held)
 
     def lying(encode: Any) -> Any:
         def encoded(*arguments: Any, **options: Any) -> bytes:
@@ -175,4 +171,4 @@ def test_a_frame_that_lies_about_its_content(
     if not in_place:
         assert contents(held) == expected
         if number == 1:
-            assert contents(load_file(served)) == expected
+            assert contents(load_file(tmp_path / "served")) == expected

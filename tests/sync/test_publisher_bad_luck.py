@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensorwire.sync import Follower, Publisher, checkpoints, store
-from tests.support.sync_runs import contents, stepped, weights
+from tests.support.sync_runs import KILLED, PUBLISHER, contents, exit_code, kill_at, stepped, weights
 
 FIRST, SECOND, THIRD = weights(), stepped(weights(), 1), stepped(stepped(weights(), 1), 2)
 
@@ -72,3 +72,36 @@ def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
     with pytest.raises(FileNotFoundError, match="served"):
         Publisher(place, base=served, threads=1)
     assert sorted(path.relative_to(place) for path in place.rglob("*")) == before
+
+
+def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_path: Path) -> None:
+    place, arrays, current = tmp_path / "store", dict[str, Any](), FIRST
+    Publisher(place, threads=1).publish(current)
+    follower = Follower(place, arrays, threads=1)
+    _follow(follower, 0)
+    step, code, seen = 0, KILLED, set()
+    while code == KILLED:
+        step += 1
+        following = stepped(current, step)
+
+        def child(step: int = step, current: Any = current, following: Any = following) -> None:
+            publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
+            kill_at(step, PUBLISHER)
+            publisher.publish(following)
+
+        code = exit_code(child)
+        assert code in (KILLED, 0)
+        if follower.stage() is not None:
+            follower.commit()
+        stands = contents(arrays) == contents(following)
+        seen.add(stands)
+        if stands:
+            current = following
+        assert contents(arrays) == contents(current)
+        late = dict[str, Any]()
+        assert Follower(place, late, threads=1).stage() is not None
+    assert seen == {True, False}
+    Publisher(place, base=current, anchor_every=1, keep=1, threads=1).publish(THIRD)
+    folders = [path for path in place.iterdir() if path.is_dir()]
+    assert len(folders) == 1  # with what was half written the others are gone
+    assert len(list(folders[0].iterdir())) == 2
