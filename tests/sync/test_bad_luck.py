@@ -80,6 +80,25 @@ def test_a_damaged_version_is_an_error_and_the_next_anchor_helps(
         assert contents(found) == contents(THIRD)
 
 
+@pytest.mark.parametrize("data", [b"", b"{}", b"\0" * 9, b'{"weight_map": {"a": "../a"}}', b"[" * 100_000])
+def test_who_removes_a_damaged_index_goes_on(data: bytes, tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    arrays: dict[str, Any] = {}
+    follower = Follower(tmp_path, arrays, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+    (tmp_path / "weight_v000001" / INDEX).write_bytes(data)
+    for call in (follower.stage, lambda: publisher.publish(THIRD), lambda: Publisher(tmp_path)):
+        with pytest.raises(CorruptDataError, match=r"weight_v000001.*remove the folder of this version"):
+            call()
+    assert contents(arrays) == contents(FIRST)
+    shutil.rmtree(tmp_path / "weight_v000001")
+    assert publisher.publish(THIRD).is_anchor
+    follow(follower)
+    assert contents(arrays) == contents(THIRD)
+
+
 def test_a_hole_in_a_chain_is_named(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, threads=1)
     arrays: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..checkpoint.directory.config_and_index import weight_map
 from ..checkpoint.directory.manifest import dump_object, load_object
-from ..errors import CorruptDataError
+from ..errors import CorruptDataError, FormatError
 from ..files.base import identity
 from ..files.header import check_name, is_shape
 from ..files.names import shown
@@ -20,6 +20,8 @@ FORMAT = "tensorwire"
 _FOLDER = re.compile(r"weight_v(\d{6,18})")
 _HASH = re.compile(r"[0-9a-f]{32}")
 _SHARD = re.compile(r"model-\d{5,}-[0-9a-f]{16}\.safetensors")
+_FOREIGN = "another program wrote this version; follow a store that tensorwire published to"
+_DAMAGED = "remove the folder of this version: the next one that is published is an anchor then"
 _KEYS = ("delta_encoding", "compression_format", "checksum_format")
 
 
@@ -121,13 +123,21 @@ def parse_index(data: bytes, number: int) -> Version:
     Raises:
         CorruptDataError: it is none of ours, or of another version than its folder.
     """
-    index = load_object(data)
+    try:
+        return _parsed(load_object(data), number)
+    except FormatError as error:
+        if error.advice != _FOREIGN:
+            error.advice = _DAMAGED
+        raise
+
+
+def _parsed(index: dict[str, Any], number: int) -> Version:
     homes = weight_map(index)
     found = index.get("metadata")
     if not isinstance(found, dict) or any(found.get(key) != FORMAT for key in _KEYS):
         raise CorruptDataError(
             f"expected {FORMAT!r} as {' and '.join(_KEYS)} in the index of a version",
-            advice="another program wrote this version; follow a store that tensorwire published to",
+            advice=_FOREIGN,
         )
     if found.get("version") != f"{number:06d}":
         raise CorruptDataError(f"expected the index of version {number:06d}, got that of {found.get('version')!r:.40}")
