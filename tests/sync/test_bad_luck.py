@@ -462,6 +462,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         follower.stage()
     monkeypatch.undo()
     assert contents(load_file(served)) == contents(FIRST)
+    assert list((served / ".tensorwire-sync" / "staged").iterdir()) == []
     follow(follower)
     assert contents(load_file(served)) == contents(SECOND)
 

@@ -155,9 +155,10 @@ class DirectoryTarget:
             kept = {file: spare for file, spare in before.items() if file not in (*changed, INDEX_NAME)}
             self._write_state(self._state._replace(spare=kept, next=None))
             writer = _Writer(current, goal.tensors, plan, frames.fetch, self._threads)
-            for file in changed:
-                writer.write(self._staging / file, layout[file], before.get(file))
-                kept[file] = Spare(mark_of(self._staging / file), _hashes(layout[file], goal.tensors))
+            with self._removing(changed):
+                for file in changed:
+                    writer.write(self._staging / file, layout[file], before.get(file))
+                    kept[file] = Spare(mark_of(self._staging / file), _hashes(layout[file], goal.tensors))
             if is_new and len(layout) > 1:
                 (self._staging / INDEX_NAME).write_bytes(_index_of(layout))
                 changed.append(INDEX_NAME)
@@ -167,6 +168,16 @@ class DirectoryTarget:
                 raise OSError(errno.EBUSY, text, str(self._root))
             self._staged = self._next(goal, changed, layout, current, kept, held.tensors, is_new=is_new)
             self._write_state(self._state._replace(spare=kept, next=self._staged))
+
+    @contextmanager
+    def _removing(self, files: Sequence[str]) -> Iterator[None]:
+        """After an error nothing stays of staged files: the disk may be full."""
+        try:
+            yield
+        except BaseException:
+            for file in files:
+                (self._staging / file).unlink(missing_ok=True)
+            raise
 
     def _next(
         self,
@@ -253,9 +264,9 @@ class DirectoryTarget:
 
     def _remove_spare(self) -> None:
         """In place nothing is written over the files of the version before."""
-        self._write_state(self._state._replace(spare={}, next=None))
-        shutil.rmtree(self._staging, ignore_errors=True)
+        shutil.rmtree(self._staging, ignore_errors=True)  # first: the disk may be full
         self._staging.mkdir(exist_ok=True)
+        self._write_state(self._state._replace(spare={}, next=None))
 
     def _write_state(self, state: State) -> None:
         state.write(self._state_path)
