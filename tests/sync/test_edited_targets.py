@@ -1,0 +1,183 @@
+"""Targets that somebody edits, two followers of one, and a disk that is full: what comes out is a version."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorwire import load_file
+from tensorwire.errors import BaseMismatchError
+from tensorwire.sync import Follower, Publisher, directory, frames
+from tests.support.sync_runs import contents, stepped, weights
+
+FIRST, SECOND = weights(), stepped(weights(), 1)
+
+
+def follow(follower: Follower) -> None:
+    assert follower.stage() is not None
+    follower.commit()
+
+
+def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    for in_place in (False, True):
+        arrays = {name: array.copy() for name, array in FIRST.items()}
+        publisher.publish(FIRST)
+        follower = Follower(tmp_path, arrays, in_place=in_place, threads=1)
+        follow(follower)
+        arrays["embed"][3] = 7
+        arrays["norm"][3] = 7
+        publisher.publish({**FIRST, "norm": SECOND["norm"] + 1, "embed": FIRST["embed"] + 1})
+        if in_place:
+            assert follower.stage() is not None
+            with pytest.raises(BaseMismatchError):
+                follower.commit()
+            assert follower.state == "empty"
+        follow(follower)
+        assert contents(arrays)["embed"] == contents({"embed": FIRST["embed"] + 1})["embed"]
+        publisher.publish(FIRST)
+        follow(follower)
+        assert contents(arrays) == contents(FIRST)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_bit_that_somebody_has_changed_in_an_array_is_found(in_place: bool, tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, threads=1)
+    arrays = {name: array.copy() for name, array in FIRST.items()}
+    follower = Follower(tmp_path, arrays, in_place=in_place, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    after = {**FIRST, "embed": FIRST["embed"].copy()}
+    after["embed"][7, 7] += 1
+    assert not publisher.publish(after).is_anchor
+    arrays["embed"].view(np.uint32)[3, 3] ^= 1
+    if in_place:
+        assert follower.stage() is not None
+        with pytest.raises(BaseMismatchError):
+            follower.commit()
+    follow(follower)
+    assert contents(arrays) == contents(after)
+
+
+def _edit(path: Path) -> None:
+    """A tensor that no step changes, and one that many do."""
+    with (path / "model.safetensors").open("r+b") as file:
+        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        file.write(b"edits")
+        file.seek(-5, os.SEEK_END)
+        file.write(b"edits")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _edit,
+        lambda path: (path / "model.safetensors").unlink(),
+        lambda path: (path / "model.safetensors").write_bytes(b"short"),
+        lambda path: (path / ".tensorwire-sync" / "state.json").write_bytes(b"{"),
+        lambda path: shutil.rmtree(path / ".tensorwire-sync" / "staged"),
+    ],
+    ids=["bytes", "gone", "short", "state", "staged"],
+)
+@pytest.mark.parametrize("is_staged", [False, True])
+@pytest.mark.parametrize("in_place", [False, True], ids=["staged", "in place"])
+def test_a_directory_that_somebody_edited_is_made_anew(
+    in_place: bool, is_staged: bool, edit: Any, tmp_path: Path
+) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    follower = Follower(store, served, in_place=in_place, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+    if is_staged:
+        assert follower.stage() is not None
+        edit(served)
+        with suppress(OSError):  # of a file that is to be replaced the content does not matter
+            follower.commit()
+    else:
+        edit(served)
+    if not (served / ".tensorwire-sync" / "staged").exists():
+        (served / ".tensorwire-sync" / "staged").mkdir()
+    again = Follower(store, served, in_place=in_place, threads=1)
+    if again.stage() is not None:
+        again.commit()
+    assert again.version == 1
+    assert contents(load_file(served)) == contents(SECOND)
+    for seed in range(2):  # which are written over what the edited files became
+        publisher.publish({**SECOND, "norm": SECOND["norm"] + seed + 1})
+        follow(again)
+        assert contents(load_file(served)) == contents({**SECOND, "norm": SECOND["norm"] + seed + 1})
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_edit_while_a_version_is_staged_is_seen(
+    is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    follower = Follower(store, served, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+    place, name = (frames.Frames, "fetch") if is_read else (directory.DirectoryTarget, "stage")
+    call = getattr(place, name)
+
+    def edited(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        _edit(served)
+        return call(*arguments)
+
+    monkeypatch.setattr(place, name, edited)
+    if is_read:
+        with pytest.raises(OSError, match="stage again"):
+            follower.stage()
+    follow(follower)
+    assert contents(load_file(served)) == contents(SECOND)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_followers_of_one_directory_do_not_mix(commits: bool, tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+    one, other = (Follower(store, served, threads=1) for _ in range(2))
+    assert one.stage() is not None
+    publisher.publish(SECOND)
+    assert other.stage() is not None
+    if commits:
+        other.commit()
+    with pytest.raises(OSError, match="another follower has worked here since; stage again"):
+        one.commit()
+    other.commit()
+    assert contents(load_file(served)) == contents(SECOND)
+    assert one.stage() is None
+    assert one.version == 1
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    follower = Follower(store, served, threads=1)
+    publisher.publish(FIRST)
+    follow(follower)
+    publisher.publish(SECOND)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tensorwire.sync.directory.write_at", full)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        follower.stage()
+    monkeypatch.undo()
+    assert contents(load_file(served)) == contents(FIRST)
+    assert list((served / ".tensorwire-sync" / "staged").iterdir()) == []
+    follow(follower)
+    assert contents(load_file(served)) == contents(SECOND)
