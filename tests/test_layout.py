@@ -176,19 +176,21 @@ def test_parts_meet_at_their_doors() -> None:
 FOLDERS = {
     "storage": {
         "ahead": set(),
+        "background": set(),
         "pipeline": set(),
         "progress": set(),
         "store_errors": set(),
         "remote": {"store_errors"},
+        "remote_file": {"background", "remote"},
         "access": {"remote"},
         "local": {"access"},
-        "locations": {"local", "remote", "store_errors"},
+        "locations": {"local", "remote", "remote_file", "store_errors"},
         "readable": {"locations"},
         "direct": {"local"},
         "pages": set(),
         "staging": {"access", "local"},
         "streams": {"local", "readable"},
-        "upload": {"local", "locations", "progress", "remote", "staging", "store_errors"},
+        "upload": {"background", "local", "locations", "progress", "remote", "staging", "store_errors"},
     },
     "files": {
         "names": set(),

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def test_a_hundred_thousand_objects_are_listed_with_one_request() -> None:
         assert found.files[12_345].path == "12/034512.txt"
         assert sum(file.nbytes for file in found.files) == 100_000
         assert [name for name, _ in store.asked] == ["find"]
+
+
+def test_a_file_without_tensors_is_looked_at_once(many: Path) -> None:
+    with counted_store() as store:
+        store.objects.update({f"{ROOT}/{path}": data for path, data in content(many).items()})
+        store.asked.clear()
+        inspect(PLACE)
+        asked = Counter(key for name, key in store.asked if key.endswith(".txt"))
+        assert len(asked) >= NUM_FILES
+        assert set(asked.values()) == {1}
 
 
 def test_an_object_takes_a_put_and_a_look(many: Path, tmp_path: Path) -> None:
@@ -167,6 +178,58 @@ def test_one_of_several_puts_that_fails_leaves_nothing_visible(many: Path, tmp_p
         compress_checkpoint(many, tmp_path / "expected")
         assert objects(store) == content(tmp_path / "expected")
         assert verify(PLACE).ok
+
+
+@pytest.mark.parametrize("mark", [b"x" * 11, b"[" * 100_000, b"[]", b"\xff"])
+def test_a_mark_that_no_upload_has_made(many: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes) -> None:
+    """It keeps everybody out, and is not read if it is large."""
+    limit = 10 if len(mark) == 11 else len(mark)
+    monkeypatch.setattr("tensorwire.storage.upload._MAX_MARK_NBYTES", limit)
+    with counted_store() as store:
+        store.objects[f"{ROOT}/{UPLOAD_NAME}"] = mark
+        with pytest.raises(FileExistsError, match="holds an upload that has not ended"):
+            compress_checkpoint(many, PLACE)
+        assert any(name == "cat_file" for name, _ in store.asked) == (len(mark) <= limit)
+
+
+def test_an_upload_is_counted_in_the_bytes_of_its_objects(many: Path) -> None:
+    """Behind the work, and from the start."""
+    told: list[tuple[int, int, str]] = []
+    with counted_store() as store:
+        compress_checkpoint(many, PLACE, progress=lambda *each: told.append(each))
+        first = next(place for place in range(1, len(told)) if told[place][0] < told[place - 1][0])
+        for part, nbytes in (
+            (told[:first], sum(map(len, content(many).values()))),
+            (told[first:], sum(map(len, objects(store).values()))),
+        ):
+            assert part[0][0] == 0
+            assert part[-1][:2] == (nbytes, nbytes)
+            assert all(a[0] <= b[0] for a, b in pairwise(part))
+            assert len({path for _, _, path in part}) > NUM_FILES
+
+
+@pytest.mark.parametrize("lag", ["nothing", "what stood before"])
+def test_an_upload_goes_on_though_the_listing_lags(many: Path, tmp_path: Path, lag: str) -> None:
+    """What has been put is looked at by itself then."""
+
+    def failing(key: str) -> None:
+        if key.endswith("/tensorwire.json"):
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    with counted_store() as store, pytest.MonkeyPatch.context() as patch:
+        store.faults["put_file"] = failing
+        with pytest.raises(ConnectionResetError):
+            compress_checkpoint(many, PLACE)
+        store.faults.clear()
+        before = {} if lag == "nothing" else {
+            key: {"name": key, "size": 1, "type": "file", "ETag": "old"} for key in store.objects
+        }  # fmt: skip
+        patch.setattr(CountedStore, "find", lambda self, path, *arguments, **options: before)
+        store.asked.clear()
+        compress_checkpoint(many, PLACE)
+        assert [key for name, key in changes(store) if name == "put_file"] == ["tensorwire.json"]
+        compress_checkpoint(many, tmp_path / "expected")
+        assert objects(store) == content(tmp_path / "expected")
 
 
 def test_an_object_that_was_changed_since_is_put_again(many: Path, tmp_path: Path) -> None:

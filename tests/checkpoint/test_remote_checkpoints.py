@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +192,12 @@ def _fails_at(number: int, done: list[str], *, after: bool) -> Any:
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("number", range(1, 13))
 def test_an_upload_goes_on_where_it_stopped(model: Path, packed: Path, number: int, after: bool) -> None:
     expected = content(packed)
+    assert len(expected) == 11, "and the mark: so many puts"
     done: list[str] = []
     with faulty_store(put_file=_fails_at(number, done, after=after)) as store:
-        if number > len(expected):
-            pytest.skip("there are no more objects")
         with pytest.raises(ConnectionResetError, match="faulty:///s/packed"):
             compress_checkpoint(model, "faulty://s/packed")
         assert after or "tensorwire.json" not in objects(store, "/s/packed"), "visible whole or not at all"
@@ -341,7 +341,9 @@ def test_no_right_to_list(model: Path) -> None:
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
         store.faults["find"] = refused
-        with pytest.raises(PermissionError, match="Access Denied: 'faulty:///s/packed'"):
+        with pytest.raises(
+            PermissionError, match="Access Denied; look at your credentials for this store: 'faulty:///s/packed'"
+        ):
             verify("faulty://s/packed")
 
 
@@ -349,8 +351,9 @@ def test_a_listing_that_lags_changes_nothing(model: Path) -> None:
     """What is read is what the manifest and the index name."""
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
+        expected = verify("faulty://s/packed")
         store.faults["find"] = lambda own, *arguments, **options: {}
-        assert verify("faulty://s/packed").ok
+        assert replace(verify("faulty://s/packed"), seconds=expected.seconds) == expected
         assert load_file("faulty://s/packed").keys() == load_file(model).keys()
 
 
@@ -361,7 +364,8 @@ def test_bytes_that_differ_the_second_time_are_told() -> None:
         nonlocal asked
         asked += 1
         data: bytes = own(path, start, stop)
-        return data if asked < 2 else bytes(byte ^ 1 for byte in data)
+        middle = len(data) // 2
+        return data if asked < 2 else data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
     with faulty_store() as store:
         save_file(tensors(), "faulty://m/a.safetensors")

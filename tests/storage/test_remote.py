@@ -15,16 +15,8 @@ import pytest
 
 from tensorwire.errors import TruncatedDataError
 from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
-from tensorwire.storage.remote import (
-    BATCH,
-    GAP_NBYTES,
-    PIECE_NBYTES,
-    RemoteFile,
-    RemotePath,
-    _Pieces,
-    is_url,
-    merged,
-)
+from tensorwire.storage.remote import RemotePath, is_url
+from tensorwire.storage.remote_file import BATCH, GAP_NBYTES, PIECE_NBYTES, Pieces, RemoteFile, merged
 from tensorwire.storage.store_errors import shown
 from tensorwire.storage.upload import Upload
 from tests.support.stores import FileStore, faulty_store
@@ -253,7 +245,7 @@ def test_pieces_hold_all_ranges_and_skip_gaps() -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorwire.storage.remote.PIECE_NBYTES", 1000)
+    monkeypatch.setattr("tensorwire.storage.remote_file.PIECE_NBYTES", 1000)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -285,7 +277,7 @@ def test_at_most_twelve_pieces_are_kept(step: int) -> None:
         alive += len(ranges)
         return [Piece(CONTENT[start:stop]) for start, stop in ranges]
 
-    pieces = _Pieces(fetch, lambda: None, [(0, len(CONTENT))])
+    pieces = Pieces(fetch, lambda: None, [(0, len(CONTENT))])
     for start in range(0, len(CONTENT), 1000)[::step]:
         assert bytes(pieces.part(start, start + 1000) or b"") == CONTENT[start : start + 1000]
         for thread in threading.enumerate():

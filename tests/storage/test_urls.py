@@ -15,6 +15,7 @@ import pytest
 
 import tensorwire
 from tensorwire.cli import main
+from tensorwire.errors import TruncatedDataError
 from tensorwire.storage.locations import locate, open_input
 from tests.support.ports import free_port
 
@@ -79,6 +80,19 @@ def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(length: int | None
         assert server.sent < SIZE // 4
 
 
+@pytest.mark.parametrize("length", [SIZE, None])
+@pytest.mark.parametrize(("status", "start"), [(206, 100_000), (206, 0), (200, 0)])
+def test_a_server_that_sends_more_than_a_range_is_not_read_to_the_end(
+    status: int, start: int, length: int | None
+) -> None:
+    with serving() as (server, url):
+        with open_input(locate(url)) as file:
+            server.status, server.length = status, length
+            with pytest.raises((OSError, TruncatedDataError), match=f"bytes from {start} on, got"):
+                file.read(start, 10)
+        assert server.sent < SIZE // 4
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "text"),
     [
@@ -88,12 +102,16 @@ def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(length: int | None
         (503, OSError, "503.*: 'http://127.0.0.1"),
     ],
 )
-def test_what_a_server_answers(status: int, kind: type[OSError], text: str) -> None:
+def test_what_a_server_answers(status: int, kind: type[OSError], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with serving() as (server, url):
         server.status = status
         with pytest.raises(kind, match=text) as caught:
             tensorwire.load_file(url)
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+        assert main(["verify", url]) == 1
+        said = capsys.readouterr().err
+        assert said.count(";") == (status in (401, 403)), "one advice"
+        assert "hunter2" not in said
 
 
 def test_a_server_that_does_not_answer() -> None:

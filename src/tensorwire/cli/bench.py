@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path), required=False)
+@click.argument("path", type=options.EXISTING_LOCAL_PATH, required=False)
 @options.json_option
 def command(path: Path | None, as_json: bool) -> int:
     """Measure every codec that is installed, here, on your data.

@@ -9,6 +9,7 @@ import click
 
 from .._ground.text import escape
 from ..errors import TensorwireError
+from ..storage.remote import is_url
 from . import output
 
 BAD_DATA = 1
@@ -63,7 +64,8 @@ def _explain_os(error: OSError) -> str:
         return f"standard output: {text}"  # what writes files names them
     if error.filename is not None:
         text = f"{str(error.filename)!r}: {text}"
-    advice = _ADVICE.get(error.errno or 0)
+    # A store's own errors say what to do.
+    advice = None if is_url(error.filename) else _ADVICE.get(error.errno or 0)
     return f"{text}; {advice}" if advice else text
 
 

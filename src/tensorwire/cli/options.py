@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from .._ground.filesystem import absolute, resolved
-from ..storage.locations import check_slashes, locate
+from ..storage.locations import check_slashes, locate, said
 from ..storage.remote import RemotePath, is_url
 
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ class _Location(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _OnThisMachine(click.Path):
+    """A path, and no URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if is_url(value):
+            self.fail(f"expected a path of this machine, got {said(value)}: download it first", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _PathOrStream(_Location):
     """The same, or "-" for a standard stream; "./-" is a file of that name, as everywhere."""
 
@@ -55,6 +64,7 @@ class _PathOrStream(_Location):
 
 LOCATION = _Location(path_type=Path)
 EXISTING_PATH = _Location(exists=True, path_type=Path)
+EXISTING_LOCAL_PATH = _OnThisMachine(exists=True, path_type=Path)
 EXISTING_PATH_OR_STREAM = _PathOrStream(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._ground.filesystem import absolute, is_same, lies_in
 from .local import InputFile
-from .remote import RemoteFile, RemotePath, is_url
+from .remote import RemotePath, is_url
+from .remote_file import RemoteFile
 from .store_errors import shown
 
 if TYPE_CHECKING:

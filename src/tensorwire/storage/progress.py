@@ -9,7 +9,7 @@ class Progress(Protocol):
     """What an operation calls to tell how far it is: at the start and the end of each file, and in between.
 
     It is called from the thread that called the operation, which waits meanwhile. An exception that it raises ends the
-    operation as Ctrl-C would.
+    operation as Ctrl-C would. A result that goes into a store is counted once more while it is put there, from 0 on.
     """
 
     def __call__(self, done: int, total: int, path: str, /) -> None:

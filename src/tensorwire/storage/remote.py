@@ -1,9 +1,8 @@
 """Objects and folders of other stores, by URL: whatever fsspec reaches.
 
 Files of fsspec have a cache that fetches many times what is used, so nothing is read through one: every read is a range
-that the caller named, and a range that it told of before is fetched ahead, in pieces. Several go out at a time where
-the store is asynchronous. The other stores are asked one thing after the other: fsspec does not promise that threads
-may share them.
+that the caller named. Several go out at a time where the store is asynchronous. The other stores are asked one thing
+after the other: fsspec does not promise that threads may share them.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ import errno
 import hashlib
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import PurePosixPath
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -26,21 +24,13 @@ from ..errors import TruncatedDataError
 from .store_errors import HTTP_QUERY, clear_errors, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Mapping
 
-_Result = TypeVar("_Result")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
 
 _BUCKETS = {"s3", "gs", "abfs"}
 _WHOLE, _GONE = 200, (404, 410)
 """What HTTP says of a request."""
-
-BEGINNING_NBYTES = 7 << 10
-"""What is read of an object at first: the header of a compressed file with twenty tensors or so."""
-
-PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
-"""Ranges less than a gap apart are one piece, as long as it is no larger; so many pieces are asked for at once."""
 
 # By what stores tell one content of an object from another, the best first.
 _MARKS = (
@@ -264,16 +254,35 @@ class RemotePath:
 
 
 async def _expect_part(response: Any) -> None:
-    """Called by aiohttp before it reads a body. fsspec would read all of one before anybody can refuse it."""
+    """Called by aiohttp before it reads a body. fsspec would read all of one, however long, before anybody can refuse
+    it."""
     first, _, last = response.request_info.headers.get("Range", "").removeprefix("bytes=").partition("-")
-    if response.status != _WHOLE or not last:
+    if not last:
         return
     expected, length = int(last) + 1 - int(first), response.content_length
-    if length != expected and (length is not None or first != "0"):
+    if response.status == _WHOLE and length != expected and (length is not None or first != "0"):
         response.close()
         size = "all of it" if length is None else f"{length} bytes"
         text = f"expected {expected} bytes from {first} on, got {size} from the server, which knows no ranges"
         raise OSError(errno.ENOTSUP, f"{text}: download it first")
+    response.content = _AtMost(response.content, expected + 1)
+
+
+class _AtMost:
+    """The body of an answer, up to a number of bytes."""
+
+    def __init__(self, content: Any, nbytes: int) -> None:
+        self._content, self._left = content, nbytes
+
+    async def read(self) -> bytes:
+        parts = []
+        while self._left and (part := await self._content.read(self._left)):
+            parts.append(part)
+            self._left -= len(part)
+        return b"".join(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
 
 
 def _cat_ranges(
@@ -314,187 +323,3 @@ class Status(NamedTuple):
         found = facts[name]
         mark = f"{name} {found.timestamp() if hasattr(found, 'timestamp') else found}"
         return cls(facts["size"], [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")])
-
-
-class RemoteFile:
-    """An object as a `Readable`. `nbytes` and `identity` are those of when it was opened."""
-
-    in_order = False
-
-    def __init__(self, path: RemotePath) -> None:
-        self.path = path
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        self.nbytes, self.identity = path.stat()
-        self._size = self.nbytes
-        self._pieces: _Pieces | None = None
-        self._closed = False
-
-    @cached_property
-    def _beginning(self) -> bytes:
-        return self.path.fetch([(0, min(self._size, BEGINNING_NBYTES))])[0]
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        if self._closed:
-            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
-        stop = offset + len(out)
-        if stop > self._size:
-            raise TruncatedDataError(
-                f"expected {len(out)} bytes from {offset} on, got {max(0, self._size - offset)}",
-                file=self.path,
-                byte=max(offset, self._size),
-            )
-        done = 0
-        while done < len(out):
-            part = self._part(offset + done, stop)
-            out[done : done + len(part)] = part
-            done += len(part)
-
-    def _part(self, start: int, stop: int) -> bytes | memoryview:
-        """The bytes from `start` on; those that are here already, else up to `stop`."""
-        pieces = self._pieces  # another thread may close the file
-        ahead = None if pieces is None else pieces.part(start, stop)
-        if ahead is not None:
-            return ahead
-        if stop <= BEGINNING_NBYTES:
-            return self._beginning[start:stop]
-        return self.path.fetch([(start, stop)])[0]
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        data = bytearray(max(0, min(nbytes, self._size - offset)))
-        self.read_into(offset, memoryview(data))
-        return bytes(data)
-
-    def read_ahead(self, offset: int, nbytes: int) -> None:
-        """`expect` says it for all."""
-
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        if self._pieces is not None:
-            if self._pieces.cover(ranges):
-                return
-            self._pieces.stop()
-        self._pieces = _Pieces(self.path.fetch, self.check_unchanged, ranges)
-
-    def stop(self) -> None:
-        """A fetch ends by itself."""
-
-    def check_size(self) -> None:
-        self.check_unchanged()
-
-    def check_unchanged(self) -> None:
-        facts = self.path.look()
-        if Status.of(self.path, facts).identity != self.identity:
-            raise OSError(errno.EBUSY, "the object changed while it was read", str(self.path))
-
-    def close(self) -> None:
-        self._closed = True
-        if self._pieces is not None:
-            self._pieces.stop()
-            self._pieces = None
-
-    def __enter__(self) -> RemoteFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class _Pieces:
-    """Ranges of an object that will be read about in the order of their offsets, fetched ahead.
-
-    The batch after the one that was read last is under way, and the one before it is kept. So three batches are in
-    memory at most. Behind the last one the object is looked at once more: it must be the same.
-    """
-
-    def __init__(
-        self,
-        fetch: Callable[[Sequence[tuple[int, int]]], list[bytes]],
-        check: Callable[[], None],
-        ranges: Sequence[tuple[int, int]],
-    ) -> None:
-        self._fetch, self._check = fetch, check
-        self._ranges = merged(ranges)
-        self._starts = [start for start, _ in self._ranges]
-        self._batches: dict[int, Future[list[bytes]]] = {}
-        self._lock = Lock()
-
-    def cover(self, ranges: Sequence[tuple[int, int]]) -> bool:
-        """Whether all of them are expected already."""
-        with self._lock:
-            return all(self._covers(start, stop) for start, stop in ranges)
-
-    def _covers(self, start: int, stop: int) -> bool:
-        """The caller holds the lock."""
-        while start < stop:
-            index = bisect_right(self._starts, start) - 1
-            if index < 0 or start >= self._ranges[index][1]:
-                return False
-            start = self._ranges[index][1]
-        return True
-
-    def part(self, start: int, stop: int) -> memoryview | None:
-        """Bytes from `start` on, up to `stop` or the end of their piece; None if they are in no piece."""
-        with self._lock:
-            index = bisect_right(self._starts, start) - 1
-            if index < 0 or start >= self._ranges[index][1]:
-                return None
-            first, last = self._ranges[index]
-            batch = self._batch(index // BATCH)
-        return memoryview(batch.result()[index % BATCH])[start - first : min(stop, last) - first]
-
-    def _batch(self, number: int) -> Future[list[bytes]]:
-        """A batch under way or here, and its neighbours alone beside it. The caller holds the lock."""
-        self._batches = {each: batch for each, batch in self._batches.items() if abs(each - number) <= 1}
-        for each in (number, number + 1):
-            if each not in self._batches and each * BATCH < len(self._ranges):
-                self._batches[each] = self._begin(each)
-        return self._batches[number]
-
-    def _begin(self, number: int) -> Future[list[bytes]]:
-        ranges = self._ranges[number * BATCH : (number + 1) * BATCH]
-        is_last = (number + 1) * BATCH >= len(self._ranges)
-
-        def fetch() -> list[bytes]:
-            found = self._fetch(ranges)
-            if is_last:
-                self._check()
-            return found
-
-        return begin(fetch, "tensorwire-fetch")
-
-    def stop(self) -> None:
-        """Forget what is here and what is under way."""
-        with self._lock:
-            self._ranges, self._starts = [], []
-            self._batches.clear()
-
-
-def begin(call: Callable[[], _Result], name: str) -> Future[_Result]:
-    """Call it in a thread of that name, which nobody has to wait for: neither an interrupt nor the end of Python."""
-    from concurrent.futures import Future
-
-    future: Future[_Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    Thread(target=run, name=name, daemon=True).start()
-    return future
-
-
-def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pieces that hold these ranges: in order, cut at the size of a piece, small gaps read through."""
-    whole: list[list[int]] = []
-    for start, stop in sorted(ranges):
-        if start >= stop:
-            continue
-        if whole and start - whole[-1][1] < GAP_NBYTES:
-            whole[-1][1] = max(whole[-1][1], stop)
-        else:
-            whole.append([start, stop])
-    return [
-        (begin, min(begin + PIECE_NBYTES, stop)) for start, stop in whole for begin in range(start, stop, PIECE_NBYTES)
-    ]

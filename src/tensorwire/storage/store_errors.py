@@ -16,6 +16,7 @@ HTTP_QUERY = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*")  # all of it: a 
 _ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required) .*")
 _REFUSED = (401, 403)  # by HTTP
 _UNKNOWN = "Protocol not known"  # fsspec's words
+_ADVICE = "; look at your credentials for this store"
 
 
 def shown(text: str) -> str:
@@ -43,11 +44,12 @@ def clear_errors(where: str) -> Iterator[None]:
     except OSError as error:
         text = shown(str(error.strerror or error)) or os.strerror(error.errno or errno.EIO)
         kind = type(error) if type(error).__module__ == "builtins" else OSError
+        text += _ADVICE * isinstance(error, PermissionError)
         raise kind(error.errno or _NUMBERS.get(kind, errno.EIO), text, where) from None
     except Exception as error:
         text = f"{type(error).__name__}: {shown(str(error))}"
         if getattr(error, "status", None) in _REFUSED or "Credentials" in type(error).__name__:
-            raise PermissionError(errno.EACCES, f"{text}; look at your credentials for this store", where) from None
+            raise PermissionError(errno.EACCES, text + _ADVICE, where) from None
         raise OSError(errno.EIO, text, where) from None
 
 

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._ground.filesystem import mark_of, remove_empty
 from .._ground.new_file import NewFile
+from .background import begin
 from .local import sync_directory
-from .remote import RemotePath, Status, begin
+from .remote import RemotePath, Status
 from .store_errors import clear_errors
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ UPLOAD_NAME = ".tensorwire-upload"
 
 SMALL_NBYTES, AT_ONCE = 8 << 20, 8
 """Objects up to that size go out so many at a time: a store may hold each of them in memory. Larger ones go alone."""
+
+_MAX_MARK_NBYTES = 256 << 20
+"""A larger object of that name is none of ours."""
 
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
@@ -254,11 +258,12 @@ class Upload:
         facts = place.look()
         if facts is None:
             return {"token": "", "paths": []}
-        try:
-            found = json.loads(place.fetch([(0, Status.of(place, facts).st_size)])[0])
-            return {"token": str(found["token"]), "paths": [str(path) for path in found["paths"]]}
-        except (KeyError, TypeError, ValueError):
-            return {"token": "?", "paths": []}
+        nbytes = Status.of(place, facts).st_size
+        with suppress(KeyError, RecursionError, TypeError, ValueError):
+            if nbytes <= _MAX_MARK_NBYTES:
+                found = json.loads(place.fetch([(0, nbytes)])[0])
+                return {"token": str(found["token"]), "paths": [str(path) for path in found["paths"]]}
+        return {"token": "?", "paths": []}
 
     def close(self) -> None:
         """Leave no empty directory behind."""
