@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -123,8 +124,9 @@ class Ranks:
     def close(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End the processes; by SIGABRT they print their stacks."""
         for process in self._processes:
-            if process.is_alive():
-                os.kill(process.pid, how)
+            with suppress(ProcessLookupError):  # it may end meanwhile
+                if process.is_alive():
+                    os.kill(process.pid, how)
         for process in self._processes:
             process.join(10)
             process.kill()

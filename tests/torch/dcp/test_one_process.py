@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import warnings
@@ -14,7 +15,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 from tensorwire import inspect, verify
 from tensorwire.errors import BaseMismatchError, CorruptDataError, UnsupportedTensorError, UnsupportedVersionError
@@ -132,6 +134,37 @@ def test_an_error_in_each_phase_leaves_the_last_checkpoint_whole(tmp_path: Path,
     assert same(loaded(tmp_path, state()), state(3))
     names = {tensor.name for tensor in inspect(tmp_path).tensors}
     assert len(names) == len(inspect(tmp_path).tensors), "what the failed one has left counts for nothing"
+
+
+@pytest.mark.parametrize("name", ["put_bytes", "remove_if_there"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_save_that_stops_while_it_ends_leaves_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    """The old one until the metadata stands, then the new one."""
+    from tensorwire.torch.dcp import writer
+
+    own, calls = getattr(writer, name), 0
+
+    def stop(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise OSError(28, "No space left on device")
+        own(*arguments)
+
+    save(tmp_path, state(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, name, stop)
+        if (name, number) == ("remove_if_there", 2):
+            save(tmp_path, state(2))
+            assert calls == 1, "the one file that was replaced"
+        else:
+            with pytest.raises(CheckpointException, match="No space left"):
+                save(tmp_path, state(2))
+    assert same(loaded(tmp_path, state()), state(1 if (name, number) == ("put_bytes", 1) else 2))
+    save(tmp_path, state(3))
+    assert same(loaded(tmp_path, state()), state(3))
 
 
 def test_saves_that_overlap_leave_the_one_that_ends_last(tmp_path: Path) -> None:
@@ -272,10 +305,12 @@ class Reaching:
 
 # What the module of metadata has imported itself, by a name with a dot: pickle's protocol 4 follows it.
 DOTTED = b"\x80\x04\x8c\x27torch.distributed.checkpoint.metadata\x8c\x09os.system\x93\x8c\x0eecho code ran>x\x85R."
+# Sets an attribute of a class, which the whole program has in common.
+SETTING = b"\x80\x02cpathlib\nPosixPath\nN}X\x04\x00\x00\x00evilX\x02\x00\x00\x00his\x86b."
 
 
 @pytest.mark.parametrize(
-    "payload", [pickle.dumps(each) for each in (Evil(), Reaching(), {"a": 1})] + [b"junk", b"", DOTTED]
+    "payload", [pickle.dumps(each) for each in (Evil(), Reaching(), {"a": 1})] + [b"junk", b"", DOTTED, SETTING]
 )
 def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes, capsys: Any) -> None:
     save(tmp_path, state(1))
@@ -287,6 +322,7 @@ def test_a_pickle_that_is_no_metadata_is_refused(tmp_path: Path, payload: bytes,
         loaded(tmp_path, state())
     assert "code ran" not in capsys.readouterr().out
     assert not Path("x").exists()
+    assert not hasattr(Path(), "evil")
 
 
 def test_a_pickle_may_not_lead_out_of_the_folder(tmp_path: Path) -> None:
@@ -309,28 +345,99 @@ def _set(body: dict[str, Any], key: str, value: Any) -> None:
     body[key] = value
 
 
+def _chunks(value: list[Any]) -> Any:
+    return lambda body: _set(body["state_dict"]["model.weight"], "chunks", value)
+
+
 @pytest.mark.parametrize(
-    ("change", "error"),
+    ("change", "error", "text"),
     [
-        (lambda body: _set(body, "format", "other"), CorruptDataError),
-        (lambda body: _set(body, "version", 2), UnsupportedVersionError),
-        (lambda body: body.pop("storage"), CorruptDataError),
-        (lambda body: body["storage"][0].__setitem__(2, "../other.safetensors"), CorruptDataError),
-        (lambda body: body["storage"][0].__setitem__(2, "/etc/passwd"), CorruptDataError),
-        (lambda body: body["state_dict"]["model.weight"].__setitem__("dtype", "load"), CorruptDataError),
-        (lambda body: body["state_dict"]["model.weight"].__setitem__("chunks", [[0]]), CorruptDataError),
-        (lambda body: _set(body, "state_dict", []), CorruptDataError),
+        (lambda body: _set(body, "format", "other"), CorruptDataError, "format 'other'"),
+        (lambda body: _set(body, "version", 2), UnsupportedVersionError, "of version 1, got 2"),
+        (lambda body: body.pop("storage"), CorruptDataError, "KeyError: 'storage'"),
+        (lambda body: body["storage"].pop(0), CorruptDataError, "expected a place for each part of"),
+        (lambda body: _set(body["storage"][0], 2, "../other.safetensors"), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 2, "/etc/passwd"), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 2, ["a"]), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 3, "other"), CorruptDataError, "expected the entry"),  # type: ignore[arg-type]
+        (lambda body: _set(body["state_dict"]["model.weight"], "dtype", "load"), CorruptDataError, "no dtype of torch"),
+        (_chunks([[0]]), CorruptDataError, "ValueError"),
+        (_chunks([]), CorruptDataError, "parts of 'model.weight' that fill it"),
+        (_chunks([[[0, 0], [299, 400]]]), CorruptDataError, "parts of 'model.weight' that fill it"),
+        (_chunks([[[0, 0], [600, 200]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
+        (_chunks([[[0, 0], [-300, -400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
+        (_chunks([[[0], [300, 400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
+        (lambda body: _set(body, "state_dict", []), CorruptDataError, "AttributeError"),
     ],
 )
-def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: type[Exception]) -> None:
+def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: type[Exception], text: str) -> None:
+    """Under a checksum that is right."""
     save(tmp_path, state(1))
     body = json.loads((tmp_path / JSON).read_text())
+    del body["sha256"]
     change(body)
-    (tmp_path / JSON).write_text(json.dumps(body))
-    with pytest.raises(error, match=JSON):
+    whole = json.dumps(body, separators=(",", ":")).encode()
+    (tmp_path / JSON).write_text(json.dumps(body | {"sha256": hashlib.sha256(whole).hexdigest()}))
+    with pytest.raises(error, match=f"{text}.*{JSON}"):
         TensorwireReader(tmp_path).read_metadata()
     with pytest.raises(CheckpointException, match=JSON):
         loaded(tmp_path, state())
+
+
+@pytest.mark.parametrize("file", [["a"], {"a": 1}, None])
+def test_metadata_whose_files_have_no_names(tmp_path: Path, file: Any) -> None:
+    """What knows nothing of torch looks at them too."""
+    save(tmp_path, state(1))
+    body = json.loads((tmp_path / JSON).read_text())
+    body["storage"][0][2] = file
+    (tmp_path / JSON).write_text(json.dumps(body))
+    with pytest.raises(CorruptDataError, match=f"expected the metadata of a distributed checkpoint.*{JSON}"):
+        inspect(tmp_path)
+
+
+def test_a_look_at_the_metadata_that_fails_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch asks once more with the rank. If that gives metadata, this rank no longer meets the others."""
+    from tensorwire.torch.dcp import reader
+
+    own, asked = reader.read_metadata, 0
+
+    def once(folder: Any) -> Metadata:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ConnectionResetError(104, "Connection reset by peer")
+        return own(folder)
+
+    save(tmp_path, state(1))
+    monkeypatch.setattr(reader, "read_metadata", once)
+    with pytest.raises(CheckpointException, match="Connection reset by peer"):
+        loaded(tmp_path, state())
+
+
+def test_a_part_takes_the_blocks_of_its_rows() -> None:
+    weight = (torch.randn(8192, 256, generator=torch.Generator().manual_seed(0)) * 0.02).bfloat16()
+    found = torch.zeros(100, 256, dtype=torch.bfloat16)
+    index, start = MetadataIndex("w", torch.Size([0, 0])), torch.Size([0, 0])
+    item = ReadItem(LoadItemType.TENSOR, MetadataIndex("w"), start, index, torch.Size([5000, 0]), found.shape)
+
+    class Planner:
+        def resolve_tensor(self, item: ReadItem) -> torch.Tensor:
+            return found
+
+        def commit_tensor(self, item: ReadItem, tensor: torch.Tensor) -> None:
+            """Nothing."""
+
+    with faulty_store() as store:
+        save("faulty://c", {"w": weight})
+        (nbytes,) = (store.info(key)["size"] for key in store.store if key.endswith(".safetensors"))
+        reader = TensorwireReader("faulty://c")
+        reader.set_up_storage_reader(reader.read_metadata(), True)
+        store.asked.clear()
+        reader.read_data(LoadPlan([item]), Planner()).wait()  # type: ignore[arg-type]
+        read = sum(arguments[2] - arguments[1] for name, arguments in store.asked if name == "cat_file")
+    assert torch.equal(found.view(torch.int16), weight[5000:5100].view(torch.int16))
+    assert nbytes > 2 << 20
+    assert read < nbytes / 8
 
 
 def test_a_damaged_shard_names_tensor_and_file(tmp_path: Path) -> None:

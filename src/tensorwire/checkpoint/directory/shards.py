@@ -63,7 +63,9 @@ def _named_by_distributed(folder: Location) -> set[str]:
     """The files that the metadata of a distributed checkpoint (docs/dcp.md) names. A save that died leaves others."""
     with ErrorContext(file=folder / DISTRIBUTED_NAME):
         places = load_object(read_file(folder / DISTRIBUTED_NAME, MAX_JSON_NBYTES)).get("storage")
-        if not isinstance(places, list) or not all(isinstance(place, list) and len(place) == 4 for place in places):
+        if not isinstance(places, list) or not all(
+            isinstance(place, list) and len(place) == 4 and isinstance(place[2], str) for place in places
+        ):
             raise CorruptDataError("expected the metadata of a distributed checkpoint")
     return {place[2] for place in places}
 

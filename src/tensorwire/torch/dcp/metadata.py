@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import pickle
 import re
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint import metadata
@@ -21,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ...errors import CorruptDataError, UnsupportedVersionError
+from ...errors import CorruptDataError, FormatError, UnsupportedVersionError
 
 PICKLE = ".metadata"
 FORMAT, VERSION = "tensorwire-dcp", 1
@@ -90,16 +91,16 @@ def parse(data: bytes, pickled: bytes | None) -> Metadata | None:
         }
         planner = body["planner"]
         paths = None if planner is None else {name: tuple(path) for name, path in planner.items()}
-    except UnsupportedVersionError:
+        return _checked(Metadata(tensors, planner_data=paths, storage_data=places))
+    except FormatError:
         raise
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         text = f"expected metadata of a distributed checkpoint, got {type(error).__name__}: {error}"
         raise CorruptDataError(text) from None
-    return _checked(Metadata(tensors, planner_data=paths, storage_data=places))
 
 
 def _checked(metadata: Metadata) -> Metadata:
-    """Its places are entries of files beside it."""
+    """Its places are entries of files beside it, and each tensor has all of its parts."""
     places = metadata.storage_data
     if not isinstance(places, dict) or not all(
         isinstance(place, tuple) and len(place) == 2 and all(isinstance(part, str) for part in place)
@@ -111,7 +112,27 @@ def _checked(metadata: Metadata) -> Metadata:
     for index, (_, entry) in places.items():
         if entry != entry_name(index):
             raise CorruptDataError(f"expected the entry {entry_name(index)!r:.200}, got {entry!r:.200}")
+    for name, each in metadata.state_dict_metadata.items():
+        if isinstance(each, TensorStorageMetadata):
+            _check_parts(name, each)
+            parts = [MetadataIndex(name, chunk.offsets) for chunk in each.chunks]
+        else:
+            parts = [MetadataIndex(name)]
+        if not all(part in places for part in parts):
+            raise CorruptDataError(f"expected a place for each part of {name!r:.200}")
     return metadata
+
+
+def _check_parts(name: str, tensor: TensorStorageMetadata) -> None:
+    """A planner leaves what no part holds as it was before, without a word."""
+    for chunk in tensor.chunks:
+        if len(chunk.offsets) != len(chunk.sizes) or not all(
+            0 <= start <= start + length <= size
+            for start, length, size in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)
+        ):
+            raise CorruptDataError(f"expected parts of {name!r:.200} that lie in it")
+    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.size):
+        raise CorruptDataError(f"expected parts of {name!r:.200} that fill it")
 
 
 def unpickle(data: bytes) -> Metadata:
@@ -122,17 +143,31 @@ def unpickle(data: bytes) -> Metadata:
     """
     try:
         found = _Unpickler(io.BytesIO(data)).load()
+        if not isinstance(found, Metadata):
+            raise CorruptDataError(f"expected a pickle of metadata, got {type(found).__name__}")
+        return _checked(found)
+    except FormatError:
+        raise
     except Exception as error:
         if "_StorageInfo" in str(error):
             text = "torch's FileSystemWriter has written this checkpoint: load it with torch's FileSystemReader"
             raise CorruptDataError(text) from None
         raise CorruptDataError(f"expected a pickle of metadata alone, got {type(error).__name__}: {error}") from None
-    if not isinstance(found, Metadata):
-        raise CorruptDataError(f"expected a pickle of metadata, got {type(found).__name__}")
-    return _checked(found)
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The one in Python: that in C sets attributes of whatever a pickle names, classes of the program too."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def load_build(self) -> None:
+        kind = type(self.stack[-2])  # type: ignore[attr-defined]
+        if kind.__module__ != metadata.__name__ or issubclass(kind, Enum):
+            raise pickle.UnpicklingError(f"attributes of {kind.__name__}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
     def find_class(self, module: str, name: str) -> Any:
         """Classes of metadata, and plain values of torch."""
         if (module, name) == ("builtins", "getattr"):

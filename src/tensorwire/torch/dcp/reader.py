@@ -94,7 +94,9 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         if checkpoint_id:
             self._path = os.fspath(checkpoint_id)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self) -> Metadata:
+        # No keywords: with them torch asks a rank whose first look failed for metadata of its own. If it gets some now,
+        # it goes on alone, and the others wait for it.
         metadata = read_metadata(locate(self._path, self._storage_options))
         metadata.storage_meta = StorageMeta()
         return metadata
