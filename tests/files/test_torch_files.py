@@ -343,6 +343,11 @@ def test_what_cannot_be_looked_into_is_refused(tmp_path: Path, case: str) -> Non
     assert not (tmp_path / "packed").exists()
 
 
+def test_what_wants_tensors_says_what_takes_the_file(saved: Path) -> None:
+    with pytest.raises(FormatError, match="compress takes it by its path"):
+        load_file(saved)
+
+
 def test_code_does_not_run(tmp_path: Path) -> None:
     path, made = tmp_path / "state.pt", tmp_path / "made"
     torch.save({"a": torch.zeros(1000), "b": Runs(str(made))}, path)

@@ -26,11 +26,12 @@ class Foreign(NamedTuple):
 
 
 _DOWNLOAD = "download the file again and look at what the server says"
-_TORCH = (
-    "reading a pickle can run any code, so tensorwire does not; convert it: safetensors.torch.save_file({k: "
-    'v.clone().contiguous() for k, v in torch.load(PATH, weights_only=True).items()}, "model.safetensors", '
-    '{"format": "pt"})'
+_CONVERT = (
+    "convert it: safetensors.torch.save_file({k: v.clone().contiguous() for k, v in torch.load(PATH, "
+    'weights_only=True).items()}, "model.safetensors", {"format": "pt"})'
 )
+_PICKLE = f"reading a pickle can run any code, so tensorwire does not; {_CONVERT}"
+_TORCH = f"compress takes it by its path if no code is in it (docs/pytorch-files.md); to load its tensors, {_CONVERT}"
 _NPZ = (
     'convert it: safetensors.numpy.save_file({k: v.copy(order="C") for k, v in numpy.load(PATH).items()}, '
     '"model.safetensors")'
@@ -38,7 +39,7 @@ _NPZ = (
 _NPY = 'convert it: safetensors.numpy.save_file({"array": numpy.load(PATH).copy(order="C")}, "model.safetensors")'
 
 TORCH_FILE = Foreign("a torch file", _TORCH, True)
-TORCH_PICKLE = Foreign("a torch file of the format before torch 1.6", _TORCH, True)
+TORCH_PICKLE = Foreign("a torch file of the format before torch 1.6", _PICKLE, True)
 
 # The first that fits counts. A zip names its first member at byte 30; torch fills up behind the name with FB.
 _KINDS = (
@@ -47,7 +48,7 @@ _KINDS = (
     (rb"PK\x03\x04.{26}[^\0]{1,200}/(data\.pkl|data/0FB|\.format_version)", TORCH_FILE),
     (rb"PK\x03\x04", Foreign("a zip archive", "unpack it and name the .safetensors file or the directory in it")),
     (rb"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19\.", TORCH_PICKLE),  # its magic number, pickled
-    (rb"\x80[\x02-\x05][^\0]", Foreign("a pickle, as older torch files are", _TORCH, True)),
+    (rb"\x80[\x02-\x05][^\0]", Foreign("a pickle, as older torch files are", _PICKLE, True)),
     (rb"\x93NUMPY", Foreign("an npy file of NumPy", _NPY, True)),
     (rb"\x89HDF\r\n\x1a\n", Foreign("an HDF5 file", "get the model in the safetensors format, or convert it", True)),
     (rb"\x08[\x01-\x20][\x12\x1a\x3a\x42]", Foreign("an ONNX model", "get the model in the safetensors format", True)),

@@ -106,9 +106,9 @@ class Bases(Protocol):
         """Count a relative tensor that is to be read; LimitExceededError if all are more than a file may claim."""
 
 
-def may_be_compressed(path: Location) -> bool:
+def may_be_compressed(file: Readable) -> bool:
     """False if nothing in the header of a file is ours, which costs no look at its entries."""
-    with suppress(FormatError), open_input(path) as file:
+    with suppress(FormatError):
         raw = file.read(8, checked_length(file.read(0, 8), file.nbytes))
         return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
     return False

@@ -137,13 +137,12 @@ def torch_record(path: Location) -> bytes | None:
     """
     with open_input(path) as file:
         kind = recognise(file.read(0, PREFIX_NBYTES))
-    if kind in (TORCH_FILE, TORCH_PICKLE):
-        with open_stored(path) as stored:
-            return stored.file.form.content if stored.tensors and isinstance(stored.file, TorchFile) else None
-    if may_be_compressed(path):
-        with suppress(FormatError), StoredFile(path) as stored:
-            return b"" if stored.compressed and stored.kind == TORCH else None
-    return None
+        if kind not in (TORCH_FILE, TORCH_PICKLE):
+            with suppress(FormatError):
+                return b"" if may_be_compressed(file) and StoredFile(file).kind == TORCH else None
+            return None
+    with open_stored(path) as stored:
+        return stored.file.form.content if stored.tensors and isinstance(stored.file, TorchFile) else None
 
 
 class _Member(NamedTuple):

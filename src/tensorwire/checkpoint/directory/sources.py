@@ -147,10 +147,8 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
 
 def _refuse_compressed(file: SourceFile, root: Location) -> None:
     """Before the work: a result that stands among originals, where compressing a shard puts it."""
-    if not may_be_compressed(file.location):
-        return
-    with suppress(FormatError), StoredFile(file.location) as stored:
-        if stored.compressed:
+    with open_input(file.location) as opened, suppress(FormatError):
+        if may_be_compressed(opened) and StoredFile(opened).compressed:
             raise _holds_compressed(root, "file", file.path)
 
 
