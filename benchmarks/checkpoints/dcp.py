@@ -79,8 +79,9 @@ SAVES = Table(
     "A distributed checkpoint saved",
     f"{_MODEL} {MANY} ranks save it after {FULL['steps']} steps on the text of the standard library, in turns by each "
     "writer, over the checkpoint of the turn before. All files of a checkpoint count. The bound: exponents at the "
-    "entropy of each part of a tensor, all else raw, without names and metadata. CPU seconds are "
-    "those of all ranks, wall seconds those of the slowest; medians, and medians of the quotients of one round.",
+    "entropy of each part of a tensor, all else raw, without names and metadata. Profile compact counts in each block "
+    "anew, and codes some bits behind the exponent too, so it may lie below. CPU seconds are those of all ranks, wall "
+    "seconds those of the slowest; medians, and medians of the quotients of one round.",
     (("dtype", "dtype", ""), ("writer", "writer", ""), ("bytes", "nbytes", ",.0f"),
      ("of torch's", "bytes of torch", ".3f"), ("saves", "saves", "d"), ("CPU seconds", "cpu_seconds", ".3f"),
      ("of torch's", "cpu_seconds of torch", ".2f"), ("wall seconds", "seconds", ".3f"),

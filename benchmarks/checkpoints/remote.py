@@ -181,7 +181,8 @@ FILES = Table(
     f"{SHARD}: {SHARD_TENSORS} tensors {list(SHARD_SHAPE)} of normal numbers. {MINILM}: the real model. Each file is "
     "in the store compressed by tensorwire, and dense as safetensors, which fsspec's put_file and get_file copy; a row "
     "of it is read through fsspec's file object. Requests and bytes of objects are those of s3fs. The server is moto's "
-    "on this machine: seconds have its work in them, and no network.",
+    "on this machine: seconds have its work in them, and no network. The targets of opening are those of the shard: "
+    "the header of the model's file does not fit into what is read at first, so it takes a request more.",
     (("file", "file", ""), ("with", "with", ""), ("what", "what", ""), ("bytes of the file", "size", ",d"),
      ("requests", "requests", "d"), ("bytes received", "received", ",d"), ("bytes sent", "sent", ",d"),
      ("of the file", "part", ".4f"), ("seconds", "seconds", ".3f")),

@@ -57,6 +57,12 @@ def test_a_load_asks_once_for_each_piece_begun(size: int, requests: int, met: bo
     assert by_target == {"load: bytes, of the file": True, "load: requests": met}
 
 
+def test_the_targets_of_opening_are_those_of_the_shard() -> None:
+    row = {"with": remote.OURS, "what": remote.OPEN, "size": 80 << 20, "requests": 3, "received": 42_000}
+    found = targets.evaluate({"files": [row | {"file": name} for name in (remote.SHARD, remote.MINILM)]})
+    assert [(each.subject, each.met) for each in found] == [(remote.SHARD, False)] * 2
+
+
 def test_a_first_row_may_take_a_request_more() -> None:
     def met(what: str, requests: int) -> Any:
         row = {"file": "a", "with": remote.OURS, "what": what, "size": 1, "requests": requests, "part": 1.0}

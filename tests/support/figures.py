@@ -298,10 +298,10 @@ def traffic_step(link: str, contender: str, figure: str = "of FSDP2", table: str
     return float(next(row[figure] for row in rows if (row["link"], row["contender"]) == (link, contender)))
 
 
-def saved(dtype: str, figure: str) -> float:
-    """A figure of a distributed checkpoint that our writer has saved, of torch's."""
-    rows = _load("dcp.json")["saves"]
-    return float(next(row[figure] for row in rows if (row["dtype"], row["writer"]) == (dtype, "TensorwireWriter")))
+def saved(figure: str, digits: int, writer: str = "TensorwireWriter") -> list[str]:
+    """A figure of distributed checkpoints of BF16 and of FP32, of those that torch's own writer has saved."""
+    found = {row["dtype"]: row[figure] for row in _load("dcp.json")["saves"] if row["writer"] == writer}
+    return [f"{found[dtype]:.{digits}f}" for dtype in ("bfloat16", "float32")]
 
 
 def above_bound() -> float:
@@ -318,10 +318,10 @@ def reshard(ranks: str, storage: str) -> float:
     return float(next(row["part"] for row in rows if (row["dtype"], row["ranks"], row["storage"]) == wanted))
 
 
-def remote(what: str, figure: str) -> float:
-    """A figure of the shard in S3."""
+def remote(what: str, figure: str, file: str = "a shard, BF16") -> float:
+    """A figure of a file in S3."""
     rows = _load("remote.json")["files"]
-    wanted = ("a shard, BF16", "tensorwire", what)
+    wanted = (file, "tensorwire", what)
     return float(next(row[figure] for row in rows if (row["file"], row["with"], row["what"]) == wanted))
 
 
