@@ -48,8 +48,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def can_populate() -> None:
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:
-        part = pages._Part(weakref.ref(memory), 0, mmap.PAGESIZE)
-        if not pages._advise(part, pages._POPULATE_READ):
+        if not pages._populate(pages._Part(weakref.ref(memory), 0, mmap.PAGESIZE)):
             pytest.skip("the system cannot populate maps")
 
 
@@ -71,6 +70,7 @@ def test_it_goes_on_after_it_has_ended(path: Path) -> None:
 
 def test_half_of_the_memory_is_the_most(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_memory_nbytes", lambda: 16 << 20)
+    monkeypatch.setattr(pages, "_STEP_NBYTES", 4 << 20)
     with InputFile(path) as file:
         ahead = PagesAhead()
         ahead.add([(file.map, 0, NBYTES)])

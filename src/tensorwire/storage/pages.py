@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
@@ -15,17 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
-_STEP_NBYTES = 4 << 20
-"""In one call, which holds the lock that new maps of the process wait for."""
-
-_ADVICE_NBYTES = 1 << 20
-"""In one call: Linux reads as much of a longer range as one request to the disk may have, and forgets the rest."""
-
-_STEPS_AHEAD = 16
-"""How many steps the disk is asked for before they are waited for."""
-
-_DISK_SECONDS = 1e-3
-"""A step that takes longer came from a disk: the page cache gives it in a tenth of that."""
+_STEP_NBYTES = 32 << 20
+"""In one call. After it the thread may wait some milliseconds for the interpreter, which a loader keeps busy."""
 
 _madvise = ctypes.CDLL(None).madvise  # that of `mmap` keeps the interpreter's lock
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -69,27 +59,16 @@ class PagesAhead:
             self._running = False
 
     def _run(self) -> None:
-        asked: deque[_Part] = deque()
-        from_disk = False
-        while True:
-            while len(asked) <= _STEPS_AHEAD * from_disk and (part := self._next(more=bool(asked))) is not None:
-                asked.append(part)
-                for start in range(0, part.nbytes if from_disk else 0, _ADVICE_NBYTES):
-                    nbytes = min(_ADVICE_NBYTES, part.nbytes - start)
-                    _advise(part._replace(start=part.start + start, nbytes=nbytes), mmap.MADV_WILLNEED)
-            if not asked:
-                return
-            begin = time.perf_counter()
-            if not _advise(asked.popleft(), _POPULATE_READ):
+        while (part := self._next()) is not None:
+            if not _populate(part):
                 with self._lock:
                     self._left = 0
-            from_disk |= time.perf_counter() - begin > _DISK_SECONDS
 
-    def _next(self, *, more: bool) -> _Part | None:
-        """The next step; None if there is none. Unless there is `more` to do, the thread ends then."""
+    def _next(self) -> _Part | None:
+        """The next step; the thread ends if there is none."""
         with self._lock:
             if not self._parts or self._left <= 0:
-                self._running = more
+                self._running = False
                 return None
             part = self._parts.popleft()
             step = min(part.nbytes, _STEP_NBYTES)
@@ -99,14 +78,14 @@ class PagesAhead:
             return part._replace(nbytes=step)
 
 
-def _advise(part: _Part, advice: int) -> bool:
-    """Whether the system takes it: not if the file has got shorter."""
+def _populate(part: _Part) -> bool:
+    """Whether the system does it: not if the file has got shorter."""
     map_ = part.map()
     if map_ is None:
         return True
     first = part.start // mmap.PAGESIZE * mmap.PAGESIZE
     held = ctypes.c_char.from_buffer(map_, first)
-    return int(_madvise(ctypes.addressof(held), part.start + part.nbytes - first, advice)) == 0
+    return int(_madvise(ctypes.addressof(held), part.start + part.nbytes - first, _POPULATE_READ)) == 0
 
 
 def _memory_nbytes() -> int:
