@@ -92,7 +92,7 @@ class Exchange:
         waiting = self._posted.get((other, step.peer, member))
         if step.peer in self._wildcards:
             self._done[member, step.verb, step.buffer] += 1
-        elif waiting:
+        elif waiting and step.peer not in self.aborted:
             buffer, nbytes = waiting.popleft()
             sent, received = (step.nbytes, nbytes) if step.verb == "send" else (nbytes, step.nbytes)
             target = step.peer if step.verb == "send" else member

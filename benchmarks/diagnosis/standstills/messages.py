@@ -48,6 +48,16 @@ class Messages:
             found += _all_of(pending) if way[0] == wildcard else []
         return found
 
+    def lose(self, rank: int) -> None:
+        """What a rank has posted whose process is about to end is never taken."""
+        for (source, _), pending in self._sends.items():
+            if source == rank:
+                pending.clear()
+        for (_, target), pending in self._receives.items():
+            if target == rank:
+                pending.clear()
+        self._from_any[rank].clear()
+
     def take_from_any(self) -> Act | None:
         """A receive from any source that nobody has sent to."""
         pending = next((acts for acts in self._from_any.values() if acts), None)

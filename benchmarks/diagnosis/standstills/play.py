@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .programs import Call, Program
 
 _IN_FLIGHT = 2  # torch's threads of a gloo group
+_ABORT_SECONDS = 0.005
 _AFTER = (0.01, 2.0)  # seconds after which a peer fails, see exit_reasons of the analyzer for the measurements
 
 
@@ -48,17 +49,20 @@ class Player:
         goes_on: Collection[int] = (),
         stays: bool = False,
         has_launcher: bool = False,
+        pace: float = 1.0,
     ) -> None:
         """Args:
         wildcards: ranks that make no calls, and do whatever the others need.
         goes_on: ranks that become such at the end of their calls.
         stays: the others live on at the end of their calls.
         has_launcher: once a process has failed, all others are ended.
+        pace: how slow the calls are.
         """
         self.program = program
         self.random = source
         self.wildcards = set(wildcards)
         self._goes_on, self._stays, self._has_launcher = frozenset(goes_on), stays, has_launcher
+        self._pace = pace
         self.ranks = [RankState() for _ in program.calls]
         self.now = 0.0
         self._gone: set[int] = set()
@@ -144,6 +148,7 @@ class Player:
         state.end = End(self.now, words, kind, of_others)
         state.local = ""
         self._gone.add(rank)
+        self._messages.lose(rank)
         for meeting in list(self._meetings.values()):
             self._settle(meeting)
         for other in range(len(self.ranks)):
@@ -228,7 +233,7 @@ class Player:
             self._notice(rank)
 
     def _go_on(self, rank: int) -> None:
-        self.after(self.random.uniform(0.0005, 0.003), lambda: self._step(rank))
+        self.after(self._pace * self.random.uniform(0.0005, 0.003), lambda: self._step(rank))
 
     # What meets.
 
@@ -290,7 +295,10 @@ class Player:
                 self._abort(act.rank)
 
     def _abort(self, rank: int) -> None:
-        self.after(0.0, lambda: self.end(rank, "killed by SIGABRT", "crash", of_others=True))
+        """The process ends a moment later; until then it may make further calls."""
+        self._messages.lose(rank)
+        seconds = self.random.uniform(0.0, _ABORT_SECONDS)
+        self.after(seconds, lambda: self.end(rank, "killed by SIGABRT", "crash", of_others=True))
 
     def _finish(self, act: Act) -> None:
         if act.done is not None:
@@ -326,11 +334,15 @@ class Player:
         if act.lost < 0:
             return
         state.is_failing = True
-        words, kind = last_words.of_lost_peer(act, act.lost, self.random), "failure"
-        if state.is_pending:
-            words, kind = "KeyboardInterrupt", "interruption"
+        words = last_words.of_lost_peer(act, act.lost, self.random)
         low, high = _AFTER
-        self.after(low * (high / low) ** self.random.random(), lambda: self.end(rank, words, kind, of_others=True))
+        self.after(low * (high / low) ** self.random.random(), lambda: self._fail(rank, words))
+
+    def _fail(self, rank: int, words: str) -> None:
+        """An interruption that waited for the interpreter comes first."""
+        is_pending = self.ranks[rank].is_pending
+        words, kind = ("KeyboardInterrupt", "interruption") if is_pending else (words, "failure")
+        self.end(rank, words, kind, of_others=True)
 
 
 def _sleep(player: Player, rank: int, state: RankState, call: Call) -> None:

@@ -25,17 +25,21 @@ def end(place):
     os.write(told, b"-%d\\n" % place)
 
 
-def send_signals(number, *pairs):
-    pids = {{other: int(open(os.path.join(os.environ["TOLD"], "pid", str(other))).read()) for other, _ in pairs}}
-    if os.fork() == 0:
+def signaller(number, others):
+    """A process that sends signals once it is told to. It has none of the connections that are made later."""
+    read, write = os.pipe()
+    if os.fork():
+        return write
+    os.close(write)
+    if os.read(read, 1):
         since = time.monotonic()
-        for other, seconds in sorted(pairs, key=lambda pair: pair[1]):
+        for other, seconds in sorted(others, key=lambda pair: pair[1]):
             time.sleep(max(0.0, since + seconds - time.monotonic()))
             try:
-                os.kill(pids[other], number)
+                os.kill(int(open(os.path.join(os.environ["TOLD"], "pid", str(other))).read()), number)
             except ProcessLookupError:
                 pass
-        os._exit(0)
+    os._exit(0)
 
 
 def x(numel):
@@ -51,6 +55,9 @@ def script(program: Program, title: str) -> str:
     lines = [_HEAD.format(title=title)]
     for rank, calls in enumerate(program.calls):
         lines.append(f"if rank == {rank}:")
+        lines += [
+            f"    pipe = signaller(signal.{call.key}, {_others(call)})" for call in calls if call.name == "signals"
+        ]
         for place, call in enumerate(calls):
             lines.append(f"    begin({place}); {_statement(program, call, rank)}; end({place})")
     lines.append("dist.destroy_process_group()\n")
@@ -94,10 +101,13 @@ def _statement(program: Program, call: Call, rank: int) -> str:
     if name == "die":
         return _death(call.key)
     if name == "signals":
-        gaps = zip(call.counts[::2], call.counts[1::2], strict=True)
-        pairs = ", ".join(f"({other}, {gap / 1000})" for other, gap in gaps)
-        return f"send_signals(signal.{call.key}, {pairs})"
+        return f"os.write(pipe, b'!'); os.kill(os.getpid(), signal.{call.key})"
     return after + texts[name]
+
+
+def _others(call: Call) -> list[tuple[int, float]]:
+    """The first is the rank itself."""
+    return [(rank, gap / 1000) for rank, gap in zip(call.counts[2::2], call.counts[3::2], strict=True)]
 
 
 def _death(words: str) -> str:
