@@ -21,13 +21,24 @@ class Meeting:
     """The acts of one number and one algorithm in a group.
 
     Args:
-        wildcards, gone: ranks that do what others need, and those whose processes have ended. Both sets grow.
+        wildcards, gone, stopped: ranks that do what others need, and those whose processes have ended, or are stopped.
+            The sets grow.
+        is_late: see Exchange.
     """
 
-    __slots__ = ("_exchange", "_gone", "_has_told", "_wildcards", "acts", "members")
+    __slots__ = ("_exchange", "_gone", "_has_told", "_is_late", "_stopped", "_wildcards", "acts", "members")
 
-    def __init__(self, members: tuple[int, ...], wildcards: Collection[int], gone: Collection[int]) -> None:
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        wildcards: Collection[int],
+        gone: Collection[int],
+        stopped: Collection[int],
+        *,
+        is_late: bool,
+    ) -> None:
         self.members = members
+        self._stopped, self._is_late = stopped, is_late
         self.acts: dict[int, Act] = {}
         self._wildcards, self._gone = wildcards, gone
         self._exchange: Exchange | None = None
@@ -45,7 +56,7 @@ class Meeting:
     def settle(self) -> tuple[list[int], list[Act]]:
         """The ranks that are aborted now, and the acts that get through. Acts that fail are marked as lost."""
         has_transfers = next(iter(self.acts.values())).call.name not in _WITHOUT_TRANSFERS
-        if self._exchange is None and has_transfers and not self._gone.isdisjoint(self.members):
+        if self._exchange is None and has_transfers and any(self._is_out(rank) for rank in self.members):
             self._look_at_transfers()
         if self._exchange is None:
             is_whole = all(rank in self.acts or rank in self._wildcards for rank in self.members)
@@ -53,6 +64,8 @@ class Meeting:
         for member, rank in enumerate(self.members):
             if rank in self._gone:
                 self._exchange.lose(member)
+            if rank in self._stopped:
+                self._exchange.freeze(member)
             if rank in self._wildcards:
                 self._exchange.set_wildcard(member)
         self._exchange.run()
@@ -63,9 +76,12 @@ class Meeting:
         through = [self.acts[self.members[each]] for each in self._exchange.through]
         return sorted(aborted), [act for act in through if act.done is None]
 
+    def _is_out(self, rank: int) -> bool:
+        return rank in self._gone or rank in self._stopped
+
     def _look_at_transfers(self) -> None:
         """Members that have come have done what they could before."""
-        self._exchange = Exchange()
+        self._exchange = Exchange(is_late=self._is_late)
         for act in self.acts.values():
             self._join(self._exchange, act)
         self._exchange.run()

@@ -19,12 +19,17 @@ class Exchange:
         failed: members that exchange data with one that is gone; and one such.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_late: bool) -> None:
+        """Args:
+        is_late: a process that aborts does so late, so that others take what it had posted.
+        """
+        self._is_late = is_late
         self.through: set[int] = set()
         self.aborted: set[int] = set()
         self.failed: dict[int, int] = {}
         self._steps: dict[int, deque[Step]] = {}
         self._gone: set[int] = set()
+        self._frozen: set[int] = set()
         self._wildcards: set[int] = set()
         self._posted: dict[tuple[str, int, int], deque[tuple[str, int]]] = {}  # by verb and ends: buffer and bytes
         self._done: Counter[tuple[int, str, str]] = Counter()  # by member, verb and buffer
@@ -40,6 +45,10 @@ class Exchange:
         for (_, own, _), posted in self._posted.items():
             if own == member:
                 posted.clear()
+
+    def freeze(self, member: int) -> None:
+        """Its process is stopped. What it has posted is taken no more."""
+        self._frozen.add(member)
 
     def set_wildcard(self, member: int) -> None:
         """It posts whatever the others need."""
@@ -62,7 +71,7 @@ class Exchange:
     def _advance(self, member: int) -> bool:
         """Whether the member does its next step now."""
         steps = self._steps[member]
-        if member in self._gone or member in self.aborted or member in self.failed or member in self.through:
+        if any(member in each for each in (self._gone, self._frozen, self.aborted, self.failed, self.through)):
             return False
         if not steps:
             self.through.add(member)
@@ -92,7 +101,7 @@ class Exchange:
         waiting = self._posted.get((other, step.peer, member))
         if step.peer in self._wildcards:
             self._done[member, step.verb, step.buffer] += 1
-        elif waiting and step.peer not in self.aborted:
+        elif waiting and step.peer not in self._frozen and (self._is_late or step.peer not in self.aborted):
             buffer, nbytes = waiting.popleft()
             sent, received = (step.nbytes, nbytes) if step.verb == "send" else (nbytes, step.nbytes)
             target = step.peer if step.verb == "send" else member

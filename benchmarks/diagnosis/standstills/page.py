@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.pages import table
 
-from . import faults, programs, standstill
+from . import faults, programs, real, standstill
 from .measure import OUTCOMES
 
 
@@ -113,8 +113,9 @@ def _real(found: dict[str, Any]) -> list[str]:
     about = (
         f"{found['programs']} programs of 2 to 4 ranks were written out as scripts and run under torchrun on gloo: "
         f"{found['agree']} ({_share(found['agree'], found['programs'])}) stood and ended as the simulator says. "
-        f"Compared are, for each rank, its last call and how it is: it is in the call, is through, was aborted, was "
-        f"interrupted, or ended by itself or because of others. {facts['date']}, commit {facts['commit']}, torch "
+        "Compared are, for each rank, its last call and how it is: it is in the call, is through, was aborted, was "
+        f"interrupted, or ended by itself or because of others. Each has to be so in one of {real.PLAYS} plays of the "
+        f"program, which differ in pace and in what has no order. {facts['date']}, commit {facts['commit']}, torch "
         f"{facts['versions']['torch']}, `{facts['command']}`."
     )
     text = "\n".join(line.strip() for line in _lines(about))

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from .programs import Call, Program
 
 _IN_FLIGHT = 2  # torch's threads of a gloo group
-_ABORT_SECONDS = 0.005
+_ABORT_SECONDS = 0.03
+_LATE = 0.3  # of the aborts, see Exchange: seen in real runs, not measured
 _AFTER = (0.01, 2.0)  # seconds after which a peer fails, see exit_reasons of the analyzer for the measurements
 
 
@@ -66,6 +67,7 @@ class Player:
         self.ranks = [RankState() for _ in program.calls]
         self.now = 0.0
         self._gone: set[int] = set()
+        self._stopped: set[int] = set()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._counts: dict[tuple[int, object], int] = defaultdict(int)
@@ -148,14 +150,22 @@ class Player:
         state.end = End(self.now, words, kind, of_others)
         state.local = ""
         self._gone.add(rank)
-        self._messages.lose(rank)
-        for meeting in list(self._meetings.values()):
-            self._settle(meeting)
+        self._take_out(rank)
         for other in range(len(self.ranks)):
             self._notice(other)
         if self._has_launcher and words != "exit 0":
             self._has_launcher = False
             self._end_all()
+
+    def stop(self, rank: int) -> None:
+        """The process is stopped, and with it the threads that transfer its data."""
+        self._stopped.add(rank)
+        self._take_out(rank)
+
+    def _take_out(self, rank: int) -> None:
+        self._messages.lose(rank)
+        for meeting in list(self._meetings.values()):
+            self._settle(meeting)
 
     def _end_all(self) -> None:
         """As torchrun does once a process has failed."""
@@ -268,7 +278,8 @@ class Player:
         meeting = self._meetings.get(key)
         if meeting is None:
             members = self.program.members(act.call, act.rank)
-            meeting = self._meetings[key] = Meeting(members, self.wildcards, self._gone)
+            is_late = self.random.random() < _LATE
+            meeting = self._meetings[key] = Meeting(members, self.wildcards, self._gone, self._stopped, is_late=is_late)
         meeting.enter(act)
         self._settle(meeting)
         if all(rank in meeting.acts and meeting.acts[rank].done is not None for rank in meeting.members):
@@ -347,6 +358,8 @@ class Player:
 
 def _sleep(player: Player, rank: int, state: RankState, call: Call) -> None:
     state.local, state.local_since = call.name, player.now
+    if call.name == "stop":
+        player.stop(rank)
 
 
 def _die(player: Player, rank: int, state: RankState, call: Call) -> None:

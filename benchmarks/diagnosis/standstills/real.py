@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WORLDS = (2, 3, 4)
 PLAYS = 40
-"""A program agrees if one of so many plays ends as the real one did. They differ in pace, and in what has no order."""
+"""A program agrees if each rank stands as in one of so many plays, which differ in pace and in what has no order."""
 _PACES = (1.0, 3.0, 10.0, 30.0)
 _SECONDARY = ("Connection closed", "Connection reset", "Read error", "Write error", "monitoredBarrier", "Broken pipe",
               "Connection refused", "timeout", "Timed out")  # fmt: skip
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        return self.real in self.plays
+        return all(stand in {play[rank] for play in self.plays} for rank, stand in enumerate(self.real))
 
 
 def compare(seeds: Iterator[int], count: int, folder: Path) -> list[Comparison]:

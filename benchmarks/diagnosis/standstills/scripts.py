@@ -67,8 +67,8 @@ def script(program: Program, title: str) -> str:
 def _statement(program: Program, call: Call, rank: int) -> str:
     name, members = call.name, program.groups[call.group][1]
     group = f"group=groups[{call.group}]" if call.group else "group=None"
+    group += ", async_op=True" if call.handle else ""
     after = f"works[{call.handle}] = " if call.handle and name != "wait" else ""
-    asynchronous = ", async_op=True" if call.handle else ""
     size, x = len(members), f"x({call.numel})"
     root = members[call.root] if call.root >= 0 else -1
     parts = f"[x({call.numel}) for _ in range({size})] if rank == {root} else None"
@@ -77,7 +77,7 @@ def _statement(program: Program, call: Call, rank: int) -> str:
         "init": "dist.init_process_group('gloo'); groups[0] = None",
         "new_group": f"groups[{call.group}] = dist.new_group({list(members)})",
         "wait": f"works[{call.handle}].wait()",
-        "all_reduce": f"dist.all_reduce({x}, {group}{asynchronous})",
+        "all_reduce": f"dist.all_reduce({x}, {group})",
         "broadcast": f"dist.broadcast({x}, {root}, {group})",
         "reduce": f"dist.reduce({x}, {root}, {group})",
         "gather": f"dist.gather({x}, {parts}, {root}, {group})",
