@@ -92,8 +92,7 @@ def _real(program: Program, told: Path, rank: int) -> Stand:
     seen = json.loads((told / f"{rank}.json").read_text())
     notes = seen["told"].split()
     place = int(notes[-1][1:]) if notes else -1
-    error = (told / f"{rank}.err").read_text(errors="replace")
-    how = _how(seen["status"], error, program.calls[rank][place].key if place >= 0 else "")
+    how = _how(seen["status"], seen["error"], program.calls[rank][place].key if place >= 0 else "")
     return Stand(how, len(program.calls[rank]) if how == "through" else place)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-_QUIET_SECONDS = 3.0  # without any change: a standstill
+_QUIET_SECONDS = 4.0  # without any change: a standstill
 _MOST_SECONDS = 40.0
 
 
@@ -36,7 +36,8 @@ def main() -> None:
         _meet(store, f"{path.stem} has its ranks", size)
         (told / "go").touch()
         status = _watch(child, told, size)
-        (told / f"{rank}.json").write_text(json.dumps({"status": status, "told": _text(told / str(rank))}))
+        seen = {"status": status, "told": _text(told / str(rank)), "error": _text(told / f"{rank}.err")}
+        (told / f"{rank}.json").write_text(json.dumps(seen))  # before others are ended
         _meet(store, f"{path.stem} is seen", size)
         if status is None:
             os.kill(child, signal.SIGKILL)
