@@ -115,7 +115,7 @@ def _real(found: dict[str, Any]) -> list[str]:
         f"{found['agree']} ({_share(found['agree'], found['programs'])}) stood and ended as the simulator says. "
         "Compared are, for each rank, its last call and how it is: it is in the call, is through, was aborted, was "
         f"interrupted, or ended by itself or because of others. Each has to be so in one of {real.PLAYS} plays of the "
-        f"program, which differ in pace and in what has no order. {facts['date']}, commit {facts['commit']}, torch "
+        f"program, which differ in speed and in what has no order. {facts['date']}, commit {facts['commit']}, torch "
         f"{facts['versions']['torch']}, `{facts['command']}`."
     )
     text = "\n".join(line.strip() for line in _lines(about))

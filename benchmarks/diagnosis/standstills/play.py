@@ -50,20 +50,20 @@ class Player:
         goes_on: Collection[int] = (),
         stays: bool = False,
         has_launcher: bool = False,
-        pace: float = 1.0,
+        slowness: float = 1.0,
     ) -> None:
         """Args:
         wildcards: ranks that make no calls, and do whatever the others need.
         goes_on: ranks that become such at the end of their calls.
         stays: the others live on at the end of their calls.
         has_launcher: once a process has failed, all others are ended.
-        pace: how slow the calls are.
+        slowness: a factor of the time between calls.
         """
         self.program = program
         self.random = source
         self.wildcards = set(wildcards)
         self._goes_on, self._stays, self._has_launcher = frozenset(goes_on), stays, has_launcher
-        self._pace = pace
+        self._slowness = slowness
         self.ranks = [RankState() for _ in program.calls]
         self.now = 0.0
         self._gone: set[int] = set()
@@ -243,7 +243,7 @@ class Player:
             self._notice(rank)
 
     def _go_on(self, rank: int) -> None:
-        self.after(self._pace * self.random.uniform(0.0005, 0.003), lambda: self._step(rank))
+        self.after(self._slowness * self.random.uniform(0.0005, 0.003), lambda: self._step(rank))
 
     # What meets.
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 WORLDS = (2, 3, 4)
 PLAYS = 40
-"""A program agrees if each rank stands as in one of so many plays, which differ in pace and in what has no order."""
-_PACES = (1.0, 3.0, 10.0, 30.0)
+"""A program agrees if each rank stands as in one of so many plays, which differ in speed and in what has no order."""
+_SLOWNESS = (1.0, 3.0, 10.0, 30.0)
 _SECONDARY = ("Connection closed", "Connection reset", "Read error", "Write error", "monitoredBarrier", "Broken pipe",
               "Connection refused", "timeout", "Timed out")  # fmt: skip
 
@@ -111,7 +111,7 @@ def _how(status: int | None, error: str, words: str) -> str:
 
 def play(program: Program, number: int) -> tuple[Stand, ...]:
     """The ranks at the standstill of one play, by its number."""
-    player = Player(program, random.Random(number), pace=_PACES[number % len(_PACES)])
+    player = Player(program, random.Random(number), slowness=_SLOWNESS[number % len(_SLOWNESS)])
     player.play()
     return tuple(_simulated(state, len(program.calls[rank])) for rank, state in enumerate(player.ranks))
 
