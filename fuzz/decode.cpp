@@ -25,14 +25,17 @@ void check_linear(const tw_frame& frame, const std::vector<uint8_t>& header, con
   tw_layout layout;
   const bool known = tw_find_dtype(frame.dtype, &bits, &layout) == TW_OK && frame.bits == bits &&
                      frame.layout.word_nbytes == layout.word_nbytes;
+  uint32_t plain;
   tw_error error;
   std::vector<float> inputs(kNumInputs * columns), outputs(kNumInputs * rows), expected(outputs);
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(i % 7) - 2.5f;
+  const uint32_t orders = tw_linear_orders(frame.dtype);
+  const auto order = static_cast<tw_order>(tw::trailing_zeros(orders, TW_SUMS_64));
   const int dense = !known ? TW_INVALID_ARGUMENT
-                           : tw_linear_dense(frame.dtype, words.data(), rows, columns, inputs.data(), kNumInputs,
+                           : tw_linear_dense(frame.dtype, words.data(), rows, columns, order, inputs.data(), kNumInputs,
                                              expected.data(), 1, nullptr, &error);
-  const int status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), kNumInputs,
-                               outputs.data(), 2, nullptr, TW_VERIFY, nullptr, &error);
+  const int status = tw_linear(&frame, header.data(), data.data(), data.size(), order, inputs.data(), kNumInputs,
+                               outputs.data(), &plain, 2, nullptr, TW_VERIFY, nullptr, &error);
   CHECK(status == (frame.features != 0 ? TW_INVALID_ARGUMENT : dense));
   for (size_t i = 0; status == TW_OK && i < outputs.size(); ++i) {
     const bool both_nan = outputs[i] != outputs[i] && expected[i] != expected[i];

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from tensorwire.codec import products
-from tensorwire.torch.frames.team import team
+from tensorwire.torch.products import linear as products
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-MAX_OWN_INPUTS = 8
-"""As many rows *fused* multiplies by itself."""
 
 
 class TorchDecoder:
@@ -72,19 +68,6 @@ class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, columns = self.weight.shape
-        if x.numel() > MAX_OWN_INPUTS * columns:
+        if x.numel() > products.MAX_FUSED_INPUT_ROWS * columns:
             return linear(x, self.weight)
-        inputs = x.reshape(-1, columns).to(torch.float32).contiguous()
-        outputs = torch.empty((inputs.shape[0], rows), dtype=torch.float32)
-        products.linear_dense(
-            "BF16",
-            self.weight.data_ptr(),
-            rows,
-            columns,
-            inputs.data_ptr(),
-            len(inputs),
-            outputs.data_ptr(),
-            torch.get_num_threads(),
-            team(),
-        )
-        return outputs.to(x.dtype).view(*x.shape[:-1], rows)
+        return products.sums(x, self.weight, products.FUSED_ORDER).to(x.dtype).view(*x.shape[:-1], rows)

@@ -8,6 +8,7 @@ struct Store {
   uint8_t* words;
 
   void begin_run() {}
+  template <unsigned>
   void take(__m256i first, __m256i second) {
     store(words, _mm256_permute2x128_si256(first, second, 0x20));
     store(words + 32, _mm256_permute2x128_si256(first, second, 0x31));

@@ -7,14 +7,15 @@
 namespace tw {
 namespace {
 
-// Gives the sink 32 words as they are interleaved: sink->take(words 0 to 7 and 16 to 23, words 8 to 15 and 24 to 31).
-template <class Sink>
+// Gives the sink 32 words as they are interleaved: sink->take<half>(words 0 to 7 and 16 to 23, words 8 to 15 and 24 to
+// 31), where `half` says which of each 64 they are.
+template <unsigned half, class Sink>
 inline __attribute__((always_inline)) void take_words(__m256i turned, const uint8_t* rests_at, Sink* sink) {
   const __m256i rests = load(rests_at);
   // The uppermost bits of both bytes change places.
   const __m256i exchanged = _mm256_and_si256(_mm256_xor_si256(turned, rests), bytes(0x80));
   const __m256i low = _mm256_xor_si256(rests, exchanged), high = _mm256_xor_si256(turned, exchanged);
-  sink->take(_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+  sink->template take<half>(_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
 }
 
 // Not inlined, since most vectors of 4-bit digits have no escape.
@@ -36,7 +37,10 @@ inline __attribute__((always_inline)) size_t for_two_bits(const DigitRuns& runs,
     for (size_t r = 0; r < count; ++r) {
       sink->begin_run();
 #pragma GCC unroll 4
-      for (size_t i = 0; i < kRun; i += 32, rests += 32) take_words(load(turned + r * kRun + i), rests, sink);
+      for (size_t i = r * kRun; i < (r + 1) * kRun; i += 64, rests += 64) {
+        take_words<0>(load(turned + i), rests, sink);
+        take_words<1>(load(turned + i + 32), rests + 32, sink);
+      }
     }
   }
   return static_cast<size_t>(next - runs.next);

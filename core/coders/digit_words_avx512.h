@@ -13,7 +13,7 @@ inline __m512i in_order(__m512i bytes) {
 }
 
 // Gives the sink 64 words: sink->take(the first 32, the others).
-template <class Sink>
+template <unsigned = 0, class Sink>
 inline __attribute__((always_inline)) void take_words(__m512i exponents, const uint8_t* rests_at, Sink* sink) {
   constexpr int kSelect = 0xca;  // where the first operand has ones the second, elsewhere the third
   const __m512i turned = in_order(exponents), rests = in_order(_mm512_loadu_si512(rests_at));

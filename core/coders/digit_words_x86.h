@@ -15,13 +15,16 @@ inline __attribute__((always_inline)) size_t for_nibbles(const DigitRuns& runs, 
   for (size_t run = 0; run < num_runs; ++run, digits += kRun / 2) {
     sink->begin_run();
     for (unsigned half = 0; half < 2; ++half) {
-#pragma GCC unroll 4
-      for (size_t i = 0; i < kRun / 2; i += sizeof(Bytes), rests += sizeof(Bytes)) {
+      const auto turned_at = [&](size_t i) {
         const Bytes index = nibbles(load(digits + i), half);
         const auto escaped = equal(index, escape);
-        Bytes turned = look_up(names, index);
-        if (__builtin_expect(any(escaped), 0)) turned = put_escapes(turned, escaped, &next);  // most vectors have none
-        take_words(turned, rests, sink);
+        const Bytes named = look_up(names, index);
+        return __builtin_expect(any(escaped), 0) ? put_escapes(named, escaped, &next) : named;  // most have none
+      };
+#pragma GCC unroll 2
+      for (size_t i = 0; i < kRun / 2; i += 2 * sizeof(Bytes), rests += 2 * sizeof(Bytes)) {
+        take_words<0>(turned_at(i), rests, sink);
+        take_words<1>(turned_at(i + sizeof(Bytes)), rests + sizeof(Bytes), sink);
       }
     }
   }

@@ -2,6 +2,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace tw {
 namespace {
@@ -50,6 +53,19 @@ Target choose() {
 Target cpu_target() {
   static const Target target = choose();
   return target;
+}
+
+bool cpu_flushes_denormals() {
+#if defined(__x86_64__)
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZeros = 0x0040;
+  return (_mm_getcsr() & (kFlushToZero | kDenormalsAreZeros)) != 0;
+#elif defined(__aarch64__)
+  uint64_t control;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+  return (control >> 24 & 1) != 0;
+#else
+  return false;
+#endif
 }
 
 bool cpu_gathers_fast() {

@@ -32,6 +32,9 @@ const auto& pick() {
   }
 }
 
+// Whether this thread takes denormal numbers for zeros, or makes zeros of them.
+bool cpu_flushes_denormals();
+
 // Whether loading 8 numbers by one instruction is faster than by 8: on Intel's processors, not on AMD's.
 bool cpu_gathers_fast();
 

@@ -173,18 +173,28 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
 
 /* Products ------------------------------------------------------------------------------------------------------- */
 
-/* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32, for a plain frame
- * of shape (rows, columns) and dtype BF16, F16 or F32. Each thread decodes a few rows at a time, which do not leave its
- * cache. The order of summation is fixed (core/linear/dot.h): the same bits on every target, for every number of
- * threads and of inputs (a NaN may be any). `data` holds all blocks; they are read if there is an input. `parallel` and
- * `checked` as for tw_decode. */
-TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
-                     const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
-                     uint32_t flags, uint8_t* checked, tw_error* error);
+/* Orders of summation of matrix products that others compute; core/linear has them in code.
+ * TW_SUMS_n: of n sums in float32, sum j takes columns j, n + j, ... by fused multiply-add, as far as whole n go; then
+ * the upper half of the sums is added to the lower one until one is left. Of the other columns n / 4 at a time go to
+ * n / 8 sums likewise, whose total is added. The last ones are added one by one.
+ * TW_PAIRS_n, for BF16: each n columns are one sum, which takes a pair of columns after the other as the instruction
+ * VDPBF16PS does, the upper column first, denormals as zeros. These sums are added in order. */
+typedef enum tw_order { TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024 } tw_order;
+/* Bit (1 << order) for each order in which this machine is faster with weights of a dtype than by decoding first; 0 for
+ * a dtype other than BF16 and F16. */
+TW_API uint32_t tw_linear_orders(const char* dtype);
+/* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32 and one of these
+ * orders, for a plain frame of shape (rows, columns). Inputs are numbers of the weight's dtype. Each thread decodes a
+ * few rows at a time, which do not leave its cache. The same bits for every number of threads and of inputs. `plain`
+ * gets 1; or 0 if an output is NaN, which may be any, or a thread flushes denormals, which the others may not. `data`
+ * holds all blocks; they are read if there is an input. `parallel` and `checked` as for tw_decode. */
+TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes, tw_order order,
+                     const float* inputs, uint64_t num_inputs, float* outputs, uint32_t* plain, uint32_t threads,
+                     tw_parallel parallel, uint32_t flags, uint8_t* checked, tw_error* error);
 /* The same for weights that are not compressed. */
-TW_API int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint64_t columns, const float* inputs,
-                           uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
-                           tw_error* error);
+TW_API int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint64_t columns, tw_order order,
+                           const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads,
+                           tw_parallel parallel, tw_error* error);
 
 /* Hashes and facts ----------------------------------------------------------------------------------------------- */
 

@@ -1,37 +1,45 @@
-// Products of rows of weights with vectors, in float32. One order of summation on every target: of 32 sums, sum j takes
-// lane j of each 32 columns, one fused multiply and add after the other; then the upper half is added to the lower,
-// five times. So every target gives the same bits, for weights from memory or freshly decoded; but a NaN may be any.
+// Products of rows of weights with vectors, in float32, in the orders of summation that matrix products of others have.
+// Every target that has kernels for an order gives the same bits, for weights from memory or freshly decoded; but a NaN
+// may be any.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
+#include "coders/cascade.h"
 #include "common/prefetch.h"
+#include "common/status.h"
 
 namespace tw {
 
-constexpr size_t kDotLanes = 32;
+constexpr size_t kMostSums = 64;
 
-enum class WeightFormat : uint8_t { kBf16, kF16, kF32 };
+enum class WeightFormat : uint8_t { kBf16, kF16 };
+constexpr size_t kWeightNbytes = 2;
 
-inline size_t weight_nbytes(WeightFormat format) { return format == WeightFormat::kF32 ? 4 : 2; }
-
-// The order in which the kernels want inputs, filled up with zeros to a multiple of kDotLanes. For BF16 the even
-// columns of each 32 come first, since a word of two weights is split by a shift and a mask.
-void arrange_input(WeightFormat format, const float* input, size_t columns, float* arranged);
-
+// Kernels for one order and format. "Arranged" is an input in the form that they want, in the room of columns rounded
+// up to kMostSums floats. No pointer to weights needs alignment, and nothing is read past them.
 struct DotKernels {
-  // out[i * out_stride + r] = row r of weights times input i; the inputs, arranged, are `stride` apart. No pointer to
-  // weights needs alignment, and nothing is read past them.
-  void (*dot)(WeightFormat format, const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs,
-              size_t num_inputs, size_t stride, float* out, size_t out_stride, Fetch next);
-  // The same row by row, in pieces: kDotLanes sums, zeros at first, get the terms of `count` columns, a multiple of
-  // kDotLanes; then their total.
-  void (*add_terms)(WeightFormat format, const uint8_t* weights, size_t count, const float* input, float* sums);
+  void (*arrange)(const float* input, size_t columns, float* arranged);
+  // out[i * out_stride + r] = row r of weights times input i; the inputs, arranged, are `stride` apart.
+  void (*dot)(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
+              size_t stride, float* out, size_t out_stride, Fetch next);
+  // dot() is fastest for a multiple of so many rows.
+  size_t num_rows;
+
+  // The same row by row, in pieces of whole runs; nullptr where rows are faster together. kMostSums sums, zeros at
+  // first, get the terms of so many columns; then their total.
+  void (*add_terms)(const uint8_t* weights, size_t count, const float* input, float* sums);
   float (*total)(const float* sums);
-  // Whether rows one by one, from the first-level cache, are faster than several at once from the second.
-  bool prefers_single_rows;
+  // add_terms() of digits as a block has them: a word becomes a factor in registers, and is never put in memory.
+  // Exponents are turned, a rest has sign and mantissa. Returns how many of runs.next were used. Reads up to kSlack
+  // past those and past the digits. A step of the prefetcher goes with each run.
+  size_t (*add_runs)(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* sums,
+                     Prefetcher<kSecondLevel>* prefetcher);
 };
 
-extern const DotKernels& dot_kernels;
+using FindDot = const DotKernels* (*)(tw_order order, WeightFormat format);
+
+// nullptr where this CPU has none that are faster than to decode first.
+const DotKernels* find_dot(tw_order order, WeightFormat format);
 
 }  // namespace tw

@@ -1,14 +1,15 @@
 #if defined(__x86_64__)
 #include "common/avx512.h"
+#include "linear/dot.h"
 
 namespace tw {
 namespace {
 
 struct Vec {
   using V = __m512;
-  typedef unsigned Words __attribute__((vector_size(64)));
-  static constexpr unsigned long kMostInputs = 4;
-  static constexpr unsigned long rows(unsigned long inputs) { return inputs == 4 ? 2 : 4; }
+  typedef uint32_t Words __attribute__((vector_size(64)));
+  static constexpr size_t kPanel = 2048, kMostInputs = 4;
+  static constexpr size_t rows(size_t inputs) { return inputs == 1 ? 2 : 8 / inputs; }
   static inline V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static inline float sum(V v) {
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
@@ -16,7 +17,7 @@ struct Vec {
     const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
   }
-  static inline V widen(const unsigned char* from) {
+  static inline V widen(const uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
 };
@@ -24,10 +25,34 @@ struct Vec {
 }  // namespace
 }  // namespace tw
 
-#include "linear/dot_impl.h"
+#include "linear/sums_impl.h"
 
 namespace tw {
-extern const DotKernels kDotAvx512;
-const DotKernels kDotAvx512 = {dot, add_terms, total, true};
+
+extern const DotKernels kPairs512Avx512, kPairs1024Avx512;
+
+namespace {
+
+const DotKernels* find(tw_order order, WeightFormat format) {
+  static constexpr DotKernels kOfBf16 = Sums<Bf16, 64>::kTogether, kOfF16 = Sums<F16, 64>::kTogether;
+  static const bool has_pairs = __builtin_cpu_supports("avx512bf16");
+  const bool is_bf16 = format == WeightFormat::kBf16;
+  switch (order) {
+    case TW_SUMS_64:
+      return is_bf16 ? &kOfBf16 : &kOfF16;
+    case TW_PAIRS_512:
+      return is_bf16 && has_pairs ? &kPairs512Avx512 : nullptr;
+    case TW_PAIRS_1024:
+      return is_bf16 && has_pairs ? &kPairs1024Avx512 : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+extern const FindDot kFindDotAvx512;
+const FindDot kFindDotAvx512 = find;
+
 }  // namespace tw
 #endif

@@ -2,30 +2,17 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/bits.h"
+#include "linear/half.h"
+#include "linear/pairs.h"
 
 namespace tw {
 namespace {
 
-float float_of(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-float float_of_f16(uint32_t half) {
-  const uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ffu;
-  if (exponent == 31) return float_of(sign | 0x7f800000u | mantissa << 13 | (mantissa != 0 ? 0x400000u : 0));
-  if (exponent != 0) return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float tiny = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign != 0 ? -tiny : tiny;
-}
-
 struct Vec {
   using V = float;
   using Words = uint32_t;
-  static constexpr unsigned long kMostInputs = 4;
-  static constexpr unsigned long rows(unsigned long) { return 1; }
+  static constexpr size_t kPanel = SIZE_MAX / kMostSums * kMostSums, kMostInputs = 1;
+  static constexpr size_t rows(size_t) { return 1; }
   static V multiply_add(V a, V b, V c) { return std::fma(a, b, c); }
   static float sum(V v) { return v; }
   static V widen(const uint8_t* from) { return float_of_f16(load<uint16_t>(from)); }
@@ -34,9 +21,82 @@ struct Vec {
 }  // namespace
 }  // namespace tw
 
-#include "linear/dot_impl.h"
+#include "linear/sums_impl.h"
 
 namespace tw {
-extern const DotKernels kDotScalar;
-const DotKernels kDotScalar = {dot, add_terms, total, false};
+namespace {
+
+// The sums of F16 and BF16 in memory are columns in order.
+template <size_t L>
+const DotKernels* find_sums(WeightFormat format) {
+  static constexpr DotKernels kOfBf16 = Sums<Bf16, L>::kTogether, kOfF16 = Sums<F16, L>::kTogether;
+  return format == WeightFormat::kBf16 ? &kOfBf16 : &kOfF16;
+}
+
+float without_denormals(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value; }
+
+// A step of VDPBF16PS: denormals are zeros before and after, and what is tiny is seen before a last rounding to 2^-126.
+float add_term(float sum, float a, float b) {
+  a = without_denormals(a), b = without_denormals(b), sum = without_denormals(sum);
+  const float result = without_denormals(std::fma(a, b, sum));
+  const bool is_least = std::fabs(result) == 0x1p-126f;
+  const double precise = is_least ? static_cast<double>(a) * b + sum : 0;
+  return is_least && std::fabs(precise) < 0x1.ffffffp-127 ? std::copysign(0.0f, result) : result;
+}
+
+float chain(const uint8_t* weights, const uint8_t* words, size_t columns) {
+  float sum = 0;
+  for (size_t c = 0; c < columns; c += 2) {
+    for (size_t upper = 2; upper-- > 0;) {
+      const size_t i = c + upper;
+      const float weight = i < columns ? float_of_bf16(load<uint16_t>(weights + i * kWeightNbytes)) : 0;
+      sum = add_term(sum, weight, float_of_bf16(load<uint16_t>(words + i * kWeightNbytes)));
+    }
+  }
+  return sum;
+}
+
+template <tw_order order>
+void dot_pairs(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
+               size_t stride, float* out, size_t out_stride, Fetch) {
+  for (size_t m = 0; m < num_inputs; ++m) {
+    const uint8_t* const words = reinterpret_cast<const uint8_t*>(inputs + m * stride);
+    for (size_t r = 0; r < num_rows; ++r) {
+      const uint8_t* const row = weights + r * columns * kWeightNbytes;
+      float total = 0;
+      for (size_t c = 0; c < columns; c += block_of(order)) {
+        const size_t count = columns - c < block_of(order) ? columns - c : block_of(order);
+        const float sum = chain(row + c * kWeightNbytes, words + c * kWeightNbytes, count);
+        total = c == 0 ? sum : total + sum;
+      }
+      out[m * out_stride + r] = total;
+    }
+  }
+}
+
+template <tw_order order>
+const DotKernels* find_pairs(WeightFormat format) {
+  static constexpr DotKernels kKernels = {arrange_pairs, dot_pairs<order>, 1, nullptr, nullptr, nullptr};
+  return format == WeightFormat::kBf16 ? &kKernels : nullptr;
+}
+
+const DotKernels* find(tw_order order, WeightFormat format) {
+  switch (order) {
+    case TW_SUMS_32:
+      return find_sums<32>(format);
+    case TW_SUMS_64:
+      return find_sums<64>(format);
+    case TW_PAIRS_512:
+      return find_pairs<TW_PAIRS_512>(format);
+    case TW_PAIRS_1024:
+      return find_pairs<TW_PAIRS_1024>(format);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+extern const FindDot kFindDotScalar;
+const FindDot kFindDotScalar = find;
+
 }  // namespace tw

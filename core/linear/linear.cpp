@@ -1,11 +1,13 @@
 // Products with a compressed weight: blocks are decoded into a thread's cache and multiplied there, or, where a target
 // has kernels for it, in registers (row_taker.h).
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
 
+#include "common/cpu.h"
 #include "frame/blocks.h"
 #include "frame/decode_block.h"
 #include "frame/workers.h"
@@ -27,8 +29,8 @@ constexpr uint64_t kDenseTileNbytes = 1 << 18, kDenseStepNbytes = 1 << 15;
 bool find_format(const char* dtype, WeightFormat* format) {
   constexpr struct {
     const char* name;
-    WeightFormat format = WeightFormat::kBf16;
-  } kFormats[] = {{"BF16", WeightFormat::kBf16}, {"F16", WeightFormat::kF16}, {"F32", WeightFormat::kF32}};
+    WeightFormat format;
+  } kFormats[] = {{"BF16", WeightFormat::kBf16}, {"F16", WeightFormat::kF16}};
   for (const auto& row : kFormats) {
     if (std::strcmp(row.name, dtype) == 0) return *format = row.format, true;
   }
@@ -59,40 +61,38 @@ class Lines {
 // would take the same few places of the cache.
 class Inputs {
  public:
-  Inputs(WeightFormat format, const float* inputs, uint64_t count, uint64_t columns)
-      : stride_(ceil_to(columns, kDotLanes) + kDotLanes),
-        values_(reinterpret_cast<float*>(memory_.take(std::max<uint64_t>(1, 2 * count * stride_) * sizeof(float)))) {
+  Inputs(const DotKernels& kernels, const float* inputs, uint64_t count, uint64_t columns)
+      : stride_(ceil_to(columns, kMostSums) + kPadding),
+        values_(reinterpret_cast<float*>(memory_.take(std::max<uint64_t>(1, count * stride_) * sizeof(float)))) {
     if (values_ == nullptr) return;
-    for (uint64_t m = 0; m < count; ++m) arrange_input(format, inputs + m * columns, columns, values_ + m * stride_);
-    if (count == 1) of_rows_ = RowTaker::make_input(format, columns, values_, values_ + stride_);
+    for (uint64_t m = 0; m < count; ++m) kernels.arrange(inputs + m * columns, columns, values_ + m * stride_);
   }
   const float* values() const { return values_; }
   uint64_t stride() const { return stride_; }
-  // The one input.
-  const RowTaker::Input& of_rows() const { return of_rows_; }
 
  private:
+  static constexpr uint64_t kPadding = 32;
   Lines memory_;
   uint64_t stride_;
   float* values_;
-  RowTaker::Input of_rows_{};
 };
 
 struct Product {
   const Blocks& blocks;
-  WeightFormat format = WeightFormat::kBf16;
+  const DotKernels& kernels;
   const Inputs& inputs;
   uint64_t num_inputs;
   float* outputs;
 
   uint64_t rows() const { return blocks.frame.shape[0]; }
   uint64_t columns() const { return blocks.frame.shape[1]; }
-  bool takes_single_rows() const { return num_inputs == 1 && RowTaker::is_faster(format, columns()); }
-  // Rows that are decoded together: those of a block; of several where blocks cut rows, since a block at the border of
-  // two such steps is decoded twice.
+  bool takes_single_rows() const { return num_inputs == 1 && RowTaker::is_faster(kernels, columns()); }
+  // Rows that are decoded together: those of a block, or of as many as the kernels want; of several where blocks cut
+  // rows, since a block at the border of two such steps is decoded twice.
   uint64_t rows_at_once() const {
-    const uint64_t words = blocks.frame.block_words;
-    return std::max<uint64_t>(1, (words % columns() == 0 ? words : words * kBlocksAtOnce) / columns());
+    const uint64_t words = blocks.frame.block_words, whole = words / columns();
+    if (words % columns() == 0) return ceil_to(kernels.num_rows, whole);
+    return ceil_to(std::max<uint64_t>(1, words * kBlocksAtOnce / columns()), kernels.num_rows);
   }
   // Rows that a thread takes at a time. If possible they end with a block, or two threads would decode that one.
   uint64_t rows_of_tile(uint32_t threads) const {
@@ -138,7 +138,7 @@ int multiply_single_rows(const Product& product, uint64_t first, uint64_t last, 
   const uint64_t nbytes = block_nbytes(frame) + kSlack;
   uint8_t* const words = scratch->words.take(nbytes);
   if (words == nullptr) return no_memory(first_block, nbytes, error);
-  RowTaker taker(product.format, product.columns(), product.inputs.of_rows(), start - first_block * frame.block_words,
+  RowTaker taker(product.kernels, product.columns(), product.inputs.values(), start - first_block * frame.block_words,
                  last - first, product.outputs + first);
   for (uint64_t block = first_block; block < last_block; ++block) {
     const Fetch next = next_block(product.blocks, block);
@@ -171,18 +171,17 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
     if (status != TW_OK) return status;
   }
   const uint8_t* weights = words + (start - first_block * frame.block_words) * frame.layout.word_nbytes;
-  dot_kernels.dot(product.format, weights, last - first, product.columns(), product.inputs.values(), product.num_inputs,
-                  product.inputs.stride(), product.outputs + first, product.rows(), left);
+  product.kernels.dot(weights, last - first, product.columns(), product.inputs.values(), product.num_inputs,
+                      product.inputs.stride(), product.outputs + first, product.rows(), left);
   return TW_OK;
 }
 
 int check_frame(const tw_frame& frame, uint64_t data_nbytes, WeightFormat* format, tw_error* error) {
   // The layout says what was decoded, the dtype only what it is called.
-  const bool known = find_format(frame.dtype, format) && frame.layout.word_nbytes == weight_nbytes(*format) &&
-                     frame.bits == 8 * weight_nbytes(*format);
+  const bool known =
+      find_format(frame.dtype, format) && frame.layout.word_nbytes == kWeightNbytes && frame.bits == 8 * kWeightNbytes;
   if (is_relative(frame) || frame.ndim != 2 || !known) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-                "expected a plain frame of two dimensions, BF16, F16 or F32");
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected a plain frame of two dimensions, BF16 or F16");
   }
   if (data_nbytes < frame.data_nbytes) {
     return fail(error, TW_TRUNCATED, TW_NO_BLOCK, frame.header_nbytes + data_nbytes,
@@ -191,8 +190,22 @@ int check_frame(const tw_frame& frame, uint64_t data_nbytes, WeightFormat* forma
   return TW_OK;
 }
 
+int no_kernels(tw_error* error) {
+  return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected BF16 or F16 in an order of tw_linear_orders()");
+}
+
 int no_memory(tw_error* error) {
   return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for a product's scratch");
+}
+
+// Whether the products of rows [first, last) have no NaN, and this thread keeps denormals.
+bool is_plain(const Product& product, uint64_t first, uint64_t last) {
+  bool plain = !cpu_flushes_denormals();
+  for (uint64_t m = 0; m < product.num_inputs; ++m) {
+    const float* const outputs = product.outputs + m * product.rows();
+    for (uint64_t r = first; r < last; ++r) plain &= outputs[r] == outputs[r];
+  }
+  return plain;
 }
 
 }  // namespace
@@ -200,23 +213,37 @@ int no_memory(tw_error* error) {
 
 using namespace tw;
 
-int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes, const float* inputs,
-              uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel, uint32_t flags,
-              uint8_t* checked, tw_error* error) {
+uint32_t tw_linear_orders(const char* dtype) {
+  WeightFormat format = WeightFormat::kBf16;
+  uint32_t orders = 0;
+  if (!find_format(dtype, &format)) return orders;
+  for (const tw_order order : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024}) {
+    if (find_dot(order, format) != nullptr) orders |= 1u << order;
+  }
+  return orders;
+}
+
+int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes, tw_order order,
+              const float* inputs, uint64_t num_inputs, float* outputs, uint32_t* plain, uint32_t threads,
+              tw_parallel parallel, uint32_t flags, uint8_t* checked, tw_error* error) {
+  *plain = 1;
   WeightFormat format = WeightFormat::kBf16;
   const int status = check_frame(*frame, data_nbytes, &format, error);
   if (status != TW_OK) return status;
+  const DotKernels* const kernels = find_dot(order, format);
+  if (kernels == nullptr) return no_kernels(error);
   if (num_inputs == 0) return TW_OK;
   if (frame->num_words == 0) return std::fill(outputs, outputs + num_inputs * frame->shape[0], 0.0f), TW_OK;
   const Index index(*frame, header);
   const Data have = {static_cast<const uint8_t*>(data), 0, data_nbytes};
   const Blocks blocks = {*frame, index, have, {(flags & TW_VERIFY) != 0, checked}};
-  const Inputs arranged(format, inputs, num_inputs, frame->shape[1]);
+  const Inputs arranged(*kernels, inputs, num_inputs, frame->shape[1]);
   if (arranged.values() == nullptr) return no_memory(error);
-  const Product product = {blocks, format, arranged, num_inputs, outputs};
+  const Product product = {blocks, *kernels, arranged, num_inputs, outputs};
   const bool singly = product.takes_single_rows();
   const uint64_t per_tile = product.rows_of_tile(threads), step = singly ? per_tile : product.rows_at_once();
   FirstFailure failure;
+  std::atomic<bool> all_plain{true};
   const bool ran = run_tiles<RowScratch>(
       ceil_div(product.rows(), per_tile), Workers(threads, parallel), [&](RowScratch& scratch, uint64_t tile) {
         const uint64_t stop = std::min((tile + 1) * per_tile, product.rows());
@@ -228,22 +255,26 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
           failure.note(result, why);
           return false;
         }
+        if (!is_plain(product, tile * per_tile, stop)) all_plain = false;
         return true;
       });
+  if (!all_plain) *plain = 0;
   return ran ? failure.report(error) : no_memory(error);
 }
 
-int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint64_t columns, const float* inputs,
-                    uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel, tw_error* error) {
+int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint64_t columns, tw_order order,
+                    const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
+                    tw_error* error) {
   WeightFormat format = WeightFormat::kBf16;
-  if (!find_format(dtype, &format)) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected weights of BF16, F16 or F32");
-  }
-  const Inputs arranged(format, inputs, num_inputs, columns);
+  const DotKernels* const kernels = find_format(dtype, &format) ? find_dot(order, format) : nullptr;
+  if (kernels == nullptr) return no_kernels(error);
+  const Inputs arranged(*kernels, inputs, num_inputs, columns);
   if (arranged.values() == nullptr) return no_memory(error);
-  const uint64_t row_nbytes = columns * weight_nbytes(format);
-  const uint64_t per_tile = std::max<uint64_t>(1, kDenseTileNbytes / std::max<uint64_t>(row_nbytes, 1));
-  const uint64_t step = std::max<uint64_t>(1, kDenseStepNbytes / std::max<uint64_t>(row_nbytes, 1));
+  const uint64_t row_nbytes = columns * kWeightNbytes;
+  const auto rows_in = [&](uint64_t nbytes) {
+    return ceil_to(std::max<uint64_t>(1, nbytes / std::max<uint64_t>(row_nbytes, 1)), kernels->num_rows);
+  };
+  const uint64_t per_tile = rows_in(kDenseTileNbytes), step = rows_in(kDenseStepNbytes);
   const uint8_t* const bytes = static_cast<const uint8_t*>(weights);
   struct Nothing {};
   const bool ran =
@@ -251,9 +282,9 @@ int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint6
         const uint64_t stop = std::min((tile + 1) * per_tile, rows);
         for (uint64_t first = tile * per_tile; first < stop; first += step) {
           const uint64_t last = std::min(first + step, stop), next = std::min(last + step, rows);
-          dot_kernels.dot(format, bytes + first * row_nbytes, last - first, columns, arranged.values(), num_inputs,
-                          arranged.stride(), outputs + first, rows,
-                          {bytes + last * row_nbytes, (next - last) * row_nbytes});
+          kernels->dot(bytes + first * row_nbytes, last - first, columns, arranged.values(), num_inputs,
+                       arranged.stride(), outputs + first, rows,
+                       {bytes + last * row_nbytes, (next - last) * row_nbytes});
         }
         return true;
       });

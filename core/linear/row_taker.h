@@ -13,18 +13,21 @@ class RowTaker : public Taker {
  public:
   static constexpr size_t kRowsAtOnce = 16;
 
-  // Whether this target is faster with rows one by one. `columns` is the length of a row.
-  static bool is_faster(WeightFormat format, uint64_t columns);
+  // Whether rows of so many columns are faster one by one.
+  static bool is_faster(const DotKernels& kernels, uint64_t columns) {
+    return kernels.add_runs != nullptr && columns % kRun == 0;
+  }
 
-  // An input for all takers of a product: `arranged` as arrange_input() made it, `for_runs` as DigitDotKernels has it,
-  // for which there is as much room.
-  struct Input {
-    const float *arranged, *for_runs;
-  };
-  static Input make_input(WeightFormat format, uint64_t columns, const float* arranged, float* for_runs);
-
-  // num_rows rows, at least one, behind `skip` words of rows of others.
-  RowTaker(WeightFormat format, uint64_t columns, Input input, uint64_t skip, uint64_t num_rows, float* out);
+  // num_rows rows, at least one, behind `skip` words of rows of others, for an input that is arranged.
+  RowTaker(const DotKernels& kernels, uint64_t columns, const float* input, uint64_t skip, uint64_t num_rows,
+           float* out)
+      : Taker{take_words, take_cascade},
+        kernels_(kernels),
+        columns_(columns),
+        input_(input),
+        skip_(skip),
+        num_rows_(num_rows),
+        out_(out) {}
 
   // Before each block: what to fetch meanwhile.
   void begin(Fetch next) { next_ = next, num_taken_ = 0; }
@@ -43,15 +46,15 @@ class RowTaker : public Taker {
   template <class Skip, class Add>
   void cut(uint64_t count, Skip&& skip, Add&& add);
 
-  const WeightFormat format_;
+  const DotKernels& kernels_;
   const uint64_t columns_;
-  const Input input_;
+  const float* const input_;
   uint64_t skip_, num_rows_;
   float* out_;
   uint64_t column_ = 0, num_taken_ = 0;
   Fetch next_;
   // The last of these rows is being added up. A total takes long, and of several one goes beside the other.
-  alignas(64) float sums_[kRowsAtOnce][kDotLanes] = {};
+  alignas(64) float sums_[kRowsAtOnce][kMostSums] = {};
   size_t num_whole_ = 0;
   alignas(64) uint8_t skipped_[kSegment + kSlack];
 };

@@ -1,4 +1,4 @@
-// The dot kernels of this target against plain loops in the order that dot.h describes, bit for bit.
+// The dot kernels of this target against plain loops in the orders that tensorwire.h describes, bit for bit.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -11,7 +11,11 @@
 
 namespace {
 
+using tw::kWeightNbytes;
 using tw::WeightFormat;
+
+// What the random numbers are: ordinary ones; any bits; those about the smallest normal float.
+enum Numbers { kOrdinary, kAny, kTiny, kNumNumbers };
 
 uint32_t bits_of(float value) {
   uint32_t bits;
@@ -19,80 +23,149 @@ uint32_t bits_of(float value) {
   return bits;
 }
 
-float value_of(WeightFormat format, const uint8_t* weight) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, weight, tw::weight_nbytes(format));
-  float value;
+float value_of(WeightFormat format, uint16_t word) {
   if (format == WeightFormat::kF16) {
-    const int exponent = static_cast<int>(bits >> 10 & 31);
-    const float mantissa = static_cast<float>(bits & 1023) + (exponent != 0 ? 1024.0f : 0.0f);
-    value = std::ldexp(mantissa, (exponent != 0 ? exponent : 1) - 25);
-    return bits >> 15 != 0 ? -value : value;
+    const int exponent = word >> 10 & 31;
+    const float mantissa = static_cast<float>(word & 1023) + (exponent != 0 ? 1024.0f : 0.0f);
+    float value = std::ldexp(mantissa, (exponent != 0 ? exponent : 1) - 25);
+    if (exponent == 31) value = (word & 1023) != 0 ? NAN : INFINITY;
+    return word >> 15 != 0 ? -value : value;
   }
-  if (format == WeightFormat::kBf16) bits <<= 16;
+  const uint32_t bits = uint32_t{word} << 16;
+  float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-// Lane j takes column j of each 32; of BF16 the even columns come first.
-float expected(WeightFormat format, const uint8_t* row, const float* input, size_t columns) {
-  float lanes[32] = {};
-  for (size_t c = 0; c < columns; ++c) {
-    const size_t at = c % 32, lane = format == WeightFormat::kBf16 ? at / 2 + at % 2 * 16 : at;
-    lanes[lane] = std::fma(value_of(format, row + c * tw::weight_nbytes(format)), input[c], lanes[lane]);
+struct Terms {
+  WeightFormat format;
+  std::vector<float> weights, inputs;
+};
+
+float halved(std::vector<float> sums) {
+  for (size_t half = sums.size() / 2; half != 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
   }
-  for (size_t half = 16; half != 0; half /= 2) {
-    for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-  }
-  return lanes[0];
+  return sums[0];
 }
+
+float in_sums(const Terms& terms, size_t count) {
+  const size_t columns = terms.weights.size();
+  std::vector<float> sums(count), few(count / 8);
+  size_t c = 0;
+  const auto add = [&](float* sum) {
+    *sum = std::fma(terms.weights[c], terms.inputs[c], *sum);
+    ++c;
+  };
+  while (c < columns / count * count) add(&sums[c % count]);
+  while (c < columns / (count / 4) * (count / 4)) add(&few[c % (count / 8)]);
+  float total = halved(sums) + halved(few);
+  while (c < columns) add(&total);
+  return total;
+}
+
+// Denormals are zeros. What is less than the smallest normal number with 24 bits, whatever its exponent, is one.
+float flushed(double value) {
+  if (value == 0 || !std::isfinite(value)) return static_cast<float>(value);
+  int exponent;
+  const double fraction = std::frexp(value, &exponent);
+  const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, 24)), exponent - 24);
+  return std::fabs(rounded) < 0x1p-126 ? std::copysign(0.0f, static_cast<float>(value)) : static_cast<float>(rounded);
+}
+
+float in_pairs(const Terms& terms, size_t block) {
+  const size_t columns = terms.weights.size();
+  float total = 0;
+  for (size_t c = 0; c < columns; c += block) {
+    float sum = 0;
+    for (size_t pair = c; pair < std::min(columns, c + block); pair += 2) {
+      for (const size_t at : {pair + 1, pair}) {
+        const double weight = at < columns ? flushed(terms.weights[at]) : 0;
+        const double input = at < columns ? flushed(terms.inputs[at]) : 0;
+        // The product is precise in double, and so is the sum where it matters for the flush.
+        const float sure = std::fma(static_cast<float>(weight), static_cast<float>(input), sum);
+        sum = std::fabs(sure) > 0x1p-125f || std::isnan(sure) ? sure : flushed(weight * input + sum);
+      }
+    }
+    total = c == 0 ? sum : total + sum;
+  }
+  return total;
+}
+
+float expected(tw_order order, const Terms& terms) {
+  switch (order) {
+    case TW_SUMS_32:
+      return in_sums(terms, 32);
+    case TW_SUMS_64:
+      return in_sums(terms, 64);
+    case TW_PAIRS_512:
+      return in_pairs(terms, 512);
+    default:
+      return in_pairs(terms, 1024);
+  }
+}
+
+bool same(float a, float b) { return bits_of(a) == bits_of(b) || (std::isnan(a) && std::isnan(b)); }
 
 // The first row in two pieces.
-void check_pieces(WeightFormat format, const std::vector<uint8_t>& weights, const std::vector<float>& input,
+void check_pieces(const tw::DotKernels& kernels, const std::vector<uint16_t>& weights, const std::vector<float>& input,
                   size_t columns, float want) {
-  float sums[tw::kDotLanes] = {};
-  const size_t first = columns / 2 / tw::kDotLanes * tw::kDotLanes;
-  tw::dot_kernels.add_terms(format, weights.data(), first, input.data(), sums);
-  tw::dot_kernels.add_terms(format, weights.data() + first * tw::weight_nbytes(format), columns - first,
-                            input.data() + first, sums);
-  CHECK(bits_of(tw::dot_kernels.total(sums)) == bits_of(want));
+  float sums[tw::kMostSums] = {};
+  const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(weights.data());
+  const size_t first = columns / 2 / tw::kMostSums * tw::kMostSums;
+  kernels.add_terms(bytes, first, input.data(), sums);
+  kernels.add_terms(bytes + first * kWeightNbytes, columns - first, input.data() + first, sums);
+  CHECK(same(kernels.total(sums), want));
 }
 
-void check(WeightFormat format, size_t rows, size_t columns, size_t num_inputs) {
+uint16_t word_of(WeightFormat format, Numbers numbers, std::mt19937* random) {
+  const uint32_t any = (*random)();
+  if (numbers == kAny) return static_cast<uint16_t>(any);
+  if (format == WeightFormat::kF16) return static_cast<uint16_t>(numbers == kTiny ? any & 0x87ff : any & 0xbfff);
+  if (numbers == kTiny) return static_cast<uint16_t>((any & 0x807f) | (60 + any % 8) << 7);
+  return static_cast<uint16_t>(bits_of(std::normal_distribution<float>()(*random)) >> 16);
+}
+
+void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, size_t columns, size_t num_inputs) {
+  const tw::DotKernels* const kernels = tw::find_dot(order, format);
+  if (kernels == nullptr) return;
   std::mt19937 random(static_cast<unsigned>(rows * 1000 + columns * 10 + num_inputs));
-  std::normal_distribution<float> normal;
-  const size_t width = tw::weight_nbytes(format), stride = (columns + 31) / 32 * 32;
-  std::vector<uint8_t> weights(rows * columns * width);
-  for (size_t i = 0; i < rows * columns; ++i) {
-    const uint32_t bits = format == WeightFormat::kF16 ? random() & 0xbfff : bits_of(normal(random));
-    const uint32_t kept = format == WeightFormat::kBf16 ? bits >> 16 : bits;
-    std::memcpy(&weights[i * width], &kept, width);
-  }
+  const size_t stride = tw::ceil_to(columns, tw::kMostSums);
+  std::vector<uint16_t> weights(rows * columns);
+  for (uint16_t& word : weights) word = word_of(format, numbers, &random);
   std::vector<float> inputs(num_inputs * columns), arranged(num_inputs * stride + 1), out(num_inputs * rows + 1, 7.0f);
-  for (float& value : inputs) value = normal(random);
-  for (size_t m = 0; m < num_inputs; ++m) {
-    tw::arrange_input(format, &inputs[m * columns], columns, &arranged[m * stride]);
-  }
-  tw::dot_kernels.dot(format, weights.data(), rows, columns, arranged.data(), num_inputs, stride, out.data(), rows,
-                      {weights.data(), weights.size()});
+  for (float& value : inputs) value = value_of(format, word_of(format, numbers, &random));
+  for (size_t m = 0; m < num_inputs; ++m) kernels->arrange(&inputs[m * columns], columns, &arranged[m * stride]);
+  const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(weights.data());
+  kernels->dot(bytes, rows, columns, arranged.data(), num_inputs, stride, out.data(), rows,
+               {bytes, weights.size() * kWeightNbytes});
   for (size_t m = 0; m < num_inputs; ++m) {
     for (size_t r = 0; r < rows; ++r) {
-      const float want = expected(format, &weights[r * columns * width], &inputs[m * columns], columns);
-      CHECK(bits_of(out[m * rows + r]) == bits_of(want));
+      Terms terms = {format, {}, {inputs.begin() + m * columns, inputs.begin() + (m + 1) * columns}};
+      for (size_t c = 0; c < columns; ++c) terms.weights.push_back(value_of(format, weights[r * columns + c]));
+      CHECK(same(out[m * rows + r], expected(order, terms)));
     }
   }
   CHECK(out[num_inputs * rows] == 7.0f);
-  if (columns % tw::kDotLanes == 0) check_pieces(format, weights, arranged, columns, out[0]);
+  if (columns % tw::kMostSums == 0 && kernels->add_terms != nullptr) {
+    check_pieces(*kernels, weights, arranged, columns, out[0]);
+  }
 }
 
 }  // namespace
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kF32}) {
-    for (const size_t rows : {1u, 2u, 3u, 5u, 9u}) {
-      for (const size_t columns : {1u, 2u, 31u, 32u, 33u, 64u, 100u, 1024u}) {
-        for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) check(format, rows, columns, num_inputs);
+  for (const tw_order order : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024}) {
+    for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF16}) {
+      for (int numbers = kOrdinary; numbers < kNumNumbers; ++numbers) {
+        for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {
+          for (const size_t columns : {1u, 2u, 15u, 33u, 64u, 77u, 128u, 600u, 1023u, 1024u, 2050u, 2500u}) {
+            for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) {
+              check(order, format, static_cast<Numbers>(numbers), rows, columns, num_inputs);
+            }
+          }
+        }
       }
     }
   }

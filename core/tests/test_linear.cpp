@@ -116,10 +116,13 @@ void on_threads(void (*work)(void*), void* argument, unsigned threads, unsigned)
 
 void on_caller(void (*work)(void*), void* argument, unsigned, unsigned) { work(argument); }
 
+tw_order order;
+
 struct Result {
   int status;
   tw_error error;
   std::vector<float> outputs;
+  uint32_t plain = 1;
 };
 
 // The parts of a frame in memory of their exact sizes, so that a sanitizer sees a step past them.
@@ -136,15 +139,18 @@ struct Opened {
     data.assign(blocks, bytes.end());
     Random random(bytes.size());
     if (frame.ndim > 1) inputs.resize(kNumInputs * frame.shape[1]);
-    for (float& value : inputs) value = static_cast<float>(static_cast<int64_t>(random.next())) * 0x1p-62f;
+    for (float& value : inputs) value = static_cast<float>(random.below(255)) / 64 - 2;
   }
 
   Result linear(uint32_t threads, tw_parallel parallel, uint32_t flags, uint64_t num_inputs = kNumInputs,
                 uint8_t* checked = nullptr) const {
     Result result = {TW_OK, {}, std::vector<float>(num_inputs * frame.shape[0] + 1, 7.0f)};
-    result.status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), num_inputs,
-                              result.outputs.data(), threads, parallel, flags, checked, &result.error);
+    result.status = tw_linear(&frame, header.data(), data.data(), data.size(), order, inputs.data(), num_inputs,
+                              result.outputs.data(), &result.plain, threads, parallel, flags, checked, &result.error);
     CHECK(result.outputs.back() == 7.0f);
+    bool has_nan = false;
+    for (const float output : result.outputs) has_nan |= output != output;
+    CHECK(result.status != TW_OK || (result.plain == 0) == has_nan);
     return result;
   }
 
@@ -155,7 +161,7 @@ struct Opened {
     result.status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), nullptr, 0, 0, 0, words.size(),
                               words.data(), 1, nullptr, TW_VERIFY, nullptr, &result.error);
     if (result.status != TW_OK) return result;
-    CHECK(tw_linear_dense(frame.dtype, words.data(), frame.shape[0], frame.shape[1], inputs.data(), num_inputs,
+    CHECK(tw_linear_dense(frame.dtype, words.data(), frame.shape[0], frame.shape[1], order, inputs.data(), num_inputs,
                           result.outputs.data(), 1, nullptr, &result.error) == TW_OK);
     return result;
   }
@@ -254,24 +260,27 @@ void check_not_weights() {
   check_refused(Opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {40, 128, 1})));
   check_refused(Opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {5120})));
   check_refused(Opened(make_frame(type_named("F8_E4M3"), TW_FAST, tests::kWeights, {40, 128})));
+  check_refused(Opened(make_frame(type_named("F32"), TW_FAST, tests::kWeights, {40, 128})));
   check_refused(Opened(tests::make_source(type_named("BF16"), TW_FAST, tests::kWeights, tests::kFewSteps).frame));
   const float input = 1;
   float output = 0;
   tw_error error;
-  CHECK(tw_linear_dense("I8", &input, 1, 1, &input, 1, &output, 1, nullptr, &error) == TW_INVALID_ARGUMENT);
+  CHECK(tw_linear_dense("I8", &input, 1, 1, order, &input, 1, &output, 1, nullptr, &error) == TW_INVALID_ARGUMENT);
+  CHECK(tw_linear_orders("I8") == 0 && tw_linear_orders("F32") == 0);
 }
 
 // No rows, no columns, no inputs.
 void check_nothing() {
-  check_all_ways(Opened(make_frame(type_named("F16"), TW_FAST, tests::kWeights, {0, 128})));
+  check_all_ways(Opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {0, 128})));
   const Opened opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {9, 0}));
   const Result result = opened.linear(2, nullptr, TW_VERIFY);
   CHECK(result.status == TW_OK);
   for (size_t i = 0; i < 9 * kNumInputs; ++i) CHECK(result.outputs[i] == 0.0f);
   check_all_ways(opened);
+  uint32_t plain;
   const Opened some(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {40, 128}));
-  CHECK(tw_linear(&some.frame, some.header.data(), some.data.data(), some.data.size(), nullptr, 0, nullptr, 2, nullptr,
-                  TW_VERIFY, nullptr, nullptr) == TW_OK);
+  CHECK(tw_linear(&some.frame, some.header.data(), some.data.data(), some.data.size(), order, nullptr, 0, nullptr,
+                  &plain, 2, nullptr, TW_VERIFY, nullptr, nullptr) == TW_OK);
 }
 
 // Whichever allocation fails: the result is right, or there is none.
@@ -283,9 +292,11 @@ void check_memory() {
   for (const tw_parallel parallel : {static_cast<tw_parallel>(nullptr), &on_caller}) {
     for (int allocations = 0; allocations < 40; ++allocations) {
       tw_error error;
+      uint32_t plain;
       allocations_left = allocations;
-      const int status = tw_linear(&opened.frame, opened.header.data(), opened.data.data(), opened.data.size(),
-                                   opened.inputs.data(), kNumInputs, outputs.data(), 4, parallel, 0, nullptr, &error);
+      const int status =
+          tw_linear(&opened.frame, opened.header.data(), opened.data.data(), opened.data.size(), order,
+                    opened.inputs.data(), kNumInputs, outputs.data(), &plain, 4, parallel, 0, nullptr, &error);
       allocations_left = -1;
       CHECK(status == TW_OK || status == TW_NO_MEMORY);
       CHECK(status == TW_OK || allocations < 30);
@@ -297,12 +308,10 @@ void check_memory() {
   CHECK(num_right >= 20);
 }
 
-}  // namespace
-
-int main() {
-  if (!tests::forced_target_runs()) return tests::kSkipped;
+void check_order() {
   std::vector<Source> sources;
-  for (const char* name : {"BF16", "F16", "F32"}) {
+  for (const char* name : {"BF16", "F16"}) {
+    if ((tw_linear_orders(name) >> order & 1) == 0) continue;
     for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
       for (int content = 0; content <= kAcross; ++content) {
         for (const Shape shape : kShapes) {
@@ -327,7 +336,17 @@ int main() {
   check_nothing();
   check_memory();
   check_checked(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {400, 128}));
-  check_checked(make_frame(type_named("F32"), TW_COMPACT, tests::kWeights, {400, 130}));
+  check_checked(make_frame(type_named("BF16"), TW_COMPACT, tests::kWeights, {400, 130}));
+}
+
+}  // namespace
+
+int main() {
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  for (const tw_order each : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024}) {
+    order = each;
+    if ((tw_linear_orders("BF16") >> order & 1) != 0) check_order();
+  }
   std::printf("ok\n");
   return 0;
 }

@@ -55,7 +55,7 @@ ORDERS: dict[str, Callable[[int], list[int]]] = {
 def multiply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Products with a kernel in the place of torch's, with small slabs."""
     monkeypatch.setattr(linear, "_SLAB_NBYTES", SLAB * COLUMNS * 2)
-    linear._slabs_give_the_same_bits.cache_clear()
+    linear._choose.cache_clear()
 
     def run(kernel: Kernel, x: Any, weight: Any, bias: Any = None) -> Any:
         monkeypatch.setattr(linear, "linear", kernel)
@@ -64,7 +64,7 @@ def multiply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         return torch.nn.functional.linear(x, weight, bias)
 
     yield run
-    linear._slabs_give_the_same_bits.cache_clear()
+    linear._choose.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -115,7 +115,7 @@ def test_the_default_device_does_not_matter() -> None:
     x = torch.randn(2, COLUMNS).bfloat16()
     expected = torch.nn.functional.linear(x, dense)
     with torch.device("meta"):
-        linear._slabs_give_the_same_bits.cache_clear()
+        linear._choose.cache_clear()
         assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
         assert torch.equal(compressed[3:9], dense[3:9])
         compressed.set_linear_mode("fused")

@@ -117,7 +117,7 @@ def test_exact_layers_follow_what_is_set_while_they_are_loaded(path: str, dtype:
 def test_exact_layers_follow_what_was_set_before(path: str) -> None:
     for value in SETTINGS[path]:
         choose(path, value)
-        _linear._slabs_give_the_same_bits.cache_clear()
+        _linear._choose.cache_clear()
         check(CompressedTensor.from_dense(weight(torch.float32)))
 
 

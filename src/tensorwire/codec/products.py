@@ -5,6 +5,7 @@ the checks of buffers would take longer.
 from __future__ import annotations
 
 import ctypes
+import enum
 
 from .buffers import Pin
 from .core import Error, Frame, decode_at, function
@@ -20,12 +21,29 @@ _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p,
 _frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
 
 _linear = function(
-    "tw_linear", ctypes.c_int, _frame, _address, _address, _u64, _address, _u64, _address, _u32, _address, _u32,
-    _address, _error,
+    "tw_linear", ctypes.c_int, _frame, _address, _address, _u64, ctypes.c_int, _address, _u64, _address,
+    ctypes.POINTER(_u32), _u32, _address, _u32, _address, _error,
 )  # fmt: skip
 _linear_dense = function(
-    "tw_linear_dense", ctypes.c_int, _text, _address, _u64, _u64, _address, _u64, _address, _u32, _address, _error,
+    "tw_linear_dense", ctypes.c_int, _text, _address, _u64, _u64, ctypes.c_int, _address, _u64, _address, _u32,
+    _address, _error,
 )  # fmt: skip
+_linear_orders = function("tw_linear_orders", _u32, _text)
+
+
+class Order(enum.IntEnum):
+    """In which products sum their terms; core/include/tensorwire.h says how."""
+
+    SUMS_32 = 0
+    SUMS_64 = 1
+    PAIRS_512 = 2
+    PAIRS_1024 = 3
+
+
+def linear_orders(dtype: str) -> list[Order]:
+    """Orders in which this machine multiplies weights of `dtype` faster than by decoding them first."""
+    orders = _linear_orders(dtype.encode())
+    return [order for order in Order if orders >> order & 1]
 
 
 class PlacedFrame:
@@ -52,17 +70,20 @@ class PlacedFrame:
             parallel, self._flags, self._checked, Error(),
         )  # fmt: skip
 
-    def linear(self, inputs: int, count: int, outputs: int, threads: int, parallel: int | None) -> None:
-        """`count` inputs at one address, float32 and contiguous, to outputs at another."""
+    def linear(self, order: Order, inputs: int, count: int, outputs: int, threads: int, parallel: int | None) -> bool:
+        """`count` inputs at one address, float32 and contiguous, to outputs at another. False if an output is NaN or a
+        thread flushes denormals: other bits than those of the same order elsewhere may come out then."""
+        plain = _u32()
         _linear(
-            self._frame, self._header_address, self._address, self._nbytes, inputs, count, outputs, threads, parallel,
-            self._flags, self._checked, Error(),
+            self._frame, self._header_address, self._address, self._nbytes, order, inputs, count, outputs,
+            ctypes.byref(plain), threads, parallel, self._flags, self._checked, Error(),
         )  # fmt: skip
+        return plain.value != 0
 
 
 def linear_dense(
-    dtype: str, weights: int, rows: int, columns: int, inputs: int, count: int, outputs: int, threads: int,
-    parallel: int | None,
+    dtype: str, weights: int, rows: int, columns: int, order: Order, inputs: int, count: int, outputs: int,
+    threads: int, parallel: int | None,
 ) -> None:  # fmt: skip
     """The same with `rows` times `columns` weights that are not compressed; all three are addresses."""
-    _linear_dense(dtype.encode(), weights, rows, columns, inputs, count, outputs, threads, parallel, Error())
+    _linear_dense(dtype.encode(), weights, rows, columns, order, inputs, count, outputs, threads, parallel, Error())

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...codec import FrameReader, check_frame_size, check_padding, torch_dtype
 from ...codec.arrays import byte_view
-from ...codec.products import PlacedFrame
+from ...codec.products import Order, PlacedFrame
 from ...errors import ErrorContext, UnsupportedTensorError
 from .blocks import FileBlocks, MemoryBlocks
 from .team import team
@@ -166,14 +166,14 @@ class OpenFrame:
                 verify=self.origin.verify,
             )
 
-    def linear(self, inputs: Tensor) -> Tensor:
+    def linear(self, inputs: Tensor, order: Order) -> Tensor | None:
         """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
-        All blocks are in memory.
+        All blocks are in memory. None where the same order may have other bits elsewhere (`PlacedFrame.linear`).
 
         Raises:
             FormatError: a block is damaged.
             OSError: the file that the frame is in was written to.
-            ValueError: the tensor is not BF16, F16 or F32.
+            ValueError: the tensor is not BF16 or F16, or this machine has no kernels for that order.
         """
         inputs = inputs.to(torch.float32).contiguous()
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
@@ -181,8 +181,15 @@ class OpenFrame:
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
         with self._reading():
-            self._placed.linear(inputs.data_ptr(), inputs.shape[0], outputs.data_ptr(), torch.get_num_threads(), team())
-        return outputs
+            plain = self._placed.linear(
+                order,
+                inputs.data_ptr(),
+                inputs.shape[0],
+                outputs.data_ptr(),
+                torch.get_num_threads(),
+                team(),
+            )
+        return outputs if plain else None
 
     def _place(self) -> PlacedFrame | None:
         """The frame as the core takes it, if its blocks are in memory."""

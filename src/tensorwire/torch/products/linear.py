@@ -1,17 +1,19 @@
-"""A product with a compressed weight on the CPU.
+"""A product with a compressed weight on the CPU, with the bits of ``torch.nn.functional.linear`` with the dense one.
 
-*exact* gives the bits of ``torch.nn.functional.linear`` with the dense weight. For few rows of input the weight is
-decoded slab by slab, each of which torch multiplies while it lies in the cache; that is allowed where torch's own
-kernel was seen to give the same bits for slabs as for the whole (`_slabs_give_the_same_bits`). Otherwise the whole
-weight is decoded, into memory that the next layer uses again.
+Which way it goes is tried out once for each kind of product (`_choose`):
 
-*fused* never makes a dense weight: rows are decoded and multiplied in the cache of a thread, or in its registers, in
-float32 and an order of summation of our own (`PlacedFrame.linear`).
+- rows are decoded and multiplied in the cache of a thread, or in its registers, in torch's own order of summation, if
+  that is one of those that we have kernels for (`PlacedFrame.linear`);
+- for few rows of input the weight is decoded slab by slab, each of which torch multiplies while it lies in the cache;
+- otherwise the whole weight is decoded, into memory that the next layer uses again.
+
+*fused* takes the first way always, in one order of summation on every CPU.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import mmap
 import threading
@@ -21,6 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import linear
 
+from ...codec.products import Order, linear_dense, linear_orders
+from ..frames.team import team
 from .repeated import repeated
 
 if TYPE_CHECKING:
@@ -31,12 +35,16 @@ if TYPE_CHECKING:
 _SLAB_NBYTES = 4 << 20
 _MAX_SLAB_INPUT_ROWS = 8
 _ROWS_ALIGNMENT = 64
-_FUSED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+FUSED_ORDER = Order.SUMS_64
 MAX_FUSED_INPUT_ROWS = 8
 """More are multiplied by torch, which is faster from there on."""
-_TRIALS = 4
+_DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
+_MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64}
+"""In these orders torch is fast with more."""
 _TRIAL_ROWS = 64
 _PAGE_NBYTES = mmap.PAGESIZE
+
+_log = logging.getLogger(__name__)
 
 
 def _bytes(nbytes: int) -> Tensor:
@@ -86,12 +94,18 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     if x.dtype != frame.dtype or x.shape[-1:] != (columns,):
         weight = torch.empty((rows, columns), dtype=frame.dtype)
         return linear(x, weight, bias)  # which says what is wrong, in torch's words
-    if mode == "fused" and frame.dtype in _FUSED_DTYPES and x.numel() <= MAX_FUSED_INPUT_ROWS * columns:
-        return _linear_fused(x, frame, rows, bias)
-    slab = _slab_rows(rows, columns * x.element_size())
-    few = 0 < x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and has_usual_strides(x)
-    if few and slab < rows and _slabs_give_the_same_bits(_product_of(x, rows, bias), slab):
-        return _linear_by_slabs(x, frame, rows, slab, bias)
+    if mode == "fused" and frame.dtype in _DTYPE_NAMES and x.numel() <= MAX_FUSED_INPUT_ROWS * columns:
+        output = _in_order(x, frame, FUSED_ORDER, bias)
+        if output is not None:
+            return output
+    if x.numel() > 0 and has_usual_strides(x):
+        choice = _choose(_product_of(x, rows, bias))
+        if choice.order is not None:
+            output = _in_order(x, frame, choice.order, bias)
+            if output is not None:
+                return output
+        elif choice.slab is not None:
+            return _linear_by_slabs(x, frame, rows, choice.slab, bias)
     memory = _scratch.take(rows * columns * x.element_size())
     weight = _as_weight(memory, rows, x)
     frame.decode(0, weight)
@@ -100,11 +114,17 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     return output
 
 
-def _linear_fused(x: Tensor, frame: OpenFrame, rows: int, bias: Tensor | None) -> Tensor:
-    output = frame.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
+    """None where the order alone does not say which bits come out."""
+    output = frame.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), order)
+    return None if output is None else _rounded(output, bias, x)
+
+
+def _rounded(output: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """Sums in float32 as torch makes a result of them: it adds the bias before it rounds."""
     if bias is not None:
         output += bias
-    return output.to(x.dtype).view(*x.shape[:-1], rows)
+    return output.to(x.dtype).view(*x.shape[:-1], output.shape[-1])
 
 
 def _linear_by_slabs(x: Tensor, frame: OpenFrame, rows: int, slab: int, bias: Tensor | None) -> Tensor:
@@ -154,9 +174,20 @@ class _Product(NamedTuple):
     threads: int
     settings: tuple[object, ...]
 
+    @property
+    def columns(self) -> int:
+        return self.shape[-1]
+
+    @property
+    def num_inputs(self) -> int:
+        return math.prod(self.shape[:-1])
+
 
 def _product_of(x: Tensor, rows: int, bias: Tensor | None) -> _Product:
     return _Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), _settings())
+
+
+_allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
 
 
 def _settings() -> tuple[object, ...]:
@@ -165,13 +196,22 @@ def _settings() -> tuple[object, ...]:
     From torch 2.9 on the precision of oneDNN's products counts, whichever call has set it. The older
     `get_float32_matmul_precision` cannot be asked there: it raises once any device has a precision that it cannot name.
     """
-    products = getattr(torch.backends.mkldnn, "matmul", None)
+    onednn = torch.backends.mkldnn
+    products = getattr(onednn, "matmul", None)
     precision = torch.get_float32_matmul_precision() if products is None else products.fp32_precision
-    return torch.backends.mkldnn.enabled, precision
+    deterministic = torch.are_deterministic_algorithms_enabled(), getattr(onednn, "deterministic", None)
+    return onednn.enabled, precision, *deterministic, _allows_f16_sums()
+
+
+class _Choice(NamedTuple):
+    """How a kind of product is made: in an order of ours, by slabs of so many rows, or of the whole weight."""
+
+    order: Order | None = None
+    slab: int | None = None
 
 
 @functools.lru_cache(maxsize=4096)
-def _slabs_give_the_same_bits(product: _Product, slab: int) -> bool:
+def _choose(product: _Product) -> _Choice:
     """Try it, once for each kind of product.
 
     It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `_Product` has
@@ -179,33 +219,88 @@ def _slabs_give_the_same_bits(product: _Product, slab: int) -> bool:
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
 
-    The weight has few different rows, again and again, so that the trial reads them from the cache; all rows of the
-    whole are compared. Slabs with the same rows give the same bits: one of each kind is multiplied.
+    Torch multiplies a weight of the true shape, which has few different rows, again and again, so that it is read from
+    the cache. All rows of the result are compared. Slabs with the same rows give the same bits: one of each kind is
+    multiplied.
     """
+    name = _DTYPE_NAMES.get(product.dtype)
+    orders = [
+        order
+        for order in (linear_orders(name) if name is not None else [])
+        if product.num_inputs <= _MAX_INPUT_ROWS.get(order, product.num_inputs)
+    ]
+    slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize)
+    by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS
+    if product.rows * product.columns == 0 or not (orders or by_slabs):
+        return _Choice()
     generator = torch.Generator(device="cpu").manual_seed(0)
-    rows, columns = product.rows, product.shape[-1]
-    tile, pairs = _cancelling_rows(columns, product.dtype, generator)
-    row_nbytes = columns * product.dtype.itemsize
-    weight = repeated(tile.view(torch.uint8).view(-1), rows * row_nbytes).view(product.dtype).view(rows, columns)
+    tile, pairs = _cancelling_rows(product.columns, product.dtype, generator)
+    row_nbytes = product.columns * product.dtype.itemsize
+    weight = repeated(tile.view(torch.uint8).view(-1), product.rows * row_nbytes).view(product.dtype)
+    weight = weight.view(product.rows, product.columns)
     x = torch.empty(product.shape, dtype=product.dtype, device="cpu")
-    for _ in range(_TRIALS):
-        x.copy_(_cancelling_inputs(product.shape, pairs, generator))
-        bias = _repeated_bias(product, len(tile), generator) if product.bias else None
-        whole = linear(x, weight, bias)
-        parts: dict[tuple[int, int], Tensor] = {}
-        for start in range(0, rows, slab):
-            part = slice(start, min(rows, start + slab))
-            kind = (start % len(tile), part.stop - start)
-            if kind not in parts:
-                parts[kind] = linear(x, weight[part], None if bias is None else bias[part])
-            if not torch.equal(whole[..., part], parts[kind]):
-                return False
+    x.copy_(_cancelling_inputs(product.shape, pairs, generator))
+    some = tile[: product.rows]
+    bias = _repeated_bias(linear(x, some), product.rows, generator) if product.bias else None
+    whole = linear(x, weight, bias)
+    for order in orders:
+        if _is_repeated(whole, _rounded(sums(x, some, order), _part(bias, slice(len(some))), x)):
+            return _Choice(order)
+    if name is not None:
+        _say_slower(name)
+    if by_slabs and _slabs_give_the_same_bits(whole, x, weight, bias, len(tile), slab):
+        return _Choice(slab=slab)
+    return _Choice()
+
+
+@functools.cache
+def _say_slower(dtype: str) -> None:
+    _log.info(
+        "torch sums products in %s in an order that tensorwire has no kernels for: weights are decoded first", dtype
+    )
+
+
+def _part(bias: Tensor | None, part: slice) -> Tensor | None:
+    return None if bias is None else bias[part]
+
+
+def sums(x: Tensor, weight: Tensor, order: Order) -> Tensor:
+    """``x @ weight.t()`` with a dense weight: float32, (inputs, rows)."""
+    (rows, columns), count = weight.shape, math.prod(x.shape[:-1])
+    inputs = x.to(torch.float32).contiguous()
+    outputs = torch.empty((count, rows), dtype=torch.float32, device="cpu")
+    linear_dense(
+        _DTYPE_NAMES[x.dtype], weight.data_ptr(), rows, columns, order, inputs.data_ptr(), count, outputs.data_ptr(),
+        torch.get_num_threads(), team(),
+    )  # fmt: skip
+    return outputs
+
+
+def _is_repeated(whole: Tensor, part: Tensor) -> bool:
+    """Whether the last dimension of one is that of the other again and again."""
+    size = part.shape[-1]
+    return all(torch.equal(some, part[..., : some.shape[-1]]) for some in whole.split(size, -1))
+
+
+def _slabs_give_the_same_bits(
+    whole: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, period: int, slab: int
+) -> bool:
+    parts: dict[tuple[int, int], Tensor] = {}
+    for start in range(0, len(weight), slab):
+        part = slice(start, min(len(weight), start + slab))
+        kind = (start % period, part.stop - start)
+        if kind not in parts:
+            parts[kind] = linear(x, weight[part], _part(bias, part))
+        if not torch.equal(whole[..., part], parts[kind]):
+            return False
     return True
 
 
-def _repeated_bias(product: _Product, period: int, generator: torch.Generator) -> Tensor:
-    bias = _normal((period,), generator).mul_(2.0**-16).to(product.dtype)
-    return bias.repeat(-(-product.rows // period))[: product.rows]
+def _repeated_bias(results: Tensor, rows: int, generator: torch.Generator) -> Tensor:
+    """As large as the results, (..., period): then it shows whether torch adds it before it rounds."""
+    size = results.to(torch.float32).abs().mean()
+    bias = _normal(results.shape[-1:], generator).mul_(size).to(results.dtype)
+    return bias.repeat(-(-rows // len(bias)))[:rows]
 
 
 def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -225,9 +320,13 @@ def _cancelling_rows(columns: int, dtype: torch.dtype, generator: torch.Generato
 
 
 def _cancelling_inputs(shape: Sequence[int], pairs: Tensor, generator: torch.Generator) -> Tensor:
-    """Inputs that are the same at both columns of a pair, of many sizes, so that no sum is without rounding."""
+    """Inputs that are the same at both columns of a pair, of so many sizes that no sum is without rounding, not even of
+    few columns. An odd column more is tiny."""
     inputs = _normal(shape, generator)
-    sizes = torch.randint(0, 7, (shape[-1],), generator=generator, device="cpu")
+    sizes = torch.randint(0, 13, (shape[-1],), generator=generator, device="cpu")
+    odd = torch.ones(shape[-1], dtype=torch.bool, device="cpu")
+    odd[pairs.reshape(-1)] = False
+    sizes[odd] = -10
     inputs *= 2.0**sizes
     inputs[..., pairs[1]] = inputs[..., pairs[0]]
     return inputs

@@ -1,0 +1,134 @@
+"""Products in torch's own order of summation, against dense torch, bit for bit, whatever way they take."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tensorwire.codec.products import Order, linear_orders  # noqa: E402
+from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch.products import linear  # noqa: E402
+
+multiply = torch.nn.functional.linear
+DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
+PROFILES = ("fast", "resident")
+
+
+def bits(tensor: Any) -> Any:
+    return tensor.contiguous().view(torch.int16)
+
+
+def cancelling(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
+    """Weights and inputs of which every sum is what rounding leaves."""
+    rows, pairs = linear._cancelling_rows(columns, torch.float32, generator)
+    return rows, linear._cancelling_inputs((count, columns), pairs, generator)
+
+
+def normal(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
+    return torch.randn(64, columns, generator=generator) * 0.02, torch.randn(count, columns, generator=generator)
+
+
+def check(x: Any, dense: Any, bias: Any, profile: Any = "fast") -> None:
+    got = multiply(x, CompressedTensor.from_dense(dense, profile), bias)
+    assert torch.equal(bits(got), bits(multiply(x, dense, bias)))
+
+
+@pytest.fixture
+def threads() -> Any:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 100))])
+def test_random_products_have_the_bits_of_dense_torch(seed: int, threads: Any) -> None:
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    for _ in range(40):
+        threads(draw.choice([1, 2]))
+        dtype = draw.choice([torch.bfloat16, torch.float16])
+        columns = draw.choice([16 * draw.randrange(1, 150), draw.randrange(1, 2500), draw.choice([512, 1024, 2048])])
+        count = draw.choice([1, 1, 2, 3, 8, draw.randrange(1, 65)])
+        weights, x = draw.choice([normal, cancelling])(count, columns, generator)
+        rows = draw.randrange(1, len(weights) + 1)
+        bias = torch.randn(rows, generator=generator).mul(2.0**-8).to(dtype) if draw.random() < 0.4 else None
+        shape = draw.choice([(count, columns), (1, count, columns)])
+        check(x.to(dtype).view(shape), weights[:rows].to(dtype).contiguous(), bias, draw.choice(PROFILES))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e4, 3e38], ids=str)
+@pytest.mark.parametrize("where", ["input", "weight", "both"])
+def test_nan_infinity_and_overflow(dtype: Any, value: float, where: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    dense, x = (part.to(dtype) for part in normal(3, 1024, generator))
+    if where != "weight":
+        x[1, 5] = value
+    if where != "input":
+        dense[7, 5] = value
+        dense[8, 9] = -value
+    check(x, dense, None)
+    check(x[:1], dense, torch.randn(64, generator=generator).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("flush", [False, True], ids=["", "flush to zero"])
+@pytest.mark.parametrize("scale", [2.0**-70, 2.0**-64, 2.0**-12])
+def test_denormals(dtype: Any, flush: bool, scale: float) -> None:
+    """Inputs, weights, sums and results are denormal, or some of them."""
+    dense, x = (part.mul(scale).to(dtype) for part in cancelling(2, 512, torch.Generator().manual_seed(2)))
+    try:
+        assert torch.set_flush_denormal(flush)
+        check(x, dense, None)
+        check(x[:1], dense, dense[:, 0].contiguous())
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_threads_and_settings_that_change_between_calls(dtype: Any, threads: Any) -> None:
+    dense, x = (part.to(dtype) for part in cancelling(1, 2048, torch.Generator().manual_seed(3)))
+    compressed = CompressedTensor.from_dense(dense)
+    enabled = torch.backends.mkldnn.enabled
+    try:
+        for count, on in ((1, True), (2, True), (2, False), (1, False), (1, True)):
+            threads(count)
+            torch.backends.mkldnn.enabled = on
+            assert torch.equal(bits(multiply(x, compressed)), bits(multiply(x, dense)))
+    finally:
+        torch.backends.mkldnn.enabled = enabled
+
+
+def test_a_known_order_needs_no_decoded_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On x86, whichever of torch's kernels this machine has."""
+    if Order.SUMS_64 not in linear_orders("BF16"):
+        pytest.skip("this machine has no kernels for an order that torch has on x86")
+    monkeypatch.setattr(linear, "_scratch", None)
+    dense, x = (part.bfloat16() for part in normal(8, 2048, torch.Generator().manual_seed(4)))
+    dense = dense.repeat(64, 1)
+    for count in (1, 8):
+        check(x[:count], dense, None)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 2048])
+def test_no_rows_and_strided_inputs(columns: int) -> None:
+    dense = torch.randn(64, 3 * columns)[:, :columns].bfloat16().contiguous()
+    for x in (torch.randn(0, columns), torch.randn(4, 2 * columns)[:, ::2], torch.randn(columns, 5).t()):
+        check(x.bfloat16(), dense, None)
+
+
+def test_another_order_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As with another torch."""
+    monkeypatch.setattr(linear, "linear_orders", lambda dtype: [])
+    linear._choose.cache_clear()
+    linear._say_slower.cache_clear()
+    caplog.set_level("INFO", "tensorwire")
+    dense, x = (part.bfloat16() for part in normal(2, 2048, torch.Generator().manual_seed(5)))
+    dense = dense.repeat(64, 1)
+    for count in (1, 2):
+        check(x[:count], dense, None)
+    linear._choose.cache_clear()
+    assert [record.getMessage()[:32] for record in caplog.records] == ["torch sums products in BF16 in a"]
