@@ -15,7 +15,7 @@ namespace {
 constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP};  // for the end
 constexpr int kCrashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
 constexpr int kNumSignals = 32;
-constexpr uint64_t kLookNs = 500'000'000;  // that an abort waits for a last look at most
+constexpr uint64_t kLookNs = 500'000'000;  // that the end waits for a last look at most
 constexpr long kLookStepNs = 2'000'000;
 constexpr uint64_t kAttentiveNs = 1'000'000'000;  // since who looks has asked: it does so a few times a second
 
@@ -59,15 +59,21 @@ bool note_crash(Header* header, int signal) {
   return note_exit(header, kCrash, tw_probe_now());
 }
 
-// Transports abort a rank in a thread of theirs when what ranks called does not fit. What this rank had called may not
-// be in its page yet. The thread that is to look may lack a lock that the aborting thread holds: then the time runs
-// out.
+// What this rank had called last may not be in its page yet, nor beside it. The process may end at once, so that this
+// waits; where it goes on for a while, the look is only asked for.
+void ask_for_look(Look* look) {
+  look->is_taken.store(false, std::memory_order_relaxed);
+  look->is_wanted.store(true, std::memory_order_release);
+}
+
+// Transports abort a rank in a thread of theirs when what ranks called does not fit. The thread that is to look may
+// lack a lock that the thread of this signal holds: then the time runs out.
 void await_look(Look* look) {
   // Read before the time is: it is never later.
   const uint64_t asked = look->asked_ns.load(std::memory_order_relaxed);
   const uint64_t start = tw_probe_now();
   if (start - asked > kAttentiveNs) return;
-  look->is_wanted.store(true, std::memory_order_release);
+  ask_for_look(look);
   while (!look->is_taken.load(std::memory_order_acquire) && tw_probe_now() - start < kLookNs) {
     const timespec pause{0, kLookStepNs};
     nanosleep(&pause, nullptr);
@@ -83,7 +89,10 @@ void take_back_crash(Header* header) {
 void on_request(int signal, siginfo_t* info, void* context) {
   const struct sigaction& action = actions[signal];
   Probe* probe = watched.load(std::memory_order_relaxed);
-  if (writes(probe)) note_request(&probe->page->header, signal, is_default(action));
+  if (writes(probe)) {
+    note_request(&probe->page->header, signal, is_default(action));
+    is_default(action) ? await_look(&probe->look) : ask_for_look(&probe->look);
+  }
   if (!is_default(action)) return call(action, signal, info, context);
   // The process ends of the signal itself, as soon as this returns and the signal is no longer blocked.
   sigaction(signal, &action, nullptr);
@@ -175,7 +184,9 @@ int tw_probe_is_look_wanted(Probe* probe) {
 }
 
 void tw_probe_look_taken(Probe* probe) {
-  if (writes(probe)) probe->look.is_taken.store(true, std::memory_order_release);
+  if (!writes(probe)) return;
+  probe->look.is_wanted.store(false, std::memory_order_relaxed);
+  probe->look.is_taken.store(true, std::memory_order_release);
 }
 
 void tw_probe_outlive_signal(Probe* probe, uint64_t ns) {

@@ -78,7 +78,7 @@ struct SlotState {
   void show(const Window& window);
 };
 
-// A last look before an abort.
+// A last look before the end.
 struct Look {
   std::atomic<uint64_t> asked_ns{0};  // when somebody asked last whether one is wanted
   std::atomic<bool> is_wanted{false};

@@ -148,6 +148,37 @@ void test_an_abort_waits_for_a_last_look() {
   CHECK(std::string(header.phase) == "looked");
 }
 
+void test_a_request_that_ends_the_process_waits_for_a_look() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    CHECK(tw_probe_is_look_wanted(probe) == 0);
+    std::thread([probe] {
+      while (tw_probe_is_look_wanted(probe) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      tw_probe_phase(probe, "looked");
+      tw_probe_look_taken(probe);
+    }).detach();
+    raise(SIGTERM);
+  });
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  CHECK(std::string(header.phase) == "looked");
+}
+
+void test_a_request_that_is_handled_only_asks_for_a_look() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    std::signal(SIGINT, count);
+    tw_probe_watch_signals(probe, address(count));
+    tw_probe_watch_signals(probe, address(count));
+    CHECK(tw_probe_is_look_wanted(probe) == 0);
+    raise(SIGINT);
+    CHECK(tw_probe_is_look_wanted(probe) == 1);
+    tw_probe_look_taken(probe);
+    CHECK(tw_probe_is_look_wanted(probe) == 0);
+  });
+  CHECK(WIFEXITED(status) && header.signal == SIGINT);
+}
+
 void test_an_abort_waits_for_nobody_for_long() {
   int status;
   const Header header = left_by(&status, [](Probe* probe) {
@@ -260,6 +291,8 @@ int main() {
   test_what_was_said_before_stays_the_exit_reason();
   test_a_signal_that_was_outlived_is_forgotten();
   test_an_abort_waits_for_a_last_look();
+  test_a_request_that_ends_the_process_waits_for_a_look();
+  test_a_request_that_is_handled_only_asks_for_a_look();
   test_an_abort_waits_for_nobody_for_long();
   test_a_crash_is_noted();
   test_a_handler_of_crashes_is_called();

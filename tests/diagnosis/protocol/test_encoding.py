@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from tensorwire.diagnosis.model import (
+    Call,
     Edge,
     ExitKind,
     Life,
@@ -104,7 +105,15 @@ def rank(rng: random.Random, number: int) -> Rank:
         rng.choice(["", "checkpoint"]), flags[1],
         rng.choice(get_args(Setup)), rng.choice([None, rng.uniform(0, 100)]),
         rng.choice(["", "torch.save"]), rng.choice([None, rng.uniform(0, 100)]),
+        *rng.choice([((), None), (history(rng), rng.uniform(0, 100))]),
     )  # fmt: skip
+
+
+def history(rng: random.Random) -> tuple[Call, ...]:
+    return tuple(
+        Call(f"{rng.randrange(4):016x}", operation(rng), rng.choice([0, (1 << 32) - 1]), rng.choice([(), (3, 0, 1 << 40)]))
+        for _ in range(rng.randrange(1, 97))
+    )
 
 
 def edge(rng: random.Random, owner: int) -> Edge:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..model import MAX_RANKS, REPLACED, Observation, Process, Rank
-from ..page import process
+from ..page import call_file, process
 from ..page.rank_page import Page, age, read_page
 from . import tcp, workers
 from .frozen_rank import FrozenRanks
 from .stacks import Target
 
 if TYPE_CHECKING:
-    from ..model import Edge, ProcessGroup
+    from ..model import Call, Edge, ProcessGroup
 
 # A younger pulse or heartbeat shows life where the process cannot be seen (in another container).
 _ALIVE_SECONDS: Final = 1.0
@@ -42,6 +42,8 @@ class Observer:
         self._plugins: dict[tuple[int, int], Page] = {}  # pages of NCCL's plugin, by process
         self._clocks: dict[Path, process.WaitClock] = {}
         self._alive: dict[Path, tuple[float, Process]] = {}  # processes when they were last seen to live
+        self._calls: dict[Path, tuple[int, tuple[Call, ...]] | None] = {}
+        self._call_files: dict[Path, tuple[int, int]] = {}  # of those that were read, which file it was
         self._frozen_ranks = FrozenRanks()
         self._owners: dict[str, int] = {}  # rank by its end of a connection
         self.damaged: list[Path] = []  # pages that could not be read this time
@@ -92,12 +94,26 @@ class Observer:
         self._plugins = {_process_of(page): page for path, page in found.items() if path.name.endswith(_PLUGIN)}
         self._clocks = {path: clock for path, clock in self._clocks.items() if path in self._pages}
         self._alive = {path: seen for path, seen in self._alive.items() if path in self._pages}
+        self._calls = {path: self._read_calls(path) for path in self._pages}
+
+    def _read_calls(self, page: Path) -> tuple[int, tuple[Call, ...]] | None:
+        """The last calls of a rank. A file is read once: it is replaced as a whole."""
+        try:
+            facts = call_file.call_path(page).lstat()
+        except OSError:
+            return None
+        file = facts.st_ino, facts.st_mtime_ns
+        if self._call_files.get(page) == file:
+            return self._calls.get(page)
+        self._call_files[page] = file
+        return call_file.read(page)
 
     def _rank(self, path: Path, page: Page, now: float) -> Rank:
         header = page.header
         heartbeat_age = max(0.0, now - header.heartbeat_ns / 1e9)
         plugin = self._plugins.get(_process_of(page), page)
         groups = self._process_groups(page, now)
+        read_ns, calls = self._calls.get(path) or (0, ())
         return Rank(
             rank=header.rank,
             world_size=header.world_size,
@@ -114,6 +130,8 @@ class Observer:
             setup_seconds=age(now, header.setup_ns),
             activity=page.activity,
             activity_seconds=age(now, header.activity_ns) if page.activity else None,
+            calls=calls,
+            calls_seconds=age(now, read_ns),
         )
 
     def _process_groups(self, page: Page, now: float) -> list[ProcessGroup]:

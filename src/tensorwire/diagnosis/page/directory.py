@@ -1,7 +1,7 @@
 """The directory of a job's pages on one node: its place, its owner, and what is removed from it.
 
 It holds a page for each generation of a rank, `rank-<rank>-<restart count>.page`, beside it `.sock` (the worker server
-of that rank), `.stack` (its stacks, once asked for) and `.nccl.page` (of NCCL's plugin in the same process), and the
+of that rank), `.stack` (its stacks, once asked for), `.calls` (its last calls, once it stands still) and `.nccl.page` (of NCCL's plugin in the same process), and the
 control page.
 """
 
@@ -101,7 +101,7 @@ def _remove_job(folder: Path) -> None:
 
 def remove_page(path: Path) -> None:
     """Remove a page and the files beside it."""
-    for suffix in (".sock", ".stack", ".page"):
+    for suffix in (".sock", ".stack", ".calls", ".calls.new", ".page"):
         path.with_suffix(suffix).unlink(missing_ok=True)
 
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from ...errors import CorruptDataError, LimitExceededError
 from ..members import members_of
-from ..model import LIVES, MAX_RANKS, Edge, Operation, Process, ProcessGroup, Rank, Timing
-from . import encoding, states
+from ..model import LIVES, MAX_RANKS, Call, Edge, Operation, Process, ProcessGroup, Rank, Timing
+from . import calls, encoding, states
 from .encoding import DETAIL, GROUP, NO_DETAIL, NONE, OVERFLOW, RANK, TIMED, TRANSFER
 from .integers import MAX_VALUE, Row, checked, in_rows, integers, size_of
 from .node_rows import EdgeRows, RankRows
@@ -35,6 +35,7 @@ class Known:
     details: dict[tuple[int, int], Row] = field(default_factory=dict)  # by rank and group
     states: dict[int, states.State] = field(default_factory=dict)
     transfers: dict[int, Row] = field(default_factory=dict)
+    calls: dict[int, tuple[int, tuple[Call, ...]]] = field(default_factory=dict)  # each with the time of its reading
     signalled: set[int] = field(default_factory=set)  # ranks that got a signal which ends a job
 
 
@@ -138,6 +139,8 @@ class Decoder:
             if rank in known.transfers:
                 del self._own("transfers")[rank]
                 self._num_others -= _TRANSFER_SIZE
+            if rank in known.calls:
+                self._num_others -= calls.num_values(self._own("calls").pop(rank)[1])
             if rank in known.signalled:
                 self._own("signalled").remove(rank)
 
@@ -185,7 +188,20 @@ class Decoder:
             transfers[row[0]] = row
         self._num_others += _TRANSFER_SIZE * (len(transfers) - before)
 
+    def _take_calls(self, rows: Any) -> None:
+        found = self._own("calls")
+        for row in rows:
+            calls.check(row, len(self.known.works))
+            rank, read_at, ids, called = row
+            if rank not in self.rank_rows:
+                raise IndexError
+            # Made once: whoever compares two observations sees that these are the same.
+            new = calls.calls_of(ids, called, self.known.works)
+            self._num_others += calls.num_values(new) - calls.num_values(found[rank][1] if rank in found else ())
+            found[rank] = read_at, new
+
     _RARE: ClassVar = {
+        "calls": _take_calls,
         "details": _take_details,
         "members": _take_members,
         "states": _take_states,
@@ -281,6 +297,9 @@ def rank_of(row: Row, known: Known, node: str, now: int) -> Rank:
     )
     if rank in known.states:
         states.apply(built, known.states[rank], lambda at: _age(now, at))
+    if rank in known.calls:
+        read_at, built.calls = known.calls[rank]
+        built.calls_seconds = _age(now, read_at)
     return built
 
 

@@ -18,6 +18,7 @@ A report is a JSON object with these members:
               set up at, activity, active since, workers], each worker [pid, name, state, wait channel,
               CPU time in tenths of a second]
     transfers a row for each rank that read or wrote some: rank, bytes read, bytes written
+    calls     the last calls of each rank that read them anew; see calls.py
 
 All but the clock are left out where they are empty or false. In a training job most ranks of a node change. A report
 then has a row for each, in the same order, and the analyzer takes such rows over unread.
@@ -42,11 +43,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..members import numbers_of
 from ..model import LIVES
-from . import states
+from . import calls, states
 from .integers import Row, pack
 
 if TYPE_CHECKING:
-    from ..model import Edge, Observation, Operation, ProcessGroup, Rank, Timing
+    from ..model import Call, Edge, Observation, Operation, ProcessGroup, Rank, Timing
 
 TIMED, OVERFLOW = 1, 2
 NONE = -1
@@ -98,6 +99,7 @@ class Encoder:
         self._members: dict[int, Sequence[int]] = {}  # by the number of a process group's description
         self._states: dict[int, states.State] = {}
         self._transfers: dict[int, Row] = {}
+        self._calls: dict[int, Sequence[Call]] = {}
         self._full = True
 
     def report(self, observation: Observation) -> dict[str, Any]:
@@ -123,6 +125,7 @@ class Encoder:
             "members": self._new_members(observation),
             "states": self._changed_states(observation),
             "transfers": self._changed_transfers(observation),
+            "calls": self._new_calls(observation),
         }
         self._ranks, self._details, self._edges, self._full = ranks, details, edges, False
         return {kind: value for kind, value in report.items() if value or kind == "clock"}
@@ -155,6 +158,15 @@ class Encoder:
             found[rank.rank] = (rank.rank, *coarse)
         self._transfers = found
         return pack([row for rank, row in found.items() if row != known.get(rank, (rank, NONE, NONE))])
+
+    def _new_calls(self, observation: Observation) -> list[list[Any]]:
+        now, known = observation.time, self._calls
+        self._calls = {each.rank: each.calls for each in observation.ranks.values()}
+        return [
+            calls.row_of(each, _since(now, each.calls_seconds), self._work)
+            for each in observation.ranks.values()
+            if each.calls is not known.get(each.rank, ()) and (each.calls or known.get(each.rank))
+        ]
 
     def _group(self, group: ProcessGroup) -> int:
         return self._number("groups", group.id, group.name[:MAX_TEXT], group.size)

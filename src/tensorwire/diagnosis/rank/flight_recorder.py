@@ -120,6 +120,11 @@ class FlightRecorder:
         """Completed operations of all groups, as torch counts them."""
         return sum(completed for _, completed in self._status.values())
 
+    @property
+    def num_enqueued(self) -> int:
+        """Operations of all groups that were called so far, as torch counts them."""
+        return sum(enqueued for enqueued, _ in self._status.values())
+
     def num_collectives(self, group: Group) -> int | None:
         """How many collectives a group has made so far, by its last entry in the ring. This is slow."""
         entries = json.loads(self._dump(True)).get("entries", [])

@@ -16,15 +16,20 @@ because a work of ours could not name its source. The stack shows a rank that wa
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ..model import MAX_CALLS, Call, Operation
 from ..page import native
 from ..page.recorder_entries import signature
+from .calls import caller, line_hash
 from .flight_recorder import OPEN_SECONDS
+from .process_groups import pair_id
 
 if TYPE_CHECKING:
+    from .calls import Line
     from .process_groups import Group, Groups
 
 OPERATIONS: Final = {"send": "send", "recv_": "recv", "recv_any_source_": ""}  # by name of c10d's; "": only counted
@@ -50,6 +55,11 @@ class _Way:
         self.slot = -1
         self.shown: tuple[int, int, int] = (0, 0, 0)  # what the page says: count, time waited, open message
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Who sends and who receives, within the group."""
+        return (self.rank, self.peer) if self.operation == "send" else (self.peer, self.rank)
+
 
 class _Wait(NamedTuple):
     """A thread's wait for a message."""
@@ -62,6 +72,18 @@ class _Wait(NamedTuple):
     since: int
 
 
+class _Message(NamedTuple):
+    """A message that was called."""
+
+    way: _Way
+    sequence: int
+    dtype: Any
+    numel: int
+    tag: int
+    time_ns: int
+    line: Line | None
+
+
 class Messages:
     """Writes this rank's messages to the page: :meth:`poll` is for one thread, the rest for all."""
 
@@ -71,6 +93,7 @@ class Messages:
         self._ways: dict[tuple[str, str, int], _Way] = {}
         self._waits: dict[int, _Wait] = {}  # by thread
         self._calling: set[int] = set()  # threads
+        self._last: deque[_Message] = deque(maxlen=MAX_CALLS)
         self._num_marked = 0
         self.num_completed = 0  # messages that a thread has waited for
         self._library: Any = None
@@ -122,6 +145,32 @@ class Messages:
             return -1
         return max(number - count, -1)
 
+    @property
+    def num_called(self) -> int:
+        """Messages so far."""
+        return sum(way.count for way in list(self._ways.values()))
+
+    def last_calls(self) -> list[tuple[int, Call]]:
+        """The last messages, those from any source among them, each with its time on the monotonic clock."""
+        return [(message.time_ns, self._call(message)) for message in list(self._last)]
+
+    def _call(self, message: _Message) -> Call:
+        way, line = message.way, message.line
+        group = way.group or self._groups.find(way.torch_name, way.description, "gloo")
+        dtype = _dtype_code(message.dtype)
+        operation = Operation(
+            message.sequence,
+            way.operation or "recv",
+            native.DTYPES[dtype],
+            message.numel,
+            -1 if way.peer == _NO_PEER else _global_rank(group, way.peer),
+            signature(message.tag, dtype, message.numel),
+        )
+        number = 0 if way.peer == _NO_PEER else pair_id(group, *way.ends)
+        return Call(
+            f"{number:016x}", operation, line_hash(line.code.co_filename, line.code.co_name, line.number) if line else 0
+        )
+
     def _show(self, way: _Way, waited: int, wait: _Wait | None) -> bool:
         """Whether the page has something new."""
         if way.peer == _NO_PEER:
@@ -139,8 +188,7 @@ class Messages:
             if self._groups.num_slots >= _MAX_SLOTS and not is_waited_for:
                 return False
             way.group = self._groups.find(way.torch_name, way.description, "gloo")
-            ends = way.rank, way.peer
-            way.slot = self._groups.pair(way.group, *(ends if way.operation == "send" else reversed(ends)))
+            way.slot = self._groups.pair(way.group, *way.ends)
         return True
 
     def _write(self, way: _Way, wait: _Wait | None) -> None:
@@ -150,12 +198,10 @@ class Messages:
             sequence=count,
             numel=-1,
             operation=native.OPERATIONS.index(way.operation),
-            root=way.group.ranks[way.peer] if way.group.ranks else way.peer,
+            root=_global_rank(way.group, way.peer),
         )
         if wait is not None:
-            name = str(wait.dtype).removeprefix("torch.")
-            info.sequence, info.numel = wait.sequence, wait.numel
-            info.dtype = native.DTYPES.index(name) if name in native.DTYPES else 0
+            info.sequence, info.numel, info.dtype = wait.sequence, wait.numel, _dtype_code(wait.dtype)
             info.signature = signature(wait.tag, info.dtype, wait.numel)
         native.messages(self._handle, way.slot, count, waited, info, wait.since if wait is not None else 0)
 
@@ -204,9 +250,9 @@ class Messages:
                 if way is None:
                     way = ways[key] = _Way(group.group_name, group.group_desc, operation, group.rank(), peer)
                 way.count += 1
-                if not operation:
-                    return result
-                return self._watched(result, way, tensor.dtype, tensor.numel(), args[tag_at])
+                called = tensor.dtype, tensor.numel(), args[tag_at]
+                self._last.append(_Message(way, way.count, *called, monotonic_ns(), caller()))
+                return self._watched(result, way, *called) if operation else result
             except Exception:
                 return result
             finally:
@@ -234,3 +280,12 @@ class Messages:
                 way.waited += monotonic_ns() - since
 
         return PythonCallbackWork(wait).boxed()
+
+
+def _dtype_code(dtype: Any) -> int:
+    name = str(dtype).removeprefix("torch.")
+    return native.DTYPES.index(name) if name in native.DTYPES else 0
+
+
+def _global_rank(group: Group, rank: int) -> int:
+    return group.ranks[rank] if group.ranks else rank

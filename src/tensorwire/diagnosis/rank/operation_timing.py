@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ..page import native
 from ..page.recorder_entries import signature
+from .calls import EXCHANGES
 from .messages import OPERATIONS
 from .process_groups import sequence_number
 
@@ -148,7 +149,7 @@ class Dispatcher:
             library = torch.library.Library("c10d", "IMPL")
             for name, kind in _KINDS.items():
                 packet = getattr(torch.ops.c10d, name, None)
-                if packet is not None and name not in OPERATIONS:
+                if packet is not None and name not in OPERATIONS and name not in EXCHANGES:
                     library.impl(name, self._kernel(packet.default, kind), "BackendSelect", with_keyset=True)
             self._library = library
 
@@ -156,8 +157,8 @@ class Dispatcher:
     def is_timing(self) -> bool:
         return self._state is not None
 
-    def message_kernel(self, name: str) -> Callable[..., Any]:
-        """The kernel of a message, which always passes one (messages.py): gloo counts messages with the collectives."""
+    def kernel(self, name: str) -> Callable[..., Any]:
+        """The kernel of an operation that always passes one. Messages do, since gloo counts them with collectives."""
         import torch.distributed
 
         return self._kernel(getattr(torch.ops.c10d, name).default, _KINDS[name])

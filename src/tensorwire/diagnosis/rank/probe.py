@@ -202,7 +202,7 @@ class _Probe:
     def _heartbeat(self) -> None:
         self._num_heartbeats += 1
         if self._sampler is not None and _native().is_look_wanted(self._handle):
-            self._sampler.poll_closely()  # the process is about to abort
+            self._sampler.poll_closely()  # the process is about to end
             _native().look_taken(self._handle)
         distributed = _initialized_distributed()
         if self._handle is not None:
@@ -258,6 +258,7 @@ class _Sampler:
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
 
+        from .calls import Calls
         from .flight_recorder import FlightRecorder
         from .messages import Messages
         from .operation_timing import Dispatcher
@@ -267,7 +268,8 @@ class _Sampler:
         self._lock = threading.Lock()
         self._num_completed = 0
         self._groups = groups = Groups(handle)
-        recorders: dict[str, Any] = {name: getattr(c10d, name, None) for name in _DUMPS}
+        recorders: dict[str, Any] = {name: getattr(c10d, f"{name}_json", None) for name in _DUMPS}
+        pickled = [getattr(c10d, name, None) for name in _DUMPS]
         self._messages = Messages(handle, groups)
         self._recorders = [
             FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives)
@@ -275,7 +277,9 @@ class _Sampler:
             if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
-        self._messages.register(self._dispatcher.message_kernel, lambda: self._dispatcher.is_timing)
+        self._calls = Calls(path, groups, [_with_stacks(each) for each in pickled if each], self._messages)
+        for each in (self._messages, self._calls):
+            each.register(self._dispatcher.kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 
     def poll_counts(self) -> None:
@@ -284,6 +288,8 @@ class _Sampler:
             for recorder in self._recorders:
                 recorder.poll()
             self._messages.poll()
+            enqueued = sum(each.num_enqueued for each in self._recorders)
+            self._calls.follow((enqueued, self._messages.num_called, self._num_completed_now))
 
     def poll(self) -> None:
         """The counts, and what the agent asks for."""
@@ -306,26 +312,34 @@ class _Sampler:
 
     def has_completed_some(self) -> bool:
         """Whether an operation has been completed since the last call."""
-        num_completed = sum(each.num_completed for each in self._recorders) + self._messages.num_completed
-        before, self._num_completed = self._num_completed, num_completed
+        before, self._num_completed = self._num_completed, self._num_completed_now
         return self._num_completed != before
+
+    @property
+    def _num_completed_now(self) -> int:
+        return sum(each.num_completed for each in self._recorders) + self._messages.num_completed
 
     def poll_closely(self) -> None:
         """Sample in any thread, when the process is about to end."""
         with self._lock:
             for recorder in self._recorders:
                 recorder.poll_closely()
+            self._calls.write()
 
     def close(self) -> None:
         """To be called once nobody polls any more."""
         self._dispatcher.close()
 
 
-_DUMPS: Final = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+_DUMPS: Final = ("_dump_fr_trace", "_dump_nccl_trace")
 
 
 def _dump(function: Any) -> Any:
     return lambda with_entries: function(with_entries, False)
+
+
+def _with_stacks(function: Any) -> Any:
+    return lambda: function(True, True, False)
 
 
 def _cut(text: bytes) -> bytes:

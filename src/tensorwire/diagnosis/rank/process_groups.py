@@ -75,7 +75,7 @@ class Groups:
 
     def pair(self, group: Group, source: int, target: int) -> int:
         """The slot of the messages from one rank of a group to another."""
-        number = native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
+        number = pair_id(group, source, target)
         slot = self._pairs.get(number)
         if slot is None:
             slot = self._pairs[number] = native.pair(self._handle, number, group.name.encode())
@@ -115,6 +115,11 @@ class Groups:
         slots = [*(each.slot for each in self._groups.values()), *self._pairs.values()]
         lack = any(slot < 0 for slot in slots)
         native.set_flag(self._handle, native.OVERFLOW, lack)
+
+
+def pair_id(group: Group, source: int, target: int) -> int:
+    """The id of the messages from one rank of a group to another, the same at both ends."""
+    return native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
 
 
 def _show_members(handle: int, slot: int, ranks: Sequence[int]) -> None:

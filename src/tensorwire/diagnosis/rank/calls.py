@@ -1,0 +1,209 @@
+"""The last calls of this rank over all of its groups, in the order that it made them, each with its line.
+
+Nothing is written while the rank goes on. Collectives and their stacks are in torch's Flight Recorder, which is read
+once the rank stands still, or is to end. What the recorder does not have passes a kernel of the dispatcher: messages
+(messages.py), and how many elements an all_to_all exchanges with each rank, which costs it some thirty microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ..model import MAX_CALLS, Call, Operation
+from ..page import call_file, native
+from ..page.recorder_entries import operation_info
+from .flight_recorder import waiting_root
+
+if TYPE_CHECKING:
+    from .messages import Messages
+    from .process_groups import Groups
+
+EXCHANGES: Final = ("alltoall_", "alltoall_base_")  # names of c10d's
+STILL_SECONDS: Final = 1.5  # a rank that makes and completes nothing for so long stands still
+_SHARE: Final = 0.002  # of the time that reading may take
+_MAX_DEPTH: Final = 40
+_MAX_EXCHANGES: Final = 256
+_ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
+
+
+class Line(NamedTuple):
+    """A line that was reached."""
+
+    code: CodeType
+    number: int
+
+
+class _Exchange(NamedTuple):
+    """What an all_to_all exchanges with each member; empty where all get the same."""
+
+    torch_name: str
+    given: list[int]
+    taken: list[int]
+
+
+class Calls:
+    """Remembers what the recorder does not have, and writes the file of calls.
+
+    For one thread at a time, but the kernels.
+
+    Args:
+        page: beside which the file is.
+        dumps: gives the ring of each recorder with stacks, pickled.
+        messages: of this rank.
+    """
+
+    def __init__(self, page: Path, groups: Groups, dumps: list[Callable[[], bytes]], messages: Messages) -> None:
+        self._page = page
+        self._groups = groups
+        self._dumps = dumps
+        self._messages = messages
+        self._exchanges: deque[_Exchange] = deque(maxlen=_MAX_EXCHANGES)
+        self._counts: tuple[int, ...] = ()
+        self._since = 0.0
+        self._not_before = 0.0
+        self._is_written = True
+        self._library: Any = None
+
+    def follow(self, counts: tuple[int, ...]) -> None:
+        """Write the file once these counts, of all that the rank makes and completes, stand still."""
+        now = time.monotonic()
+        if counts != self._counts:
+            self._counts, self._since, self._is_written = counts, now, False
+        elif not self._is_written and now - self._since >= STILL_SECONDS and now >= self._not_before:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file now."""
+        begin = time.monotonic()
+        calls = sorted((*self._collectives(), *self._messages.last_calls()), key=lambda timed: timed[0])
+        with suppress(OSError):
+            call_file.write(self._page, [call for _, call in calls])
+        self._is_written = True
+        self._not_before = begin + (time.monotonic() - begin) / _SHARE
+
+    def register(self, counted_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
+        """Have the arguments of each all_to_all looked at. While `is_timed`, the kernel of `counted_kernel` runs too."""
+        import torch.distributed
+
+        library = torch.library.Library("c10d", "IMPL")
+        for name in EXCHANGES:
+            kernel = self._kernel(name, counted_kernel(name), is_timed)
+            library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        self._library = library
+
+    def _kernel(self, name: str, counted: Callable[..., Any], is_timed: Callable[[], bool]) -> Callable[..., Any]:
+        import torch.distributed
+
+        operator = getattr(torch.ops.c10d, name).default
+        names = [argument.name for argument in operator._schema.arguments]
+        group_at = names.index("process_group")
+        # Of tensors their sizes count, for each rank one; else there are the counts themselves.
+        taken_at, given_at = (0, 1) if name == "alltoall_" else (3, 4)
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        redispatch = operator.redispatch
+        unbox_group = torch.distributed.ProcessGroup.unbox
+
+        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            with suppress(Exception):
+                group = unbox_group(args[group_at]).group_name
+                self._exchanges.append(_Exchange(group, _counts(args[given_at]), _counts(args[taken_at])))
+            return counted(keyset, *args, **kwargs) if is_timed() else redispatch(keyset & below, *args, **kwargs)
+
+        return kernel
+
+    def _collectives(self) -> list[tuple[int, Call]]:
+        """The last ones of the recorders, each with its time on the monotonic clock."""
+        found = []
+        wall_ns = time.time_ns() - native.now()
+        for dump in self._dumps:
+            entries = [entry for entry in pickle.loads(dump())["entries"] if not entry["is_p2p"]]
+            exchanges = list(self._exchanges)
+            for index in reversed(range(max(0, len(entries) - MAX_CALLS), len(entries))):
+                with suppress(ValueError, KeyError, TypeError, IndexError):
+                    call = self._call(entries[index], exchanges, is_last=index == len(entries) - 1)
+                    found.append((int(entries[index]["time_created_ns"]) - wall_ns, call))
+        return found[::-1]
+
+    def _call(self, entry: dict[str, Any], exchanges: list[_Exchange], *, is_last: bool) -> Call:
+        """Args:
+        exchanges: that belong to this entry and those before it; its own is taken away.
+        """
+        torch_name, description = entry["process_group"]
+        backend, _, _ = entry["profiling_name"].partition(":")
+        is_waiting = is_last and not entry["retired"] and entry["state"] != "completed"
+        info = operation_info(entry, waiting_root(entry["profiling_name"], torch_name) if is_waiting else native.NO_ROOT)
+        name = native.OPERATIONS[info.operation]
+        group = self._groups.find(torch_name, description, backend)
+        counts: tuple[int, ...] = ()
+        if name in _ALL_TO_ALL:
+            counts = _taken(exchanges, torch_name, info.numel, sum(map(prod, entry["output_sizes"])), len(group.ranks))
+        root = -1 if info.root == native.NO_ROOT else info.root
+        operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
+        lines = ((frame["filename"], frame["name"], frame["line"]) for frame in entry.get("frames", ()))
+        return Call(f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts)
+
+
+def caller() -> Line | None:
+    """The innermost line of this thread that is not torch's, or this package's own."""
+    frame = sys._getframe(1)
+    for _ in range(_MAX_DEPTH):
+        if frame is None:
+            return None
+        if not is_torch(frame.f_code.co_filename):
+            return Line(frame.f_code, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+_OWN: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_known: dict[str, bool] = {}
+
+
+def is_torch(filename: str) -> bool:
+    """Whether a file is torch's or the probe's own, which no script's line is in."""
+    known = _known.get(filename)
+    if known is None:
+        torch = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep
+        known = _known[filename] = filename.startswith((torch, _OWN, "<"))
+    return known
+
+
+def line_hash(filename: str, function: str, line: int) -> int:
+    """The same on all ranks, wherever the script lies on their nodes."""
+    return native.hash64(f"{os.path.basename(filename)}|{function}|{line}".encode()) & 0xFFFFFFFF
+
+
+def _counts(shares: list[Any]) -> list[int]:
+    return [share if isinstance(share, int) else share.numel() for share in shares]
+
+
+def _taken(exchanges: list[_Exchange], torch_name: str, given: int, taken: int, size: int) -> tuple[int, ...]:
+    """The counts of a group's newest exchange, which is taken out; () where it does not fit the elements in all."""
+    at = next((at for at in reversed(range(len(exchanges))) if exchanges[at].torch_name == torch_name), None)
+    if at is None or not size:
+        return ()
+    exchange = exchanges.pop(at)
+    both = [
+        _scaled(counts, numel, size) for counts, numel in ((exchange.given, given), (exchange.taken, taken))
+    ]
+    return (*both[0], *both[1]) if all(len(counts) == size for counts in both) else ()
+
+
+def _scaled(counts: list[int], numel: int, size: int) -> list[int]:
+    """Counts in elements: torch takes them in rows of the first dimension, or none for equal parts."""
+    if not counts:
+        return [numel // size] * size
+    rows = sum(counts)
+    if rows == 0 or numel % rows:
+        return counts if numel == rows else []
+    return [count * (numel // rows) for count in counts]
