@@ -64,6 +64,9 @@ class Call:
 MAX_CALLS: Final = 96
 """The most calls of a history."""
 
+MAX_COUNTS: Final = 256
+"""The most counts of a call that are kept: those of 128 members."""
+
 
 @dataclass(slots=True)
 class Timing:

@@ -111,7 +111,12 @@ def rank(rng: random.Random, number: int) -> Rank:
 
 def history(rng: random.Random) -> tuple[Call, ...]:
     return tuple(
-        Call(f"{rng.randrange(4):016x}", operation(rng), rng.choice([0, (1 << 32) - 1]), rng.choice([(), (3, 0, 1 << 40)]))
+        Call(
+            f"{rng.randrange(4):016x}",
+            operation(rng),
+            rng.choice([0, (1 << 32) - 1]),
+            rng.choice([(), (3, 0, 1 << 40)]),
+        )
         for _ in range(rng.randrange(1, 97))
     )
 
@@ -235,7 +240,7 @@ def rows(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
-LATER: dict[str, Any] = {"members": [], "states": [], "transfers": b""}
+LATER: dict[str, Any] = {"calls": [], "members": [], "states": [], "transfers": b""}
 """Members that may be left out."""
 
 GOOD_ROW = (9, 0, 83, 0, 0, 0, 0, -1, -1, 0)
@@ -272,6 +277,10 @@ def test_row_made_by_hand_is_understood() -> None:
         {"members": [[0, 0, 1]]}, {"members": [[0, "0", 1, 1]]}, {"members": [[0, 1 << 20, 1, 1]]},
         {"members": [[0, 0, *[2] * 8]]}, {"members": [["0", 0, 1, 1]]}, {"members": [[0.5, 0, 2, 1]]},
         {"transfers": rows(99, 0, 0)}, {"transfers": rows(0, 0)}, {"transfers": "x"}, {"states": 5}, {"states": [5]},
+        {"calls": 5}, {"calls": [5]}, {"calls": [[0, -1, [], [[0, 1, 0, 0]]]]}, {"calls": [[99, -1, [], []]]},
+        {"calls": [[0, -1, ["a"], [[0, 1, 99, 0]]]]}, {"calls": [[0, -1, ["a"], [[0, 1, 0]]]]},
+        {"calls": [[0, -1, ["a"], [[0, 1.0, 0, 0]]]]}, {"calls": [[0, -2, [], []]]},
+        {"calls": [[0, -1, ["a" * 65], []]]},
         {"states": [[99, *NO_STATE]]}, {"states": [[0, *NO_STATE, 1]]}, {"states": [[0, 4, *NO_STATE[1:]]]},
         {"states": [[0, -1, *NO_STATE[1:]]]}, {"states": [[0, 0, -1, "x" * 65, *NO_STATE[3:]]]},
         {"states": [[0, 0, 1 << 62, *NO_STATE[2:]]]}, {"states": [[0, 0, -1, "", -1, 5, *NO_STATE[5:]]]},

@@ -14,7 +14,9 @@ rank = dist.get_rank()
 time.sleep(1.0)  # the probe is there
 even = torch.arange(4.0)
 dist.all_reduce(even)
-dist.all_to_all_single(torch.empty(3), torch.arange(3.0), [2, 1] if rank == 0 else [1, 2], [2, 1] if rank == 0 else [1, 2])
+dist.all_to_all_single(
+    torch.empty(3), torch.arange(3.0), [2, 1] if rank == 0 else [1, 2], [2, 1] if rank == 0 else [1, 2]
+)
 if rank == 0:
     dist.send(torch.ones(5), 1)
 else:

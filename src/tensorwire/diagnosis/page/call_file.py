@@ -1,7 +1,8 @@
 """The file of a rank's last calls, beside its page. It is replaced as a whole, so that no reader sees half of one.
 
-The file is JSON: `ns`, the time of the monotonic clock at which the calls were read, and `calls`, the newest last, each
-as [group, sequence, name, dtype, elements, root, signature, line, counts]; see :class:`tensorwire.diagnosis.model.Call`.
+The file is JSON: `ns`, the time of the monotonic clock at which the calls were read, and `calls`, the newest last. Each
+is [group, sequence, name, dtype, elements, root, signature, line, counts]; :class:`tensorwire.diagnosis.model.Call` has
+their meaning.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..model import MAX_CALLS, Call, Operation
+from ..model import MAX_CALLS, MAX_COUNTS, Call, Operation
 
-MAX_COUNTS: Final = 256
-"""The most counts of a call that are kept: those of 128 members."""
 _MAX_NBYTES: Final = 1 << 20
 _MAX_TEXT: Final = 64
 _TYPES: Final = [str, int, str, str, int, int, int, int, list]
@@ -68,7 +67,7 @@ def _call(row: Any) -> Call:
         raise TypeError
     group, sequence, name, dtype, numel, root, signature, line, counts = row
     texts_are_short = all(len(text) <= _MAX_TEXT for text in (group, name, dtype))
-    are_known = -1 <= min(numel, root) and max(numel, root) < _MAX_VALUE and 0 <= signature < 1 << 64
+    are_known = min(numel, root) >= -1 and max(numel, root) < _MAX_VALUE and 0 <= signature < 1 << 64
     if not (0 < sequence < _MAX_VALUE and texts_are_short and are_known and 0 <= line < 1 << 32):
         raise ValueError
     if len(counts) > MAX_COUNTS or not all(type(count) is int and 0 <= count < _MAX_VALUE for count in counts):

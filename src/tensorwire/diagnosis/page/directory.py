@@ -1,8 +1,8 @@
 """The directory of a job's pages on one node: its place, its owner, and what is removed from it.
 
-It holds a page for each generation of a rank, `rank-<rank>-<restart count>.page`, beside it `.sock` (the worker server
-of that rank), `.stack` (its stacks, once asked for), `.calls` (its last calls, once it stands still) and `.nccl.page` (of NCCL's plugin in the same process), and the
-control page.
+It holds a page for each generation of a rank, `rank-<rank>-<restart count>.page`. Beside it are `.sock` (the worker
+server of that rank), `.stack` (its stacks, once asked for), `.calls` (its last calls, once it stands still) and
+`.nccl.page` (of NCCL's plugin in the same process). The control page is there too.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..model import MAX_CALLS, Call, Operation
-from ..page.call_file import MAX_COUNTS
+from ..model import MAX_CALLS, MAX_COUNTS, Call, Operation
 from .integers import MAX_VALUE
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 _HEAD: Final = 4  # integers of a call before its counts
 _SIZE: Final = 10  # integers that a call counts as, without its counts
 _MAX_TEXT: Final = 64
+
 
 def row_of(rank: Rank, read_at: int, number_of: Callable[[Operation], int]) -> list[Any]:
     """The last calls of a rank for a report. `number_of` describes an operation."""

@@ -7,22 +7,20 @@ once the rank stands still, or is to end. What the recorder does not have passes
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..model import MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info
 from .flight_recorder import waiting_root
+from .lines import is_torch, line_hash
 
 if TYPE_CHECKING:
     from .messages import Messages
@@ -31,16 +29,8 @@ if TYPE_CHECKING:
 EXCHANGES: Final = ("alltoall_", "alltoall_base_")  # names of c10d's
 STILL_SECONDS: Final = 1.5  # a rank that makes and completes nothing for so long stands still
 _SHARE: Final = 0.002  # of the time that reading may take
-_MAX_DEPTH: Final = 40
 _MAX_EXCHANGES: Final = 256
 _ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
-
-
-class Line(NamedTuple):
-    """A line that was reached."""
-
-    code: CodeType
-    number: int
 
 
 class _Exchange(NamedTuple):
@@ -92,7 +82,7 @@ class Calls:
         self._not_before = begin + (time.monotonic() - begin) / _SHARE
 
     def register(self, counted_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
-        """Have the arguments of each all_to_all looked at. While `is_timed`, the kernel of `counted_kernel` runs too."""
+        """Look at the arguments of each all_to_all. While `is_timed`, the kernel of `counted_kernel` runs too."""
         import torch.distributed
 
         library = torch.library.Library("c10d", "IMPL")
@@ -107,7 +97,7 @@ class Calls:
         operator = getattr(torch.ops.c10d, name).default
         names = [argument.name for argument in operator._schema.arguments]
         group_at = names.index("process_group")
-        # Of tensors their sizes count, for each rank one; else there are the counts themselves.
+        # The arguments are a tensor for each rank, or the counts.
         taken_at, given_at = (0, 1) if name == "alltoall_" else (3, 4)
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = operator.redispatch
@@ -141,7 +131,9 @@ class Calls:
         torch_name, description = entry["process_group"]
         backend, _, _ = entry["profiling_name"].partition(":")
         is_waiting = is_last and not entry["retired"] and entry["state"] != "completed"
-        info = operation_info(entry, waiting_root(entry["profiling_name"], torch_name) if is_waiting else native.NO_ROOT)
+        info = operation_info(
+            entry, waiting_root(entry["profiling_name"], torch_name) if is_waiting else native.NO_ROOT
+        )
         name = native.OPERATIONS[info.operation]
         group = self._groups.find(torch_name, description, backend)
         counts: tuple[int, ...] = ()
@@ -150,37 +142,9 @@ class Calls:
         root = -1 if info.root == native.NO_ROOT else info.root
         operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
         lines = ((frame["filename"], frame["name"], frame["line"]) for frame in entry.get("frames", ()))
-        return Call(f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts)
-
-
-def caller() -> Line | None:
-    """The innermost line of this thread that is not torch's, or this package's own."""
-    frame = sys._getframe(1)
-    for _ in range(_MAX_DEPTH):
-        if frame is None:
-            return None
-        if not is_torch(frame.f_code.co_filename):
-            return Line(frame.f_code, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
-
-_OWN: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_known: dict[str, bool] = {}
-
-
-def is_torch(filename: str) -> bool:
-    """Whether a file is torch's or the probe's own, which no script's line is in."""
-    known = _known.get(filename)
-    if known is None:
-        torch = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep
-        known = _known[filename] = filename.startswith((torch, _OWN, "<"))
-    return known
-
-
-def line_hash(filename: str, function: str, line: int) -> int:
-    """The same on all ranks, wherever the script lies on their nodes."""
-    return native.hash64(f"{os.path.basename(filename)}|{function}|{line}".encode()) & 0xFFFFFFFF
+        return Call(
+            f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts
+        )
 
 
 def _counts(shares: list[Any]) -> list[int]:
@@ -193,9 +157,7 @@ def _taken(exchanges: list[_Exchange], torch_name: str, given: int, taken: int, 
     if at is None or not size:
         return ()
     exchange = exchanges.pop(at)
-    both = [
-        _scaled(counts, numel, size) for counts, numel in ((exchange.given, given), (exchange.taken, taken))
-    ]
+    both = [_scaled(counts, numel, size) for counts, numel in ((exchange.given, given), (exchange.taken, taken))]
     return (*both[0], *both[1]) if all(len(counts) == size for counts in both) else ()
 
 

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ..model import MAX_CALLS, Call, Operation
 from ..page import native
 from ..page.recorder_entries import signature
-from .calls import caller, line_hash
 from .flight_recorder import OPEN_SECONDS
+from .lines import caller, line_hash
 from .process_groups import pair_id
 
 if TYPE_CHECKING:
-    from .calls import Line
+    from .lines import Line
     from .process_groups import Group, Groups
 
 OPERATIONS: Final = {"send": "send", "recv_": "recv", "recv_any_source_": ""}  # by name of c10d's; "": only counted
@@ -57,7 +57,7 @@ class _Way:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Who sends and who receives, within the group."""
+        """The ranks that send and receive, within the group."""
         return (self.rank, self.peer) if self.operation == "send" else (self.peer, self.rank)
 
 
