@@ -256,14 +256,15 @@ def test_who_waits_for_others_is_no_suspect_beside_one_that_is_stuck(culprit: in
 
 
 @every_rank
-def test_who_receives_from_any_source_once_too_often_is_named(culprit: int) -> None:
+def test_one_that_receives_from_any_source_may_be_wrong_or_one_of_the_others(culprit: int) -> None:
     def at(time: float) -> Observation:
         seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
         seen.ranks[culprit].activity = "recv from any source" if time > 3.0 else ""
         return seen
 
     finding = only(last(at))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
+    assert (finding.code, finding.suspects) == ("TW-H2", [])
+    assert [culprit] in finding.sides
 
 
 def test_who_serves_requests_while_others_compute_is_no_finding() -> None:

@@ -43,7 +43,7 @@ class TestSendAndReceive:
         assert [(finding.code, finding.suspects, finding.victims) for finding in found] == [("TW-H2", [], 2)] * 2
         assert sorted(sorted(finding.sides) for finding in found) == [[[0], [1]], [[2], [3]]]
 
-    def test_a_circle_has_all_that_are_in_it_and_none_that_wait_for_it(self) -> None:
+    def test_who_is_on_all_circles_is_named(self) -> None:
         """0 and 1 lack each other, and so do 0 and 2; 3 waits for 0."""
 
         def groups(number: int, age: float) -> list[ProcessGroup]:
@@ -55,8 +55,7 @@ class TestSendAndReceive:
             ]
 
         finding = only(last(hung(groups)))
-        assert (finding.code, finding.suspects, finding.victims) == ("TW-H2", [], 4)
-        assert sorted(finding.sides) == [[0], [1], [2]]
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H2", [0], 3)
 
     @pytest.mark.parametrize("numel", [1024, 2048], ids=["the same", "the one before is not received yet"])
     def test_both_ends_are_there(self, numel: int) -> None:
@@ -155,7 +154,7 @@ class TestSendAndReceive:
 
 
 @every_rank
-def test_who_sends_to_another_than_expects_it_is_named(culprit: int) -> None:
+def test_who_sends_to_another_than_expects_it_looks_like_one_that_left_out_a_receive(culprit: int) -> None:
     """Ranks send to the next one, and then reduce; the culprit sends to the one after that."""
     wronged, after = (culprit + 1) % WORLD, (culprit + 2) % WORLD
 
@@ -167,11 +166,10 @@ def test_who_sends_to_another_than_expects_it_is_named(culprit: int) -> None:
         return [member(71, waits=age)]
 
     finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "low")
-    assert f"or rank {after} left out a receive from rank {culprit}: that looks the same" in finding.evidence
+    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], sorted([[culprit], [after]]))
 
 
-def test_a_majority_that_is_in_one_operation_decides_before_the_ends_of_messages() -> None:
+def test_two_faults_that_each_leave_a_circle_are_told_as_sides() -> None:
     """As above; and rank 6 has entered an operation of ranks 2 to 6 first, while these four reduce."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
@@ -185,4 +183,5 @@ def test_a_majority_that_is_in_one_operation_decides_before_the_ends_of_messages
         return [member(71, waits=age, size=7), member(30, group="upper", size=5)]
 
     finding = only(last(hung(groups, world=7)))
-    assert (finding.code, finding.suspects) == ("TW-H2", [0, 1, 6])
+    assert (finding.code, finding.suspects) == ("TW-H2", [])
+    assert [6] in finding.sides

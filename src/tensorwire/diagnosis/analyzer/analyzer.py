@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..columns import EdgeColumns, RankColumns
 from ..model import Thresholds
-from .hang import find_hangs
 from .job import Job
 from .lost import find_interrupted, find_lost
 from .no_progress import find_no_progress
 from .slow import SlowWatch
+from .hangs import find_hangs
 from .state import State
 from .throughput import STEPS
-from .waits import BLOCKED_SHARE
+from .states import BLOCKED_SHARE, waits_elsewhere
 
 if TYPE_CHECKING:
     from ..model import Finding, Observation
@@ -77,6 +77,7 @@ class Analyzer:
             state.no_progress_verdicts = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
             state.work.sample(job.time, job.columns)
+            state.waits_elsewhere = waits_elsewhere(job)
         verdicts = _judge(job, state)
         if any(verdict.kind not in ("no progress", "unlike types") for verdict in verdicts):
             state.no_progress_verdicts = []  # once what was found is over, the job moves again
@@ -125,7 +126,7 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     if state.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
         return state.recent_hangs or state.slow_verdicts
-    verdicts = find_hangs(job, state.transport) if state.is_blocked else []
+    verdicts = find_hangs(job, state.transport) if state.is_blocked or state.waits_elsewhere else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
     verdicts = verdicts or state.no_progress_verdicts

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .job import Job
     from .transport import Transport
     from .verdict import Verdict
-    from .waits import Wait
+    from .states import Wait
 
 # Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
 # rank that has nothing to exchange with some of the others.

@@ -11,7 +11,6 @@ import numpy as np
 
 from .. import words
 from ..columns import EdgeColumns, RankColumns
-from .common_waits import is_waiting
 from .groups import Groups
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
@@ -19,12 +18,18 @@ from .work import Work
 if TYPE_CHECKING:
     from ..model import Code, Level, Rank, Thresholds
     from .confidence import Basis
+    from .graph import Difference
     from .groups import Group
 
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
 _MAX_WORKERS = 2
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
+
+
+def is_waiting(rank: Rank) -> bool:
+    """Whether its stack shows that it waits for others."""
+    return rank.activity in ("new_group", "monitored_barrier", "recv from any source", "Store.wait")
 
 
 def _state(rank: Rank) -> str:
@@ -77,6 +82,13 @@ class Job:
     @cached_property
     def groups(self) -> Groups:
         return Groups(self.columns, self.world_size)
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """The first calls that histories differ in."""
+        from .calls import compare
+
+        return compare(self)
 
     @cached_property
     def runnable(self) -> frozenset[int]:

@@ -21,7 +21,7 @@ from .exit_reasons import (
     reacted_at_once,
     said,
 )
-from .hang import find_hangs
+from .hangs import find_hangs
 from .post_mortem import post_mortem
 from .rewind import rewound
 from .signatures import mismatch

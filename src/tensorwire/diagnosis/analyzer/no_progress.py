@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import words
-from .common_waits import missing_in, not_come
 from .confidence import Basis
 from .job import RUNS
 from .patience import LONG
@@ -38,15 +37,9 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     alive = columns.numbers[columns.places.are_alive].tolist()
     if not alive or not job.work.is_known(job.time):
         return []
-    found = _before_init(job, alive)
-    if found is not None:
-        return [found]
     seconds = _idle_seconds(job, alive, first_seen)
     if seconds < job.thresholds.hang_seconds:
         return []
-    found = not_come(job, alive)
-    if found is not None:
-        return [found]
     recent = max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
     candidates = job.work.candidates(job.time - recent, job.time, columns)
     works = {number: what for number in candidates if (what := job.has_done(job.ranks[number], recent))}
@@ -78,34 +71,6 @@ def _idle_seconds(job: Job, alive: list[int], first_seen: dict[int, float]) -> f
             age = min(age, since)
         seconds = min(seconds, job.time - first_seen.get(number, job.time) if age == np.inf else age)
     return float(seconds)
-
-
-def _before_init(job: Job, alive: list[int]) -> Verdict | None:
-    """H1 on ranks that others wait for in init_process_group."""
-    setups = job.columns.setups
-    waiting = {number: setups[number][1] or 0.0 for number in alive if setups[number][0] == "in init"}
-    if not waiting or max(waiting.values()) < job.thresholds.hang_seconds:
-        return None
-    missing = [number for number in alive if setups[number][0] == "before init"]
-    unseen = [number for number in range(job.world_size) if number not in job.ranks]
-    evidence = [
-        f"{words.ranks(list(waiting))} {words.verb(waiting, 'is', 'are')} in init_process_group, the longest for "
-        f"{words.seconds(max(waiting.values()))}"
-    ]
-    if not missing:
-        what = f"init_process_group does not return at {words.ranks(list(waiting))}"
-        what += f"; {words.ranks(unseen)} not in view" if unseen else ", and the cause is unknown"
-        runnable = sorted(job.runnable)
-        evidence += [job.account(number, works=RUNS) for number in runnable[:_MAX_FACTS]]
-        return job.verdict(
-            "no progress", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
-            witnesses=alive[:_MAX_STACKS], seconds=max(waiting.values()), level="notice" if runnable else "finding",
-        )  # fmt: skip
-    works = {number: what for number in missing if (what := job.doing(job.ranks[number]))}
-    works = dict.fromkeys(job.runnable.intersection(missing), RUNS) | works
-    evidence += [job.account(number, works=works.get(number, "")) for number in missing[:_MAX_FACTS]]
-    basis = Basis.COMPARISON if works else Basis.STATE
-    return missing_in(job, missing, "called init_process_group", waiting, evidence, basis, is_incomplete=bool(unseen))
 
 
 def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:

@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from .job import Job
-    from .waits import Wait
+    from .states import Wait
 
 LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""

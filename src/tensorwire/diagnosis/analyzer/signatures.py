@@ -62,14 +62,25 @@ def mismatch(job: Job) -> Verdict | None:
 
 
 def inconsistent(
-    job: Job, group: Group, sequence: int, found: list[list[int]], operations: dict[int, Operation]
+    job: Job,
+    group: Group,
+    sequence: int,
+    found: list[list[int]],
+    operations: dict[int, Operation],
+    explained_by: list[int] | None = None,
 ) -> Verdict:
     """H2: the minority is to blame; where no side is a majority, both are named and the culprit is unknown.
 
     What sibling groups called as the operation of this number counts where it breaks a tie.
+
+    Args:
+        explained_by: the ranks that are to blame, where that is known.
     """
     majority = 2 * len(found[0]) > sum(map(len, found))
     suspects = sorted(number for side in found[1:] for number in side) if majority else []
+    if explained_by is not None:
+        suspects, majority = explained_by, True
+        found = sorted(found, key=lambda side: not set(side).isdisjoint(suspects))
     siblings = {} if majority else _of_siblings(job, group, sequence)
     if siblings:
         usual = sides(operations | siblings)[0]

@@ -41,6 +41,7 @@ class State:
     silent: set[str] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     is_blocked: bool = False  # a rank has an operation beyond the hang gate
+    waits_elsewhere: bool = False  # a rank may wait in what no group counts
     leaving: dict[int, float] = field(default_factory=dict)  # ranks that fail, and since when they are known to
     phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # declared by ranks, and when last
     current: list[Verdict] = field(default_factory=list)

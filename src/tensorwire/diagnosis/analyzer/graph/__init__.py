@@ -1,0 +1,10 @@
+"""The theory of a standstill: who waits for whom, which ranks explain it, and where their histories part.
+
+Nothing here knows what a rank, a page or a process is. docs/job/method.md is the same in words.
+"""
+
+from .explanations import Explanation, explain
+from .graph import Graph, Need
+from .history import Difference, Entry, first_differences
+
+__all__ = ["Difference", "Entry", "Explanation", "Graph", "Need", "explain", "first_differences"]

@@ -1,0 +1,109 @@
+"""The vertices that explain a standstill: were one of them replaced by one that does whatever the others need, nobody
+would stand still.
+
+A vertex that waits for nothing stands still for a reason of its own, unless it is done: nothing else explains it.
+Whoever explains a standstill is on every circle of the graph, and is what every path out of the circles ends in. So one circle, or one such path, has all that may; each of these is tried. One that does not explain it leaves
+another circle, which leaves fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .graph import Graph, Vertex
+
+MOST: Final = 64
+"""So many vertices are tried. A circle of more names nobody: all are as likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What explains the standstill of a graph.
+
+    Attributes:
+        single: vertices each of which alone explains it.
+        together: where none does: the vertices that wait for nothing, if they explain it together.
+        partly: where that does not either: the same vertices, which explain a part.
+        circle: where none does, or more than MOST may: vertices that wait for each other.
+    """
+
+    single: tuple[Vertex, ...] = ()
+    together: tuple[Vertex, ...] = ()
+    partly: tuple[Vertex, ...] = ()
+    circle: tuple[Vertex, ...] = ()
+
+
+def explain(graph: Graph, stuck: set[Vertex] | None = None) -> Explanation:
+    """The explanation of what is stuck, or of a component of it."""
+    stuck = graph.stuck if stuck is None else graph.stuck & stuck
+    if not stuck:
+        return Explanation()
+    candidates, circle = _knot(graph, stuck, graph.released(()))
+    tried = 0
+    found: list[Vertex] = []
+    waiting = sorted(candidates)
+    while waiting and tried < MOST:
+        vertex = waiting.pop(0)
+        tried += 1
+        released = graph.released((vertex,))
+        left = stuck - released
+        if not left:
+            found.append(vertex)
+            continue
+        others, _ = _knot(graph, left, released)
+        waiting = [each for each in waiting if each in others]
+        found = [each for each in found if each in others]
+    if waiting:
+        return Explanation(circle=tuple(circle))
+    if found:
+        return Explanation(single=tuple(sorted(found)), circle=tuple(circle))
+    sinks = graph.sinks & _reached(graph, stuck)
+    if sinks and not stuck - graph.released(sinks):
+        return Explanation(together=tuple(sorted(sinks)))
+    return Explanation(partly=tuple(sorted(sinks)), circle=tuple(circle))
+
+
+def _knot(graph: Graph, stuck: set[Vertex], released: set[Vertex]) -> tuple[set[Vertex], list[Vertex]]:
+    """All that may explain the standstill, by one way through it; and the circle that it ends in, if in one.
+
+    A way leads from a vertex to one that it cannot do without. Where any of several would do, all may explain it.
+    """
+    at = min(stuck)
+    way: list[Vertex] = []
+    seen: dict[Vertex, int] = {}
+    while at not in seen:
+        seen[at] = len(way)
+        way.append(at)
+        blocking, is_any = graph.blocking(at, released)
+        if not blocking:  # it waits for nothing
+            return {at}, []
+        if is_any and len(blocking) > 1:
+            return {*stuck, *graph.sinks}, _circle(graph, stuck, released)
+        done = [vertex for vertex in blocking if vertex not in stuck]
+        if done:  # nothing releases that one but itself, nor the one that waits for it
+            return ({done[0], at} if len(done) == 1 else {at}), []
+        back = [vertex for vertex in blocking if vertex in seen]
+        at = max(back, key=seen.__getitem__) if back else min(blocking)
+    circle = way[seen[at] :]
+    return set(circle), circle
+
+
+def _circle(graph: Graph, stuck: set[Vertex], released: set[Vertex]) -> list[Vertex]:
+    """A circle of stuck vertices, whatever their needs."""
+    at, way, seen = min(stuck), list[int](), dict[int, int]()
+    while at not in seen:
+        seen[at] = len(way)
+        way.append(at)
+        inside = [vertex for vertex in graph.blocking(at, released)[0] if vertex in stuck]
+        if not inside:
+            return []
+        back = [vertex for vertex in inside if vertex in seen]
+        at = max(back, key=seen.__getitem__) if back else min(inside)
+    return way[seen[at] :]
+
+
+def _reached(graph: Graph, stuck: set[Vertex]) -> set[Vertex]:
+    """What these wait for, and these themselves."""
+    return stuck | {vertex for waiter in stuck for need in graph.needs.get(waiter, ()) for vertex in need.of}

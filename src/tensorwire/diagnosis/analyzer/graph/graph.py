@@ -1,0 +1,109 @@
+"""The wait-for graph. It has AND and OR vertices: a need is met by all of its vertices, or by any of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+Vertex = int
+"""A rank, or anything else that others may wait for, which waits for nothing itself."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Need:
+    """What some vertices wait for. One need may be that of many, so that a graph is as small as the job."""
+
+    of: Collection[Vertex]
+    is_any: bool = False  # one of these is enough
+
+
+class Graph:
+    """Vertices that wait, each for its needs.
+
+    Args:
+        needs: of each vertex that waits. It goes on once every one of its needs is met.
+        free: vertices that may do whatever others need: nothing is known of them.
+        done: vertices that wait for nothing, and have nothing more to do.
+    """
+
+    def __init__(
+        self,
+        needs: Mapping[Vertex, Collection[Need]],
+        free: Iterable[Vertex] = (),
+        done: Iterable[Vertex] = (),
+    ) -> None:
+        self.needs = {vertex: tuple(found) for vertex, found in needs.items() if found}
+        self._all = list({id(need): need for found in self.needs.values() for need in found}.values())
+        place = {id(need): index for index, need in enumerate(self._all)}
+        self._waiters: list[list[Vertex]] = [[] for _ in self._all]
+        self._needed: dict[Vertex, list[int]] = defaultdict(list)
+        for vertex, found in self.needs.items():
+            for need in found:
+                self._waiters[place[id(need)]].append(vertex)
+        for index, need in enumerate(self._all):
+            for vertex in set(need.of):
+                self._needed[vertex].append(index)
+        self._free = frozenset(free)
+        waiting = self.needs.keys() - self.released(())
+        self.sinks = {other for vertex in waiting for need in self.needs[vertex] for other in need.of}
+        """Vertices that are waited for in vain, and wait for nothing themselves."""
+        self.sinks -= self.needs.keys() | self._free
+        self.stuck = waiting | (self.sinks - frozenset(done))
+        """The vertices that stand still for ever if nothing changes, for whatever reason."""
+
+    def released(self, replaced: Iterable[Vertex]) -> set[Vertex]:
+        """All that go on if these vertices did whatever others need: these, and whoever waits for none but such."""
+        found = {*replaced, *self._free}
+        left = [1 if need.is_any else len(set(need.of)) for need in self._all]
+        unmet = {vertex: len(needs) for vertex, needs in self.needs.items()}
+        queue = list(found)
+        while queue:
+            for index in self._needed.get(queue.pop(), ()):
+                left[index] -= 1
+                if left[index] != 0:
+                    continue
+                for waiter in self._waiters[index]:
+                    unmet[waiter] -= 1
+                    if unmet[waiter] == 0 and waiter not in found:
+                        found.add(waiter)
+                        queue.append(waiter)
+        return found
+
+    def blocking(self, vertex: Vertex, gone_on: Collection[Vertex] = ()) -> tuple[Collection[Vertex], bool]:
+        """What keeps a stuck vertex: vertices of its first unmet need, and whether one of them is enough.
+
+        Args:
+            gone_on: vertices that are released, besides the free ones.
+        """
+        for need in self.needs.get(vertex, ()):
+            unmet = [other for other in need.of if other not in gone_on and other not in self._free]
+            if unmet and (not need.is_any or len(unmet) == len(need.of)):
+                return unmet, need.is_any
+        return (), False
+
+    def components(self) -> list[set[Vertex]]:
+        """The stuck vertices and what they wait for, in parts that have nothing to do with each other."""
+        neighbours: dict[object, list[object]] = defaultdict(list)
+        for index, need in enumerate(self._all):
+            key = ("need", index)
+            for vertex in (*need.of, *self._waiters[index]):
+                if vertex in self._free or (vertex in self.needs and vertex not in self.stuck):
+                    continue
+                neighbours[key].append(vertex)
+                neighbours[vertex].append(key)
+        parts, seen = [], set[object]()
+        for start in sorted(self.stuck):
+            part, queue = set[Vertex](), [start] if start not in seen else []
+            seen.add(start)
+            while queue:
+                at: object = queue.pop()
+                if isinstance(at, int):
+                    part.add(at)
+                for other in neighbours[at]:
+                    if other not in seen:
+                        seen.add(other)
+                        queue.append(other)  # type: ignore[arg-type]
+            if part:
+                parts.append(part)
+        return parts

@@ -1,0 +1,77 @@
+"""Where the histories of ranks part. Ranks of a job run one program, so that what the members of a group call as the
+operation of one number is alike; the first number at which it is not tells more than the last call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A call of one rank."""
+
+    group: Hashable
+    number: int
+    what: Hashable  # has to be the same for all that make this call; None: not known
+    kind: Hashable = None  # groups of one kind make the same calls at the same numbers; None: there are no others
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first number of a group at which its members made different calls."""
+
+    group: Hashable
+    number: int
+    sides: tuple[tuple[int, ...], ...]  # the members, the most on one side first
+    accused: tuple[int, ...]  # whom most of those that made this call speak against; () where no side has most
+
+
+def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Difference]:
+    """The differences that no other one comes before, in the history of a rank that has part in both.
+
+    Args:
+        histories: of each rank, in the order of its calls.
+    """
+    calls: dict[tuple[Hashable, int], dict[int, Hashable]] = defaultdict(dict)
+    others: dict[tuple[Hashable, int], Counter[Hashable]] = defaultdict(Counter)
+    kinds: dict[Hashable, Hashable] = {}
+    for rank, history in histories.items():
+        for entry in history:
+            if entry.what is not None:
+                calls[entry.group, entry.number][rank] = entry.what
+                others[entry.kind, entry.number][entry.what] += 1
+                kinds[entry.group] = entry.kind
+    first: dict[Hashable, int] = {}
+    for (group, number), found in calls.items():
+        if len(set(found.values())) > 1:
+            first[group] = min(number, first.get(group, number))
+    found = {
+        group: _difference(group, number, calls[group, number], others[kinds[group], number] if kinds[group] else None)
+        for group, number in first.items()
+    }
+    return [found[group] for group in _earliest(histories, first)]
+
+
+def _difference(
+    group: Hashable, number: int, calls: Mapping[int, Hashable], others: Counter[Hashable] | None
+) -> Difference:
+    sides: dict[Hashable, list[int]] = defaultdict(list)
+    for rank, what in calls.items():
+        sides[what].append(rank)
+    ordered = sorted((tuple(sorted(side)) for side in sides.values()), key=lambda side: (-len(side), side))
+    votes = others if others is not None else Counter(calls.values())
+    (usual, most), *_ = votes.most_common(1)
+    # Of two, none is most; nor is one that stands alone.
+    has_most = 2 * most > votes.total() and most > 1 and usual in sides
+    accused = tuple(sorted(rank for rank, what in calls.items() if what != usual)) if has_most else ()
+    return Difference(group, number, tuple(ordered), accused)
+
+
+def _earliest(histories: Mapping[int, Sequence[Entry]], first: Mapping[Hashable, int]) -> list[Hashable]:
+    later: set[Hashable] = set()
+    for history in histories.values():
+        reached = [entry.group for entry in history if first.get(entry.group) == entry.number]
+        later.update(reached[1:])
+    return sorted(first.keys() - later, key=str) or sorted(first, key=str)
