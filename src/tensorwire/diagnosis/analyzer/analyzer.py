@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..columns import EdgeColumns, RankColumns
 from ..model import Thresholds
+from .endings import find_ended
 from .job import Job
-from .lost import find_interrupted, find_lost
 from .no_progress import find_no_progress
 from .slow import SlowWatch
 from .hangs import find_hangs
@@ -112,17 +112,14 @@ class Analyzer:
 def _judge(job: Job, state: State) -> list[Verdict]:
     """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress, other types."""
     failed = state.failed_alive()
-    if not failed and (state.dead or state.has_halted()):
-        ended = find_interrupted(job, state.transport, state.recent_hangs)
-        if ended or (ended is not None and state.dead):
-            return ended
     if failed:
         job = replace(job, ranks=state.ranks.as_gone(failed))
     dead = {number: job.ranks[number] for number in (*sorted(state.dead), *failed)}
-    known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
-    lost = find_lost(job, dead, state.recent_hangs, known) if dead and not state.are_more_to_go(dead) else None
-    if lost is not None:
-        return [lost]
+    if (dead or state.has_halted()) and not state.are_more_to_go(dead):
+        known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
+        ended = find_ended(job, dead, state.transport, state.recent_hangs, known)
+        if ended is not None:
+            return ended
     if state.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
         return state.recent_hangs or state.slow_verdicts

@@ -25,7 +25,7 @@ def compare(job: Job) -> list[Difference]:
     """The first differences: of what was called, of the lines that called it, else of what ranks are in now."""
     kinds = {group.id: (without_number(group.name), group.size) for group in job.groups.values() if group.name}
     ranks = [job.ranks[number] for number in list(job.ranks)[:_MAX_RANKS]]
-    for entries in (_by_call, _by_line, _by_operation):
+    for entries in (_by_call, _by_root, _by_line, _by_operation):
         found = first_differences({rank.rank: entries(rank, kinds) for rank in ranks})
         if found:
             return found
@@ -36,6 +36,14 @@ def _by_call(rank: Rank, kinds: Kinds) -> list[Entry]:
     return [
         Entry(call.group, call.operation.sequence, call.operation.signature or None, kinds.get(call.group))
         for call in rank.calls
+    ]
+
+
+def _by_root(rank: Rank, kinds: Kinds) -> list[Entry]:
+    return [
+        Entry(call.group, call.operation.sequence, (call.operation.signature, call.operation.root))
+        for call in rank.calls
+        if call.operation.root >= 0 and not call.operation.is_pairwise
     ]
 
 

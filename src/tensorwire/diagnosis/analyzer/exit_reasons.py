@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model import REPLACED
@@ -30,8 +29,6 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 # - To one: its peers fail 14 to 52 ms later (SIGTERM), or 0.4 to 2.0 s later (SIGINT), the last of them after 4.3 s.
 # A launcher sees that a process is gone, which takes 15 ms, when it looks next; torchrun looks ten times a second.
 _PROMPT = 0.15
-_AT_ONCE = 0.02
-_TOGETHER = 2.0  # of Ctrl-C: whoever is killed with the one that speaks of it may have been heard of for the last time
 
 
 def gone(rank: Rank) -> float:
@@ -87,59 +84,11 @@ def alike(ranks: Mapping[int, Rank]) -> list[int]:
     return sorted(most) if len(most) > 1 else []
 
 
-@dataclass(frozen=True, slots=True)
-class Interruption:
-    """Somebody ended the job: Ctrl-C, a closed terminal, the scheduler."""
-
-    seconds: float  # ago
-    how: str  # "KeyboardInterrupt", "SIGTERM"
+def was_interrupted(rank: Rank) -> bool:
+    """Whether it says that somebody ended it."""
+    return rank.process.exit_kind == "interruption" or bool(_INTERRUPTED.search(rank.process.exit_reason))
 
 
-def interruption(ranks: list[Rank], *, are_all: bool) -> Interruption | None:
-    """Who was ended first, and how; None where nobody was, or one had failed or died before.
-
-    Args:
-        ranks: that are gone, have said something, or got a signal.
-        are_all: no other rank is in view.
-    """
-    first = max((found for rank in ranks if (found := _interruption(rank)) is not None), default=None)
-    if first is None:
-        return None
-    seconds, how = first
-    if how == "SIGTERM" and not (are_all and _reached_all(ranks)):
-        return None
-    margin = 0.0 if how == "SIGTERM" else _TOGETHER  # launchers send it after a rank has failed
-    for rank in ranks:
-        if has_own_words(rank):
-            if said(rank) > seconds:
-                return None
-        elif not rank.process.is_alive and _is_silent(rank) and gone(rank) > seconds + margin:
-            return None
-    return Interruption(seconds, how)
-
-
-def _reached_all(ranks: list[Rank]) -> bool:
-    """Whether SIGTERM ended all ranks and at once: where one got it alone, the others end because that one went."""
-    times: dict[str, list[float]] = {}
-    for rank in ranks:
-        found = _interruption(rank)
-        if found is not None:
-            times.setdefault(rank.node, []).append(found[0])
-        elif rank.process.is_alive or has_spoken(rank):
-            return False
-    on_node = sorted(max(times.values(), key=max), reverse=True)  # of one node, whose clock they are on
-    return len(on_node) < 2 or on_node[0] - on_node[1] <= _AT_ONCE
-
-
-def _is_silent(rank: Rank) -> bool:
+def is_silent(rank: Rank) -> bool:
+    """Whether it ended without a word or a signal that it noted."""
     return not has_spoken(rank) and not rank.process.signal
-
-
-def _interruption(rank: Rank) -> tuple[float, str] | None:
-    process = rank.process
-    if process.signal and process.signal_seconds is not None:
-        return process.signal_seconds, process.signal
-    if process.exit_kind == "interruption" or _INTERRUPTED.search(process.exit_reason):
-        is_by_signal = "term" in process.exit_reason.lower() or "signal 15" in process.exit_reason.lower()
-        return said(rank), "SIGTERM" if is_by_signal else process.exit_reason
-    return None

@@ -60,6 +60,36 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     return found[:_MAX_FINDINGS]
 
 
+def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
+    """H2 on the first calls that differ, of ranks that live and of those that have ended.
+
+    Args:
+        wait: only those calls that come before what these ranks wait in, or are this.
+    """
+    for difference in job.differences:
+        group = job.groups.get(str(difference.group))
+        if group is None:
+            continue
+        if wait is not None and (wait.group is None or (group.id, difference.number) > (wait.group.id, wait.sequence)):
+            continue
+        if wait is not None and wait.group is not None and group.id != wait.group.id:
+            continue
+        suspects = list(difference.accused)
+        sides = [] if suspects else [list(side) for side in difference.sides]
+        what = f"#{difference.number} of {group.title}"
+        if suspects:
+            summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
+        else:
+            told = " or ".join(words.ranks(side) for side in sides)
+            summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
+        return job.verdict(
+            "hang", "TW-H2", group, suspects, summary, parted(job),
+            Basis.STATE if suspects and 2 * len(suspects) < len(group.members) else Basis.COMPARISON,
+            victims=len(group.members) - len(suspects), sides=sides,
+        )  # fmt: skip
+    return None
+
+
 def _keys(job: Job, waits: list[Wait]) -> list[Wait]:
     """Waits for keys of a store, where the few that may have to set them do nothing."""
     found = []
@@ -187,7 +217,8 @@ class _Part:
             if wait.call == IN_INIT:
                 return _init_does_not_return(self.job, wait)
             return self._no_verdict(wait)
-        return all_entered(self.job, self.transport, wait, len(self._victims([wait.vertex])))
+        unlike = unlike_calls(self.job, wait) if len(wait.sides) < 2 else None
+        return unlike or all_entered(self.job, self.transport, wait, len(self._victims([wait.vertex])))
 
     def _no_verdict(self, wait: Wait) -> Verdict:
         return self.job.verdict(
@@ -205,7 +236,7 @@ class _Part:
             if wait.call == FOR_KEY and 2 * len(wait.inside) < len(self.job.ranks) and set(wait.inside) <= set(ranks):
                 return self._waits_for_key(wait)
         for found, basis, why in (
-            (accused(self.job), Basis.STATE, parted(self.job)),
+            (accused(self.job), Basis.COMPARISON, parted(self.job)),
             (out_of_step(self.job), Basis.COMPARISON, self._order_of(out_of_step(self.job))),
         ):
             left = [number for number in ranks if number in found]

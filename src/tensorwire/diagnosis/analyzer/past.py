@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .exit_reasons import ran_out_of_time, said
 from .patience import ENOUGH, USUAL
 from .work import Work
 
@@ -17,21 +18,26 @@ if TYPE_CHECKING:
 # is the wait from which a job was not well. Ranks of a job that trains wait for one another for milliseconds, but also
 # for a checkpoint, an evaluation or a first batch. Who ends a job that hangs has watched it for longer than that.
 _PATIENCE = 10.0
+_AT_ONCE = 1.0  # a rank says what it ends of as soon as it gives up
 _LEAST_PATIENCE = 5.0  # where it is known what is usual
 
 
-def rewound(job: Job, seconds: float) -> Job:
+def rewound(job: Job, seconds: float, patience: float | None = None) -> Job:
     """So many seconds ago. All ranks that are seen live in it, and a wait that was long then is a hang.
 
     torch counts an operation that fails with the job as completed: it was open then, for as long as those who had not
-    entered it had been in no operation of the group.
+    entered it had been in no operation of the group; and for long, where a rank ran out of time in it.
+
+    Args:
+        patience: how long a wait has to be to be none of a job that is well, if that is known.
     """
+    gate = min(job.thresholds.hang_seconds, _patience(job, seconds) if patience is None else patience)
     ranks = {number: _alive(rank, seconds) for number, rank in job.ranks.items()}
-    back = {group.id: _Group(group, seconds) for group in job.groups.values()}
+    back = {group.id: _Group(job, group, seconds, gate) for group in job.groups.values()}
     for rank in ranks.values():
         own = rank.process_groups
         rank.process_groups = [back[group.id].member(group, _since_last(rank, group, seconds)) for group in own]
-    thresholds = replace(job.thresholds, hang_seconds=min(job.thresholds.hang_seconds, _patience(job, seconds)))
+    thresholds = replace(job.thresholds, hang_seconds=gate)
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
     return replace(job, ranks=ranks, phases=phases, thresholds=thresholds, work=Work())
 
@@ -40,14 +46,28 @@ def _alive(rank: Rank, seconds: float) -> Rank:
     process = rank.process
     if not process.is_alive:
         process = replace(process, life="running", state="", gone_seconds=None)
-    return replace(rank, process=process, heartbeat_seconds=max(rank.heartbeat_seconds - seconds, 0.0))
+    activity_seconds = _before(rank.activity_seconds, seconds)
+    return replace(
+        rank,
+        process=process,
+        heartbeat_seconds=max(rank.heartbeat_seconds - seconds, 0.0),
+        activity=rank.activity if activity_seconds is None or activity_seconds > 0 else "",
+        activity_seconds=activity_seconds,
+        setup_seconds=_before(rank.setup_seconds, seconds),
+    )
 
 
 class _Group:
     """What members of one group showed then."""
 
-    def __init__(self, group: Group, seconds: float) -> None:
+    def __init__(self, job: Job, group: Group, seconds: float, gate: float) -> None:
         self._seconds = seconds
+        self._gate = gate
+        self._timed_out = {
+            member.completed
+            for number, member in group.members.items()
+            if number in job.ranks and _timed_out_in(job.ranks[number], member)
+        }
         self._outside = [
             (member.enqueued, member.idle_seconds - seconds)
             for member in group.members.values()
@@ -65,12 +85,20 @@ class _Group:
         if own.open_seconds is not None:
             waited = own.open_seconds - self._seconds
             return replace(own, open_seconds=max(waited, 0.0), idle_seconds=_before(own.idle_seconds, self._seconds))
-        if own.idle_seconds is None or own.idle_seconds > self._seconds or own.is_pairwise or own.completed < 1:
+        has_timed_out = own.completed in self._timed_out
+        is_later = own.idle_seconds is not None and own.idle_seconds > self._seconds + (_AT_ONCE if has_timed_out else 0)
+        if own.idle_seconds is None or is_later or (own.is_pairwise and not has_timed_out) or own.completed < 1:
             return replace(own, idle_seconds=_before(own.idle_seconds, self._seconds))
         ages = [age for enqueued, age in self._outside if enqueued < own.completed]
         ages += [since_last] if self._is_new_to_some and since_last is not None else []
-        waited = min(ages, default=0.0)
+        waited = max(min(ages, default=0.0), self._gate if has_timed_out else 0.0)
         return replace(own, completed=own.completed - 1, open_seconds=waited, idle_seconds=waited)
+
+
+def _timed_out_in(rank: Rank, member: ProcessGroup) -> bool:
+    """Whether it ended because its last operation of this group took too long."""
+    age = member.idle_seconds
+    return ran_out_of_time(rank) and member.open_seconds is None and age is not None and abs(age - said(rank)) <= _AT_ONCE
 
 
 def _before(age: float | None, seconds: float) -> float | None:

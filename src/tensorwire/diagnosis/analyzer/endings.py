@@ -1,0 +1,358 @@
+"""Jobs of which processes have ended: what stood still before, or else the process that ended first.
+
+A rank that ends because another has, or because somebody ended the job, says nothing of the cause. It keeps the wait
+that it ended in: what the job was in at the first end is judged as that of a job that lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..model import REPLACED
+from .calls import parted
+from .confidence import Basis
+from .exit_reasons import (
+    LEFT,
+    alike,
+    gone,
+    has_own_words,
+    has_spoken,
+    is_secondary,
+    is_silent,
+    ran_out_of_time,
+    reacted_at_once,
+    said,
+    was_interrupted,
+)
+from .hangs import find_hangs, unlike_calls
+from .past import rewound
+from .verdict import MAX_SUSPECTS
+
+if TYPE_CHECKING:
+    from ..model import Rank
+    from .job import Job
+    from .transport import Transport
+    from .verdict import Verdict
+
+# Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
+_MOMENT = 0.1
+_AFTERMATH = 2.0
+_AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
+_LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
+_PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
+_KILLED_SECONDS = 5.0  # in which somebody who kills ranks one by one is through
+_LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """How ranks have ended, or were asked to."""
+
+    failed: dict[int, Rank]  # did not leave well
+    left: dict[int, Rank]  # left well, whether the others were done or not
+    asked: dict[int, float]  # by a signal, and how long ago
+    ways: dict[int, str]  # of asking
+    are_noted: bool  # the probes of these ranks note signals
+    first: float  # how long ago the first of the failed ended, or the first was asked to
+
+    @property
+    def is_asked_first(self) -> bool:
+        """Whether somebody asked a rank to end before any failed."""
+        return bool(self.asked) and max(self.asked.values()) >= self.first
+
+
+def find_ended(
+    job: Job, dead: dict[int, Rank], transport: Transport, hangs: list[Verdict], named: Set[int] = frozenset()
+) -> list[Verdict] | None:
+    """The verdicts on a job that has lost processes or was asked to end; [] where it was well, and None where no rank
+    has ended that others need, or the time to tell has not come.
+
+    Args:
+        dead: ranks that are gone, or have failed and live on.
+        hangs: verdicts on hangs that stood when the first of them ended.
+        named: ranks that were found to be lost before.
+    """
+    ends = _ends(job, dead)
+    early = {n: rank for n, rank in ends.left.items() if gone(rank) > ends.first and not _is_done(job, rank)}
+    if early and (ends.failed or ends.asked or _waiting(job, dead)):
+        return _lost(job, dead, early, named, certain=True)
+    if not ends.failed and not ends.asked:
+        return None
+    patience = _tell_of_a_wait(ends)
+    if ends.is_asked_first or patience is not None:
+        before = _before(job, transport, ends, hangs, None if ends.is_asked_first else patience)
+        if before:
+            return before
+    if ends.is_asked_first:
+        asked = _asked_alone(job, ends)
+        if not asked:  # it was well
+            return None if _some_hang_on(job) and not dead else []
+        by_it = {number: job.ranks[number] for number in asked if number in dead}
+        return _lost(job, dead, by_it, named, certain=True, all_of=True) if by_it else None
+    if all(is_secondary(rank) or _aborted(rank) for rank in ends.failed.values()):
+        unlike = unlike_calls(job)
+        if unlike is not None:
+            unlike.finding.evidence += _evidence(dead, list(ends.failed)[:MAX_SUSPECTS])
+            return [unlike]
+    return _lost(job, dead, ends.failed, named)
+
+
+def _ends(job: Job, dead: dict[int, Rank]) -> _Ends:
+    failed = {n: rank for n, rank in dead.items() if rank.process.exit_reason not in LEFT}
+    left = {number: rank for number, rank in dead.items() if number not in failed}
+    asked = {n: job.ranks[n].process.signal_seconds or said(job.ranks[n]) for n in job.columns.signals}
+    are_noted = bool(asked)
+    asked |= {n: said(rank) for n, rank in failed.items() if n not in asked and was_interrupted(rank)}
+    ages = list(asked.values())
+    for number, rank in failed.items():
+        # Where signals are not noted, whoever is killed with one that speaks of it may have been heard of before.
+        is_of_it = not are_noted and asked and is_silent(rank) and gone(rank) <= max(asked.values()) + _AFTERMATH
+        if number not in asked and not is_of_it:
+            ages.append(said(rank))
+    ways = {n: job.ranks[n].process.signal or job.ranks[n].process.exit_reason for n in asked}
+    return _Ends(failed, left, asked, ways, are_noted, max(ages, default=0.0))
+
+
+def _witness(ends: _Ends) -> list[int]:
+    """A rank that tells how they ended: one that ran out of time, or else the first."""
+    timed_out = {number: rank for number, rank in ends.failed.items() if ran_out_of_time(rank)}
+    return _first(timed_out or ends.failed)[0][:1]
+
+
+def _how(ends: _Ends) -> str:
+    first = max(ends.asked, key=lambda number: (ends.asked[number], -number))
+    return ends.ways[first]
+
+
+def _asked_alone(job: Job, ends: _Ends) -> list[int]:
+    """The ranks that somebody ended alone; none where it was sent to all, though perhaps to one after the other.
+
+    A launcher ends all others at once, a while after one has gone. Clocks of two nodes are not compared.
+    """
+    if not ends.are_noted:
+        return []
+    start = max(ends.asked.values())
+    node = next(job.ranks[number].node for number, age in ends.asked.items() if age == start)
+    here = {number: age for number, age in ends.asked.items() if job.ranks[number].node == node}
+    first = [number for number, age in here.items() if start - age <= _AT_ONCE]
+    later = [age for number, age in here.items() if number not in first]
+    if not later:
+        spared = [
+            number
+            for number, rank in job.ranks.items()
+            if number not in ends.asked and number not in ends.left and (rank.process.is_alive or has_spoken(rank))
+        ]
+        return first if spared else []
+    is_launcher = max(later) - min(later) <= _AT_ONCE and start - max(later) <= _LAUNCHER_SECONDS
+    return first if is_launcher else []
+
+
+def _tell_of_a_wait(ends: _Ends) -> float | None:
+    """How long a wait has to be that ranks ended in; None where how they ended tells of no wait.
+
+    Ranks that ran out of time had waited. Ranks that somebody killed, within seconds, may have.
+    """
+    first = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _MOMENT]
+    if any(has_own_words(rank) for rank in first):
+        return None
+    if any(has_spoken(rank) for rank in ends.failed.values()):
+        is_alone = len(first) == 1 and is_silent(first[0])
+        return None if is_alone or not any(map(ran_out_of_time, ends.failed.values())) else _PATIENCE
+    if len(first) > 1:
+        return _PATIENCE
+    together = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _KILLED_SECONDS]
+    return 2 * _PATIENCE if 1 < len(together) == len(ends.failed) else None
+
+
+def _before(
+    job: Job, transport: Transport, ends: _Ends, hangs: list[Verdict], patience: float | None
+) -> list[Verdict]:
+    """What stood still when the first rank ended: as it was found then, or as it is found of that moment now."""
+    then = rewound(job, ends.first, patience)
+    found = [verdict for verdict in hangs if verdict.finding.level == "finding"]
+    if not any(verdict.finding.suspects or verdict.finding.sides for verdict in found):
+        found = [_of_then(job, verdict, ends) for verdict in find_hangs(then, transport)] or found
+    named = [verdict for verdict in found if verdict.finding.suspects or verdict.finding.sides]
+    if found and not named and not ends.is_asked_first:
+        return [_stayed(job, found[0], ends) or found[0]]
+    prompt = [
+        each for each in named if any(reacted_at_once(job.ranks[n]) for n in each.finding.suspects if n in job.ranks)
+    ]
+    return prompt or found
+
+
+def _stayed(job: Job, verdict: Verdict, ends: _Ends) -> Verdict | None:
+    """H3 on the few that did not give up as the others did: were silent from earlier on, or stayed until killed."""
+    group = next((group for group in job.groups.values() if group.title == verdict.finding.process_group), None)
+    ranks = [job.ranks[number] for number in group.members] if group else []
+    quiet = [rank for rank in ranks if not has_spoken(rank)]
+    if group is None or not any(has_spoken(rank) for rank in ranks):
+        return None
+    silent = [rank for rank in quiet if gone(rank) > ends.first + _PATIENCE]
+    stayed = [rank for rank in quiet if gone(rank) < ends.first - _PATIENCE]
+    found = silent or stayed or quiet
+    if not found or 2 * len(found) >= len(ranks):
+        return None
+    how = "was last heard of before the others gave up" if silent else "ended without an exit reason, as no other did"
+    how = "outlived ranks that gave up" if stayed and not silent else how
+    numbers = [rank.rank for rank in found]
+    stopped = verdict.finding.summary.partition(";")[0].partition(", and")[0].removesuffix(" stopped inside")
+    return job.verdict(
+        "lost",
+        "TW-H3",
+        group,
+        numbers,
+        f"{stopped} stopped inside at {words.ranks(numbers)}; {group.all_members} had entered it",
+        [*verdict.finding.evidence, *(f"rank {number} {how}" for number in numbers[:MAX_SUSPECTS])],
+        Basis.COMPARISON if silent else Basis.REMAINDER,
+        victims=len(ranks) - len(found),
+        seconds=verdict.finding.since and job.time - verdict.finding.since,
+    )
+
+
+def _of_then(job: Job, verdict: Verdict, ends: _Ends) -> Verdict:
+    finding = verdict.finding
+    told = [] if ends.is_asked_first else _evidence(job.ranks, _witness(ends))
+    how = "when the first rank ended"
+    if ends.is_asked_first:
+        how = f"when the job was ended ({_how(ends)})"
+    since = (finding.time if finding.since is None else finding.since) - ends.first  # it was told as of then
+    return replace(
+        verdict,
+        kind="lost",
+        finding=replace(
+            finding, summary=f"{how}: {finding.summary}", since=since, evidence=[*finding.evidence, *told]
+        ),
+    )
+
+
+def _lost(
+    job: Job,
+    dead: dict[int, Rank],
+    candidates: dict[int, Rank],
+    named: Set[int],
+    *,
+    certain: bool = False,
+    all_of: bool = False,
+) -> list[Verdict] | None:
+    """The first of these to end, or all. What others lack is a process: nobody would find a stack of it."""
+    first, is_first = (sorted(candidates), True) if all_of else _first(candidates)
+    same = alike(candidates)
+    if not set(first).isdisjoint(same):  # they failed because another had
+        first, is_first = same, True
+    else:
+        same = []
+    if max(gone(dead[number]) for number in first) < _patience(job, dead, first, named):
+        return None
+    waiting = _waiting(job, dead)
+    others = [number for number in dead if number not in first]
+    what = _together(job, dead, same) if same else "; ".join(f"rank {n} {_end(dead[n])}" for n in first)
+    if others:
+        what += f"; {words.ranks(others)} followed"
+    if waiting:
+        what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}"
+    evidence = _evidence(dead, [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(dead[number]))[:4]])
+    aborted = [number for number in first if _aborted(dead[number])]
+    if aborted:
+        evidence.append(
+            f"{words.ranks(aborted)} aborted: gloo aborts a rank that receives more than it expects, so that a rank "
+            "which called something else may be to blame, though what is known of the calls agrees"
+        )
+    doubtful = aborted or (not certain and all(is_secondary(dead[number]) for number in first))
+    verdict = job.verdict(
+        "lost",
+        "TW-LOST",
+        None,
+        first,
+        what,
+        evidence + parted(job),
+        Basis.STATE if is_first and not doubtful else Basis.COMPARISON,
+        victims=len(others) + len(waiting),
+        seconds=max(gone(dead[number]) for number in first),
+    )
+    return [verdict]
+
+
+def _waiting(job: Job, dead: dict[int, Rank]) -> set[int]:
+    are_open = job.columns.rows.open_seconds >= job.thresholds.lost_seconds
+    return set(job.columns.row_numbers[are_open].tolist()) - dead.keys()
+
+
+def _patience(job: Job, dead: dict[int, Rank], first: list[int], named: Set[int]) -> float:
+    """A rank that has failed and does not end is known at once: nothing is about to take its place."""
+    if not named.isdisjoint(first):
+        return 0.0
+    live_on = all(dead[number].process.is_alive for number in first)
+    return min(job.thresholds.lost_seconds, _LIVES_ON) if live_on else job.thresholds.lost_seconds
+
+
+def _together(job: Job, dead: dict[int, Rank], same: list[int]) -> str:
+    """What ranks that failed of the same have said."""
+    who = f"all {job.world_size} ranks" if len(same) == job.world_size else words.ranks(same)
+    return f"{who} failed with {dead[same[0]].process.exit_reason}"
+
+
+def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
+    """The ranks of these that may have ended first, as far as it can be told, and whether that is certain."""
+    earliest = max(said(rank) for rank in failed.values())
+    near = [number for number, rank in failed.items() if said(rank) >= earliest - _AFTERMATH]
+    own = [number for number in near if not is_secondary(failed[number])] or near
+    start = max(said(failed[number]) for number in own)
+    tied = [number for number in own if said(failed[number]) >= start - _MOMENT]
+    # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
+    progress = {number: sum(group.enqueued for group in failed[number].process_groups) for number in tied}
+    tied.sort(key=lambda number: (progress[number], -said(failed[number]), number))
+    least = [number for number in tied if progress[number] == progress[tied[0]]]
+    return least[:MAX_SUSPECTS], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
+
+
+def _aborted(rank: Rank) -> bool:
+    return rank.process.exit_reason.endswith("SIGABRT")
+
+
+def _some_hang_on(job: Job) -> bool:
+    """Whether a rank that lives waits for longer than the hang gate."""
+    places, rows = job.columns.places, job.columns.rows
+    return bool((places.are_alive[rows.places] & (rows.open_seconds >= job.thresholds.hang_seconds)).any())
+
+
+def _is_done(job: Job, rank: Rank) -> bool:
+    """Whether the rank had entered all that the others have."""
+    return all(group.has_entered(int(job.groups[group.id].enqueued.max())) for group in rank.process_groups)
+
+
+def _end(rank: Rank, ago: str = "") -> str:
+    """How it ended; when, only where that is asked for: whoever shows a finding shows its age."""
+    process = rank.process
+    if process.is_alive:
+        return f"failed with {process.exit_reason}{ago}, and its process lives on"
+    if process.exit_reason == REPLACED:
+        return REPLACED + (f", last heard of{ago}" if ago else "")
+    how = f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason"
+    if process.exit_kind == "crash":
+        how = f"was {process.exit_reason}"
+    return how + ago
+
+
+def _evidence(dead: Mapping[int, Rank], numbers: list[int]) -> list[str]:
+    facts = []
+    for rank in (dead[number] for number in numbers if number in dead):
+        ago = f" {words.seconds(gone(rank))} ago"
+        facts.append(f"rank {rank.rank} (pid {rank.pid} on {rank.node}) {_end(rank, ago)}{_last(rank)}")
+    return facts
+
+
+def _last(rank: Rank) -> str:
+    """The operation that it was in when it was last heard of, or had been in."""
+    opened = [group for group in rank.process_groups if group.open_seconds is not None]
+    if opened:
+        group = max(opened, key=lambda group: (group.open_seconds or 0.0, group.id))
+        return f", in {words.numbered(group.operation, group.open_sequence, group.title)}"
+    done = [group for group in rank.process_groups if group.idle_seconds is not None and group.completed]
+    if not done:
+        return ", before its first operation" if rank.process_groups else ""
+    group = min(done, key=lambda group: (group.idle_seconds or 0.0, group.id))
+    return f", after {words.numbered(group.operation, group.completed, group.title)}"
