@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import words
 from ..numbered import without_number
-from .graph import Entry, first_differences
+from .graph import Entry, first_differences, unequal_exchanges
 
 if TYPE_CHECKING:
     from ..model import Rank
@@ -29,7 +30,27 @@ def compare(job: Job) -> list[Difference]:
         found = first_differences({rank.rank: entries(rank, kinds) for rank in ranks})
         if found:
             return found
+        if entries is _by_root and (found := _exchanges(job, ranks)):
+            return found
     return []
+
+
+def _exchanges(job: Job, ranks: Sequence[Rank]) -> list[Difference]:
+    """The first all_to_all of each group whose counts do not fit each other."""
+    at: dict[tuple[str, int], dict[int, Sequence[int]]] = defaultdict(dict)
+    for rank in ranks:
+        for call in rank.calls:
+            if call.counts:
+                at[call.group, call.operation.sequence][rank.rank] = call.counts
+    found: dict[str, Difference] = {}
+    for (group_id, number), counts in sorted(at.items()):
+        group = job.groups.get(group_id)
+        members = job.groups.ranks_of(group) if group is not None and group_id not in found else ()
+        if members and all(len(each) == 2 * len(members) for each in counts.values()):
+            difference = unequal_exchanges(group_id, number, members, counts)
+            if difference is not None:
+                found[group_id] = difference
+    return list(found.values())
 
 
 def _by_call(rank: Rank, kinds: Kinds) -> list[Entry]:

@@ -43,7 +43,6 @@ _AFTERMATH = 2.0
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
-_KILLED_SECONDS = 5.0  # in which somebody who kills ranks one by one is through
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
 
@@ -81,17 +80,19 @@ def find_ended(
         return _lost(job, dead, early, named, certain=True)
     if not ends.failed and not ends.asked:
         return None
-    patience = _tell_of_a_wait(ends)
+    patience = _tell_of_a_wait(job, ends)
     if ends.is_asked_first or patience is not None:
         before = _before(job, transport, ends, hangs, None if ends.is_asked_first else patience)
         if before:
             return before
     if ends.is_asked_first:
         asked = _asked_alone(job, ends)
-        if not asked:  # it was well
-            return None if _some_hang_on(job) and not dead else []
+        if not asked:  # the job was well
+            return []
         by_it = {number: job.ranks[number] for number in asked if number in dead}
-        return _lost(job, dead, by_it, named, certain=True, all_of=True) if by_it else None
+        # Whoever has died by now of a lost connection may have been about to get it too.
+        is_certain = any(rank.process.is_alive for n, rank in job.ranks.items() if n not in ends.asked)
+        return _lost(job, dead, by_it, named, certain=is_certain, all_of=True) if by_it else None
     if all(is_secondary(rank) or _aborted(rank) for rank in ends.failed.values()):
         unlike = unlike_calls(job)
         if unlike is not None:
@@ -128,29 +129,25 @@ def _how(ends: _Ends) -> str:
 
 
 def _asked_alone(job: Job, ends: _Ends) -> list[int]:
-    """The ranks that somebody ended alone; none where it was sent to all, though perhaps to one after the other.
+    """The ranks that somebody ended alone; none where most got the signal: it was sent to all, though perhaps to one
+    after the other.
 
-    A launcher ends all others at once, a while after one has gone. Clocks of two nodes are not compared.
+    A launcher ends all others at once by SIGTERM, a while after one has gone. Clocks of two nodes are not compared.
     """
-    if not ends.are_noted:
-        return []
-    start = max(ends.asked.values())
-    node = next(job.ranks[number].node for number, age in ends.asked.items() if age == start)
-    here = {number: age for number, age in ends.asked.items() if job.ranks[number].node == node}
-    first = [number for number, age in here.items() if start - age <= _AT_ONCE]
-    later = [age for number, age in here.items() if number not in first]
-    if not later:
-        spared = [
-            number
-            for number, rank in job.ranks.items()
-            if number not in ends.asked and number not in ends.left and (rank.process.is_alive or has_spoken(rank))
-        ]
-        return first if spared else []
-    is_launcher = max(later) - min(later) <= _AT_ONCE and start - max(later) <= _LAUNCHER_SECONDS
-    return first if is_launcher else []
+    if not ends.are_noted:  # one that speaks of it stands for all, unless others wait on
+        return list(ends.asked) if _some_hang_on(job) else []
+    first = max(ends.asked, key=lambda number: (ends.asked[number], -number))
+    start, way = ends.asked[first], ends.ways[first]
+    asked = [number for number in ends.asked if ends.ways[number] == way]
+    if way == "SIGTERM":
+        here = [number for number in asked if job.ranks[number].node == job.ranks[first].node]
+        later = [ends.asked[number] for number in here if start - ends.asked[number] > _AT_ONCE]
+        if later and max(later) - min(later) <= _AT_ONCE and start - max(later) <= _LAUNCHER_SECONDS:
+            asked = [number for number in here if start - ends.asked[number] <= _AT_ONCE]
+    return [] if 2 * len(asked) > len(job.ranks) else asked
 
 
-def _tell_of_a_wait(ends: _Ends) -> float | None:
+def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
     """How long a wait has to be that ranks ended in; None where how they ended tells of no wait.
 
     Ranks that ran out of time had waited. Ranks that somebody killed, within seconds, may have.
@@ -158,13 +155,11 @@ def _tell_of_a_wait(ends: _Ends) -> float | None:
     first = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _MOMENT]
     if any(has_own_words(rank) for rank in first):
         return None
+    if len(first) == 1 and is_silent(first[0]) and len(ends.failed) > 1:
+        return job.thresholds.hang_seconds  # one that was killed may have been what the others waited for
     if any(has_spoken(rank) for rank in ends.failed.values()):
-        is_alone = len(first) == 1 and is_silent(first[0])
-        return None if is_alone or not any(map(ran_out_of_time, ends.failed.values())) else _PATIENCE
-    if len(first) > 1:
-        return _PATIENCE
-    together = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _KILLED_SECONDS]
-    return 2 * _PATIENCE if 1 < len(together) == len(ends.failed) else None
+        return _PATIENCE if any(map(ran_out_of_time, ends.failed.values())) else None
+    return _PATIENCE if len(first) > 1 else None
 
 
 def _before(

@@ -5,6 +5,6 @@ Nothing here knows what a rank, a page or a process is. docs/job/method.md is th
 
 from .explanations import Explanation, explain
 from .graph import Graph, Need
-from .history import Difference, Entry, first_differences
+from .history import Difference, Entry, first_differences, unequal_exchanges
 
-__all__ = ["Difference", "Entry", "Explanation", "Graph", "Need", "explain", "first_differences"]
+__all__ = ["Difference", "Entry", "Explanation", "Graph", "Need", "explain", "first_differences", "unequal_exchanges"]

@@ -54,6 +54,31 @@ def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Differen
     return [found[group] for group in _earliest(histories, first)]
 
 
+def unequal_exchanges(
+    group: Hashable, number: int, members: Sequence[int], counts: Mapping[int, Sequence[int]]
+) -> Difference | None:
+    """The difference between what members of a group give each other and what these expect; None where there is none.
+
+    One pair cannot tell who of the two is wrong. A member that differs with several others is.
+
+    Args:
+        counts: of members whose call is known: what each gives to every member, then what it takes from every one.
+    """
+    size = len(members)
+    pairs = [
+        (giver, taker)
+        for i, giver in enumerate(members)
+        for j, taker in enumerate(members)
+        if i != j and giver in counts and taker in counts and counts[giver][j] != counts[taker][size + i]
+    ]
+    if not pairs:
+        return None
+    parts = Counter(rank for pair in pairs for rank in set(pair))
+    worst, *others = parts.most_common()
+    accused = (worst[0],) if worst[1] == len(pairs) > 1 and all(other[1] < worst[1] for other in others) else ()
+    return Difference(group, number, tuple((rank,) for rank in sorted(parts)), accused)
+
+
 def _difference(
     group: Hashable, number: int, calls: Mapping[int, Hashable], others: Counter[Hashable] | None
 ) -> Difference:
