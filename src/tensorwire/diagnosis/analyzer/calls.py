@@ -57,6 +57,7 @@ def _by_call(rank: Rank, kinds: Kinds) -> list[Entry]:
     return [
         Entry(call.group, call.operation.sequence, call.operation.signature or None, kinds.get(call.group))
         for call in rank.calls
+        if not (call.operation.is_pairwise and call.operation.root < 0)  # from any source: it has no other end
     ]
 
 
