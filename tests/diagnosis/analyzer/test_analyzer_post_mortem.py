@@ -280,8 +280,8 @@ def test_what_was_found_without_a_suspect_gives_way_to_one_who_did_not_give_up()
 
 
 @every_rank
-def test_a_rank_that_is_killed_while_another_is_waited_for_is_lost(culprit: int) -> None:
-    """The finding on the one that was waited for is no account of the death."""
+def test_a_rank_that_is_killed_in_a_hang_is_not_what_the_job_hung_on(culprit: int) -> None:
+    """What stood still for longer than the gate was there before: live and dead jobs are judged alike."""
     awaited = (culprit + 1) % WORLD
     base = hung(lambda n, age: [member(31 - (n == awaited), waits=None if n == awaited else age)])
 
@@ -298,7 +298,7 @@ def test_a_rank_that_is_killed_while_another_is_waited_for_is_lost(culprit: int)
     before = next(findings[0] for time, findings in seen if time >= 10)
     assert (before.code, before.suspects) == ("TW-H1", [awaited])
     (after,) = seen[-1][1]
-    assert (after.code, after.suspects) == ("TW-LOST", [culprit])
+    assert (after.code, after.suspects) == ("TW-H1", [awaited])
 
 
 def test_a_hang_that_is_over_before_all_leave_well_is_no_finding() -> None:

@@ -93,7 +93,10 @@ def find_ended(
         # Whoever has died by now of a lost connection may have been about to get it too.
         is_certain = any(rank.process.is_alive for n, rank in job.ranks.items() if n not in ends.asked)
         return _lost(job, dead, by_it, named, certain=is_certain, all_of=True) if by_it else None
-    if all(is_secondary(rank) or _aborted(rank) for rank in ends.failed.values()):
+    first, _ = _first(ends.failed)
+    if max(gone(dead[number]) for number in first) < _patience(job, dead, first, named):
+        return None
+    if not any(map(has_own_words, ends.failed.values())):
         unlike = unlike_calls(job)
         if unlike is not None:
             unlike.finding.evidence += _evidence(dead, list(ends.failed)[:MAX_SUSPECTS])
@@ -152,14 +155,19 @@ def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
 
     Ranks that ran out of time had waited. Ranks that somebody killed, within seconds, may have.
     """
+    if not ends.failed:
+        return None
     first = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _MOMENT]
     if any(has_own_words(rank) for rank in first):
         return None
-    if len(first) == 1 and is_silent(first[0]) and len(ends.failed) > 1:
+    earliest = max(ends.failed.values(), key=said)
+    if is_silent(earliest) and len(ends.failed) > 1 and not all(map(is_silent, first)):
         return job.thresholds.hang_seconds  # one that was killed may have been what the others waited for
     if any(has_spoken(rank) for rank in ends.failed.values()):
         return _PATIENCE if any(map(ran_out_of_time, ends.failed.values())) else None
-    return _PATIENCE if len(first) > 1 else None
+    if len(first) > 1:
+        return _PATIENCE
+    return job.thresholds.hang_seconds if len(ends.failed) > 1 else None
 
 
 def _before(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .exit_reasons import ran_out_of_time, said
+from .exit_reasons import gone, ran_out_of_time, said
 from .patience import ENOUGH, USUAL
 from .work import Work
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # is the wait from which a job was not well. Ranks of a job that trains wait for one another for milliseconds, but also
 # for a checkpoint, an evaluation or a first batch. Who ends a job that hangs has watched it for longer than that.
 _PATIENCE = 10.0
+_TOGETHER = 5.0  # ranks that run out of time in one operation end so close to each other
 _AT_ONCE = 1.0  # a rank says what it ends of as soon as it gives up
 _LEAST_PATIENCE = 5.0  # where it is known what is usual
 
@@ -34,9 +35,11 @@ def rewound(job: Job, seconds: float, patience: float | None = None) -> Job:
     gate = min(job.thresholds.hang_seconds, _patience(job, seconds) if patience is None else patience)
     ranks = {number: _alive(rank, seconds) for number, rank in job.ranks.items()}
     back = {group.id: _Group(job, group, seconds, gate) for group in job.groups.values()}
-    for rank in ranks.values():
-        own = rank.process_groups
-        rank.process_groups = [back[group.id].member(group, _since_last(rank, group, seconds)) for group in own]
+    for number, rank in ranks.items():
+        now = job.ranks[number]
+        rank.process_groups = [
+            back[group.id].member(group, _since_last(now, group, seconds)) for group in now.process_groups
+        ]
     thresholds = replace(job.thresholds, hang_seconds=gate)
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
     return replace(job, ranks=ranks, phases=phases, thresholds=thresholds, work=Work())
@@ -66,13 +69,18 @@ class _Group:
         self._timed_out = {
             member.completed
             for number, member in group.members.items()
-            if number in job.ranks and _timed_out_in(job.ranks[number], member)
+            if number in job.ranks and gone(job.ranks[number]) >= seconds - _TOGETHER and _timed_out_in(job.ranks[number], member)
         }
         self._outside = [
             (member.enqueued, member.idle_seconds - seconds)
             for member in group.members.values()
             if member.open_seconds is None and member.idle_seconds is not None and member.idle_seconds > seconds
         ]
+        self._open: dict[int, float] = {}  # by number of an operation: for how long members had been in it
+        for member in group.members.values():
+            if member.open_seconds is not None:
+                number = member.open_sequence
+                self._open[number] = max(self._open.get(number, 0.0), member.open_seconds - seconds)
         # Who has never been in an operation of the group tells nothing of when it began to be missing.
         self._is_new_to_some = any(
             member.open_seconds is None and member.idle_seconds is None for member in group.members.values()
@@ -91,7 +99,9 @@ class _Group:
             return replace(own, idle_seconds=_before(own.idle_seconds, self._seconds))
         ages = [age for enqueued, age in self._outside if enqueued < own.completed]
         ages += [since_last] if self._is_new_to_some and since_last is not None else []
-        waited = max(min(ages, default=0.0), self._gate if has_timed_out else 0.0)
+        if not ages:  # all had entered it: since the one that is in it still had, at most
+            ages = [self._open.get(own.completed, 0.0), *([since_last] if since_last is not None else [])]
+        waited = max(min(ages), self._gate if has_timed_out else 0.0)
         return replace(own, completed=own.completed - 1, open_seconds=waited, idle_seconds=waited)
 
 
