@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tensorwire.diagnosis.analyzer import Analyzer, hang_inside, signatures
+from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.analyzer.verdicts import hang_inside
+from tensorwire.diagnosis.analyzer.view import signatures
 from tensorwire.diagnosis.page import native
 from tests.support.observations import WORLD, edge, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch

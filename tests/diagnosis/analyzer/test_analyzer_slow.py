@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tensorwire.diagnosis.analyzer.groups import Groups
-from tensorwire.diagnosis.analyzer.rounds import Timer
+from tensorwire.diagnosis.analyzer.slowness.rounds import Timer
+from tensorwire.diagnosis.analyzer.view.groups import Groups
 from tensorwire.diagnosis.columns import RankColumns
 from tensorwire.diagnosis.model import Observation, ProcessGroup, Timing
 from tests.support.observations import WORLD, edge, member, observed, rank, ring

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.analyzer.confidence import Basis, confidence_of
+from tensorwire.diagnosis.analyzer.view.confidence import Basis, confidence_of
 from tensorwire.diagnosis.model import Confidence
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorwire.diagnosis.analyzer.groups import Groups
+from tensorwire.diagnosis.analyzer.view.groups import Groups
 from tensorwire.diagnosis.columns import RankColumns
 from tensorwire.diagnosis.members import MAX_DIMENSIONS, GridRanks, members_of, numbers_of, ranks_of
 from tests.support.observations import member, observed, rank

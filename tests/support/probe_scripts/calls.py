@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._inductor
 import torch.distributed as dist
 
 from tensorwire.diagnosis.page import call_file

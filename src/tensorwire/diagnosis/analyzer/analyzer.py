@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from ..columns import EdgeColumns, RankColumns
 from ..model import Thresholds
-from .endings import find_ended
-from .job import Job
-from .no_progress import find_no_progress
-from .slow import SlowWatch
-from .hangs import find_hangs
+from .slowness.slow import SlowWatch
 from .state import State
-from .throughput import STEPS
-from .states import BLOCKED_SHARE, waits_elsewhere
+from .verdicts.endings import find_ended
+from .verdicts.hangs import find_hangs
+from .verdicts.no_progress import find_no_progress
+from .view.job import Job
+from .view.states import BLOCKED_SHARE, waits_elsewhere
+from .view.work import STEPS
 
 if TYPE_CHECKING:
     from ..model import Finding, Observation
-    from .verdict import Verdict
+    from .view.verdict import Verdict
 
 
 @dataclass(slots=True)

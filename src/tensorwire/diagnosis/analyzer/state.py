@@ -9,15 +9,15 @@ import numpy as np
 
 from ..columns import RankColumns
 from ..model import Confidence
-from .exit_reasons import LEFT, has_failed, is_secondary
-from .transport import Transport
-from .unlike_types import UnlikeTypes
-from .work import Work
+from .verdicts.unlike_types import UnlikeTypes
+from .view.exit_reasons import LEFT, has_failed, is_secondary
+from .view.transport import Transport
+from .view.work import Work
 
 if TYPE_CHECKING:
     from ..model import Finding, Observation, Rank
-    from .slow import SlowWatch
-    from .verdict import Verdict
+    from .slowness.slow import SlowWatch
+    from .view.verdict import Verdict
 
 _NO_FAILURE = ("", *LEFT)  # exit reasons
 _MOMENT_SECONDS = 2.5  # agents poll once a second

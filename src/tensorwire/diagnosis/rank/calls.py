@@ -58,6 +58,7 @@ class Calls:
         self._dumps = dumps
         self._messages = messages
         self._exchanges: deque[_Exchange] = deque(maxlen=_MAX_EXCHANGES)
+        self._roots: dict[tuple[str, int], int] = {}  # of operations that a thread was seen to wait in
         self._counts: tuple[int, ...] = ()
         self._since = 0.0
         self._not_before = 0.0
@@ -70,6 +71,8 @@ class Calls:
         if counts != self._counts:
             self._counts, self._since, self._is_written = counts, now, False
         elif not self._is_written and now - self._since >= STILL_SECONDS and now >= self._not_before:
+            while len(self._roots) > MAX_CALLS:
+                del self._roots[next(iter(self._roots))]
             self.write()
 
     def write(self) -> None:
@@ -128,20 +131,24 @@ class Calls:
         """Args:
         exchanges: that belong to this entry and those before it; its own is taken away.
         """
-        torch_name, description = entry["process_group"]
+        torch_name, _ = entry["process_group"]
         backend, _, _ = entry["profiling_name"].partition(":")
         is_waiting = is_last and not entry["retired"] and entry["state"] != "completed"
-        info = operation_info(
-            entry, waiting_root(entry["profiling_name"], torch_name) if is_waiting else native.NO_ROOT
-        )
+        key = torch_name, int(entry["collective_seq_id"])
+        if is_waiting:
+            self._roots[key] = waiting_root(entry["profiling_name"], torch_name)
+        info = operation_info(entry, self._roots.get(key, native.NO_ROOT))
         name = native.OPERATIONS[info.operation]
-        group = self._groups.find(torch_name, description, backend)
+        group = self._groups.known(torch_name, backend)
+        if group is None:
+            raise KeyError(torch_name)  # it is no more
         counts: tuple[int, ...] = ()
         if name in _ALL_TO_ALL:
             counts = _taken(exchanges, torch_name, info.numel, sum(map(prod, entry["output_sizes"])), len(group.ranks))
         root = -1 if info.root == native.NO_ROOT else info.root
         operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
-        lines = ((frame["filename"], frame["name"], frame["line"]) for frame in entry.get("frames", ()))
+        stack = entry.get("frames", ())  # a Python frame each
+        lines = ((at["filename"], at["name"], at["line"]) for at in stack)
         return Call(
             f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts
         )

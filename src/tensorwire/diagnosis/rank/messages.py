@@ -152,11 +152,14 @@ class Messages:
 
     def last_calls(self) -> list[tuple[int, Call]]:
         """The last messages, those from any source among them, each with its time on the monotonic clock."""
-        return [(message.time_ns, self._call(message)) for message in list(self._last)]
+        found = [(message.time_ns, self._call(message)) for message in list(self._last)]
+        return [(time_ns, call) for time_ns, call in found if call is not None]
 
-    def _call(self, message: _Message) -> Call:
+    def _call(self, message: _Message) -> Call | None:
         way, line = message.way, message.line
-        group = way.group or self._groups.find(way.torch_name, way.description, "gloo")
+        group = self._groups.known(way.torch_name, "gloo")
+        if group is None:
+            return None
         dtype = _dtype_code(message.dtype)
         operation = Operation(
             message.sequence,

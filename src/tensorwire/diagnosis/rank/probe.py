@@ -339,7 +339,16 @@ def _dump(function: Any) -> Any:
 
 
 def _with_stacks(function: Any) -> Any:
-    return lambda: function(True, True, False)
+    return lambda: function(True, _has_inductor(), False)
+
+
+def _has_inductor() -> bool:
+    """Whether torch._inductor is there, as it is once an optimizer has made a step.
+
+    torch asks it for the lines of stacks, and would import it for that, in the midst of what the script imports.
+    """
+    module = sys.modules.get("torch._inductor")
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 def _cut(text: bytes) -> bytes:

@@ -1,9 +1,10 @@
 """The vertices that explain a standstill: were one of them replaced by one that does whatever the others need, nobody
 would stand still.
 
-A vertex that waits for nothing stands still for a reason of its own, unless it is done: nothing else explains it.
-Whoever explains a standstill is on every circle of the graph, and is what every path out of the circles ends in. So one circle, or one such path, has all that may; each of these is tried. One that does not explain it leaves
-another circle, which leaves fewer.
+A vertex that waits for nothing stands still for a reason of its own, unless it is done: nothing else explains it. An
+explanation of the rest is on every circle of the graph, and at the end of every path that leads out of the circles. So
+one circle, or one such path, has all vertices that may be one, and each of these is tried. A vertex that does not
+explain it leaves another circle, which leaves fewer.
 """
 
 from __future__ import annotations

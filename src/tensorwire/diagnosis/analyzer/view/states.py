@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import words
+from ... import words
+from ..graph import Graph, Need
 from .exit_reasons import LEFT
-from .graph import Graph, Need
 from .patience import LONG, RECENT_SHARE, is_unusual
 from .signatures import sides
 
 if TYPE_CHECKING:
-    from ..model import Operation
+    from ...model import Operation
     from .groups import Group
     from .job import Job
 
@@ -141,7 +141,7 @@ class States:
 
     def _link(self, wait: Wait, needs: dict[int, list[Need]]) -> None:
         is_overdue = wait.seconds >= LONG * self.job.thresholds.hang_seconds or (
-            wait.group is not None and is_unusual(self.job, wait)
+            wait.group is not None and is_unusual(self.job, wait.group, wait.seconds)
         )
         waiting = [number for number in wait.blocked if is_overdue or number not in self.moving]
         lacked = [*wait.missing, *([_UNSEEN] if wait.unseen or not wait.is_complete else [])]

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .. import words
-from ..model import REPLACED
-from .calls import parted
-from .confidence import Basis
-from .exit_reasons import (
+from ... import words
+from ...model import REPLACED
+from ..view.confidence import Basis
+from ..view.exit_reasons import (
     LEFT,
     alike,
     gone,
@@ -27,15 +26,16 @@ from .exit_reasons import (
     said,
     was_interrupted,
 )
-from .hangs import find_hangs, unlike_calls
-from .past import rewound
-from .verdict import MAX_SUSPECTS
+from ..view.past import rewound
+from ..view.verdict import MAX_SUSPECTS
+from .hangs import find_hangs
+from .unlike_calls import parted, unlike_calls
 
 if TYPE_CHECKING:
-    from ..model import Rank
-    from .job import Job
-    from .transport import Transport
-    from .verdict import Verdict
+    from ...model import Rank
+    from ..view.job import Job
+    from ..view.transport import Transport
+    from ..view.verdict import Verdict
 
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
@@ -170,9 +170,7 @@ def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
     return job.thresholds.hang_seconds if len(ends.failed) > 1 else None
 
 
-def _before(
-    job: Job, transport: Transport, ends: _Ends, hangs: list[Verdict], patience: float | None
-) -> list[Verdict]:
+def _before(job: Job, transport: Transport, ends: _Ends, hangs: list[Verdict], patience: float | None) -> list[Verdict]:
     """What stood still when the first rank ended: as it was found then, or as it is found of that moment now."""
     then = rewound(job, ends.first, patience)
     found = [verdict for verdict in hangs if verdict.finding.level == "finding"]
@@ -226,9 +224,7 @@ def _of_then(job: Job, verdict: Verdict, ends: _Ends) -> Verdict:
     return replace(
         verdict,
         kind="lost",
-        finding=replace(
-            finding, summary=f"{how}: {finding.summary}", since=since, evidence=[*finding.evidence, *told]
-        ),
+        finding=replace(finding, summary=f"{how}: {finding.summary}", since=since, evidence=[*finding.evidence, *told]),
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .. import words
+from ... import words
 
 if TYPE_CHECKING:
-    from ..columns import Floats, Places, RankColumns
-    from .job import Job
+    from ...columns import Floats, Places, RankColumns
+    from ..view.job import Job
     from .slow_verdicts import Slow
 
     Poll = tuple[float, RankColumns]  # when, and all ranks then

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import words
-from .confidence import Basis
-from .patience import RECENT_SHARE
-from .signatures import inconsistent, sides
-from .transport import Blame, least_moved
-from .verdict import MAX_SUSPECTS
+from ... import words
+from ..view.confidence import Basis
+from ..view.patience import RECENT_SHARE
+from ..view.signatures import sides
+from ..view.transport import Blame, least_moved
+from ..view.verdict import MAX_SUSPECTS
+from .mismatch import inconsistent
 
 if TYPE_CHECKING:
-    from ..model import Code
-    from .job import Job
-    from .transport import Transport
-    from .verdict import Verdict
-    from .states import Wait
+    from ...model import Code
+    from ..view.job import Job
+    from ..view.states import Wait
+    from ..view.transport import Transport
+    from ..view.verdict import Verdict
 
 # Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
 # rank that has nothing to exchange with some of the others.

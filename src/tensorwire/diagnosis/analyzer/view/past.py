@@ -10,7 +10,7 @@ from .patience import ENOUGH, USUAL
 from .work import Work
 
 if TYPE_CHECKING:
-    from ..model import ProcessGroup, Rank
+    from ...model import ProcessGroup, Rank
     from .groups import Group
     from .job import Job
 
@@ -69,7 +69,9 @@ class _Group:
         self._timed_out = {
             member.completed
             for number, member in group.members.items()
-            if number in job.ranks and gone(job.ranks[number]) >= seconds - _TOGETHER and _timed_out_in(job.ranks[number], member)
+            if number in job.ranks
+            and gone(job.ranks[number]) >= seconds - _TOGETHER
+            and _timed_out_in(job.ranks[number], member)
         }
         self._outside = [
             (member.enqueued, member.idle_seconds - seconds)
@@ -94,7 +96,9 @@ class _Group:
             waited = own.open_seconds - self._seconds
             return replace(own, open_seconds=max(waited, 0.0), idle_seconds=_before(own.idle_seconds, self._seconds))
         has_timed_out = own.completed in self._timed_out
-        is_later = own.idle_seconds is not None and own.idle_seconds > self._seconds + (_AT_ONCE if has_timed_out else 0)
+        is_later = own.idle_seconds is not None and own.idle_seconds > self._seconds + (
+            _AT_ONCE if has_timed_out else 0
+        )
         if own.idle_seconds is None or is_later or (own.is_pairwise and not has_timed_out) or own.completed < 1:
             return replace(own, idle_seconds=_before(own.idle_seconds, self._seconds))
         ages = [age for enqueued, age in self._outside if enqueued < own.completed]
@@ -108,7 +112,9 @@ class _Group:
 def _timed_out_in(rank: Rank, member: ProcessGroup) -> bool:
     """Whether it ended because its last operation of this group took too long."""
     age = member.idle_seconds
-    return ran_out_of_time(rank) and member.open_seconds is None and age is not None and abs(age - said(rank)) <= _AT_ONCE
+    return (
+        ran_out_of_time(rank) and member.open_seconds is None and age is not None and abs(age - said(rank)) <= _AT_ONCE
+    )
 
 
 def _before(age: float | None, seconds: float) -> float | None:

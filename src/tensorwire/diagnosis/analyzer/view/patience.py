@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from .groups import Group
     from .job import Job
-    from .states import Wait
 
 LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
@@ -26,20 +26,19 @@ ENOUGH = 10
 """Operations of a group, from which the time between them is known."""
 
 
-def is_unusual(job: Job, wait: Wait) -> bool:
+def is_unusual(job: Job, group: Group, seconds: float) -> bool:
     """Whether its group used to complete operations so often that a wait of this length is none of a job that is well.
 
     It is taken for granted where nobody knows for how long the group's ranks had run. Of a group that has completed few
     operations it is not.
     """
-    group = wait.group
     rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))
     if not rate:  # of a job that ran too briefly to know, from its set-up on
         setups = job.columns.setups
         ages = [age for number in group.numbers.tolist() if (age := setups[number][1]) is not None]
-        elapsed = max(ages, default=0.0) - wait.seconds
+        elapsed = max(ages, default=0.0) - seconds
         if elapsed <= 0:
             return True
         completed = int(group.completed.max())
         rate = completed / elapsed if completed >= ENOUGH else 0.0
-    return rate * wait.seconds >= USUAL
+    return rate * seconds >= USUAL

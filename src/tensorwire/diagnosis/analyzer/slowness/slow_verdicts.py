@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .. import words
-from .confidence import Basis
+from ... import words
+from ..view.confidence import Basis
 from .held_back import held_back, shares
 from .own_time import grown, waiting_shares
 
 if TYPE_CHECKING:
-    from ..model import Code
-    from .groups import Group
+    from ...model import Code
+    from ..view.groups import Group
+    from ..view.job import Job
+    from ..view.transport import Blame, Transport
+    from ..view.verdict import Verdict
     from .held_back import Poll
-    from .job import Job
     from .rounds import Rounds
-    from .transport import Blame, Transport
-    from .verdict import Verdict
 
 _ACCOUNTS = 0.5  # of the time lost: from here on a process group, or a wait elsewhere, explains it
 _LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late

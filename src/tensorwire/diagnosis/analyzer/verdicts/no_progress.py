@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import words
-from .confidence import Basis
-from .job import RUNS
-from .patience import LONG
+from ... import words
+from ..view.confidence import Basis
+from ..view.job import RUNS
+from ..view.patience import LONG
 
 if TYPE_CHECKING:
-    from .job import Job
-    from .transport import Transport
-    from .verdict import Verdict
+    from ..view.job import Job
+    from ..view.transport import Transport
+    from ..view.verdict import Verdict
 
 _EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
 _WHOLE = 0.8  # of the window that samples go back: whoever has looked for less may have met with a pause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ..model import Code, Confidence
+from ...model import Code, Confidence
 
 _LEVELS = tuple(Confidence)
 

@@ -6,11 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..model import Thresholds
+from ..view.work import STEPS
 
-STEPS = 6
-"""Samples in a window of slow_seconds."""
+if TYPE_CHECKING:
+    from ...model import Thresholds
 
 _MEMORY = 64  # windows in the baseline
 _ENOUGH = STEPS  # windows from which a baseline of our own is worth more than the ranks'

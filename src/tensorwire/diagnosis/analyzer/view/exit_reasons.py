@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..model import REPLACED
+from ...model import REPLACED
 
 if TYPE_CHECKING:
-    from ..model import Rank
+    from ...model import Rank
 
 CLEAN = "exit 0"
 LEFT = (CLEAN, REPLACED)  # exit reasons of those who left by themselves, at their end or too early

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .throughput import STEPS
+from ..view.work import STEPS
 
 if TYPE_CHECKING:
-    from ..model import Thresholds, Timing
-    from .groups import Group
+    from ...model import Thresholds, Timing
+    from ..view.groups import Group
 
 ENOUGH = 8
 """Rounds from which a mean says something."""

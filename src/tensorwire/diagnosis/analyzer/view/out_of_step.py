@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..numbered import without_number
+from ...numbered import without_number
 
 if TYPE_CHECKING:
     from .groups import Group

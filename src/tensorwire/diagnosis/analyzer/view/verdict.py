@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..model import Finding
+from ...model import Finding
 from .confidence import confidence_of
 
 if TYPE_CHECKING:
-    from ..model import Code, Level
+    from ...model import Code, Level
     from .confidence import Basis
 
 MAX_SUSPECTS = 5

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .. import words
+from ... import words
 from .confidence import Basis
 from .flows import flows_between
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from ..columns import EdgeColumns
+    from ...columns import EdgeColumns
     from .flows import Ends, Flows
     from .groups import Group
     from .job import Job

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .. import words
-from .throughput import STEPS
+from ... import words
 
 if TYPE_CHECKING:
-    from ..columns import Ints, RankColumns
-    from ..model import Rank
+    from ...columns import Ints, RankColumns
+    from ...model import Rank
+
+STEPS = 6
+"""Samples in a window of slow_seconds."""
 
 _CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those that wait use far less
 _CPU_LEAST = 0.05  # from which the time that it waits for a CPU counts too; the threads of the probe use less

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..columns import Bools, EdgeColumns, Floats, Ints
-    from ..columns import Ends as Columns
+    from ...columns import Bools, EdgeColumns, Floats, Ints
+    from ...columns import Ends as Columns
 
 Ends = tuple[int, int]
 

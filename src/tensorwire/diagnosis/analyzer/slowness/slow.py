@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from math import ceil
 from typing import TYPE_CHECKING
 
-from .. import words
-from .confidence import Basis
+from ... import words
+from ..view.confidence import Basis
+from ..view.work import STEPS
 from .rounds import ENOUGH, Timer
 from .slow_verdicts import Slow, judge
-from .throughput import STEPS, Throughput
+from .throughput import Throughput
 
 if TYPE_CHECKING:
-    from ..model import Thresholds
+    from ...model import Thresholds
+    from ..view.job import Job
+    from ..view.transport import Transport
+    from ..view.verdict import Verdict
     from .held_back import Poll
-    from .job import Job
-    from .transport import Transport
-    from .verdict import Verdict
 
 _NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that wait longer cost nobody anything
 _MOST = 0.6  # of a window: so much of it was timed that the rounds are enough, though few

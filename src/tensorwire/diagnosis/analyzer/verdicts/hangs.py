@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import words
-from .calls import accused, parted
-from .confidence import Basis
-from .graph import explain
+from ... import words
+from ..graph import explain
+from ..view.confidence import Basis
+from ..view.job import RUNS
+from ..view.out_of_step import out_of_step
+from ..view.patience import LONG, RECENT_SHARE, is_unusual
+from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States, Wait, most_prominent
+from ..view.transport import PROGRESS
 from .hang_inside import all_entered, stopped_inside
-from .job import RUNS
-from .out_of_step import out_of_step
-from .patience import LONG, RECENT_SHARE
-from .signatures import inconsistent
-from .states import FOR_ANY, FOR_KEY, IN_INIT, States, Wait, most_prominent
-from .transport import PROGRESS
+from .mismatch import inconsistent
+from .unlike_calls import accused, parted, unlike_calls
 
 if TYPE_CHECKING:
-    from ..model import Level
-    from .job import Job
-    from .transport import Transport
-    from .verdict import Verdict
+    from ...model import Level
+    from ..view.job import Job
+    from ..view.transport import Transport
+    from ..view.verdict import Verdict
 
 _MAX_FINDINGS = 4
 _MAX_WAITS = 4  # that the evidence has
@@ -58,36 +58,6 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
         )
     )
     return found[:_MAX_FINDINGS]
-
-
-def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
-    """H2 on the first calls that differ, of ranks that live and of those that have ended.
-
-    Args:
-        wait: only those calls that come before what these ranks wait in, or are this.
-    """
-    for difference in job.differences:
-        group = job.groups.get(str(difference.group))
-        if group is None:
-            continue
-        if wait is not None and (wait.group is None or (group.id, difference.number) > (wait.group.id, wait.sequence)):
-            continue
-        if wait is not None and wait.group is not None and group.id != wait.group.id:
-            continue
-        suspects = list(difference.accused)
-        sides = [] if suspects else [list(side) for side in difference.sides]
-        what = f"#{difference.number} of {group.title}"
-        if suspects:
-            summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
-        else:
-            told = " or ".join(words.ranks(side) for side in sides)
-            summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
-        return job.verdict(
-            "hang", "TW-H2", group, suspects, summary, parted(job),
-            Basis.STATE if suspects and 2 * len(suspects) < len(group.members) else Basis.COMPARISON,
-            victims=len(group.members) - len(suspects), sides=sides,
-        )  # fmt: skip
-    return None
 
 
 def _keys(job: Job, waits: list[Wait]) -> list[Wait]:
@@ -526,9 +496,7 @@ class _Part:
         )
 
     def _is_unusual(self, wait: Wait) -> bool:
-        from .patience import is_unusual
-
-        return wait.group is not None and is_unusual(self.job, wait)
+        return wait.group is not None and is_unusual(self.job, wait.group, wait.seconds)
 
     def _was_inside(self, wait: Wait, number: int) -> bool:
         """Whether a stopped rank, whose counts stand still, sent data while the others were in what it lacks."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import words
-from .confidence import Basis
+from ... import words
+from ..view.confidence import Basis
 
 if TYPE_CHECKING:
-    from ..model import Operation
-    from .groups import Group
-    from .job import Job
-    from .verdict import Verdict
+    from ...model import Operation
+    from ..view.groups import Group
+    from ..view.job import Job
+    from ..view.verdict import Verdict
 
 # All ranks have to name one type in these, and do so in what a page says of them.
 _OF_ONE_TYPE = frozenset({

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..model import ProcessGroup
+from ...model import ProcessGroup
 
 if TYPE_CHECKING:
-    from ..columns import Bools, Floats, Ints, RankColumns
-    from ..model import Operation, Timing
+    from ...columns import Bools, Floats, Ints, RankColumns
+    from ...model import Operation, Timing
 
 
 class Group:

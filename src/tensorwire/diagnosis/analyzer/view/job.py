@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import words
-from ..columns import EdgeColumns, RankColumns
+from ... import words
+from ...columns import EdgeColumns, RankColumns
 from .groups import Groups
+from .histories import compare
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
 
 if TYPE_CHECKING:
-    from ..model import Code, Level, Rank, Thresholds
+    from ...model import Code, Level, Rank, Thresholds
+    from ..graph import Difference
     from .confidence import Basis
-    from .graph import Difference
     from .groups import Group
 
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
@@ -86,9 +87,7 @@ class Job:
     @cached_property
     def differences(self) -> list[Difference]:
         """The first calls that histories differ in."""
-        from .calls import compare
-
-        return compare(self)
+        return compare(self.ranks, self.groups)
 
     @cached_property
     def runnable(self) -> frozenset[int]:

@@ -1,0 +1,1 @@
+"""Jobs that go on, and take longer than before."""

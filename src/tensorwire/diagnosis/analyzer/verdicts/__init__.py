@@ -1,0 +1,1 @@
+"""What is said of a job that stands still, has ended, or does nothing."""
