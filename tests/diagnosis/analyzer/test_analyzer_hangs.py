@@ -28,12 +28,18 @@ def not_entering(culprit: int) -> Any:
 @every_rank
 @pytest.mark.parametrize("state", ["S", "R", "T"], ids=["sleep", "busy", "stopped"])
 def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
-    finding = only(last(hung(not_entering(culprit), states={culprit: {"state": state, "heartbeat_seconds": 9.0}})))
+    old = {"heartbeat_seconds": 9.0} if state == "T" else {}
+    finding = only(last(hung(not_entering(culprit), states={culprit: {"state": state, **old}})))
     assert (finding.code, finding.suspects, finding.level) == ("TW-H1", [culprit], "finding")
     assert finding.summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
     assert finding.victims == 3
     assert finding.confidence == "high"
     assert any(f"state {state}" in fact or "stopped" in fact for fact in finding.evidence)
+
+
+def test_a_page_that_is_old_makes_it_less_sure() -> None:
+    finding = only(last(hung(not_entering(2), states={2: {"heartbeat_seconds": 9.0}})))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
 
 
 def test_nothing_before_the_gate_and_then_at_once() -> None:

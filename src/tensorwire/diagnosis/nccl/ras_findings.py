@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..analyzer.view.verdict import MAX_SUSPECTS, make_finding
 from ..analyzer.view.confidence import Basis
+from ..analyzer.view.verdict import MAX_SUSPECTS, make_finding
 
 if TYPE_CHECKING:
     from ..model import Finding

@@ -44,14 +44,18 @@ def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Differen
                 others[entry.kind, entry.number][entry.what] += 1
                 kinds[entry.group] = entry.kind
     first: dict[Hashable, int] = {}
-    for (group, number), found in calls.items():
-        if len(set(found.values())) > 1:
+    for (group, number), made in calls.items():
+        if len(set(made.values())) > 1:
             first[group] = min(number, first.get(group, number))
-    found = {
-        group: _difference(group, number, calls[group, number], others[kinds[group], number] if kinds[group] else None)
-        for group, number in first.items()
-    }
-    return [found[group] for group in _earliest(histories, first)]
+    return [
+        _difference(
+            group,
+            first[group],
+            calls[group, first[group]],
+            others[kinds[group], first[group]] if kinds[group] else None,
+        )
+        for group in _earliest(histories, first)
+    ]
 
 
 def unequal_exchanges(

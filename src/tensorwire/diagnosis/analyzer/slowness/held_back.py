@@ -12,7 +12,7 @@ from ... import words
 if TYPE_CHECKING:
     from ...columns import Floats, Places, RankColumns
     from ..view.job import Job
-    from .slow_verdicts import Slow
+    from .slow_group import Slow
 
     Poll = tuple[float, RankColumns]  # when, and all ranks then
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .slow_verdicts import Slow
+    from .slow_group import Slow
 
 
 def waiting_shares(measured: Iterable[Slow]) -> tuple[dict[int, float], dict[int, float]]:

@@ -11,7 +11,8 @@ from ... import words
 from ..view.confidence import Basis
 from ..view.work import STEPS
 from .rounds import ENOUGH, Timer
-from .slow_verdicts import Slow, judge
+from .slow_group import Slow
+from .slow_verdicts import judge
 from .throughput import Throughput
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from ... import words
 from ..view.confidence import Basis
 from .held_back import held_back, shares
 from .own_time import grown, waiting_shares
+from .slow_group import ACCOUNTS
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -19,54 +19,9 @@ if TYPE_CHECKING:
     from ..view.transport import Blame, Transport
     from ..view.verdict import Verdict
     from .held_back import Poll
-    from .rounds import Rounds
+    from .slow_group import Slow
 
-_ACCOUNTS = 0.5  # of the time lost: from here on a process group, or a wait elsewhere, explains it
-_LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
 _MAX_FINDINGS = 3
-
-
-@dataclass(eq=False, slots=True)
-class Slow:
-    """One process group that was timed while the job was slow."""
-
-    group: Group
-    rounds: Rounds
-    t_base: float
-    seconds: float  # per operation at present
-    normal_seconds: float  # per operation in good times; 0 unknown
-    is_late: bool  # T is beyond the gate
-    is_slow: bool  # its throughput is low
-    usual: dict[int, float] = field(default_factory=dict)  # T of the members in good times; empty: not known
-    late: list[int] = field(init=False)  # the ranks that wait least, the latest first; none where they are no minority
-
-    def __post_init__(self) -> None:
-        mean, bound = self.rounds.mean, self.rounds.t_min + _LATE * (self.rounds.t_max - self.rounds.t_min)
-        late = sorted((number for number in mean if mean[number] <= bound), key=lambda number: (mean[number], number))
-        self.late = late if 2 * len(late) <= len(mean) else []
-
-    @property
-    def p(self) -> float:
-        return self.rounds.p(self.t_base)
-
-    @property
-    def accounts(self) -> bool:
-        """Whether the time that the job loses is lost in here."""
-        lost = self.seconds - self.normal_seconds
-        return self.is_late or (self.is_slow and self.rounds.t_max - self.t_base >= _ACCOUNTS * lost)
-
-    @property
-    def late_by(self) -> float:
-        """Share of the time that the others wait for the latest."""
-        return (self.rounds.t_max - self.rounds.t_min) / self.seconds
-
-    @property
-    def lost(self) -> float:
-        """Share of the time that is lost in here."""
-        return (self.rounds.t_max - self.t_base) / self.seconds
-
-    def p_is_low(self, share: float) -> bool:
-        return self.rounds.p_is_valid and self.p <= share
 
 
 def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequence[Poll]) -> list[Verdict]:
@@ -77,7 +32,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
         return _pairwise(job, transport, slow, measured)
     first, later = [], []
     for one in collective:
-        if one.lost < _ACCOUNTS * collective[0].lost:
+        if one.lost < ACCOUNTS * collective[0].lost:
             break
         late = [number for number in one.late if not _waits_elsewhere(number, one, slow)]
         if one.p_is_low(job.thresholds.transfer_share) or late == one.late:
@@ -99,7 +54,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
 def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     """Whether a late rank is late because it waits in another process group."""
     return any(
-        other is not one and other.rounds.mean.get(number, 0.0) / other.seconds >= _ACCOUNTS * one.late_by
+        other is not one and other.rounds.mean.get(number, 0.0) / other.seconds >= ACCOUNTS * one.late_by
         for other in slow
     )
 
@@ -116,7 +71,7 @@ def _pairwise(job: Job, transport: Transport, slow: list[Slow], measured: list[S
                 longer.pop(number, None)
     is_certain = all(group.peers for group in unmeasured)
     lost = slow[0].seconds - slow[0].normal_seconds
-    late = sorted((n for n in longer if longer[n] >= _ACCOUNTS * lost), key=lambda n: (-longer[n], n))
+    late = sorted((n for n in longer if longer[n] >= ACCOUNTS * lost), key=lambda n: (-longer[n], n))
     if not late:
         edges = transport.busy(job, list(longer), job.thresholds.slow_seconds)
         return [_slow_transfer(job, slow[0], edges, Basis.COMPARISON)] if edges else []
@@ -171,7 +126,7 @@ def _end_of_chain(job: Job, transport: Transport, slow: list[Slow]) -> Verdict:
 
 
 def _is_long(number: int, one: Slow) -> bool:
-    return one.rounds.mean.get(number, 0.0) >= _ACCOUNTS * one.rounds.t_max
+    return one.rounds.mean.get(number, 0.0) >= ACCOUNTS * one.rounds.t_max
 
 
 def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Poll]) -> Verdict:

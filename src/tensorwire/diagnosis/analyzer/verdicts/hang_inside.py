@@ -39,7 +39,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
     Unread data and busy edges may be the consequence of another mismatch: that a rank has left an operation
     nobody can leave alone comes before them.
     """
-    group, operations = wait.group, wait.operations
+    group, operations = wait.of_group, wait.operations
     pairwise = wait.is_pairwise
     if not pairwise:
         found = sides(operations)
@@ -64,7 +64,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
     blame = transport.unread(job, ranks) or transport.busy(job, ranks, window)
     if blame is not None:
         return _verdict(job, wait, "TW-H3", blame, num_victims)
-    blame = least_moved(wait.group)
+    blame = least_moved(wait.of_group)
     if blame is None and not any(operation.signature or operation.name for operation in operations.values()):
         blame = Blame([], ["only counts are known, not what the ranks called"], Basis.REMAINDER)
         return _verdict(job, wait, "TW-UNKNOWN", blame, num_victims)
@@ -81,7 +81,7 @@ def stopped_inside(job: Job, wait: Wait, number: int, num_victims: int) -> Verdi
 
 
 def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
-    group = wait.group
+    group = wait.of_group
     what = wait.title
     suspects = blame.suspects[:MAX_SUSPECTS]
     if code == "TW-UNKNOWN":
@@ -119,7 +119,7 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
 
 def _unlike_ends(job: Job, wait: Wait, num_victims: int) -> Verdict | None:
     """H2 on a message of which the two ends do not fit: another size or dtype, or another tag, which no page has."""
-    calls = wait.group.operations(wait.inside)
+    calls = wait.of_group.operations(wait.inside)
     signatures = {operation.signature for operation in calls.values() if operation.signature}
     if len(signatures) < 2:
         return None
@@ -129,7 +129,7 @@ def _unlike_ends(job: Job, wait: Wait, num_victims: int) -> Verdict | None:
     return job.verdict(
         "hang",
         "TW-H2",
-        wait.group,
+        wait.of_group,
         [],
         f"the two ends of {wait.title} do not fit each other, and it is unknown which is wrong",
         facts,
@@ -147,7 +147,7 @@ def witnesses_of(job: Job, wait: Wait) -> list[int]:
 
 
 def _entered(wait: Wait) -> str:
-    who = "both ranks" if wait.is_pairwise else wait.group.all_members
+    who = "both ranks" if wait.is_pairwise else wait.of_group.all_members
     return f"{who} had entered it alike"
 
 
@@ -159,8 +159,8 @@ def _left_alone(wait: Wait) -> Blame | None:
     """The few that have completed an operation which needs all, and which the others are still in."""
     if not any(operation.name in _TOGETHER for operation in wait.operations.values()):
         return None
-    ahead = sorted(wait.group.members.keys() - set(wait.inside))
-    if not ahead or 2 * len(ahead) >= len(wait.group.members):
+    ahead = sorted(wait.of_group.members.keys() - set(wait.inside))
+    if not ahead or 2 * len(ahead) >= len(wait.of_group.members):
         return None
     return Blame(
         ahead, [f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"], Basis.COMPARISON

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ... import words
 from ..view.confidence import Basis
-from ..view.signatures import sides
 
 if TYPE_CHECKING:
     from ...model import Operation
@@ -25,8 +24,6 @@ def inconsistent(
 ) -> Verdict:
     """H2: the minority is to blame; where no side is a majority, both are named and the culprit is unknown.
 
-    What sibling groups called as the operation of this number counts where it breaks a tie.
-
     Args:
         explained_by: the ranks that are to blame, where that is known.
     """
@@ -35,20 +32,10 @@ def inconsistent(
     if explained_by is not None:
         suspects, majority = explained_by, True
         found = sorted(found, key=lambda side: not set(side).isdisjoint(suspects))
-    siblings = {} if majority else _of_siblings(job, group, sequence)
-    if siblings:
-        usual = sides(operations | siblings)[0]
-        alike = sorted(siblings.keys() & set(usual))
-        others = sorted(number for side in found for number in side if number not in usual)
-        if 2 * len(usual) > len(operations) + len(siblings) and 0 < len(others) < len(operations):
-            suspects = others
-            found = [sorted(set(usual) & operations.keys()), *([number] for number in others)]
     evidence = [f"{words.ranks(side)} called {words.call(operations[side[0]])} as #{sequence}" for side in found[:4]]
     described = {words.call(operations[side[0]]) for side in found}
     if len(described) < len(found):
         evidence.append("the signatures of these calls differ, though what is known of them reads the same")
-    if suspects and not majority:
-        evidence.append(f"{words.ranks(alike)} called it as {words.ranks(found[0])} did, in their own {group.title}")
     if suspects:
         summary = (
             f"{words.ranks(suspects)} called {words.call(operations[suspects[0]])} as #{sequence} of {group.title}, "
@@ -72,15 +59,3 @@ def inconsistent(
         sides=[] if suspects else found,
         seconds=max((age for age in ages if age is not None), default=None),
     )
-
-
-def _of_siblings(job: Job, group: Group, sequence: int) -> dict[int, Operation]:
-    """What ranks called as the operation of this number in other groups of this name and size."""
-    found: dict[int, Operation] = {}
-    for other in job.groups.values():
-        is_sibling = group.name and (other.name, other.size) == (group.name, group.size)
-        if is_sibling and group.members.keys().isdisjoint(other.members):
-            for number, member in other.members.items():
-                if member.operation is not None and member.operation.sequence == sequence:
-                    found[number] = member.operation
-    return found

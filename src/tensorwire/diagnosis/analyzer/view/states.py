@@ -28,6 +28,7 @@ IN_ALL = ("new_group", "monitored_barrier")  # activities: all ranks have to com
 FOR_ANY = "recv from any source"
 FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
+_ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
 _UNSEEN = -1  # the vertex of all ranks that are not in view
 
@@ -59,12 +60,24 @@ class Wait:
         return {number: operation for number, operation in found.items() if operation.sequence == self.sequence}
 
     @property
+    def of_group(self) -> Group:
+        """The group, of what is no call that none counts."""
+        assert self.group is not None
+        return self.group
+
+    @property
     def title(self) -> str:
         """ "all_reduce #121 of default_pg"."""
         if self.group is None:
             return self.call
         named = next((operation for operation in self.operations.values() if operation.name), None)
         return words.numbered(named, self.sequence, self.group.title)
+
+    def told(self, *, lacked: bool = True) -> str:
+        """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""
+        who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')} in {self.title}"
+        for_whom = f" for {words.ranks(self.missing)}" if lacked and self.missing else ""
+        return f"{who}{for_whom}, the longest for {words.seconds(self.seconds)}"
 
     def lacked_by(self, number: int) -> list[int]:
         """The ranks that this rank waits for."""
@@ -148,7 +161,7 @@ class States:
         if wait.is_any and not self.moving.isdisjoint(wait.missing):
             lacked.append(_UNSEEN)  # whoever goes on may be the one
         of_all = Need(lacked or [wait.vertex], is_any=wait.is_any)
-        own = {number: self._own_need(wait, number, lacked) for number in wait.inside} if wait.operations else {}
+        own = self._of_root(wait, lacked)
         of_side: dict[int, Need] = {}
         for side in wait.sides if len(wait.sides) > 1 else ():
             rest = [number for other in wait.sides if other is not side for number in other]
@@ -159,21 +172,17 @@ class States:
             self.of[number].append(wait)
             needs[number].append(of_side.get(number) or own.get(number) or of_all)
 
-    def _own_need(self, wait: Wait, number: int, lacked: list[int]) -> Need | None:
-        """Of a rooted operation: who is not the root waits for it, and for nobody else before it has come."""
-        operation = wait.operations.get(number)
-        group = wait.group
-        if operation is None or operation.root < 0 or wait.is_pairwise or group is None:
-            return None
-        members = self.job.groups.ranks_of(group)
-        root = members[operation.root] if operation.root < len(members) else -1
-        if root == number or root not in lacked or len(lacked) == 1:
-            return None
-        return self._of_root(wait, root)
-
-    def _of_root(self, wait: Wait, root: int) -> Need:
-        known: dict[tuple[int, int], Need] = self.__dict__.setdefault("_roots", {})
-        return known.setdefault((id(wait), root), Need([root]))
+    def _of_root(self, wait: Wait, lacked: list[int]) -> dict[int, Need]:
+        """Of a broadcast, scatter or gather: who is not the root waits for it, and for nobody else before it comes."""
+        found: dict[int, Need] = {}
+        of_root: dict[int, Need] = {}
+        members = () if wait.group is None else self.job.groups.ranks_of(wait.group)
+        for number, operation in wait.operations.items():
+            if operation.name in _ROOTED and 0 <= operation.root < len(members):
+                root = members[operation.root]
+                if root != number and root in lacked:
+                    found[number] = of_root.setdefault(root, Need([root]))
+        return found
 
     def _add(self, group: Group) -> None:
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
