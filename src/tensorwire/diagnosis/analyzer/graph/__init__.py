@@ -5,6 +5,16 @@ Nothing here knows what a rank, a page or a process is. docs/job/method.md is th
 
 from .explanations import Explanation, explain
 from .graph import Graph, Need
-from .history import Difference, Entry, first_differences, unequal_exchanges
+from .history import Difference, Entry, first_differences, strays, unequal_exchanges
 
-__all__ = ["Difference", "Entry", "Explanation", "Graph", "Need", "explain", "first_differences", "unequal_exchanges"]
+__all__ = [
+    "Difference",
+    "Entry",
+    "Explanation",
+    "Graph",
+    "Need",
+    "explain",
+    "first_differences",
+    "strays",
+    "unequal_exchanges",
+]

@@ -104,3 +104,23 @@ def _earliest(histories: Mapping[int, Sequence[Entry]], first: Mapping[Hashable,
         reached = [entry.group for entry in history if first.get(entry.group) == entry.number]
         later.update(reached[1:])
     return sorted(first.keys() - later, key=str) or sorted(first, key=str)
+
+
+def strays(histories: Mapping[int, Sequence[Hashable]], tail: int) -> list[int]:
+    """The ranks that of late followed a call by one that they had never made after it, though they had made that call
+    before. A loop makes the same calls again and again.
+
+    Args:
+        histories: what each rank called, in order.
+        tail: so many of the last calls are looked at.
+    """
+    found = []
+    for rank, calls in histories.items():
+        after: dict[Hashable, set[Hashable]] = defaultdict(set)
+        for index in range(1, len(calls)):
+            before, call = calls[index - 1], calls[index]
+            if index >= len(calls) - tail and after[before] and call not in after[before]:
+                found.append(rank)
+                break
+            after[before].add(call)
+    return found

@@ -76,6 +76,8 @@ def find_ended(
     """
     ends = _ends(job, dead)
     early = {n: rank for n, rank in ends.left.items() if gone(rank) > ends.first and not _is_done(job, rank)}
+    if 2 * len(early) > len(job.ranks):  # whoever waits for so many that have ended well calls once too often
+        early = {}
     if early and (ends.failed or ends.asked or _waiting(job, dead)):
         return _lost(job, dead, early, named, certain=True)
     if not ends.failed and not ends.asked:
@@ -101,6 +103,10 @@ def find_ended(
         if unlike is not None:
             unlike.finding.evidence += _evidence(dead, list(ends.failed)[:MAX_SUSPECTS])
             return [unlike]
+        # They died of a connection that someone closed: of one who left just before, if there is one.
+        left = {n: rank for n, rank in ends.left.items() if 0.0 < gone(rank) - ends.first <= _AFTERMATH}
+        if left and all(map(is_secondary, ends.failed.values())):
+            return _lost(job, dead, left if len(left) <= len(ends.failed) else ends.failed, named)
     return _lost(job, dead, ends.failed, named)
 
 

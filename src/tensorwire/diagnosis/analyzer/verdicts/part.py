@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ... import words
 from ..graph import explain
 from ..view.confidence import Basis
+from ..view.histories import out_of_habit
 from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
 from ..view.patience import LONG, is_unusual
@@ -27,6 +28,7 @@ _MAX_WAITS = 4  # that the evidence has
 _MAX_ACCOUNTS = 5
 _STALE_SECONDS = 3.0
 _COMPILES = "torch.compile"
+_OUT_OF_HABIT = "its last calls do not follow each other as those before did, and those of the others do"
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Part:
         for found, basis, why in (
             (accused(self.job), Basis.COMPARISON, parted(self.job)),
             (out_of_step(self.job), Basis.COMPARISON, self._order_of(out_of_step(self.job))),
+            (out_of_habit(self.job.ranks, ranks), Basis.COMPARISON, [_OUT_OF_HABIT]),
         ):
             left = [number for number in ranks if number in found]
             if len(left) == 1:

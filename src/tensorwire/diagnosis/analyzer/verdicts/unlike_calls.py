@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from ... import words
 from ..view.confidence import Basis
+from ..view.histories import out_of_habit
 
 if TYPE_CHECKING:
+    from ..graph import Difference
     from ..view.job import Job
     from ..view.states import Wait
     from ..view.verdict import Verdict
@@ -55,7 +57,7 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
             continue
         if wait is not None and wait.group is not None and group.id != wait.group.id:
             continue
-        suspects = list(difference.accused)
+        suspects = list(difference.accused) or _by_habit(job, difference)
         sides = [] if suspects else [list(side) for side in difference.sides]
         what = f"#{difference.number} of {group.title}"
         if suspects:
@@ -65,7 +67,13 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
             summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
         return job.verdict(
             "hang", "TW-H2", group, suspects, summary, parted(job),
-            Basis.STATE if suspects and 2 * len(suspects) < len(group.members) else Basis.COMPARISON,
+            Basis.STATE if difference.accused and 2 * len(suspects) < len(group.members) else Basis.COMPARISON,
             victims=len(group.members) - len(suspects), sides=sides,
         )  # fmt: skip
     return None
+
+
+def _by_habit(job: Job, difference: Difference) -> list[int]:
+    """The one of two sides whose last calls do not follow each other as those before did."""
+    found = out_of_habit(job.ranks, [number for side in difference.sides for number in side])
+    return found if len(found) == 1 else []

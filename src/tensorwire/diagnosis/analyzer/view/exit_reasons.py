@@ -16,7 +16,8 @@ LEFT = (CLEAN, REPLACED)  # exit reasons of those who left by themselves, at the
 # Exit reasons of those who die because another did, or somebody ended them: lost connections, time-outs, signals.
 _SECONDARY = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
-    "distbackenderror", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint", "sighup",
+    "distbackenderror", "monitoredbarrier", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint",
+    "sighup",
 )  # fmt: skip
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...numbered import without_number
-from ..graph import Entry, first_differences, unequal_exchanges
+from ..graph import Entry, first_differences, strays, unequal_exchanges
 
 if TYPE_CHECKING:
-    from ...model import Rank
+    from ...model import Call, Rank
     from ..graph import Difference
     from .groups import Groups
 
 Kinds = Mapping[str, Hashable]
 """Of groups by id: those of one kind make the same calls."""
 
+_LATE_CALLS = 8
 _MAX_RANKS = 4096  # whose histories are compared
 
 
@@ -52,11 +53,17 @@ def _exchanges(groups: Groups, ranks: Sequence[Rank]) -> list[Difference]:
 
 
 def _by_call(rank: Rank, kinds: Kinds) -> list[Entry]:
-    return [
-        Entry(call.group, call.operation.sequence, call.operation.signature or None, kinds.get(call.group))
-        for call in rank.calls
-        if not (call.operation.is_pairwise and call.operation.root < 0)  # from any source: it has no other end
-    ]
+    # A rank that receives from any source takes messages that would have been the next of their sender.
+    takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in rank.calls)
+    found = []
+    for call in rank.calls:
+        operation = call.operation
+        if not operation.is_pairwise:
+            what = operation.signature or None
+            found.append(Entry(call.group, operation.sequence, what, kinds.get(call.group)))
+        elif not (takes_any and operation.name == "recv"):
+            found.append(Entry(call.group, operation.sequence, operation.signature or None))
+    return found
 
 
 def _by_root(rank: Rank, kinds: Kinds) -> list[Entry]:
@@ -81,3 +88,15 @@ def _by_operation(rank: Rank, kinds: Kinds) -> list[Entry]:
         for group in rank.process_groups
         if group.operation is not None and not group.operation.is_pairwise
     ]
+
+
+def out_of_habit(ranks: Mapping[int, Rank], numbers: Iterable[int]) -> list[int]:
+    """Of these ranks, those whose last calls are not in the order of their calls before."""
+    histories = {number: [_habit(call) for call in ranks[number].calls] for number in numbers}
+    return strays(histories, _LATE_CALLS)
+
+
+def _habit(call: Call) -> Hashable:
+    operation = call.operation
+    peer = operation.root if operation.is_pairwise else -1
+    return call.line, call.group, operation.name, operation.signature, peer, call.counts
