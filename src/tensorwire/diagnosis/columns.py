@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import LIVES, Edge, Operation, ProcessGroup, Rank, Setup
+from .model import LIVES, Call, Edge, Operation, ProcessGroup, Rank, Setup
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -50,6 +50,9 @@ class Source(Protocol):
 
     def active(self) -> list[int]:
         """Ranks whose stack shows what they are in."""
+
+    def calls(self) -> dict[int, Sequence[Call]]:
+        """The last calls of each rank that has read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,11 @@ class RankColumns(Mapping[int, Rank]):
         """Ranks whose stack shows what they are in."""
         return [number for number in self._source.active() if number in self]
 
+    @cached_property
+    def calls(self) -> dict[int, Sequence[Call]]:
+        """The last calls of each rank that has read them."""
+        return {number: calls for number, calls in self._source.calls().items() if number in self}
+
     def operations(self, rows: Ints) -> list[Operation | None]:
         """The operation of each of these rows."""
         return self._source.operations(self.rows.origin[rows])
@@ -283,6 +291,9 @@ class _Objects:
 
     def active(self) -> list[int]:
         return [rank.rank for rank in self._ranks if rank.activity]
+
+    def calls(self) -> dict[int, Sequence[Call]]:
+        return {rank.rank: rank.calls for rank in self._ranks if rank.calls}
 
     def transferred(self) -> tuple[Ints, Ints]:
         processes = [rank.process for rank in self._ranks]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensorwire.diagnosis.analyzer.verdict import MAX_SUSPECTS
 
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.analyzer.view.groups import Groups
+from tensorwire.diagnosis.analyzer.view.verdict import MAX_SUSPECTS
 from tensorwire.diagnosis.columns import EdgeColumns, RankColumns
 from tensorwire.diagnosis.model import MAX_RANKS, Timing, Worker
 from tensorwire.diagnosis.protocol.encoding import Encoder

@@ -69,6 +69,7 @@ class Analyzer:
             self._thresholds,
             state.recent_phases(self._thresholds.hang_seconds),
             state.work,
+            state.histories,
         )
         if observation.time >= state.next_sample:
             state.next_sample = observation.time + 0.999 * self._step

@@ -11,6 +11,7 @@ from ..columns import RankColumns
 from ..model import Confidence
 from .verdicts.unlike_types import UnlikeTypes
 from .view.exit_reasons import LEFT, has_failed, is_secondary
+from .view.histories import Histories
 from .view.transport import Transport
 from .view.work import Work
 
@@ -36,6 +37,7 @@ class State:
     next_sample: float = float("-inf")
     transport: Transport = field(default_factory=Transport)
     work: Work = field(default_factory=Work)
+    histories: Histories = field(default_factory=Histories)
     ranks: RankColumns = field(default_factory=lambda: RankColumns.of({}))  # those that are in view
     first_seen: dict[int, float] = field(default_factory=dict)  # of these, and those that were
     silent: set[str] = field(default_factory=set)

@@ -17,7 +17,7 @@ from .encoding import EDGE, GROUP, GROUP_NUMBER, OVERFLOW, RANK, WORK
 
 if TYPE_CHECKING:
     from ..columns import Bools, Floats, Ints
-    from ..model import Edge, Rank, Setup
+    from ..model import Call, Edge, Rank, Setup
     from .decoding import Known
 
 # Integers of a row, and of a process group in it.
@@ -285,6 +285,11 @@ class _Rows:
 
     def active(self) -> list[int]:
         return [rank for rank, state, _ in self._states() if states.is_active(state)]
+
+    def calls(self) -> dict[int, Sequence[Call]]:
+        kept = zip(self._kept_ranks, self._kept_nodes, strict=True)
+        known = ((rank, self._nodes[node].known.calls.get(rank)) for rank, node in kept)
+        return {rank: read[1] for rank, read in known if read is not None and read[1]}
 
     def _states(self) -> Iterator[tuple[int, states.State, int]]:
         """Each state with its rank and the time of its node. A rank of two nodes comes where it counts."""

@@ -273,7 +273,7 @@ def _lost(
         None,
         first,
         what,
-        evidence + parted(job),
+        evidence + (parted(job) if doubtful else []),
         Basis.STATE if is_first and not doubtful else Basis.COMPARISON,
         victims=len(others) + len(waiting),
         seconds=max(gone(dead[number]) for number in first),

@@ -85,7 +85,7 @@ class Part:
         for found, basis, why in (
             (accused(self.job), Basis.COMPARISON, parted(self.job)),
             (out_of_step(self.job), Basis.COMPARISON, self._order_of(out_of_step(self.job))),
-            (out_of_habit(self.job.ranks, ranks), Basis.COMPARISON, [_OUT_OF_HABIT]),
+            (out_of_habit(self.job.columns, ranks), Basis.COMPARISON, [_OUT_OF_HABIT]),
         ):
             left = [number for number in ranks if number in found]
             if len(left) == 1:

@@ -31,7 +31,7 @@ def parted(job: Job) -> list[str]:
             call = next(
                 (
                     each.operation
-                    for each in job.ranks[side[0]].calls
+                    for each in job.columns.calls.get(side[0], ())
                     if (each.group, each.operation.sequence) == (difference.group, difference.number)
                 ),
                 None,
@@ -75,5 +75,5 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
 
 def _by_habit(job: Job, difference: Difference) -> list[int]:
     """The one of two sides whose last calls do not follow each other as those before did."""
-    found = out_of_habit(job.ranks, [number for side in difference.sides for number in side])
+    found = out_of_habit(job.columns, [number for side in difference.sides for number in side])
     return found if len(found) == 1 else []

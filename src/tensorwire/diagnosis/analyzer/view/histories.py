@@ -10,7 +10,8 @@ from ...numbered import without_number
 from ..graph import Entry, first_differences, strays, unequal_exchanges
 
 if TYPE_CHECKING:
-    from ...model import Call, Rank
+    from ...columns import RankColumns
+    from ...model import Call
     from ..graph import Difference
     from .groups import Groups
 
@@ -18,29 +19,66 @@ Kinds = Mapping[str, Hashable]
 """Of groups by id: those of one kind make the same calls."""
 
 _LATE_CALLS = 8
-_MAX_RANKS = 4096  # whose histories are compared
+_MAX_RANKS = 1024  # the most whose histories are compared: of a larger job a part
 
 
-def compare(ranks_of_job: Mapping[int, Rank], groups: Groups) -> list[Difference]:
-    """The first differences: of what was called, of the lines that called it, else of what ranks are in now."""
+class Histories:
+    """Compares histories, and remembers the result: ranks that stand still read theirs only once."""
+
+    def __init__(self) -> None:
+        self._calls: Mapping[int, Sequence[Call]] = {}
+        self._found: list[Difference] = []
+
+    def differences(self, columns: RankColumns, groups: Groups) -> list[Difference]:
+        """The first differences: of what was called, of the lines that called it, else of what ranks are in now."""
+        calls = columns.calls
+        if len(calls) > _MAX_RANKS:
+            step = -(-len(calls) // _MAX_RANKS)
+            calls = {number: calls[number] for number in sorted(calls)[::step]}
+        before = self._calls
+        if calls.keys() != before.keys() or any(each is not before[number] for number, each in calls.items()):
+            self._calls, self._found = calls, _compare(calls, groups)
+        return self._found or _of_operations(columns, groups)
+
+
+def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Difference]:
+    if len(calls) < 2:
+        return []
     kinds = {group.id: (without_number(group.name), group.size) for group in groups.values() if group.name}
-    ranks = [ranks_of_job[number] for number in list(ranks_of_job)[:_MAX_RANKS]]
-    for entries in (_by_call, _by_root, _by_line, _by_operation):
-        found = first_differences({rank.rank: entries(rank, kinds) for rank in ranks})
+    for entries in (_by_call, _by_root, _by_line):
+        found = first_differences({number: entries(each, kinds) for number, each in calls.items()})
+        if not found and entries is _by_root:
+            found = _exchanges(calls, groups)
         if found:
-            return found
-        if entries is _by_root and (found := _exchanges(groups, ranks)):
             return found
     return []
 
 
-def _exchanges(groups: Groups, ranks: Sequence[Rank]) -> list[Difference]:
+def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
+    """Differences of the operations that ranks are in, or were in last."""
+    rows = columns.rows
+    unlike = groups.unlike(rows.calls, (rows.calls != 0) & ~rows.pairwise)
+    kinds = {without_number(group.name) for group in unlike}
+    if not unlike:
+        return []
+    histories: dict[int, list[Entry]] = defaultdict(list)
+    for group in groups.values():
+        kind = without_number(group.name)
+        if group in unlike or (group.name and kind in kinds):
+            for number, operation in group.operations(group.numbers.tolist()).items():
+                if not operation.is_pairwise:
+                    what = operation.signature or None
+                    histories[number].append(Entry(group.id, operation.sequence, what, (kind, group.size)))
+    return first_differences(histories)
+
+
+def _exchanges(calls_of: Mapping[int, Sequence[Call]], groups: Groups) -> list[Difference]:
     """The first all_to_all of each group whose counts do not fit each other."""
     at: dict[tuple[str, int], dict[int, Sequence[int]]] = defaultdict(dict)
-    for rank in ranks:
-        for call in rank.calls:
+    for number, calls in calls_of.items():
+        for call in calls:
             if call.counts:
-                at[call.group, call.operation.sequence][rank.rank] = call.counts
+                at[call.group, call.operation.sequence][number] = call.counts
     found: dict[str, Difference] = {}
     for (group_id, number), counts in sorted(at.items()):
         group = groups.get(group_id)
@@ -52,11 +90,11 @@ def _exchanges(groups: Groups, ranks: Sequence[Rank]) -> list[Difference]:
     return list(found.values())
 
 
-def _by_call(rank: Rank, kinds: Kinds) -> list[Entry]:
+def _by_call(calls: Sequence[Call], kinds: Kinds) -> list[Entry]:
     # A rank that receives from any source takes messages that would have been the next of their sender.
-    takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in rank.calls)
+    takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in calls)
     found = []
-    for call in rank.calls:
+    for call in calls:
         operation = call.operation
         if not operation.is_pairwise:
             what = operation.signature or None
@@ -66,33 +104,25 @@ def _by_call(rank: Rank, kinds: Kinds) -> list[Entry]:
     return found
 
 
-def _by_root(rank: Rank, kinds: Kinds) -> list[Entry]:
+def _by_root(calls: Sequence[Call], kinds: Kinds) -> list[Entry]:
     return [
         Entry(call.group, call.operation.sequence, (call.operation.signature, call.operation.root))
-        for call in rank.calls
+        for call in calls
         if call.operation.root >= 0 and not call.operation.is_pairwise
     ]
 
 
-def _by_line(rank: Rank, kinds: Kinds) -> list[Entry]:
+def _by_line(calls: Sequence[Call], kinds: Kinds) -> list[Entry]:
     return [
         Entry(call.group, call.operation.sequence, (call.line, call.operation.name), kinds.get(call.group))
-        for call in rank.calls
+        for call in calls
         if call.line and not call.operation.is_pairwise
     ]
 
 
-def _by_operation(rank: Rank, kinds: Kinds) -> list[Entry]:
-    return [
-        Entry(group.id, group.operation.sequence, group.operation.signature or None, kinds.get(group.id))
-        for group in rank.process_groups
-        if group.operation is not None and not group.operation.is_pairwise
-    ]
-
-
-def out_of_habit(ranks: Mapping[int, Rank], numbers: Iterable[int]) -> list[int]:
+def out_of_habit(columns: RankColumns, numbers: Iterable[int]) -> list[int]:
     """Of these ranks, those whose last calls are not in the order of their calls before."""
-    histories = {number: [_habit(call) for call in ranks[number].calls] for number in numbers}
+    histories = {number: [_habit(call) for call in columns.calls.get(number, ())] for number in numbers}
     return strays(histories, _LATE_CALLS)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ... import words
 from ...columns import EdgeColumns, RankColumns
 from .groups import Groups
-from .histories import compare
+from .histories import Histories
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
 
@@ -74,6 +74,7 @@ class Job:
     thresholds: Thresholds
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
     work: Work = field(default_factory=Work)
+    histories: Histories = field(default_factory=Histories)
 
     @cached_property
     def columns(self) -> RankColumns:
@@ -87,7 +88,7 @@ class Job:
     @cached_property
     def differences(self) -> list[Difference]:
         """The first calls that histories differ in."""
-        return compare(self.ranks, self.groups)
+        return self.histories.differences(self.columns, self.groups)
 
     @cached_property
     def runnable(self) -> frozenset[int]:

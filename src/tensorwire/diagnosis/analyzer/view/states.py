@@ -105,6 +105,7 @@ class States:
             self._add(group)
         self.moving = self._moving()
         self.waits += self._calls()
+        self.waits.sort(key=lambda wait: (_prominence(wait), [-number for number in wait.inside]), reverse=True)
         self.of: dict[int, list[Wait]] = defaultdict(list)
         needs: dict[int, list[Need]] = defaultdict(list)
         free = {_UNSEEN}
