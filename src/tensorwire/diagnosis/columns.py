@@ -48,8 +48,8 @@ class Source(Protocol):
     def with_workers(self) -> list[int]:
         """Ranks whose workers were looked at."""
 
-    def active(self) -> list[int]:
-        """Ranks whose stack shows what they are in."""
+    def activities(self) -> dict[int, tuple[str, float | None]]:
+        """What ranks are in as their stacks show, and since when."""
 
     def calls(self) -> dict[int, Sequence[Call]]:
         """The last calls of each rank that has read them."""
@@ -199,9 +199,9 @@ class RankColumns(Mapping[int, Rank]):
         return [number for number in self._source.with_workers() if number in self]
 
     @cached_property
-    def active(self) -> list[int]:
-        """Ranks whose stack shows what they are in."""
-        return [number for number in self._source.active() if number in self]
+    def activities(self) -> dict[int, tuple[str, float | None]]:
+        """What ranks are in as their stacks show, and since when."""
+        return {number: found for number, found in self._source.activities().items() if number in self}
 
     @cached_property
     def calls(self) -> dict[int, Sequence[Call]]:
@@ -289,8 +289,8 @@ class _Objects:
     def with_workers(self) -> list[int]:
         return [rank.rank for rank in self._ranks if rank.process.workers]
 
-    def active(self) -> list[int]:
-        return [rank.rank for rank in self._ranks if rank.activity]
+    def activities(self) -> dict[int, tuple[str, float | None]]:
+        return {rank.rank: (rank.activity, rank.activity_seconds) for rank in self._ranks if rank.activity}
 
     def calls(self) -> dict[int, Sequence[Call]]:
         return {rank.rank: rank.calls for rank in self._ranks if rank.calls}

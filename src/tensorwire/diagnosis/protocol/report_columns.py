@@ -283,8 +283,8 @@ class _Rows:
     def with_workers(self) -> list[int]:
         return [rank for rank, state, _ in self._states() if states.has_workers(state)]
 
-    def active(self) -> list[int]:
-        return [rank for rank, state, _ in self._states() if states.is_active(state)]
+    def activities(self) -> dict[int, tuple[str, float | None]]:
+        return {rank: states.activity_of(state, now) for rank, state, now in self._states() if state[6]}
 
     def calls(self) -> dict[int, Sequence[Call]]:
         kept = zip(self._kept_ranks, self._kept_nodes, strict=True)

@@ -85,9 +85,9 @@ def has_workers(state: State) -> bool:
     return bool(state[8])
 
 
-def is_active(state: State) -> bool:
-    """Whether its stack shows what it is in."""
-    return bool(state[6])
+def activity_of(state: State, now: int) -> tuple[str, float | None]:
+    """What it is in as its stack shows, and since when."""
+    return state[6], None if state[7] < 0 else max(0, now - state[7]) / 1e6
 
 
 def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:

@@ -46,7 +46,8 @@ class Graph:
                 self._needed[vertex].append(index)
         self._free = frozenset(free)
         waiting = self.needs.keys() - self.released(())
-        self.sinks = {other for vertex in waiting for need in self.needs[vertex] for other in need.of}
+        needs_in_vain = (n for n, by in zip(self._all, self._waiters, strict=True) if not waiting.isdisjoint(by))
+        self.sinks = {other for need in needs_in_vain for other in need.of}
         """Vertices that are waited for in vain, and wait for nothing themselves."""
         self.sinks -= self.needs.keys() | self._free
         self.stuck = waiting | (self.sinks - frozenset(done))
@@ -84,26 +85,19 @@ class Graph:
 
     def components(self) -> list[set[Vertex]]:
         """The stuck vertices and what they wait for, in parts that have nothing to do with each other."""
-        neighbours: dict[object, list[object]] = defaultdict(list)
-        for index, need in enumerate(self._all):
-            key = ("need", index)
-            for vertex in (*need.of, *self._waiters[index]):
-                if vertex in self._free or (vertex in self.needs and vertex not in self.stuck):
-                    continue
-                neighbours[key].append(vertex)
-                neighbours[vertex].append(key)
-        parts, seen = [], set[object]()
-        for start in sorted(self.stuck):
-            part, queue = set[Vertex](), [start] if start not in seen else []
-            seen.add(start)
-            while queue:
-                at: object = queue.pop()
-                if isinstance(at, int):
-                    part.add(at)
-                for other in neighbours[at]:
-                    if other not in seen:
-                        seen.add(other)
-                        queue.append(other)  # type: ignore[arg-type]
-            if part:
-                parts.append(part)
-        return parts
+        parent: dict[Vertex, Vertex] = {}
+
+        def root(vertex: Vertex) -> Vertex:
+            while (above := parent.setdefault(vertex, vertex)) != vertex:
+                parent[vertex] = parent[above]  # paths grow shorter on the way
+                vertex = parent[vertex]
+            return vertex
+
+        for need, waiters in zip(self._all, self._waiters, strict=True):
+            tied = [vertex for vertex in (*waiters, *need.of) if vertex in self.stuck or vertex in self.sinks]
+            for vertex in tied[1:]:
+                parent[root(vertex)] = root(tied[0])
+        parts: dict[Vertex, set[Vertex]] = defaultdict(set)
+        for vertex in self.stuck | self.sinks:
+            parts[root(vertex)].add(vertex)
+        return sorted(parts.values(), key=min)

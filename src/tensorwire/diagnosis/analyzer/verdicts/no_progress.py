@@ -44,7 +44,7 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     candidates = job.work.candidates(job.time - recent, job.time, columns)
     works = {number: what for number in candidates if (what := job.has_done(job.ranks[number], recent))}
     if seconds < LONG * job.thresholds.hang_seconds:  # slow storage may show nothing of it
-        active = (job.ranks[number] for number in columns.active)
+        active = (job.ranks[number] for number in columns.activities)
         works = {rank.rank: f"is in {rank.activity}" for rank in active if job.is_busy(rank)} | works
     # Messages that nobody counts, or a transfer that takes long.
     moving = transport.moving(job, job.time - recent, _EXCHANGED)

@@ -134,7 +134,9 @@ class States:
         seen = set(queue)
         for number in queue:
             for wait in lacking[number]:
-                found.setdefault(id(wait), wait)
+                if id(wait) in found:
+                    continue
+                found[id(wait)] = wait
                 new = [other for other in wait.blocked if other not in seen]
                 seen.update(new)
                 queue += new
@@ -177,12 +179,12 @@ class States:
         """Of a broadcast, scatter or gather: who is not the root waits for it, and for nobody else before it comes."""
         found: dict[int, Need] = {}
         of_root: dict[int, Need] = {}
-        members = () if wait.group is None else self.job.groups.ranks_of(wait.group)
-        for number, operation in wait.operations.items():
-            if operation.name in _ROOTED and 0 <= operation.root < len(members):
-                root = members[operation.root]
-                if root != number and root in lacked:
-                    found[number] = of_root.setdefault(root, Need([root]))
+        rooted = {n: op.root for n, op in wait.operations.items() if op.name in _ROOTED and op.root >= 0}
+        members = self.job.groups.ranks_of(wait.of_group) if rooted else ()
+        for number, place in rooted.items():
+            root = members[place] if place < len(members) else number
+            if root != number and root in lacked:
+                found[number] = of_root.setdefault(root, Need([root]))
         return found
 
     def _add(self, group: Group) -> None:
@@ -236,10 +238,9 @@ class States:
         job = self.job
         alive = set(self._alive.tolist())
         at: dict[str, dict[int, float]] = defaultdict(dict)
-        for number in job.columns.active:
-            rank = job.ranks[number]
-            if number in alive and rank.activity in (*IN_ALL, FOR_ANY, FOR_KEY):
-                at[rank.activity][number] = self._least if rank.activity_seconds is None else rank.activity_seconds
+        for number, (activity, seconds) in job.columns.activities.items():
+            if number in alive and activity in (*IN_ALL, FOR_ANY, FOR_KEY):
+                at[activity][number] = self._least if seconds is None else seconds
         setups = job.columns.setups
         for number in alive:
             if setups[number][0] == "in init":
@@ -263,7 +264,7 @@ class States:
 
 def waits_elsewhere(job: Job) -> bool:
     """Whether a rank may be in what no process group counts."""
-    return bool(job.columns.active) or any(setup == "in init" for setup, _ in job.columns.setups.values())
+    return bool(job.columns.activities) or any(setup == "in init" for setup, _ in job.columns.setups.values())
 
 
 def most_prominent(waits: Collection[Wait]) -> Wait:
