@@ -22,7 +22,6 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 # Findings that are known to be wrong. A change that mends one takes it out of here.
 WRONG = {
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
-    "hung-up": "SIGHUP to one rank alone passes for the end of the job",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "local-rank": "nobody sees by which number a rank joins",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
@@ -30,6 +29,7 @@ WRONG = {
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "uncalled-norm": "gloo aborts a rank that receives too much, which is named as lost",
     "world-size": "a rank that nobody has started is named as not in view",
+    "wrong-neighbour": "the rank it sends to may as well have left out a receive, and both are named",
     "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
 

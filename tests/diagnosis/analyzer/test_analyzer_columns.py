@@ -112,7 +112,7 @@ def same(columns: RankColumns, expected: RankColumns) -> None:
         assert getattr(columns, name) == getattr(expected, name), name
     for left, right in zip(columns.transferred, expected.transferred, strict=True):
         np.testing.assert_array_equal(left, right)
-    for name in ("with_workers", "active"):
+    for name in ("with_workers", "activities"):
         assert sorted(getattr(columns, name)) == sorted(getattr(expected, name)), name
     assert [columns.setups[number] for number in columns] == [expected.setups[number] for number in expected]
     nodes = [columns.node_names[node] for node in columns.places.nodes]
