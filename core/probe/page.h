@@ -232,8 +232,8 @@ TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, uint32_t kind, c
 TW_PROBE_API void* tw_probe_watch_signals(tw::probe::Probe* probe, void* known);
 
 // Before the process ends of an abort or of a request for its end, a thread may look once more at what it had called
-// last; it has half a second for that. One that calls the first of these again and again is waited for: it gives whether
-// it is to look now. The second says that it has. A request that is handled waits for nobody.
+// last; it has half a second for that. One that calls the first of these again and again is waited for: it gives
+// whether it is to look now. The second says that it has. A request that is handled waits for nobody.
 TW_PROBE_API int tw_probe_is_look_wanted(tw::probe::Probe* probe);
 TW_PROBE_API void tw_probe_look_taken(tw::probe::Probe* probe);
 
