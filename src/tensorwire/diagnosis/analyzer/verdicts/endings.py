@@ -133,8 +133,8 @@ def _witness(ends: _Ends) -> list[int]:
 
 
 def _how(ends: _Ends) -> str:
-    first = max(ends.asked, key=lambda number: (ends.asked[number], -number))
-    return ends.ways[first]
+    start = max(ends.asked.values())
+    return min(way for number, way in ends.ways.items() if ends.asked[number] == start)
 
 
 def _asked_alone(job: Job, ends: _Ends) -> list[int]:
@@ -145,8 +145,8 @@ def _asked_alone(job: Job, ends: _Ends) -> list[int]:
     """
     if not ends.are_noted:  # one that speaks of it stands for all, unless others wait on
         return list(ends.asked) if _some_hang_on(job) else []
-    first = max(ends.asked, key=lambda number: (ends.asked[number], -number))
-    start, way = ends.asked[first], ends.ways[first]
+    start, way = max(ends.asked.values()), _how(ends)
+    first = next(number for number, age in ends.asked.items() if age == start and ends.ways[number] == way)
     asked = [number for number in ends.asked if ends.ways[number] == way]
     if way == "SIGTERM":
         here = [number for number in asked if job.ranks[number].node == job.ranks[first].node]
@@ -166,8 +166,9 @@ def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
     first = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _MOMENT]
     if any(has_own_words(rank) for rank in first):
         return None
-    earliest = max(ends.failed.values(), key=said)
-    if is_silent(earliest) and len(ends.failed) > 1 and not all(map(is_silent, first)):
+    start = max(map(said, ends.failed.values()))
+    earliest = [rank for rank in ends.failed.values() if said(rank) == start]
+    if all(map(is_silent, earliest)) and len(ends.failed) > 1 and not all(map(is_silent, first)):
         return job.thresholds.hang_seconds  # one that was killed may have been what the others waited for
     if any(has_spoken(rank) for rank in ends.failed.values()):
         return _PATIENCE if any(map(ran_out_of_time, ends.failed.values())) else None

@@ -137,6 +137,8 @@ class Part:
             return self._called_another(ranks[0], basis, why)
         waits = states.leading_to(ranks)
         lacking = [wait for wait in waits if not set(ranks).isdisjoint(wait.missing)]
+        if not lacking:  # it is in the operation, with another call
+            return self._sides()
         wait = most_prominent(lacking)
         dead = [number for number in ranks if not job.ranks[number].process.is_alive]
         moving = [number for number in ranks if number in states.moving]
@@ -256,7 +258,7 @@ class Part:
         """H2: it is in something that those do not come to who wait for it."""
         job = self.job
         own = most_prominent(self.states.of[number])
-        if own.group is not None and len(own.sides) > 1 and not own.missing:
+        if own.group is not None and len(own.sides) > 1 and not own.is_pairwise and not own.missing:
             return inconsistent(job, own.group, own.sequence, own.sides, own.operations, [number])
         others = [wait for wait in self.states.leading_to([number]) if number not in wait.blocked]
         facts = [wait.told() for wait in [own, *others][:_MAX_WAITS]]
@@ -283,7 +285,7 @@ class Part:
     def _sides(self) -> Verdict:
         """Nobody alone explains it: what they are in is what divides them."""
         wait = most_prominent(self.waits)
-        if wait.group is not None and len(wait.sides) > 1:
+        if wait.group is not None and len(wait.sides) > 1 and not wait.is_pairwise:
             return inconsistent(self.job, wait.group, wait.sequence, wait.sides, wait.operations, None)
         lacked = {number for each in self.waits for number in each.missing}
         sides = [sorted(lacked.intersection(each.blocked)) for each in self.waits]
@@ -293,7 +295,13 @@ class Part:
         job = self.job
         waits = sorted(self.waits, key=lambda wait: (-len(wait.blocked), -wait.seconds, wait.title))
         wait = most_prominent(waits)
-        if wait.group is not None and len(wait.sides) > 1 and not wait.missing and len(waits) == 1:
+        if (
+            wait.group is not None
+            and len(wait.sides) > 1
+            and not wait.is_pairwise
+            and not wait.missing
+            and len(waits) == 1
+        ):
             return inconsistent(job, wait.group, wait.sequence, wait.sides, wait.operations, None)
         what = " and ".join(each.title for each in waits[:_MAX_WAITS])
         return job.verdict(
