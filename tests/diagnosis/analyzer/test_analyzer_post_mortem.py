@@ -112,9 +112,10 @@ def test_it_is_the_surer_the_more_is_known_of_it() -> None:
 
 
 @every_rank
-def test_who_fell_silent_long_before_the_others_gave_up_is_lost(culprit: int) -> None:
+def test_who_fell_silent_long_before_the_others_ran_out_of_time_stopped_inside(culprit: int) -> None:
+    """They would have lost the connection to a process that had gone."""
     finding = ended({culprit: dead(12.0)})
-    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
 
 
 @every_rank

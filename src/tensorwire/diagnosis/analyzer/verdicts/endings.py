@@ -123,7 +123,12 @@ def _ends(job: Job, dead: dict[int, Rank]) -> _Ends:
         if number not in asked and not is_of_it:
             ages.append(said(rank))
     ways = {n: job.ranks[n].process.signal or job.ranks[n].process.exit_reason for n in asked}
-    return _Ends(failed, left, asked, ways, are_noted, max(ages, default=0.0))
+    first = max(ages, default=0.0)
+    # Peers of a process that has gone lose a connection. Where they ran out of time, it was silent and still there.
+    timed_out = max((said(rank) for rank in failed.values() if ran_out_of_time(rank)), default=first)
+    if all(is_silent(rank) for rank in failed.values() if said(rank) > timed_out) and not asked:
+        first = timed_out
+    return _Ends(failed, left, asked, ways, are_noted, first)
 
 
 def _witness(ends: _Ends) -> list[int]:
@@ -166,6 +171,8 @@ def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
     first = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _MOMENT]
     if any(has_own_words(rank) for rank in first):
         return None
+    if any(map(ran_out_of_time, first)):
+        return _PATIENCE
     start = max(map(said, ends.failed.values()))
     earliest = [rank for rank in ends.failed.values() if said(rank) == start]
     if all(map(is_silent, earliest)) and len(ends.failed) > 1 and not all(map(is_silent, first)):
@@ -202,7 +209,7 @@ def _stayed(job: Job, verdict: Verdict, ends: _Ends) -> Verdict | None:
     silent = [rank for rank in quiet if gone(rank) > ends.first + _PATIENCE]
     stayed = [rank for rank in quiet if gone(rank) < ends.first - _PATIENCE]
     found = silent or stayed or quiet
-    if not found or 2 * len(found) >= len(ranks):
+    if not found or (not silent and 2 * len(found) >= len(ranks)):
         return None
     how = "was last heard of before the others gave up" if silent else "ended without an exit reason, as no other did"
     how = "outlived ranks that gave up" if stayed and not silent else how

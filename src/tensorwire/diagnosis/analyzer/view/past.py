@@ -53,7 +53,7 @@ def _alive(rank: Rank, seconds: float) -> Rank:
     return replace(
         rank,
         process=process,
-        heartbeat_seconds=max(rank.heartbeat_seconds - seconds, 0.0),
+        heartbeat_seconds=max(rank.heartbeat_seconds - seconds, 0.0) if rank.process.is_alive else 0.0,
         activity=rank.activity if activity_seconds is None or activity_seconds > 0 else "",
         activity_seconds=activity_seconds,
         setup_seconds=_before(rank.setup_seconds, seconds),
