@@ -94,3 +94,17 @@ def test_who_works_before_it_sets_the_key_is_a_notice(saves: bool) -> None:
 def test_ranks_that_all_wait_for_a_key_are_unknown_trouble() -> None:
     finding = only(last(in_store(range(WORLD), one_reduces([])), 3.0 + 2 * SECONDS.hang_seconds))
     assert (finding.level, finding.code, finding.suspects) == ("finding", "TW-UNKNOWN", [])
+
+
+@every_rank
+def test_who_alone_waits_for_a_key_while_the_others_are_in_what_no_group_counts(culprit: int) -> None:
+    seen_at = in_store([culprit], one_reduces([]))
+
+    def at(time: float) -> Observation:
+        seen = seen_at(time)
+        for number in others(culprit) if time > 3.0 else []:
+            seen.ranks[number].activity, seen.ranks[number].activity_seconds = "new_group", time - 3.0
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])

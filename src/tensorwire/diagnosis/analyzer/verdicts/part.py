@@ -100,8 +100,8 @@ class Part:
 
     def _waits_for_key(self, wait: Wait) -> Verdict:
         """H1: the others wait for it, and it waits for what none of them may have to do."""
-        others = [each for each in self.states.leading_to(wait.inside) if each is not wait and each.group is not None]
-        about = most_prominent(others)
+        others = [each for each in self.states.leading_to(wait.inside) if each is not wait]
+        about = most_prominent(others or [wait])
         has = words.verb(wait.inside, "has", "have")
         return self.job.verdict(
             "hang", "TW-H1", about.group, wait.inside,
