@@ -51,7 +51,8 @@ class TorchDecoder:
 
     @torch.no_grad()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        output = self.model.model(input_ids=ids, past_key_values=self._cache, use_cache=True)
+        # The cache goes by position, behind masks and positions: Transformers 5.24 gave the argument another name.
+        output = self.model.model(ids, None, None, self._cache, use_cache=True)
         # A copy: with the strides of a slice torch 2.13 multiplies one row by the vocabulary many times as slowly, and
         # that would hide all else of the first token.
         last = output.last_hidden_state[:, -1:].clone(memory_format=torch.contiguous_format)

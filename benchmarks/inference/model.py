@@ -108,6 +108,7 @@ SIZES = {
     size.name: size
     for size in (
         Size("tiny", 256, 704, 2, 4, 2, 64, 2048, tied=True),
+        Size("0.4b", 1024, 4096, 16, 16, 4, 64, 128_256, tied=True, profiles=("fast",)),
         Size("1b", 2048, 8192, 16, 32, 8, 64, 128_256, tied=True),
         # Its compressed form in "resident" would not fit the limit of memory in which it is measured.
         Size("12b", 5120, 14336, 40, 32, 8, 128, 131_072, tied=False, profiles=("fast",)),

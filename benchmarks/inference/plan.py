@@ -82,7 +82,10 @@ PLANS = {
             Group((REFERENCE, OWN, *FUSED), products=True, long_prompt=512, batch=8),
             Group((REFERENCE, *EXACT), long_prompt=512, batch=8),
             Group((REFERENCE, *LARGER), threads=(2,), rounds=3),
-            Group((REFERENCE, OWN, *FUSED, "exact, fast", "exact, resident"), avx2=True, prompt=1, products=True),
+            Group((REFERENCE, OWN, *FUSED, *EXACT[:2]), avx2=True, prompt=1, products=True, batch=8),
+            Group(
+                (REFERENCE, *EXACT[:2]), avx2=True, threads=(2,), rounds=1, prompt=1, long_prompt=512, extra_rounds=1
+            ),
         ),
     ),
     "12b": Plan(

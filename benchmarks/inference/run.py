@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from benchmarks import environment, summary, verdicts
 from benchmarks.inference import report
 from benchmarks.inference.alone import disk, run_alone
@@ -30,7 +32,8 @@ def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str
     """All that is measured on one model."""
     plan, size, paths = PLANS[name], SIZES[name], Paths(data / name)
     found: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
-    found["environment"].append(environment.describe("make inference"))
+    bf16 = bool(torch.cpu._is_avx512_bf16_supported())
+    found["environment"].append({**environment.describe("make inference"), "avx512_bf16": bf16})
     found["models"].append(make(name, data))
     nbytes = plan.limit and (limit or plan.limit)
     if nbytes:

@@ -227,6 +227,7 @@ def _cells(row: Row) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny model, into build/bench; its figures mean nothing")
+    parser.add_argument("--model", choices=("1b", "0.4b"), default="1b", help="0.4b has a third of the weights of 1b")
     parser.add_argument(
         "--data", type=Path, default=environment.ROOT / "build" / "inference", help="folder of the models"
     )
@@ -239,7 +240,7 @@ def main() -> None:
     if options.vllm:
         found = measure_vllm(options.vllm, json.loads(file.read_text()), options.data)
     else:
-        found = measure("tiny" if options.quick else "1b", options.data)
+        found = measure("tiny" if options.quick else options.model, options.data)
     file.write_text(summary.dumps(summary.rounded(found)))
     results = json.loads(file.read_text())
     page = render(results, folder)
