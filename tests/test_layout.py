@@ -288,7 +288,7 @@ FOLDERS = {
         "analyzer": {"model", "columns", "words", "numbered"},
         "report": {"model", "columns", "words", "numbered"},
         "nccl": {"analyzer", "model", "words"},
-        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns"},
+        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns", "words"},
     },
 }
 

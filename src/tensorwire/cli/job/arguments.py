@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -55,7 +55,11 @@ on_finding_option = click.option(
     "(TENSORWIRE_FINDING_CODE, _SUSPECTS, _CONFIDENCE, _HEADLINE, _JOB). No shell reads it.",
 )
 
+_T = TypeVar("_T")
+
 _SILENT_SECONDS: Final = 30.0  # an analyzer writes every second
+
+_NAMES = {"directory": "dir", "analyzer_directory": "analyzer-dir", "seconds": "for"}
 
 _HELP = {
     "hang_seconds": "Report a hang when an operation has made no progress for this many seconds.",
@@ -178,6 +182,13 @@ def used(source: Source, thresholds: Thresholds) -> tuple[Thresholds, str]:
     return thresholds, ""
 
 
+def check_alone(option: str) -> None:
+    """Refuse options that have no effect beside this one; --json has."""
+    for other in _given(dict.fromkeys(click.get_current_context().params)):
+        if other not in (option, "as_json"):
+            raise click.UsageError(f"--{_NAMES.get(other, other).replace('_', '-')} has no effect with --{option}")
+
+
 def _thresholds(options: dict[str, float], others: Thresholds | None = None) -> Thresholds:
     try:
         return dataclasses.replace(others or Thresholds(), **options)
@@ -185,7 +196,7 @@ def _thresholds(options: dict[str, float], others: Thresholds | None = None) -> 
         raise click.UsageError(str(error)) from None
 
 
-def _given(options: dict[str, float]) -> dict[str, float]:
+def _given(options: dict[str, _T]) -> dict[str, _T]:
     """The options of the present command that were written down, and are not its defaults."""
     source = click.get_current_context().get_parameter_source
     return {name: value for name, value in options.items() if source(name) is not ParameterSource.DEFAULT}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ..._ground.text import escape
+from ...diagnosis import words
 from ...diagnosis.model import ASKED, ASKED_SECONDS
 from .. import options, output
 from . import arguments, verdict
@@ -27,6 +29,13 @@ from . import arguments, verdict
     metavar="[HOST:PORT]",
     help="Ask the RAS service of NCCL about a job without the probe; by default at NCCL_RAS_ADDR or localhost:28028.",
 )
+@click.option(
+    "stacks",
+    "--stacks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Read outputs of py-spy dump of a job without the probe: one file a rank, the last number in its name.",
+)
 @arguments.threshold_options(ASKED)
 @options.json_option
 def command(
@@ -34,6 +43,7 @@ def command(
     analyzer_directory: Path | None,
     seconds: float,
     ras: str | None,
+    stacks: Path | None,
     as_json: bool,
     **thresholds: float,
 ) -> int:
@@ -49,6 +59,9 @@ def command(
       tensorwire job diagnose
       tensorwire job diagnose --for 180 --json
     """
+    if stacks is not None:
+        arguments.check_alone("stacks")
+        return _read_stacks(stacks, as_json=as_json)
     if ras is not None:
         return _ask_ras(ras or None, seconds, as_json=as_json)
     from ...diagnosis.report import History
@@ -88,4 +101,30 @@ def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
             output.print_line(
                 f"{len(after.communicators)} communicators of NCCL {after.nccl_version}: no rank is behind"
             )
+    return verdict.exit_code(findings)
+
+
+def _read_stacks(directory: Path, *, as_json: bool) -> int:
+    """What stacks tell that somebody took of each rank."""
+    from ...diagnosis.service.dumped_stacks import findings_of, read_places
+
+    places, skipped = read_places(directory)
+    for name, why in skipped.items():
+        arguments.warn(f"{escape(name)} is skipped: {why}")
+    if not places:
+        raise click.UsageError(
+            f"{escape(str(directory))} has no stack of a rank; take one of each: py-spy dump --pid PID > DIR/rank0.txt"
+        )
+    findings = findings_of(places)
+    if as_json:
+        output.print_json({"findings": findings, "places": {rank: place.text for rank, place in places.items()}})
+        return verdict.exit_code(findings)
+    verdict.print_findings(findings)
+    by_place: dict[str, list[int]] = {}
+    for rank, place in places.items():
+        by_place.setdefault(place.text, []).append(rank)
+    for text, ranks in by_place.items():
+        output.print_line(f"{words.ranks(ranks)}: {text}")
+    if not findings:
+        output.print_wrapped("no finding: no rank waits for another one that has a stack here")
     return verdict.exit_code(findings)

@@ -1,0 +1,195 @@
+"""Findings about a job without the probe, from what ``py-spy dump`` wrote of its ranks, one file a rank."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from .. import words
+from ..analyzer.graph import Graph, Need, explain
+from ..analyzer.view.confidence import Basis
+from ..analyzer.view.verdict import MAX_SUSPECTS, make_finding
+from ..model import MAX_RANKS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model import Code, Finding
+
+_MAX_NBYTES: Final = 1 << 20
+_MAX_STACKS: Final = 3
+_NUMBER = re.compile(r"[0-9]+")
+_THREAD = re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", re.MULTILINE)
+_FUNCTION = re.compile(r" {4}(?P<name>\S.*) \((?P<path>.+):(?P<line>[0-9]+)\)$")
+_DISTRIBUTED: Final = "torch/distributed/"
+_WAITING: Final = ("distributed_c10d.py", "rendezvous.py", "_functional_collectives.py")
+_WRAPPER: Final = "c10d_logger.py"  # stands around all calls
+_LAUNCHER: Final = ("torch/distributed/launcher/", "torch/distributed/elastic/")
+_ANY: Final = frozenset({"send", "recv", "send_object_list", "recv_object_list"})  # one peer is enough
+_LIBRARIES: Final = ("torch/", "<frozen ", "<string>")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands.
+
+    Attributes:
+        call: the function of torch.distributed that it waits in; "" if it waits in none.
+        line: the innermost function that is the user's: "load (data.py:12)".
+        stack: its threads, as they were dumped.
+    """
+
+    call: str
+    line: str
+    stack: str
+
+    @property
+    def text(self) -> str:
+        """ "in all_reduce, called by train (train.py:6)"; "in load (data.py:12)"."""
+        return f"in {self.call}, called by {self.line}" if self.call else f"in {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    name: str
+    path: str
+    line: str
+
+    @property
+    def of_torch(self) -> str:
+        """The path below torch/distributed/; "" of other files and of what stands around all calls."""
+        _, found, file = self.path.rpartition(_DISTRIBUTED)
+        return file if found and file != _WRAPPER else ""
+
+    @property
+    def is_user(self) -> bool:
+        """Neither torch's nor Python's own. py-spy shortens paths to what an import would find."""
+        path = self.path
+        top = path.partition("/")[0].removesuffix(".py")
+        return not (path.startswith(_LIBRARIES) or "/torch/" in path or "/lib/python3" in path) and (
+            top not in sys.stdlib_module_names
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.path}:{self.line})"
+
+
+def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
+    """Where the ranks stand, and why the other files of the directory are left out, by name.
+
+    The last number in the name of a file is the rank.
+
+    Raises:
+        OSError: the directory or a file cannot be read.
+    """
+    places: dict[int, Place] = {}
+    skipped: dict[str, str] = {}
+    for path in sorted(directory.iterdir()):
+        if not path.is_file():
+            continue
+        numbers = _NUMBER.findall(path.name)
+        if not numbers or len(numbers[-1]) > len(str(MAX_RANKS)):
+            skipped[path.name] = "its name has no number of a rank"
+            continue
+        with path.open("rb") as file:
+            place = _place(file.read(_MAX_NBYTES).decode(errors="replace"))
+        rank = int(numbers[-1])
+        if isinstance(place, str):
+            skipped[path.name] = place
+        elif rank in places:
+            skipped[path.name] = f"another file is of rank {rank}"
+        else:
+            places[rank] = place
+    return dict(sorted(places.items())), skipped
+
+
+def findings_of(places: dict[int, Place]) -> list[Finding]:
+    """TW-H1 for ranks that others wait for, TW-H2 where ranks wait in different calls, both of low confidence.
+
+    The graph is that of a job with the probe. Stacks tell neither process groups nor the numbers of operations, so all
+    ranks count as members of one group, and the same call as the same operation.
+    """
+    calls: dict[str, list[int]] = defaultdict(list)
+    for rank, place in places.items():
+        calls[place.call].append(rank)
+    elsewhere = calls.pop("", [])
+    needs: dict[int, list[Need]] = {}
+    for call, inside in calls.items():
+        others = [rank for rank in places if places[rank].call != call]
+        if others:
+            need = Need(others, is_any=call in _ANY)
+            needs.update((rank, [need]) for rank in inside)
+    found = explain(Graph(needs))
+    ranks = [*(found.single or found.together or found.partly)]
+    named = [rank for rank in ranks if rank in elsewhere]
+    if not needs:
+        return []
+    told = [f"{words.ranks(inside)} {words.verb(inside, 'waits', 'wait')} in {call}" for call, inside in calls.items()]
+    if named:
+        waits = max(calls, key=lambda call: len(calls[call]))
+        summary = (
+            f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {waits}; "
+            f"{words.count(len(needs), 'rank')} {words.verb(needs, 'waits', 'wait')} for "
+            f"{words.verb(named, 'it', 'them')}"
+        )
+        told += [f"rank {rank} is {places[rank].text}" for rank in named[:MAX_SUSPECTS]]
+        return [_finding("TW-H1", places, named, [], summary, told)]
+    sides = sorted(calls.values(), key=len, reverse=True)
+    suspects = ranks if len(ranks) == 1 else []
+    told = [f"{words.ranks(side)} {words.verb(side, 'is', 'are')} {places[side[0]].text}" for side in sides]
+    summary = f"ranks wait in different operations: {', '.join(_short(side, places) for side in sides[:4])}"
+    return [_finding("TW-H2", places, suspects, [] if suspects else sides, summary, told)]
+
+
+def _finding(
+    code: Code, places: dict[int, Place], suspects: list[int], sides: list[list[int]], summary: str, told: list[str]
+) -> Finding:
+    waiting = [rank for rank, place in places.items() if place.call and rank not in suspects]
+    finding = make_finding(
+        code, 0.0, "", suspects, summary, told, Basis.REMAINDER, victims=len(waiting), sides=sides, is_incomplete=True
+    )
+    shown = suspects or [side[0] for side in sides]
+    finding.stacks = {rank: places[rank].stack for rank in shown[:_MAX_STACKS]}
+    return finding
+
+
+def _short(side: list[int], places: dict[int, Place]) -> str:
+    return f"{words.ranks(side)} in {places[side[0]].call}"
+
+
+def _place(text: str) -> Place | str:
+    """Where a rank stands, or why this is no dump of one."""
+    first = _THREAD.search(text)
+    text = text[first.start() :].strip() if first else ""  # without the words about the process
+    threads: list[tuple[bool, list[_Function]]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            threads.append(('"MainThread"' in line, []))
+        elif threads and (found := _FUNCTION.match(line)):
+            threads[-1][1].append(_Function(**found.groupdict()))
+    threads = sorted((thread for thread in threads if thread[1]), key=lambda thread: not thread[0])
+    if not threads:
+        return "it has no Python stack"
+    if any(launcher in function.path for _, functions in threads for function in functions for launcher in _LAUNCHER):
+        return "it is the launcher's"
+    functions = threads[0][1]  # the main thread's
+    if "torch/autograd/" in functions[0].path:  # collectives of the backward pass are called by its threads
+        functions = next((each for _, each in threads if _call(each)), functions)
+    user = next((function for function in functions if function.is_user), functions[-1])
+    return Place(_call(functions), str(user), text)
+
+
+def _call(functions: list[_Function]) -> str:
+    """The function of torch.distributed that the user called and that waits; "" if none does."""
+    found = ""
+    for function in functions:
+        if function.is_user:
+            break
+        if function.of_torch in _WAITING:
+            found = function.name
+        elif function.of_torch and not found:
+            break
+    return found

@@ -1,0 +1,159 @@
+"""`job diagnose --stacks`: a job without the probe, from what py-spy wrote of its ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.fake_job import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# As py-spy 0.4.3 prints them.
+HEAD = """Process 3823: /venv/bin/python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+"""
+IN_CALL = """Thread 3823 (idle): "MainThread"
+    {call} (torch/distributed/distributed_c10d.py:3252)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    train (train.py:{line})
+    <module> (train.py:90)
+"""
+ASLEEP = """Thread 3824 (idle): "MainThread"
+    read (socket.py:20)
+    train.<locals>.load (data.py:12)
+    train (train.py:9)
+    <module> (train.py:10)
+"""
+IN_INIT = """Thread 3825 (idle): "MainThread"
+    _create_c10d_store (torch/distributed/rendezvous.py:189)
+    _env_rendezvous_handler (torch/distributed/rendezvous.py:260)
+    init_process_group (torch/distributed/distributed_c10d.py:1700)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    <module> (train.py:3)
+"""
+IN_BACKWARD = """Thread 0x7F10 (idle): "MainThread"
+    _engine_run_backward (torch/autograd/graph.py:824)
+    backward (torch/_tensor.py:581)
+    <module> (train.py:20)
+
+Thread 0x7F11 (active): "pt_autograd_0"
+    all_reduce (torch/distributed/distributed_c10d.py:3252)
+    _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
+    hook (train.py:15)
+"""
+LAUNCHER = """Thread 7 (idle): "MainThread"
+    _invoke_run (torch/distributed/elastic/agent/server/api.py:906)
+    launch_agent (torch/distributed/launcher/api.py:260)
+    <module> (torchrun:8)
+"""
+
+
+def in_call(call: str, line: int = 6) -> str:
+    return IN_CALL.format(call=call, line=line)
+
+
+def write(directory: Path, *ranks: str) -> Path:
+    for rank, threads in enumerate(ranks):
+        (directory / f"node7-rank{rank}.txt").write_text(HEAD + threads)
+    return directory
+
+
+def ask(capsys: pytest.CaptureFixture[str], directory: Path) -> tuple[int, list[dict[str, object]], str]:
+    code, out, err = run(capsys, "diagnose", "--stacks", directory, "--json")
+    return code, json.loads(out)["findings"], err
+
+
+def test_the_rank_that_is_elsewhere_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, in_call("all_reduce"), in_call("all_reduce"), ASLEEP, IN_BACKWARD)
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, len(findings), err) == (3, 1, "")
+    finding = findings[0]
+    assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], "low")
+    assert finding["summary"] == "rank 2 has not entered all_reduce; 3 ranks wait for it"
+    assert finding["victims"] == 3
+    assert "rank 2 is in train.<locals>.load (data.py:12)" in str(finding["evidence"])
+    code, out, _ = run(capsys, "diagnose", "--stacks", tmp_path)
+    assert code == 3
+    assert 'stack of rank 2:\n    Thread 3824 (idle): "MainThread"' in out
+    assert "Process 3823" not in out
+    assert "ranks 0-1: in all_reduce, called by train (train.py:6)" in out
+
+
+def test_the_rank_in_another_call_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, in_call("all_reduce"), in_call("barrier", 8), in_call("all_reduce"))
+    code, findings, _ = ask(capsys, tmp_path)
+    assert code == 3
+    assert [(each["code"], each["suspects"], each["confidence"]) for each in findings] == [("TW-H2", [1], "low")]
+    assert "rank 1 is in barrier, called by train (train.py:8)" in str(findings[0]["evidence"])
+
+
+def test_equal_sides_are_both_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    calls = ("all_reduce", "barrier", "barrier", "all_reduce")
+    write(tmp_path, *map(in_call, calls))
+    _, findings, _ = ask(capsys, tmp_path)
+    assert [(each["code"], each["suspects"], each["sides"]) for each in findings] == [("TW-H2", [], [[0, 3], [1, 2]])]
+
+
+def test_one_is_elsewhere_while_the_others_are_in_several_calls(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path, in_call("all_reduce"), in_call("all_reduce"), in_call("recv"), ASLEEP)
+    _, findings, _ = ask(capsys, tmp_path)
+    assert [(each["code"], each["suspects"]) for each in findings] == [("TW-H1", [3])]
+
+
+def test_a_rank_that_does_not_come_to_the_set_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, IN_INIT, ASLEEP)
+    _, findings, _ = ask(capsys, tmp_path)
+    assert findings[0]["summary"] == "rank 1 has not entered init_process_group; 1 rank waits for it"
+
+
+@pytest.mark.parametrize("threads", [in_call("all_reduce"), ASLEEP], ids=["all in one call", "nobody waits"])
+def test_where_nobody_waits_for_another_nothing_is_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, threads: str
+) -> None:
+    write(tmp_path, threads, threads)
+    code, out, _ = run(capsys, "diagnose", "--stacks", tmp_path)
+    assert code == 0
+    assert "no finding" in out
+
+
+def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, in_call("all_reduce"), ASLEEP)
+    (tmp_path / "empty-2.txt").touch()
+    (tmp_path / "core.3").write_bytes(bytes(range(256)) * 64)
+    (tmp_path / "gdb4.txt").write_text("#0 0x7f in futex_wait ()\n#1 main () at main.c:3\n")
+    (tmp_path / "torchrun5.txt").write_text(HEAD + LAUNCHER)
+    (tmp_path / "notes.txt").write_text(HEAD + ASLEEP)
+    (tmp_path / "rank0-again-0.txt").write_text(HEAD + ASLEEP)
+    (tmp_path / "old6").mkdir()
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, findings[0]["suspects"]) == (3, [1])
+    assert sorted(err.splitlines()) == [
+        "tensorwire: core.3 is skipped: it has no Python stack",
+        "tensorwire: empty-2.txt is skipped: it has no Python stack",
+        "tensorwire: gdb4.txt is skipped: it has no Python stack",
+        "tensorwire: notes.txt is skipped: its name has no number of a rank",
+        "tensorwire: rank0-again-0.txt is skipped: another file is of rank 0",
+        "tensorwire: torchrun5.txt is skipped: it is the launcher's",
+    ]
+
+
+def test_a_directory_without_a_stack_says_how_to_take_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rank0.txt").touch()
+    code, out, err = run(capsys, "diagnose", "--stacks", tmp_path)
+    assert (code, out) == (2, "")
+    assert "rank0.txt is skipped" in err
+    assert "py-spy dump --pid PID > DIR/rank0.txt" in err
+
+
+@pytest.mark.parametrize("option", ["--for", "--hang-seconds", "--dir"])
+def test_options_without_effect_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str) -> None:
+    code, _, err = run(capsys, "diagnose", "--stacks", write(tmp_path, ASLEEP), option, "3")
+    assert code == 2
+    assert f"{option} has no effect with --stacks" in err
