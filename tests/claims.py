@@ -280,8 +280,8 @@ CLAIMS: dict[str, list[str]] = {
         f"`fast` decodes at {_decode_of_memcpy(BF16)} of memcpy's speed, on 548 MiB at {_decode_of_memcpy(LARGE)} "
         f"({_decodes('fast', LARGE)} GB/s). With AVX2 forced it is {_decode_of_memcpy(BF16, cpu='avx2')}, and "
         f"{_decode_of_memcpy(LARGE, cpu='avx2')} on 548 MiB ({_decodes('fast', LARGE, cpu='avx2')} GB/s).",
-        f"It named the right rank in {variants.share('unseen', 'first', 'rank_right')}, "
-        f"{variants.share('second', 'first', 'rank_right')} and {variants.share('third', 'first', 'rank_right')} runs",
+        f"named the right rank in {variants.share('unseen', 'first', 'rank_right')}, "
+        f"{variants.share('second', 'first', 'rank_right')} and {variants.share('third', 'first', 'rank_right')} jobs",
         f"take {_of_dense('token', *EXACT)} times as long as dense torch. *Fused* layers take "
         f"{_of_dense('token', 'fused, fast')} times as long",
         f"{inference.alone('12b', 'exact, fast'):.1f} s a token with all weights in memory, "

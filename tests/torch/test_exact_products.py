@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from typing import Any
 
@@ -100,6 +101,25 @@ def test_threads_and_settings_that_change_between_calls(dtype: Any, threads: Any
             assert torch.equal(bits(multiply(x, compressed)), bits(multiply(x, dense)))
     finally:
         torch.backends.mkldnn.enabled = enabled
+
+
+def multiply_in_child(x: Any, compressed: Any, expected: Any) -> None:
+    assert torch.equal(bits(multiply(x, compressed)), expected)
+
+
+def test_a_forked_process_multiplies_in_a_known_order(threads: Any) -> None:
+    """Without torch's threads, which stay in the parent; a dense product waits for them for ever."""
+    dense, x = (part.bfloat16() for part in normal(1, 2048, torch.Generator().manual_seed(6)))
+    threads(2)
+    compressed = CompressedTensor.from_dense(dense.repeat(16, 1))
+    expected = bits(multiply(x, compressed))
+    if linear._choose(linear._product_of(x, len(compressed), None)).order is None:
+        pytest.skip("torch has an order here that we have no kernels for")
+    child = multiprocessing.get_context("fork").Process(target=multiply_in_child, args=(x, compressed, expected))
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def test_a_known_order_needs_no_decoded_weight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,7 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
         "stood": len(stood),
         "plain": _outcomes(plain),
         "named alone": sum(row.is_alone for row in plain),
+        "right alone": sum(row.is_alone and row.outcome == score.RIGHT for row in plain),
         "by kind": _by(single, "kind"),
         "by ranks": _by(single, "ranks"),
         "by place": _by(single, "place"),

@@ -66,9 +66,9 @@ def _mix() -> str:
 
 def _forms(forms: dict[str, dict[str, Any]]) -> str:
     columns = (
-        "form", "seed", "programs", "stood still", "right of those named", "named alone", "right", "open", "wrong",
-        "not named", "at most two, with the culprit", "high on an innocent: one fault", "two faults", "bad page",
-        "live and dead the same",
+        "form", "seed", "programs", "stood still", "right of those named alone", "named alone", "right", "open",
+        "wrong", "not named", "at most two, with the culprit", "high on an innocent: one fault", "two faults",
+        "bad page", "live and dead the same",
     )  # fmt: skip
     rows = []
     for name, found in forms.items():
@@ -80,7 +80,7 @@ def _forms(forms: dict[str, dict[str, Any]]) -> str:
                 str(found["seed"]),
                 str(found["runs"]),
                 str(found["stood"]),
-                _share(plain["right"], alone),
+                _share(found["right alone"], alone),
                 _share(alone, total),
                 *(_share(plain[outcome], total) for outcome in OUTCOMES),
                 _share(found["at most two"], total),
