@@ -184,15 +184,15 @@ def test_fused_products_have_the_derivatives_of_the_exact_product(shape: Any) ->
 def test_fused_products_are_fused_wherever_the_inputs_lie() -> None:
     """Torch takes other operations where inputs do not lie one behind the other, as those of the last token of each
     sequence, and under vmap."""
-    dense, compressed, _ = pair("linear", mode="fused")
-    x = torch.randn(4, 9, COLUMNS)[:, -1:]
+    dense, compressed, _ = pair("linear", torch.bfloat16, mode="fused")
+    x = torch.randn(4, 9, COLUMNS).bfloat16()[:, -1:]
     expected = compressed(x.contiguous())
     assert same(compressed(x), expected)
     assert same(torch.vmap(compressed)(x), expected)
     assert same(torch.vmap(compressed, in_dims=1, out_dims=1)(x), expected)
     with torch.inference_mode():
         assert same(compressed(x), expected)
-    many = torch.randn(4, 9, COLUMNS)[:, -3:]  # torch's own, as in mode "exact"
+    many = torch.randn(4, 9, COLUMNS).bfloat16()[:, -3:]  # torch's own, as in mode "exact"
     assert same(compressed(many), dense(many))
     assert same(torch.vmap(compressed)(many), torch.vmap(dense)(many))
 

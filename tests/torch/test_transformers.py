@@ -278,6 +278,9 @@ def test_lora_gives_the_same_gradients(folder: Path) -> None:
 
 def test_adapters_are_loaded_and_saved_by_the_model_itself(folder: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
+    needed = getattr(transformers.integrations.peft, "MIN_PEFT_VERSION", "0")
+    if tuple(map(int, peft.__version__.split(".")[:2])) < tuple(map(int, needed.split(".")[:2])):
+        pytest.skip(f"this version of Transformers saves adapters with PEFT {needed} or later alone")
     dense = load(original(folder, "llama"), "llama")
     peft.get_peft_model(dense, peft.LoraConfig(init_lora_weights=False)).save_pretrained(tmp_path / "adapter")
     models = [load(path, "llama") for path in (original(folder, "llama"), compressed(folder, "llama"))]

@@ -168,7 +168,8 @@ class OpenFrame:
 
     def linear(self, inputs: Tensor, order: Order) -> Tensor | None:
         """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
-        All blocks are in memory. None where the same order may have other bits elsewhere (`PlacedFrame.linear`).
+        All blocks are in memory. None where the same order may have other bits elsewhere (`PlacedFrame.linear`), and
+        where the frame's words are no whole numbers.
 
         Raises:
             FormatError: a block is damaged.
@@ -180,6 +181,8 @@ class OpenFrame:
         assert self._placed is not None
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
+        if self.info.layout.word_nbytes != self.dtype.itemsize:
+            return None
         with self._reading():
             plain = self._placed.linear(
                 order,

@@ -41,6 +41,7 @@ MAX_FUSED_INPUT_ROWS = 8
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64}
 """In these orders torch is fast with more."""
+_TRIALS = 4
 _TRIAL_ROWS = 64
 _PAGE_NBYTES = mmap.PAGESIZE
 
@@ -238,17 +239,24 @@ def _choose(product: _Product) -> _Choice:
     row_nbytes = product.columns * product.dtype.itemsize
     weight = repeated(tile.view(torch.uint8).view(-1), product.rows * row_nbytes).view(product.dtype)
     weight = weight.view(product.rows, product.columns)
-    x = torch.empty(product.shape, dtype=product.dtype, device="cpu")
-    x.copy_(_cancelling_inputs(product.shape, pairs, generator))
     some = tile[: product.rows]
-    bias = _repeated_bias(linear(x, some), product.rows, generator) if product.bias else None
-    whole = linear(x, weight, bias)
+    trials = []
+    for _ in range(_TRIALS):
+        x = torch.empty(product.shape, dtype=product.dtype, device="cpu")
+        x.copy_(_cancelling_inputs(product.shape, pairs, generator))
+        bias = _repeated_bias(linear(x, some), product.rows, generator) if product.bias else None
+        trials.append((x, bias, linear(x, weight, bias)))
     for order in orders:
-        if _is_repeated(whole, _rounded(sums(x, some, order), _part(bias, slice(len(some))), x)):
+        if all(
+            _is_repeated(whole, _rounded(sums(x, some, order), _part(bias, slice(len(some))), x))
+            for x, bias, whole in trials
+        ):
             return _Choice(order)
     if name is not None:
         _say_slower(name)
-    if by_slabs and _slabs_give_the_same_bits(whole, x, weight, bias, len(tile), slab):
+    if by_slabs and all(
+        _slabs_give_the_same_bits(whole, x, weight, bias, len(tile), slab) for x, bias, whole in trials
+    ):
         return _Choice(slab=slab)
     return _Choice()
 
