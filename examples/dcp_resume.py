@@ -105,5 +105,6 @@ def main() -> int:
 if __name__ == "__main__":
     if "LOCAL_RANK" in os.environ:
         run_rank(sys.argv[1], Path(sys.argv[2]))
+        os._exit(0)  # while Python ends, a thread of gloo that still frees a tensor aborts the process (torch 2.13)
     else:
         sys.exit(main())
