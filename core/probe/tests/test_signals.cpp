@@ -132,16 +132,21 @@ void test_a_signal_that_was_outlived_is_forgotten() {
   CHECK(WIFEXITED(status) && header.signal == SIGTERM);
 }
 
+// Watches signals, with a thread that takes the look that is asked for.
+void look_once_asked(Probe* probe) {
+  tw_probe_watch_signals(probe, nullptr);
+  CHECK(tw_probe_is_look_wanted(probe) == 0);
+  std::thread([probe] {
+    while (tw_probe_is_look_wanted(probe) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    tw_probe_phase(probe, "looked");
+    tw_probe_look_taken(probe);
+  }).detach();
+}
+
 void test_an_abort_waits_for_a_last_look() {
   int status;
   const Header header = left_by(&status, [](Probe* probe) {
-    tw_probe_watch_signals(probe, nullptr);
-    CHECK(tw_probe_is_look_wanted(probe) == 0);
-    std::thread([probe] {
-      while (tw_probe_is_look_wanted(probe) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      tw_probe_phase(probe, "looked");
-      tw_probe_look_taken(probe);
-    }).detach();
+    look_once_asked(probe);
     std::abort();
   });
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && header.crash == SIGABRT);
@@ -151,13 +156,7 @@ void test_an_abort_waits_for_a_last_look() {
 void test_a_request_that_ends_the_process_waits_for_a_look() {
   int status;
   const Header header = left_by(&status, [](Probe* probe) {
-    tw_probe_watch_signals(probe, nullptr);
-    CHECK(tw_probe_is_look_wanted(probe) == 0);
-    std::thread([probe] {
-      while (tw_probe_is_look_wanted(probe) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      tw_probe_phase(probe, "looked");
-      tw_probe_look_taken(probe);
-    }).detach();
+    look_once_asked(probe);
     raise(SIGTERM);
   });
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
