@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,48 @@ def test_a_frame_that_lies_about_its_content(
         assert contents(held) == expected
         if number == 1:
             assert contents(load_file(tmp_path / "served")) == expected
+
+
+def test_a_chain_of_more_versions_than_files_may_be_open(tmp_path: Path) -> None:
+    store, current = tmp_path / "store", {"a": np.zeros(9, np.float32), "b": np.zeros((3, 5))}
+    publisher = Publisher(store, anchor_every=1000, threads=1)
+    for number in range(150):
+        current["a" if number % 3 else "b"][number % 3] += 1
+        publisher._anchor_nbytes = 1 << 30  # else changes of tensors so small would be large ones
+        publisher.publish(current)
+    before, after = resource.getrlimit(resource.RLIMIT_NOFILE), len(list(Path("/proc/self/fd").iterdir())) + 80
+    resource.setrlimit(resource.RLIMIT_NOFILE, (after, before[1]))
+    held: dict[str, Any] = {}
+    try:
+        for target in (held, tmp_path / "served"):
+            follow(Follower(store, target, threads=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert contents(held) == contents(load_file(tmp_path / "served")) == contents(current)
+
+
+def test_a_chain_without_end_is_refused(tmp_path: Path) -> None:
+    tensor = versions.Tensor("F32", (4,), "0" * 32)
+    state = versions.state_of({"a": tensor})
+    index = versions.Version(0, "run", "writer", state, 0, state, {}, {}, {})
+    for number in range(1, 10_002):
+        folder = tmp_path / versions.folder_name(number)
+        folder.mkdir()
+        (folder / versions.INDEX_NAME).write_bytes(versions.dump_index(index._replace(number=number, base=number - 1)))
+    with pytest.raises(CorruptDataError, match=r"an anchor among the 10,000 versions up to 010001.*publish an anchor"):
+        Follower(tmp_path, {}, threads=1).stage()
+
+
+@pytest.mark.parametrize("base", [1, 2])
+def test_versions_that_are_relative_to_each_other_in_a_circle(base: int, tmp_path: Path) -> None:
+    publisher, followers, held = followed(tmp_path, 1, in_place=False)
+    expected = contents(held)
+    publisher.publish(SECOND)
+    publisher.publish(stepped(SECOND, 2))
+    place = tmp_path / "store" / versions.folder_name(1) / versions.INDEX_NAME
+    version = versions.parse_index(place.read_bytes(), 1)
+    place.write_bytes(versions.dump_index(version._replace(base=base)))
+    for follower in [*followers, Follower(tmp_path / "store", {}, threads=1)]:
+        with pytest.raises(CorruptDataError, match="expected a base_version below 000001"):
+            follower.stage()
+    assert contents(held) == contents(load_file(tmp_path / "served")) == expected

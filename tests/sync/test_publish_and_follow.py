@@ -416,6 +416,7 @@ def test_what_the_caller_writes_meanwhile_does_not_part_publisher_and_follower(t
     [
         ({"keep": 0}, ValueError, "keep"),
         ({"anchor_every": True}, ValueError, "anchor_every"),
+        ({"anchor_every": 10_001}, ValueError, "at most 10,000 as anchor_every"),
         ({"profile": "resident"}, ValueError, "resident"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
     from ..files.reader import StoredFile
     from .store import Store
     from .versions import Version
+
+
+_MAX_OPEN = 64
+"""Files that are open at once; a long chain has one a version, and an anchor of a large model thousands."""
 
 
 class Fetched(NamedTuple):
@@ -125,8 +128,7 @@ class Frames:
         for name, links in plan.items():
             for link in links:
                 self._wanted.setdefault((link.number, link.homes[name]), []).append(name)
-        self._files: dict[tuple[int, str], StoredFile] = {}
-        self._stack = ExitStack()
+        self._files: dict[tuple[int, str], StoredFile] = {}  # the one that was asked for last comes last
 
     def fetch(self, name: str, version: Version) -> Fetched:
         """The bytes of a tensor in a version.
@@ -152,14 +154,18 @@ class Frames:
 
     def _open(self, version: Version, file: str) -> StoredFile:
         key = version.number, file
-        if key not in self._files:
-            stored = self._stack.enter_context(self._store.open(version, file))
+        stored = self._files.pop(key, None)
+        if stored is None:
+            if len(self._files) == _MAX_OPEN:
+                self._files.pop(next(iter(self._files))).close()
+            stored = self._store.open(version, file)
             stored.expect([stored.tensors[name] for name in self._wanted[key] if name in stored.tensors])
-            self._files[key] = stored
-        return self._files[key]
+        self._files[key] = stored
+        return stored
 
     def __enter__(self) -> Frames:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        for stored in self._files.values():
+            stored.close()

@@ -26,7 +26,7 @@ from ..files.names import payload_name, shown
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, read_tensors
-from .store import Store, other_publisher
+from .store import MAX_LINKS, Store, other_publisher
 from .versions import Tensor, Version, state_of
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class Publisher:
         for name, number in (("anchor_every", anchor_every), ("keep", keep)):
             if type(number) is not int or number < 1:
                 raise ValueError(f"expected a whole number from 1 on as {name}, got {number!r}")
+        if anchor_every > MAX_LINKS:
+            raise ValueError(f"expected at most {MAX_LINKS:,} as anchor_every, got {anchor_every:,}")
         self._store = Store(locate(store, storage_options))
         self._profile, self._threads = profile, num_threads(threads)
         self._anchor_every, self._keep = anchor_every, keep

@@ -22,6 +22,9 @@ from .versions import INDEX_NAME, Version, dump_index, folder_name, hinted_numbe
 if TYPE_CHECKING:
     from ..storage.locations import Location
 
+MAX_LINKS = 10_000
+"""Versions from an anchor to the next one, at most: their indexes are in memory at once."""
+
 _HINT, _MAX_HINT_NBYTES = "latest", 4096
 
 
@@ -69,10 +72,16 @@ class Store:
 
         Raises:
             FileNotFoundError: a version that others are relative to is missing.
-            CorruptDataError: another version has its number.
+            CorruptDataError: another version has its number, or there are more of them than a publisher makes.
         """
         links = [goal]
         while links[0].base is not None and links[0].base_state != state:
+            if len(links) == MAX_LINKS:
+                raise CorruptDataError(
+                    f"expected an anchor among the {MAX_LINKS:,} versions up to {goal.number:06d}, got none",
+                    file=self._at(goal.number),
+                    advice="publish an anchor",
+                )
             version = self.read(links[0].base)
             if version is None:
                 text = f"version {links[0].number:06d} is relative to this one, which is missing; publish an anchor"

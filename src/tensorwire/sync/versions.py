@@ -218,8 +218,8 @@ def steps(tensors: Tensors, links: Sequence[Version], goal: Tensors) -> dict[str
             tensor = link.tensors.get(name)
             if tensor is None:
                 continue
-            chain = [*chain, link] if tensor.layout == wanted.layout else []
-            if held is not None and held == tensor:
-                chain = []
+            chain.append(link)
+            if tensor.layout != wanted.layout or held == tensor:
+                chain.clear()
         found[name] = [] if held == wanted else chain
     return found
