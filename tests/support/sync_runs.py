@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorwire._ground import destination
 from tensorwire.storage import upload
-from tensorwire.sync import directory, state
+from tensorwire.sync import Follower, Publisher, directory, state
 
 Weights = dict[str, Any]
 KILLED = 17
@@ -53,6 +53,29 @@ def stepped(before: Weights, seed: int) -> Weights:
         content[generator.integers(0, len(content), len(content) // 50)] += 1
     after["head"] = after["embed"]
     return after
+
+
+FIRST = weights()
+SECOND = stepped(FIRST, 1)
+THIRD = stepped(SECOND, 2)
+
+
+def follow(follower: Follower, version: int | None = None) -> None:
+    """Take the newest version, which is to be this one."""
+    staged = follower.stage()
+    assert staged is not None
+    assert version in (None, staged.version)
+    follower.commit()
+    assert (follower.version, follower.state) == (staged.version, "at")
+
+
+def one_behind(store: Any, target: Any, **options: Any) -> tuple[Publisher, Follower]:
+    """A publisher of `FIRST` and `SECOND`, and a follower that holds `FIRST`."""
+    publisher, follower = Publisher(store, threads=1), Follower(store, target, threads=1, **options)
+    publisher.publish(FIRST)
+    follow(follower, 0)
+    publisher.publish(SECOND)
+    return publisher, follower
 
 
 def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

@@ -16,15 +16,9 @@ from tensorwire import load_file
 from tensorwire.errors import CorruptDataError, FormatError
 from tensorwire.sync import Follower, Publisher
 from tests.support.stores import FaultyStore, faulty_store
-from tests.support.sync_runs import contents, stepped, weights
+from tests.support.sync_runs import FIRST, SECOND, THIRD, contents, follow, one_behind, stepped, weights
 
 INDEX = "model.safetensors.index.json"
-FIRST, SECOND, THIRD = weights(), stepped(weights(), 1), stepped(stepped(weights(), 1), 2)
-
-
-def follow(follower: Follower) -> None:
-    assert follower.stage() is not None
-    follower.commit()
 
 
 def shard(store: Path, number: int) -> Path:
@@ -79,12 +73,8 @@ def test_a_damaged_version_is_an_error_and_the_next_anchor_helps(
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\0" * 9, b'{"weight_map": {"a": "../a"}}', b"[" * 100_000])
 def test_who_removes_a_damaged_index_goes_on(data: bytes, tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, threads=1)
     arrays: dict[str, Any] = {}
-    follower = Follower(tmp_path, arrays, threads=1)
-    publisher.publish(FIRST)
-    follow(follower)
-    publisher.publish(SECOND)
+    publisher, follower = one_behind(tmp_path, arrays)
     (tmp_path / "weight_v000001" / INDEX).write_bytes(data)
     for call in (follower.stage, lambda: publisher.publish(THIRD), lambda: Publisher(tmp_path)):
         with pytest.raises(CorruptDataError, match=r"weight_v000001.*remove the folder of this version"):
@@ -97,12 +87,8 @@ def test_who_removes_a_damaged_index_goes_on(data: bytes, tmp_path: Path) -> Non
 
 
 def test_a_hole_in_a_chain_is_named(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, threads=1)
     arrays: dict[str, Any] = {}
-    follower = Follower(tmp_path, arrays, threads=1)
-    publisher.publish(FIRST)
-    follow(follower)
-    publisher.publish(SECOND)
+    publisher, follower = one_behind(tmp_path, arrays)
     publisher.publish(THIRD)
     shutil.rmtree(tmp_path / "weight_v000001")
     with pytest.raises(FileNotFoundError, match="weight_v000001"):

@@ -15,14 +15,7 @@ import pytest
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError
 from tensorwire.sync import Follower, Publisher, directory, frames
-from tests.support.sync_runs import contents, stepped, weights
-
-FIRST, SECOND = weights(), stepped(weights(), 1)
-
-
-def follow(follower: Follower) -> None:
-    assert follower.stage() is not None
-    follower.commit()
+from tests.support.sync_runs import FIRST, SECOND, contents, follow, one_behind
 
 
 def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> None:
@@ -92,11 +85,7 @@ def test_a_directory_that_somebody_edited_is_made_anew(
     in_place: bool, is_staged: bool, edit: Any, tmp_path: Path
 ) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
-    publisher = Publisher(store, threads=1)
-    follower = Follower(store, served, in_place=in_place, threads=1)
-    publisher.publish(FIRST)
-    follow(follower)
-    publisher.publish(SECOND)
+    publisher, follower = one_behind(store, served, in_place=in_place)
     if is_staged:
         assert follower.stage() is not None
         edit(served)
@@ -122,11 +111,7 @@ def test_an_edit_while_a_version_is_staged_is_seen(
     is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
-    publisher = Publisher(store, threads=1)
-    follower = Follower(store, served, threads=1)
-    publisher.publish(FIRST)
-    follow(follower)
-    publisher.publish(SECOND)
+    _, follower = one_behind(store, served)
     place, name = (frames.Frames, "fetch") if is_read else (directory.DirectoryTarget, "stage")
     call = getattr(place, name)
 
@@ -164,11 +149,7 @@ def test_two_followers_of_one_directory_do_not_mix(commits: bool, tmp_path: Path
 
 def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
-    publisher = Publisher(store, threads=1)
-    follower = Follower(store, served, threads=1)
-    publisher.publish(FIRST)
-    follow(follower)
-    publisher.publish(SECOND)
+    _, follower = one_behind(store, served)
 
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -15,14 +15,7 @@ from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
 from tensorwire.sync import Follower, Publisher, arrays, directory, versions
 from tensorwire.sync import publisher as sync_publisher
 from tests.support.frame_surgery import Surgery
-from tests.support.sync_runs import contents, stepped, weights
-
-FIRST, SECOND = weights(), stepped(weights(), 1)
-
-
-def follow(follower: Follower) -> None:
-    assert follower.stage() is not None
-    follower.commit()
+from tests.support.sync_runs import FIRST, SECOND, contents, follow, stepped
 
 
 def followed(root: Path, number: int, *, in_place: bool) -> tuple[Publisher, list[Follower], dict[str, Any]]:

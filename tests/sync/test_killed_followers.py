@@ -11,12 +11,7 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire.sync import Follower, Publisher, directory
-from tests.support.sync_runs import KILLED, contents, exit_code, kill_at, stepped, weights
-
-
-def _follow(follower: Follower) -> None:
-    assert follower.stage() is not None
-    follower.commit()
+from tests.support.sync_runs import KILLED, contents, exit_code, follow, kill_at, stepped, weights
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "rename"])
@@ -32,7 +27,7 @@ def test_a_follower_killed_at_any_step_goes_on(
     publisher = Publisher(store, anchor_every=1000, threads=1)
     publisher.publish(versions[0])
     follower = Follower(store, served, threads=1)
-    _follow(follower)
+    follow(follower)
     assert len(list(served.glob("*.safetensors"))) > 2
     states = {"old": 0, "new": 0}
     step, code = 0, KILLED
@@ -71,7 +66,7 @@ def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(tmp_p
     publisher = Publisher(store, anchor_every=10, threads=1)
     publisher.publish(current)
     follower = Follower(store, served, in_place=True, threads=1)
-    _follow(follower)
+    follow(follower)
     seen = set()
     step, code = 0, KILLED
     while code == KILLED:
@@ -105,7 +100,7 @@ def test_a_commit_in_place_that_fails_is_repaired_by_the_next_one(
     publisher = Publisher(store, threads=1)
     follower = Follower(store, served, in_place=True, threads=1)
     publisher.publish(weights())
-    _follow(follower)
+    follow(follower)
     after = {name: array + 1 for name, array in weights().items()}
     publisher.publish(after)
     assert follower.stage() is not None
@@ -122,5 +117,5 @@ def test_a_commit_in_place_that_fails_is_repaired_by_the_next_one(
     monkeypatch.undo()
     assert follower.version is None
     assert contents(load_file(served)) != contents(weights())
-    _follow(follower)
+    follow(follower)
     assert contents(load_file(served)) == contents(after)

@@ -21,7 +21,7 @@ from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.errors import UnsupportedTensorError
 from tensorwire.sync import Follower, Publisher, directory
 from tests.support.stores import faulty_store
-from tests.support.sync_runs import contents, stepped, weights
+from tests.support.sync_runs import contents, follow, stepped, weights
 
 
 @pytest.fixture(params=["directory", "url"])
@@ -31,14 +31,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         with faulty_store():
             yield "faulty://store"
-
-
-def follow(follower: Follower, version: int) -> None:
-    staged = follower.stage()
-    assert staged is not None
-    assert staged.version == version
-    follower.commit()
-    assert (follower.version, follower.state) == (version, "at")
 
 
 def names(folder: Path) -> list[str]:

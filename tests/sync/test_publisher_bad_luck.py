@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from tensorwire.sync import Follower, Publisher, checkpoints, store
-from tests.support.sync_runs import KILLED, PUBLISHER, contents, exit_code, kill_at, stepped, weights
-
-FIRST, SECOND, THIRD = weights(), stepped(weights(), 1), stepped(stepped(weights(), 1), 2)
-
-
-def _follow(follower: Follower, version: int) -> None:
-    assert follower.stage() is not None
-    follower.commit()
-    assert follower.version == version
+from tests.support.sync_runs import (
+    FIRST,
+    KILLED,
+    PUBLISHER,
+    SECOND,
+    THIRD,
+    contents,
+    exit_code,
+    follow,
+    kill_at,
+    stepped,
+)
 
 
 @pytest.mark.parametrize("put", range(3), ids=["shard", "index", "hint"])
@@ -27,7 +30,7 @@ def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, mo
     place, arrays = tmp_path / "store", dict[str, Any]()
     publisher, follower = Publisher(place, threads=1), Follower(place, arrays, threads=1)
     publisher.publish(FIRST)
-    _follow(follower, 0)
+    follow(follower, 0)
     own, done = store.put_bytes, []
 
     def full(data: bytes, to: Any, **options: Any) -> None:
@@ -40,7 +43,7 @@ def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, mo
     if put == 2:
         with pytest.warns(RuntimeWarning, match=r"version 000001 stands.*No space left"):
             publisher.publish(SECOND)
-        _follow(follower, 1)
+        follow(follower, 1)
     else:
         with pytest.raises(OSError, match="No space left"):
             publisher.publish(SECOND)
@@ -50,7 +53,7 @@ def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, mo
     monkeypatch.undo()
     published = publisher.publish(THIRD)
     assert published.is_anchor == (put < 2)
-    _follow(follower, published.version)
+    follow(follower, published.version)
     assert contents(arrays) == contents(THIRD)
 
 
@@ -59,7 +62,7 @@ def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
 ) -> None:
     place, served = tmp_path / "store", tmp_path / "served"
     Publisher(place, threads=1).publish(FIRST)
-    _follow(Follower(place, served, threads=1), 0)
+    follow(Follower(place, served, threads=1), 0)
     before = sorted(path.relative_to(place) for path in place.rglob("*"))
     find = checkpoints.find_shards
 
@@ -78,7 +81,7 @@ def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_pat
     place, arrays, current = tmp_path / "store", dict[str, Any](), FIRST
     Publisher(place, threads=1).publish(current)
     follower = Follower(place, arrays, threads=1)
-    _follow(follower, 0)
+    follow(follower, 0)
     step, code, seen = 0, KILLED, set()
     while code == KILLED:
         step += 1

@@ -74,8 +74,8 @@ class Publisher:
         base: the tensors, or the checkpoint, that was published last. If the newest version of the store has the same
             content, the publisher goes on behind it. Otherwise, and without a base, its first version is an anchor.
         profile: "fast", or "compact", which is smaller and slower.
-        anchor_every: versions from one anchor to the next. An anchor also follows a version that takes more than half
-            as many bytes as the anchor did.
+        anchor_every: versions from one anchor to the next, at most 10,000. An anchor also follows a version that takes
+            more than half as many bytes as the anchor did.
         keep: anchors that are kept, with the versions that follow them. What is older is removed once a new anchor
             stands.
         threads: by default all usable cores.
