@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,27 @@ def test_where_nothing_may_be_found_a_notice_may_be_expected() -> None:
     assert len(false.innocent) == 1
 
 
+def test_sides_that_hold_the_rank_are_counted_apart_from_others_that_are_named() -> None:
+    sides = replace(found("TW-H2", [], LOW), sides=[[0, 1], [2]])
+    for look in (sides, found("TW-H1", [1, 2])):
+        run = judged(HANG, [look])
+        assert (run.rank_right, run.holds, run.misnamed) == (False, True, False)
+    other = judged(HANG, [sides], [found("TW-H1", [3])])
+    assert (other.holds, other.misnamed) == (False, True)
+    right = judged(HANG, [found("TW-H1", [2])])
+    assert (right.holds, right.misnamed) == (False, False)
+
+
+def test_the_dead_job_is_compared_with_the_last_look() -> None:
+    polls = [Poll(0.0, [found("TW-H2", [2])]), Poll(1.0, [found("TW-H1", [2], LOW)])]
+    assert judge(HANG, 2, polls, 0.0).same is None
+    for dead, same in (([found("TW-H1", [2])], True), ([found("TW-LOST", [2])], False), ([], False)):
+        assert judge(HANG, 2, polls, 0.0, dead).same == same
+    told = judge(HANG, 2, [Poll(0.0, [found("TW-S1", [2])])], 0.0, [])
+    assert (told.same, told.dead) == (None, "nothing")  # how slow a job was, its end does not show
+    assert judge(QUIET, 1, [Poll(0.0, [])], 0.0, [found("TW-LOST", [0])]).false_looks == 1
+
+
 def test_looks_that_are_close_count_once() -> None:
     polls = [Poll(number / 10, []) for number in range(21)]
     assert judge(QUIET, 1, polls, 0.0).looks == 5  # at 0, 0.5, 1, 1.5 and 2 s
@@ -110,7 +132,8 @@ def facts(commit: str = "abc") -> dict[str, Any]:
 
 @pytest.fixture
 def known_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"known": [QUIET], "unseen": [HANG], "second": [], "third": [], "fifth": [], "healthy": [PAIR]}
+    known: dict[str, list[Variant]] = {name: [] for name in groups.GROUPS}
+    known |= {"known": [QUIET], "unseen": [HANG], "healthy": [PAIR]}
     monkeypatch.setattr(variant_page, "GROUPS", known)
 
 
@@ -129,7 +152,7 @@ def test_first_results_stay_beside_those_after_mending(tmp_path: Path) -> None:
     assert "- Commits, unseen, mended: def (1)" in page
     assert "| TW-H3 0 (high) | 0 of 1 (rank 0, class 0); after 0.0 s | TW-H1 R (high) | 1 of 1; after 0.0 s |" in page
     # Wilson's intervals by hand
-    assert "| rank right | - | 0/1 (0.0-79.3 %) | 1/1 (20.7-100.0 %) | - | - | - | - | - | - | 95 % |" in page
+    assert "| rank right | - | - | 0/1 (0.0-79.3 %) | 1/1 (20.7-100.0 %) | - | - | - | - | - | - | 95 % |" in page
     again = VariantResults(path, facts("ghi"), forget=["hang"])
     assert [(row["rank"], row["stage"], row["commit"]) for row in again.rows] == [(2, FIRST, "abc")]
     with pytest.raises(ValueError, match="made once"):

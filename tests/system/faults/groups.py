@@ -1,9 +1,10 @@
-"""All variants: faults known before, faults that nobody had tuned for when they were first run, and healthy jobs."""
+"""All variants: known faults, faults that nobody had tuned for when they were first run, and healthy jobs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .fourth import FOURTH
 from .healthy import HEALTHY
 from .known import KNOWN
 from .unseen import UNSEEN
@@ -19,6 +20,7 @@ GROUPS: dict[str, list[Variant]] = {
     "unseen": UNSEEN,
     "second": UNSEEN_SECOND,
     "third": UNSEEN_THIRD,
+    "fourth": FOURTH,
     "fifth": UNSEEN_FIFTH,
     "healthy": HEALTHY,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .variants import Variant
 
-_SECONDS = 45.0
+_SECONDS = 65.0
 
 
 def _healthy(name: str, program: str, about: str, seconds: float = _SECONDS) -> Variant:
@@ -28,4 +28,12 @@ HEALTHY = [
     _healthy("pipeline", "pipeline", "Schedule1F1B of 4 stages"),
     _healthy("pipeline-dp", "pipeline", "Schedule1F1B of 2 stages x 2 dp"),
     _healthy("fsdp", "fsdp", "FSDP2"),
+    _healthy("background-save", "background_save", "DDP; all save asynchronously, in a process group of its own"),
+    _healthy("compressed-ddp", "healthy_more", "DDP, messages compressed"),
+    _healthy("compressed-fsdp", "healthy_more", "FSDP2, messages and gradients compressed"),
+    _healthy("compressed-experts", "healthy_more", "all_to_all, messages compressed"),
+    _healthy("signals", "healthy_more", "DDP; all get SIGUSR1, SIGHUP and SIGTERM by turns, save and train on"),
+    _healthy("ring", "healthy_more", "blocks go round a ring in batches of messages"),
+    _healthy("local-steps", "healthy_more", "ranks train alone for 4 s, R for 5 s, and take the mean of their models"),
+    _healthy("two-models", "healthy_more", "two models in DDP by turns"),
 ]

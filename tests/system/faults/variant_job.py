@@ -57,11 +57,16 @@ class VariantJob(TrainingJob):
     def is_over(self) -> bool:
         return all(self._fork_server.status(pid) is not None for pid in self.pids)
 
-    def end_by(self, number: signal.Signals) -> None:
-        """Signal all of the job, as a terminal does, and kill what has not ended after a while, as a launcher does."""
+    def end_by(self, number: signal.Signals, gap: float = 0.0) -> None:
+        """Signal all of the job, and kill what has not ended after a while, as a launcher does.
+
+        Args:
+            gap: seconds between two signals: none as a terminal has it, more as launchers of several nodes have.
+        """
         for pid in self.pids:
             if self._fork_server.status(pid) is None:
                 os.kill(pid, number)
+            time.sleep(gap)
         deadline = time.monotonic() + _END_SECONDS
         while not self.is_over and time.monotonic() < deadline:
             time.sleep(0.02)

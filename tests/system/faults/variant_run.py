@@ -1,4 +1,4 @@
-"""Runs a variant once, and judges what is said of it: live, or of the dead job that a signal has ended."""
+"""Runs a variant once, and judges what is said of it: live and then dead, or only after a signal has ended it."""
 
 from __future__ import annotations
 
@@ -53,11 +53,16 @@ class VariantStage:
         if self._fork_server is None:
             self._fork_server = ForkServer(TW_FAULTS_IMPORTS=" ".join(_IMPORTS))
         job = VariantJob(self._fork_server, variant, rank)
+        dead: list[Finding] | None = None
         try:
-            polls, start = (_of_the_dead if variant.ending else _of_the_living)(job, variant, record)
+            if variant.ending:
+                polls, start = _of_the_dead(job, variant, record)
+            else:
+                polls, start = _of_the_living(job, variant, record)
+                dead = _once_ended(job) if record is None else None
         finally:
             job.close()
-        return judge(variant, rank, polls, start)
+        return judge(variant, rank, polls, start, dead)
 
     def reset(self) -> None:
         """End whatever runs."""
@@ -90,10 +95,17 @@ def _of_the_dead(job: VariantJob, variant: Variant, record: Record | None) -> tu
     """What `diagnose` says after the signal, by its own thresholds."""
     start = _await_fault(job)
     _sleep(start + variant.ending_seconds - time.monotonic())
-    job.end_by(signal.Signals[variant.ending])
+    job.end_by(signal.Signals[variant.ending], variant.ending_gap)
     with closing(LocalJob(job.nodes[0], ASKED)) as reader:
         findings = ask(_Recorded(reader, record), History(), ASKED, seconds=ASKED_SECONDS)
     return [Poll(time.monotonic(), findings)], start
+
+
+def _once_ended(job: VariantJob) -> list[Finding]:
+    """What is said of the job by somebody who sees it only after a scheduler has ended it."""
+    job.end_by(signal.SIGTERM)
+    with closing(LocalJob(job.nodes[0], GATES)) as reader:
+        return ask(reader, History(), GATES, seconds=ASKED_SECONDS)
 
 
 class _Recorded:

@@ -37,6 +37,7 @@ class Variant:
     seconds: float = 20.0  # to look on from the fault
     ending: Ending = ""
     ending_seconds: float = 8.0
+    ending_gap: float = 0.0  # seconds between the signals to two ranks
     notice: str = ""  # words that a notice must have, where `codes` is ()
     needs: str = ""  # as in needs.py
     environment: dict[str, str] = field(default_factory=dict)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .watch import Poll
 
 _LOOK_SECONDS = 0.5  # looks that are closer count as one
+_OF_THE_LIVING = ("TW-S1", "TW-S2", "TW-S3")
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Judgement:
     rank_right: bool = False
     class_right: bool = False
     tie: bool = False  # the suspects are an honest tie, which is not right
+    holds: bool = False  # the sides or suspects of every look have the rank, and others too
+    misnamed: bool = False  # a look names others, and not the rank
     seconds: float | None = None  # from the fault to the first finding
     said: str = ""  # the first finding of each look, as often as that changed
     wrong: list[str] = field(default_factory=list)  # each verdict that is wrong, with its evidence
@@ -39,6 +42,8 @@ class Judgement:
     looks: int = 0
     false_looks: int = 0  # with a finding where nothing may be found, or before the fault
     notice: bool = True  # the notice that was expected came
+    dead: str | None = None  # what is said of the job once it has been ended; None: nobody has looked
+    same: bool | None = None  # ranks, sides and class are those of the last look before; None: that has no answer
 
     @property
     def is_right(self) -> bool:
@@ -48,8 +53,13 @@ class Judgement:
         return {**asdict(self), "right": self.is_right}
 
 
-def judge(variant: Variant, rank: int, polls: list[Poll], start: float) -> Judgement:
-    """Judge all that was found from the start of a job on; `start` is the time of the fault."""
+def judge(variant: Variant, rank: int, polls: list[Poll], start: float, dead: list[Finding] | None = None) -> Judgement:
+    """Judge all that was found from the start of a job on.
+
+    Args:
+        start: the time of the fault.
+        dead: what was found once the job had been ended, if somebody looked.
+    """
     found = [(poll.time, [each for each in poll.findings if is_finding(each)]) for poll in polls]
     may_find = bool(variant.codes)
     verdicts = [(time, findings) for time, findings in found if findings and (time >= start and may_find)]
@@ -61,6 +71,8 @@ def judge(variant: Variant, rank: int, polls: list[Poll], start: float) -> Judge
     judged.rank_right = _all(has_right_rank(variant, rank, finding) for finding in first) or not may_find
     judged.class_right = _all(finding.code in variant.codes for finding in first) or not may_find
     judged.tie = _all(_is_tie(variant, rank, finding) for finding in first)
+    judged.holds = not judged.rank_right and _all(_holds(variant, rank, finding) for finding in first)
+    judged.misnamed = any(finding.suspects and not _holds(variant, rank, finding) for finding in first)
     judged.seconds = verdicts[0][0] - start if verdicts else None
     judged.said = ", then ".join(_changes(verdicts or false, rank)) or "nothing"
     distinct: dict[object, Finding] = {}
@@ -73,7 +85,25 @@ def judge(variant: Variant, rank: int, polls: list[Poll], start: float) -> Judge
     if variant.notice and not any(variant.notice in text for text in _notices(polls)):
         judged.notice = False
         judged.wrong.append(f"no notice with {variant.notice!r}" + _noticed(polls))
+    if dead is not None:
+        _compare(judged, polls, dead, rank)
+        judged.false_looks += not may_find and any(map(is_finding, dead))
     return judged
+
+
+def _compare(judged: Judgement, polls: list[Poll], dead: list[Finding], rank: int) -> None:
+    """Slowness shows in a job that lives alone."""
+    live, dead = ([each for each in findings if is_finding(each)] for findings in (polls[-1].findings, dead))
+    judged.dead = " with ".join(_words(finding, rank) for finding in dead) or "nothing"
+    if not any(finding.code in _OF_THE_LIVING for finding in live):
+        judged.same = _claim(live) == _claim(dead)
+
+
+def _claim(findings: list[Finding]) -> object:
+    if not findings:
+        return None
+    first = findings[0]
+    return first.code, sorted(first.suspects), sorted(map(sorted, first.sides)) if not first.suspects else []
 
 
 def has_right_rank(variant: Variant, rank: int, finding: Finding) -> bool:
@@ -109,6 +139,12 @@ def _is_tie(variant: Variant, rank: int, finding: Finding) -> bool:
         return False
     named = finding.suspects or [each for side in finding.sides for each in side]
     return sorted(named) == sorted(variant.tie(rank)) or sorted(finding.suspects) == sorted(variant.tie(rank))
+
+
+def _holds(variant: Variant, rank: int, finding: Finding) -> bool:
+    """The ranks that are right are among those that are named, or among those of the sides."""
+    told = finding.suspects or [each for side in finding.sides for each in side]
+    return set(variant.suspects(rank)) <= set(told)
 
 
 def _all(values: Any) -> bool:
