@@ -27,6 +27,7 @@ def page(results: dict[str, Any]) -> str:
                 *(_chooser(results["chooser"]) if "chooser" in results else ()),
                 *(_real(results["real"]) if "real" in results else ()),
                 f"## {name[0].upper()}{name[1:]}",
+                _goals(last, results.get("chooser")),
                 *_details(last),
             ]
         )
@@ -107,6 +108,26 @@ def _chooser(found: dict[str, Any]) -> list[str]:
     return ["### A fitted chooser", "\n".join(line.strip() for line in _lines(about))]
 
 
+def _goals(found: dict[str, Any], chooser: dict[str, Any] | None) -> str:
+    """With one fault, somebody to blame and fresh pages."""
+    plain, places = found["plain"], list(found["ambiguity"].values())
+    total, alone, right = sum(plain.values()), _alone(found), found["right alone"]
+    explained, runs = (sum(row[key] for row in places) for key in ("culprit among them", "runs"))
+    rows = [
+        ["culprit among the ranks that explain it, by replay", _share(explained, runs), "99.5 %"],
+        ["culprit among those named, or in a side", _share(plain["right"] + plain["open"], total), ""],
+        ["culprit among at most two that are named", _share(found["at most two"], total), "93 %"],
+        ["of those named alone, right", _share(right, alone), "97 %"],
+        ["named alone", _share(alone, total), "65 %"],
+    ]
+    if chooser is not None:
+        best = _percent(chooser["right of those named"], chooser["named"]) - _percent(right, alone)
+        sure = _percent(chooser["named"], chooser["standstills"]) - _percent(alone, total)
+        rows.append(["points below the chooser: right of those named", f"{best:.1f}", "3"])
+        rows.append(["points below the chooser: named", f"{sure:.1f}", "3"])
+    return table(("one fault, somebody to blame, fresh pages", "", "goal"), rows)
+
+
 def _real(found: dict[str, Any]) -> list[str]:
     rows = [[kind, str(count), str(agree)] for kind, (count, agree) in found["by kind"].items()]
     facts = found["environment"]
@@ -167,7 +188,11 @@ def _outcomes(title: str, rows: dict[str, dict[str, int]]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    return f"{_percent(part, whole):.1f} %" if whole else "-"
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0
 
 
 def _lines(text: str) -> list[str]:
