@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorwire.diagnosis.rank.activity import main_activity
 from tests.support.probe_jobs import PROBE, environment, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -31,3 +33,13 @@ dist.recv(torch.ones(4){source})
 """)
     ran = run([*PROBE, str(script)], environment(tmp_path / "pages", RANK="3", WORLD_SIZE="8"))
     assert ran.stdout == f"{activity!r}\n", ran.stderr
+
+
+def test_a_module_that_is_imported_does_nothing_yet() -> None:
+    source = "seen = main_activity()\ndef translate():\n    return main_activity()\n"
+    names: dict[str, str | Callable[[], str]] = {"main_activity": main_activity}
+    exec(compile(source, "/lib/torch/_dynamo/symbolic_convert.py", "exec"), names)
+    assert names["seen"] == ""
+    translate = names["translate"]
+    assert callable(translate)
+    assert translate() == "torch.compile"

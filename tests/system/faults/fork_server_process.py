@@ -59,6 +59,8 @@ def _serve() -> dict[str, Any] | None:
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore
+                    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these, and so would all that they start
                     os.close(wakeup)
                     os.close(sender)
                     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -58,6 +58,8 @@ def _outwards(called: FrameType | None) -> Iterator[FrameType]:
 
 def _activity(call: FrameType) -> str:
     path, function = call.f_code.co_filename, call.f_code.co_name
+    if function == "<module>":  # it is imported
+        return ""
     for file, functions, name in _ACTIVITIES:
         if path.endswith(file) and (not functions or function in functions):
             return "" if function == "recv" and _has_source(call) else name
