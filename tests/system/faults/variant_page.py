@@ -219,7 +219,7 @@ def _why(row: Row) -> str:
 
 
 def _share(rows: list[Row], key: str) -> str:
-    """Of the rows that have an answer; earlier rows lack some."""
+    """The share of the rows that have an answer; earlier rows lack some."""
     rows = [row for row in rows if row.get(key) is not None]
     if not rows:
         return "-"

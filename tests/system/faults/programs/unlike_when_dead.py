@@ -26,7 +26,7 @@ def stop_before_group() -> None:
 
 
 def wait_for_file() -> None:
-    """A rank waits until nobody holds the index of its data set. Whoever made the lock file is dead."""
+    """A rank waits until nobody holds the index of its data set. The process that made the lock file is dead."""
     training = Training()
     lock = folder() / "index.lock"
     for step in itertools.count():
