@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from tensorwire.cli import main
 from tensorwire.cli.job import arguments as job_arguments
-from tensorwire.diagnosis.service import follow
+from tensorwire.diagnosis.service import follow, job_directory
 from tests.support.command_line import Ran, tensors
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
         jobs[0].closed = True
 
     monkeypatch.setattr(job_arguments, "open_job", open_job)
+    monkeypatch.setattr(job_directory, "jobs_here", lambda: ([Path("a-job")], {}))
     monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
     yield jobs
     assert jobs[0].closed

@@ -37,8 +37,8 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     assert (code, err) == (3, "")
     lines = out.splitlines()
     finding = not_entered()
-    assert re.fullmatch(rf"TW-H1 not-entered hang for [\d.]+ s: {re.escape(finding.summary)}", lines[0])
-    assert lines[1] == "  finding, high confidence, right in 23 of 23 recorded faults"
+    assert re.fullmatch(rf"TW-H1 high confidence, for [\d.]+ s: {re.escape(finding.summary)}", lines[0])
+    assert lines[1] == "  not-entered hang; high confidence, right in 23 of 23 recorded faults"
     assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
     at = lines.index("  stack of rank 2:")
     assert lines[at + 1].strip() == 'File "train.py", line 41, in load_batch'
@@ -114,7 +114,7 @@ def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFix
     code, out, _ = run(capsys, "diagnose", "--for", "0.05")
     assert code == 0
     assert re.search(
-        rf"TW-H1 not-entered hang for [\d.]+ s: {re.escape(NOTICE.summary)}\n  notice, high confidence", out
+        rf"TW-H1 notice high confidence, for [\d.]+ s: {re.escape(NOTICE.summary)}\n  not-entered hang; high", out
     )
 
 
@@ -122,8 +122,10 @@ def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[s
     opened.append(FakeJob(*HUNG))
     code, out, err = run(capsys, "diagnose", "--json")
     assert (code, err) == (3, "")
-    value = json.loads(out)
     assert out.count("\n") == 1
+    document = json.loads(out)
+    (value,) = document["jobs"]
+    assert (document["ended"], value["directory"]) == ([], "a-job")
     (finding,) = value["findings"]
     assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], "high")
     assert set(finding["stacks"]) == {"2"}
@@ -204,7 +206,7 @@ def analyzed(tmp_path: Path) -> Path:
 def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
     assert (code, err) == (3, "")
-    assert out.startswith(f"TW-H1 not-entered hang for 14 s: {not_entered().summary}\n")
+    assert out.startswith(f"TW-H1 high confidence, for 14 s: {not_entered().summary}\n")
     code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
     assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
 
@@ -312,7 +314,7 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     told, *rest = out.splitlines()
     assert re.fullmatch(rf"TW-H1 high confidence, for [\d.]+ s: {re.escape(not_entered().summary)}", told)
     assert rest == [used, f"wrote {path}"]
-    assert "Not-entered hang: rank 2" in path.read_text()
+    assert "rank 2 has not entered all_reduce #121" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
     page = path.read_text()
     code, out, err = run(capsys, "report", "-o", path)

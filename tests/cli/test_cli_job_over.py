@@ -29,8 +29,8 @@ def test_of_a_job_that_is_over_its_age_comes_first(
     code, out, _ = run(capsys, "diagnose")
     assert code == 3
     first, second = out.splitlines()[:2]
-    assert first == "no job runs here: the last one ended 1 h 49 min ago"
-    assert re.fullmatch(r"TW-LOST lost process .* ago: rank 2 ended", second)
+    assert first == "the job ended 1 h 49 min ago"
+    assert re.fullmatch(r"TW-LOST high confidence, .* ago: rank 2 ended", second)
     opened[:] = [FakeJob(observations, [])]
     code, out, _ = run(capsys, "report", "-o", tmp_path / "a.html")
     assert (code, out.splitlines()[0]) == (0, first)
@@ -63,12 +63,12 @@ def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 30)
     assert (code, err) == (3, "")
     assert "TW-H1" in out
-    assert "Not-entered hang: rank 3" in path.read_text()
+    assert "rank 3 has not entered" in path.read_text()
     recording.write_bytes(b"no recording")
     code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force")
     assert (code, out) == (1, "")
     assert "recording.jsonl.gz" in err
-    assert "Not-entered hang: rank 3" in path.read_text(), "the old page stays"
+    assert "rank 3 has not entered" in path.read_text(), "the old page stays"
 
 
 def test_a_recording_is_analyzed_with_the_thresholds_of_its_analyzer(

@@ -14,21 +14,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Path]:
-    """What the probes of four ranks have written, all of them in this process; rank 1 has not entered operation 8."""
-    directory = tmp_path / "pages"
+def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -> list[int]:
+    """What the probes of four ranks write, all of them in this process. Rank 1 has not entered operation 8; of a job
+    that does not hang none has. Returns the handles of the pages."""
     directory.mkdir(mode=0o700)
     handles = []
     for rank in range(4):
+        waits = hangs and rank != 1
         path = page_path(directory, rank, 0)
-        handles.append(native.create(str(path), "a-run", rank, 4, 0))
+        handles.append(native.create(str(path), run_id, rank, 4, 0))
         slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
-        native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
-        if rank != 1:
+        native.counts(handles[-1], slot, 8 if waits else 7, 7)
+        if waits:
             info = native.OperationInfo(8, 0, 1 << 20, 1 << 22, native.OPERATIONS.index("all_reduce"), 0, 65535, 0)
             native.describe(handles[-1], slot, info, native.now() - 60 * 10**9)
         native.heartbeat(handles[-1])
-    yield directory
+    return handles
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[Path]:
+    """The pages of a job whose rank 1 the others wait for."""
+    handles = write_pages(tmp_path / "pages")
+    yield tmp_path / "pages"
     for handle in handles:
         native.close(handle)

@@ -246,6 +246,14 @@ class Confidence(str, Enum):
         return list(Confidence).index(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A rank of a circle, which waits for the next one."""
+
+    rank: int
+    waits_in: str  # "recv from rank 3 of pp"
+
+
 @dataclass(slots=True)
 class Finding:
     """A verdict. A notice is worth knowing although nothing is wrong (a declared checkpoint)."""
@@ -263,6 +271,7 @@ class Finding:
     stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
     since: float | None = None  # when the trouble began, on the clock of `time`; None where that is not known
     ended: list[int] = field(default_factory=list)  # of the suspects, those whose process is gone
+    circle: list[Link] = field(default_factory=list)  # ranks that wait for each other, the last one for the first
 
     def identity(self) -> tuple[object, ...]:
         """A key that is the same whenever the same finding is told."""

@@ -31,11 +31,14 @@ class TestSendAndReceive:
     @every_rank
     def test_a_chain_of_receives_leads_to_who_does_not_send(self, culprit: int) -> None:
         finding = only(last(hung(self.chain(culprit))))
-        assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+        assert (finding.code, finding.suspects, finding.victims, finding.circle) == ("TW-H1", [culprit], 3, [])
 
     def test_all_receive_in_a_circle(self) -> None:
         finding = only(last(hung(self.chain(culprit=-1))))
         assert finding.code == "TW-H2"
+        start = [link.rank for link in finding.circle].index(0)
+        told = [(link.rank, link.waits_in) for link in (*finding.circle[start:], *finding.circle[:start])]
+        assert told == [(n, f"recv from rank {(n - 1) % WORLD} of world") for n in (0, 3, 2, 1)]
 
     def test_two_circles_are_two_findings(self) -> None:
         peers = [1, 0, 3, 2]

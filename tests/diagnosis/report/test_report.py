@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -98,7 +99,8 @@ def evil_job() -> report.History:
                 of_rank.operation.name = of_rank.operation.dtype = EVIL
     found = [
         dataclasses.replace(not_entered(time=2.0), level=level, summary=EVIL, evidence=[EVIL], stacks={2: EVIL},
-                            process_group=EVIL, sides=[[0], [1, 2, 3]])
+                            process_group=EVIL, sides=[[0], [1, 2, 3]],
+                            circle=[model.Link(0, EVIL), model.Link(1, EVIL)])
         for level in ("finding", "notice")
     ]  # fmt: skip
     history = report.History()
@@ -115,7 +117,7 @@ def percent(length: str | None) -> float:
 
 def test_the_page_tells_who_what_why_and_where() -> None:
     page = Page(render(told(hang(4, culprit=2), not_entered(4, 2))))
-    assert page.text_of("h1") == ["Not-entered hang: rank 2, for 14 s"]
+    assert page.text_of("h1") == [f"TW-H1 high confidence, for 14 s: {not_entered().summary}"]
     assert "TW-H1" in page.text_of("span")
     finding = not_entered(4, 2)
     assert [finding.summary] == [text for text in page.text_of("p") if text == finding.summary]
@@ -124,6 +126,29 @@ def test_the_page_tells_who_what_why_and_where() -> None:
     states = [text for text in page.text_of("td") if text.endswith("all_reduce #121 of default_pg")]
     assert states[:2] == ["not in all_reduce #121 of default_pg", "waits in all_reduce #121 of default_pg"]
     assert "0-1, 3" in page.text_of("td")
+
+
+def test_a_circle_of_messages_is_drawn_with_its_ranks_in_order() -> None:
+    """Rank 0 waits for 3, that for 1, that for 2, and that for 0."""
+    links = [model.Link(n, f"recv from rank {peer} of {EVIL}") for n, peer in ((0, 3), (3, 1), (1, 2), (2, 0))]
+    text = render(told(hang(), dataclasses.replace(not_entered(), code="TW-H2", suspects=[], circle=links)))
+    drawing = text.partition('<figure class="circle">')[2].partition("</figure>")[0]
+    page = Page(f"<figure>{drawing}</figure>")
+    assert [a["aria-label"] for tag, a in page.tags if tag == "svg"] == [
+        "rank 0 waits for rank 3, which waits for rank 1, which waits for rank 2, which waits for rank 0"
+    ]
+    assert page.text_of("li") == [
+        f"rank {n} waits in recv from rank {peer} of {EVIL} for rank {peer}"
+        for n, peer in ((0, 3), (3, 1), (1, 2), (2, 0))
+    ], "as text: nothing of it comes alive"
+    assert page.text_of("text") == ["0", "3", "1", "2"]
+    places = [(float(str(a["cx"])), float(str(a["cy"]))) for tag, a in page.tags if a.get("class") == "rank"]
+    middle = float(str(next(a["cx"] for _, a in page.tags if a.get("class") == "way")))
+    turns = [math.degrees(math.atan2(x - middle, middle - y)) % 360 for x, y in places]
+    assert turns == pytest.approx([0.0, 90.0, 180.0, 270.0], abs=1.0), "clockwise from the top"
+    arrows = [a["transform"] for tag, a in page.tags if a.get("class") == "arrow"]
+    assert [str(arrow).partition("rotate")[2] for arrow in arrows] == ["(45.0)", "(135.0)", "(225.0)", "(315.0)"]
+    assert "circle" not in render(told(hang(), not_entered())).partition("</style>")[2], "there is none"
 
 
 def test_lanes_are_proportional_to_time() -> None:
@@ -280,7 +305,7 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     command = [browser, *options, "--dump-dom", page.as_uri()]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     title = Page(shown).text_of("title")[0]
-    assert title.startswith("TW-H1: Not-entered hang: rank 2, for "), "no script has changed it"
+    assert title.startswith("TW-H1 high confidence, for "), "no script has changed it"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000, "a blank page of this size takes less than a fifth"
 

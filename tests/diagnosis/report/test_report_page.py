@@ -37,16 +37,24 @@ HUNG = dataclasses.replace(not_entered(culprit=2, time=50.0), since=45.0)
 def test_the_first_line_is_the_verdict_with_its_age() -> None:
     body = render(history_of(well(), (HUNG, 50.0, 59.0))).partition("<body>")[2]
     first = next(text for text in re.sub(r"<[^>]*>", "", body).splitlines() if text.strip())
-    assert first == "Not-entered hang: rank 2, for 14 s"
+    assert first == f"TW-H1 high confidence, for 14 s: {HUNG.summary}"
 
 
 @pytest.mark.parametrize(
     ("spans", "recorded", "headline"),
     [
-        ([(SLOW, 10.0, 30.0)], False, "Slow computation: rank 1, for 25 s, until 29 s ago"),
-        ([(SLOW, 10.0, 30.0)], True, "Slow computation: rank 1, for 25 s, until 29 s before the recording ended"),
-        ([(SLOW, 10.0, 30.0), (HUNG, 50.0, 59.0)], False, "Not-entered hang: rank 2, for 14 s, and 1 more finding"),
-        ([(HUNG, 50.0, 59.0)], True, "Not-entered hang: rank 2, for 14 s when the recording ended"),
+        ([(SLOW, 10.0, 30.0)], False, "TW-S1 high confidence, for 25 s, until 29 s ago: rank 1 is slow"),
+        (
+            [(SLOW, 10.0, 30.0)],
+            True,
+            "TW-S1 high confidence, for 25 s, until 29 s before the recording ended: rank 1 is slow",
+        ),
+        (
+            [(SLOW, 10.0, 30.0), (HUNG, 50.0, 59.0)],
+            False,
+            f"TW-H1 high confidence, for 14 s: {HUNG.summary}; and 1 more finding",
+        ),
+        ([(HUNG, 50.0, 59.0)], True, f"TW-H1 high confidence, for 14 s when the recording ended: {HUNG.summary}"),
         ([(dataclasses.replace(HUNG, level="notice"), 50.0, 59.0)], False, "No finding, 1 notice in 59 s"),
         ([], False, "No finding in 59 s"),
     ],

@@ -18,7 +18,7 @@ _POLL_SECONDS = 1.0
 @click.command()
 @click.option("--analyzer", required=True, metavar="HOST:PORT", help="Address of the analyzer of the job.")
 @arguments.key_option
-@arguments.dir_option
+@arguments.dir_option()
 @click.option("--node", default=socket.gethostname, metavar="NAME", help="Name of this node; by default its host name.")
 def command(analyzer: str, key_file: Path, directory: Path | None, node: str) -> None:
     """Report on the ranks of this node to the analyzer of their job.

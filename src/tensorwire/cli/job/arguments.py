@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from ...diagnosis.service.follow import Source
 
     Take = Callable[[str, Sequence[Finding]], None]
-
-dir_option = click.option(
-    "directory",
-    "--dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Directory that the probes of the job write to; by default that of your newest job on this machine.",
-)
 
 key_option = click.option(
     "--key-file",
@@ -56,6 +48,7 @@ on_finding_option = click.option(
 )
 
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _SILENT_SECONDS: Final = 30.0  # an analyzer writes every second
 
@@ -69,6 +62,16 @@ _HELP = {
     "transfer_share": "Name slow communication if late arrival makes up at most this share of the lost time.",
     "lost_seconds": "Report a process as lost when it has given no sign of life for this many seconds.",
 }
+
+
+def dir_option(default: str = "that of your newest job on this machine") -> Callable[[_F], _F]:
+    return click.option(
+        "directory",
+        "--dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help=f"Directory that the probes of the job write to; by default {default}.",
+    )
 
 
 @contextmanager
@@ -171,6 +174,22 @@ def open_job(
     if state.silent_seconds > _SILENT_SECONDS:
         warn(f"the analyzer wrote this {words.seconds(state.silent_seconds)} ago and nothing since")
     yield state, analyzer_directory
+
+
+@contextmanager
+def open_jobs(
+    directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
+) -> Iterator[tuple[list[tuple[Source, Path]], dict[Path, float]]]:
+    """The job that was named, or else all of this user on this machine that are to be judged; and the directories of
+    those that ended too long ago, with the seconds since. FileNotFoundError as of `open_job`."""
+    from ...diagnosis.service.job_directory import jobs_here
+
+    judged: Sequence[Path | None] = [directory]
+    ended: dict[Path, float] = {}
+    if directory is None and analyzer_directory is None:
+        judged, ended = jobs_here()
+    with ExitStack() as stack:
+        yield [stack.enter_context(open_job(each, analyzer_directory, thresholds)) for each in judged], ended
 
 
 def used(source: Source, thresholds: Thresholds) -> tuple[Thresholds, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +15,31 @@ from ...diagnosis.model import ASKED, ASKED_SECONDS
 from .. import options, output
 from . import arguments, verdict
 
+if TYPE_CHECKING:
+    from ...diagnosis.model import Finding, Thresholds
+    from ...diagnosis.report import History
+
+
+@dataclass
+class _Judged:
+    """A job, and what was found of it."""
+
+    path: Path
+    history: History
+    findings: list[Finding]
+    limits: Thresholds
+    whose: str
+
+    def print(self) -> None:
+        verdict.print_end(self.history)
+        verdict.print_findings(self.findings, self.history)
+        verdict.print_rank_status(self.history, self.findings)
+        print()
+        verdict.print_summary(self.history, self.findings, self.limits, self.path, self.whose)
+
 
 @click.command()
-@arguments.dir_option
+@arguments.dir_option("those of all your jobs on this machine")
 @arguments.analyzer_dir_option
 @arguments.seconds_option(
     "Poll for this many seconds, or until a finding is certain; while ranks time operations, up to 40 s longer.",
@@ -51,8 +75,9 @@ def command(
 
     Reads what the probes of a running job write, or what a dead job left behind. Prints each finding with its
     confidence, its evidence, the stacks of the suspects and what to do; then the status of all ranks. Start the job
-    with the probe: torchrun ARGS -m tensorwire.probe train.py. Exit code 0: no finding; 1: nothing to read; 3: a
-    finding.
+    with the probe: torchrun ARGS -m tensorwire.probe train.py. Without --dir every job of yours on this machine is
+    judged that runs, that ended within the last hour, or that is the newest; older ones are told in a line. Exit code
+    0: no finding on any of them; 1: nothing to read; 3: a finding.
 
     \b
     Example:
@@ -68,20 +93,37 @@ def command(
     from ...diagnosis.service.follow import ask, check_in_view
 
     limits = arguments.thresholds_of(thresholds)
-    history = History()
-    with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
-        findings = ask(source, history, limits, seconds=seconds)
-        limits, whose = arguments.used(source, limits)
-    check_in_view(history, path)
+    with arguments.open_jobs(directory, analyzer_directory, limits) as (opened, ended):
+        histories = [History() for _ in opened]
+        asked = [(source, history) for (source, _), history in zip(opened, histories, strict=True)]
+        found = ask(asked, limits, seconds=seconds)
+        judged = [
+            _Judged(path, history, findings, *arguments.used(source, limits))
+            for (source, path), history, findings in zip(opened, histories, found, strict=True)
+        ]
+    seen = [job for job in judged if job.history.last is not None and job.history.last.ranks]
+    for job in judged:
+        if not seen:
+            check_in_view(job.history, job.path)
+        elif job not in seen:
+            arguments.warn(f"{escape(str(job.path))} is skipped: no rank is in view")
+    seen.sort(key=lambda job: (-verdict.exit_code(job.findings), not job.findings))
     if as_json:
-        output.print_json(verdict.as_object(history, findings))
+        jobs = [{"directory": str(job.path), **verdict.as_object(job.history, job.findings)} for job in seen]
+        old = [{"directory": str(path), "ended_seconds": age} for path, age in ended.items()]
+        output.print_json({"jobs": jobs, "ended": old})
     else:
-        verdict.print_end(history)
-        verdict.print_findings(findings, history)
-        verdict.print_rank_status(history, findings)
-        print()
-        verdict.print_summary(history, findings, limits, path, whose)
-    return verdict.exit_code(findings)
+        for number, job in enumerate(seen, 1):
+            if number > 1:
+                print()
+            if len(seen) > 1:
+                output.print_line(f"job {number} of {len(seen)}: {job.path}")
+            job.print()
+        for path, age in ended.items():
+            output.print_wrapped(
+                f"{path}: the job ended {words.seconds(age)} ago, and is judged only if --dir names it"
+            )
+    return max(verdict.exit_code(job.findings) for job in seen)
 
 
 def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:

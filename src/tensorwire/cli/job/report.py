@@ -13,7 +13,7 @@ from . import arguments, verdict
 
 
 @click.command()
-@arguments.dir_option
+@arguments.dir_option()
 @click.option(
     "--recording",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -59,6 +59,7 @@ def command(
     """
     options.require("jinja2", "tensorwire job report", "job")
     from ...diagnosis.report import History, render
+    from ...diagnosis.report.codes import finding_line
     from ...diagnosis.service.follow import check_in_view, follow_to_answer
 
     if not path.parent.is_dir():
@@ -90,7 +91,7 @@ def command(
     else:
         verdict.print_end(history)
         for finding in found:
-            output.print_wrapped(verdict.finding_line(finding, history))
+            output.print_wrapped(finding_line(finding, history))
         output.print_wrapped(verdict.thresholds_line(limits, whose))
         output.print_line(f"wrote {path}")
     return verdict.exit_code(found)

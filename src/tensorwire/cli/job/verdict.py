@@ -44,13 +44,6 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def finding_line(finding: Finding, history: History | None = None) -> str:
-    """A finding on one line: "TW-H1 high confidence, for 12 s: rank 2 has not entered ..."."""
-    mark = "" if finding.level == "finding" else " notice"
-    age = f", {history.age(finding)}" if history else ""
-    return f"{finding.code}{mark} {finding.confidence} confidence{age}: {finding.summary}"
-
-
 def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
     """The thresholds on one line: "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"."""
     of = f" ({whose})" if whose else ""
@@ -62,6 +55,8 @@ def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
 
 def print_news(finding: Finding, *, as_json: bool) -> None:
     """Print a new finding at once: on one line with the time, or as JSON."""
+    from ...diagnosis.report.codes import finding_line
+
     if as_json:
         output.print_json(finding)
     else:
@@ -72,24 +67,25 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 def print_end(history: History) -> None:
     """Print when the job ended, if it runs no more."""
     if history.is_over:
-        which = "the job of this recording" if history.recorded else "no job runs here: the last one"
+        which = "the job of this recording" if history.recorded else "the job"
         output.print_line(f"{which} ended {history.ago(history.ended_seconds)}")
 
 
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
     """Print each finding with its age, its evidence, its stacks and what to do."""
-    from ...diagnosis.report.codes import MEANINGS, advice, confidence_text
+    from ...diagnosis.report.codes import MEANINGS, advice, circle_text, confidence_text, finding_line
     from ...diagnosis.report.stack import grouped
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
-        age = f" {history.age(finding)}" if history else ""
-        output.print_wrapped(f"{finding.code} {meaning.title}{age}: {finding.summary}")
-        output.print_wrapped(f"  {finding.level}, {confidence_text(finding.confidence)}")
+        output.print_wrapped(finding_line(finding, history))
+        output.print_wrapped(f"  {meaning.title}; {confidence_text(finding.confidence)}")
         for side in finding.sides:
             output.print_wrapped(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:
             output.print_wrapped(f"  evidence: {fact}")
+        if finding.circle:
+            output.print_wrapped(f"  circle: {circle_text(finding.circle)}")
         for numbers, stack in grouped(finding.stacks):
             output.print_line(f"  stack of {words.ranks(numbers)}:")
             for line in stack.splitlines():

@@ -23,7 +23,7 @@ _NO_SCREEN = ("", "dumb", "unknown")  # terminals that cannot draw anew, as in a
 
 
 @click.command()
-@arguments.dir_option
+@arguments.dir_option()
 @arguments.analyzer_dir_option
 @click.option(
     "--interval",

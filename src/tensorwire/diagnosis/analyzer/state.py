@@ -166,6 +166,7 @@ class State:
             suspects=list(finding.suspects),
             evidence=list(finding.evidence),
             ended=[number for number in finding.suspects if number in self.dead],
+            circle=list(finding.circle),
         )
 
     def _ending(self) -> set[int]:

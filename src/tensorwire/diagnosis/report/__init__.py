@@ -14,7 +14,7 @@ from ..._ground.text import escape
 from ..._ground.version import __version__
 from .. import words
 from . import charts
-from .codes import MEANINGS, advice, confidence_text
+from .codes import MEANINGS, advice, circle_text, confidence_text, finding_line
 from .history import History
 from .rank_status import lives, status_groups, together
 from .stack import grouped
@@ -72,6 +72,8 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
         episodes=episodes,
         meanings=MEANINGS,
         advice=advice,
+        circle=charts.circle,
+        circle_text=circle_text,
         suspects=suspects,
         status_groups=groups[:_MAX_STATUS_GROUPS],
         num_status_groups=len(groups),
@@ -103,15 +105,12 @@ def _weight(history: History, episode: Episode) -> tuple[bool, bool, float]:
 
 
 def _headline(history: History, episodes: Sequence[Episode]) -> str:
-    """The verdict in one line, with its age."""
+    """The verdict in one line, as the commands print it."""
     found = [episode.finding for episode in episodes if episode.finding.level == "finding"]
     num_notices = len(episodes) - len(found)
     if found:
-        first = found[0]
-        who = f": {words.ranks(first.suspects)}" if first.suspects else ""
-        title = MEANINGS[first.code].title
-        more = f", and {words.count(len(found) - 1, 'more finding')}" if len(found) > 1 else ""
-        return f"{title[0].upper()}{title[1:]}{who}, {history.age(first)}{more}"
+        more = f"; and {words.count(len(found) - 1, 'more finding')}" if len(found) > 1 else ""
+        return finding_line(found[0], history) + more
     notices = f", {words.count(num_notices, 'notice')}" if num_notices else ""
     if history.is_over:
         return f"No finding{notices}: the job ended {history.ago(history.ended_seconds)}"

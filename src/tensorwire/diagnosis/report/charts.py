@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import ceil
+from math import ceil, cos, pi, sin
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import words
@@ -14,6 +14,7 @@ from .history import UNSEEN
 from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
+    from ..model import Link
     from ..numbered import Family
     from .history import Episode, History, Sample
 
@@ -115,6 +116,39 @@ class HeatMap:
     labels: list[tuple[Mark, str]]  # with the style of the cell
     edges: list[str]  # where the bins begin, and the greatest value
     greatest: str  # and its ranks, for a reader who cannot see the map
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circle:
+    """Ranks that wait for each other, clockwise from the top, in a square."""
+
+    size: float
+    radius: float
+    ranks: list[Mark]
+    arrows: list[tuple[float, float, float]]  # between two ranks: where, and to which side in degrees
+    lines: list[str]  # the same in words
+
+
+def circle(links: Sequence[Link]) -> Circle:
+    """The drawing of a circle of waits."""
+    radius = max(55.0, 8.0 * len(links))
+    middle = radius + 20.0
+
+    def at(place: float) -> tuple[float, float]:
+        turn = 2 * pi * place / len(links)
+        return round(middle + radius * sin(turn), 1), round(middle - radius * cos(turn), 1)
+
+    after = [*links[1:], links[0]]
+    return Circle(
+        size=2 * middle,
+        radius=radius,
+        ranks=[Mark(*at(place), str(link.rank)) for place, link in enumerate(links)],
+        arrows=[(*at(place + 0.5), round(360 * (place + 0.5) / len(links), 1)) for place in range(len(links))],
+        lines=[
+            f"rank {link.rank} waits in {link.waits_in} for rank {other.rank}"
+            for link, other in zip(links, after, strict=True)
+        ],
+    )
 
 
 def suspects_of(episodes: Sequence[Episode]) -> list[int]:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from ..model import Confidence
 
 if TYPE_CHECKING:
-    from ..model import Code, Finding
+    from collections.abc import Sequence
+
+    from ..model import Code, Finding, Link
+    from .history import History
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,19 @@ def confidence_text(confidence: Confidence) -> str:
     right, told = RECORDED[confidence]
     share = f"right in {right} of {told} recorded faults" if told else "not measured: no recorded fault had it"
     return f"{confidence} confidence, {share}"
+
+
+def finding_line(finding: Finding, history: History | None = None) -> str:
+    """A finding on one line: "TW-H1 high confidence, for 12 s: rank 2 has not entered ..."."""
+    mark = "" if finding.level == "finding" else " notice"
+    age = f", {history.age(finding)}" if history else ""
+    return f"{finding.code}{mark} {finding.confidence} confidence{age}: {finding.summary}"
+
+
+def circle_text(circle: Sequence[Link]) -> str:
+    """ "rank 0 waits for rank 2, which waits for rank 1, which waits for rank 0"."""
+    after = [*circle[1:], circle[0]]
+    return f"rank {circle[0].rank} " + ", which ".join(f"waits for rank {link.rank}" for link in after)
 
 
 MEANINGS: dict[Code, Meaning] = {

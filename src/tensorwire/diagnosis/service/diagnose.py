@@ -38,7 +38,7 @@ def diagnose(
     transfer_share: float | None = None,
     lost_seconds: float | None = None,
 ) -> list[Finding]:
-    """Name the ranks that hang or slow a job, as ``tensorwire job diagnose`` does.
+    """Name the ranks that hang or slow one job, as ``tensorwire job diagnose --dir`` does.
 
     Reads what the probes of a running job write, or what a dead job left behind. Blocks while it polls, like the
     command: until findings are certain, or for `seconds`, or up to 40 s longer while an answer is due. It may ask the
@@ -94,6 +94,6 @@ def diagnose(
         return [episode.finding for episode in history.episodes.values()]
     found = job_directory(None if directory is None else Path(directory))
     with closing(LocalJob(found, thresholds)) as job:
-        findings = ask(job, history, thresholds, seconds=seconds)
+        (findings,) = ask([(job, history)], thresholds, seconds=seconds)
     check_in_view(history, found)
     return findings

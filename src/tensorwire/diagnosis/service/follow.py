@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -72,14 +72,27 @@ def follow_to_answer(source: Source, history: History, thresholds: Thresholds, *
                 return
 
 
-def ask(source: Source, history: History, thresholds: Thresholds, *, seconds: float) -> list[Finding]:
-    """The findings at the end of `follow_to_answer`, or as soon as two polls in a row had the same, all certain."""
-    findings: list[Finding] = []
-    for findings, new in follow_to_answer(source, history, thresholds, seconds=seconds):
-        found_twice = findings and not new and not source.awaits_stacks
-        if found_twice and all(finding.code in _CERTAIN for finding in findings):
-            break
-    return findings
+def ask(jobs: Sequence[tuple[Source, History]], thresholds: Thresholds, *, seconds: float) -> list[list[Finding]]:
+    """The findings on each job at the end of `follow_to_answer`, or as soon as two polls in a row had the same, all
+    certain. The jobs are polled in turn, so that all take as long as one."""
+    found: list[list[Finding]] = [[] for _ in jobs]
+    polls = {
+        number: follow_to_answer(source, history, thresholds, seconds=seconds)
+        for number, (source, history) in enumerate(jobs)
+    }
+    while polls:
+        for number in list(polls):
+            poll = next(polls[number], None)
+            if poll is not None:
+                found[number] = poll.findings
+            if poll is None or (_found_twice(poll) and not jobs[number][0].awaits_stacks):
+                del polls[number]
+    return found
+
+
+def _found_twice(poll: Poll) -> bool:
+    certain = all(finding.code in _CERTAIN for finding in poll.findings)
+    return bool(poll.findings) and not poll.new and certain
 
 
 def check_in_view(history: History, path: Path) -> None:

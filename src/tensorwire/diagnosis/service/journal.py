@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ..._ground.new_file import NewFile, check_regular, move_aside, open_to_append
 from ...errors import CorruptDataError
-from ..model import Code, Confidence, Finding, Level, Thresholds
+from ..model import Code, Confidence, Finding, Level, Link, Thresholds
 from .recording import (
     NO_JSON_OF_OURS,
     Recorder,
@@ -201,4 +201,5 @@ def _finding(entry: dict[str, Any]) -> Finding:
         stacks={int(rank): str(text) for rank, text in entry["stacks"].items()},
         since=None if entry["since"] is None else float(entry["since"]),
         ended=[int(rank) for rank in entry["ended"]],
+        circle=[Link(int(link["rank"]), str(link["waits_in"])) for link in entry["circle"]],
     )

@@ -20,6 +20,7 @@ from .unlike_calls import accused, parted, unlike_calls
 
 if TYPE_CHECKING:
     from ...model import Level
+    from ..graph import Explanation
     from ..view.job import Job
     from ..view.transport import Transport
     from ..view.verdict import Verdict
@@ -43,6 +44,11 @@ class Part:
 
     def verdict(self) -> Verdict:
         explanation = explain(self.states.graph, self.part)
+        verdict = self._verdict(explanation)
+        verdict.finding.circle = self.states.links(explanation.circle)
+        return verdict
+
+    def _verdict(self, explanation: Explanation) -> Verdict:
         if len(self.waits) == 1 and self.waits[0].is_pairwise and not self.waits[0].missing:
             return self._entered(self.waits[0])
         inside = [found for each in explanation.single if (found := self.states.entered_by_all(each)) is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import words
+from ...model import Link
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
 from .patience import LONG, RECENT_SHARE, is_unusual
@@ -30,6 +31,7 @@ FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
 _ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
+_MAX_LINKS = 32
 _UNSEEN = -1  # the vertex of all ranks that are not in view
 
 
@@ -120,6 +122,19 @@ class States:
     def entered_by_all(self, vertex: int) -> Wait | None:
         """The wait of a vertex that is no rank."""
         return self._by_vertex.get(vertex)
+
+    def links(self, circle: Sequence[int]) -> list[Link]:
+        """Each of these ranks with what it waits in for the next one. None of a circle that is one operation, whose
+        sides say more, nor of one that is too large to be drawn."""
+        if not 1 < len(circle) <= _MAX_LINKS:
+            return []
+        found = [
+            (number, next((wait for wait in self.of[number] if after in wait.lacked_by(number)), None))
+            for number, after in zip(circle, (*circle[1:], circle[0]), strict=True)
+        ]
+        if len({id(wait) for _, wait in found}) < 2:
+            return []
+        return [Link(number, wait.title) for number, wait in found if wait is not None]
 
     def leading_to(self, numbers: Iterable[int]) -> list[Wait]:
         """The waits that lack one of these, directly or through others, the nearest first."""
