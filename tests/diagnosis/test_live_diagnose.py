@@ -45,7 +45,7 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
         )
     assert (asked.returncode, asked.stderr) == (3, ""), asked.stdout
     first = asked.stdout.partition("\n")[0]
-    assert re.match(rf"TW-S1 slow computation found [\d.]+ m?s ago: rank {CULPRIT} comes late", first), asked.stdout
+    assert re.match(rf"TW-S1 \w+ confidence, found [\d.]+ m?s ago: rank {CULPRIT} comes late", first), asked.stdout
     assert f"stack of rank {CULPRIT}:" in asked.stdout
 
 
