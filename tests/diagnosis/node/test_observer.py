@@ -263,6 +263,22 @@ def test_run_with_the_last_heartbeat_counts(job: Job, observer: Observer) -> Non
     assert seen.run_id == f"{native.hash64(b'second'):016x}"
 
 
+def test_of_two_runs_that_live_one_is_seen_all_the_time(job: Job, observer: Observer) -> None:
+    """As where two jobs have one TENSORWIRE_PROBE_DIR: each rank's heartbeat is the last one now and then."""
+    job.start(0, run="first")
+    first = observer.observe().run_id
+    job.start(1, run="second")
+    seen = []
+    for _ in range(40):
+        seen.append(observer.observe().run_id)
+        time.sleep(0.01)
+    assert set(seen) == {first}
+    for process in job.processes[:1]:
+        process.kill()
+        process.wait()
+    assert list(until(observer, lambda now: now.run_id != first).ranks) == [1], "once it has ended the other one is"
+
+
 def test_page_of_another_boot_is_left_out(job: Job, observer: Observer) -> None:
     job.start(dies=True)
     path = job.path(0)

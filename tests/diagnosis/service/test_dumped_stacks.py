@@ -144,6 +144,35 @@ def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixt
     ]
 
 
+OTHER = """Process 77: /venv/bin/python /venv/bin/tensorboard --logdir runs
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 77 (idle): "MainThread"
+    wait (threading.py:327)
+    main (tensorboard/main.py:40)
+    <module> (tensorboard:8)
+"""
+
+
+def test_another_program_of_python_is_no_rank(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It waits in no call either, and would be the one that all wait for."""
+    write(tmp_path, in_call("all_reduce"), in_call("all_reduce"), ASLEEP)
+    (tmp_path / "board-3.txt").write_text(OTHER)
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, [each["suspects"] for each in findings]) == (3, [[2]])
+    assert err == "tensorwire: board-3.txt is skipped: it is of another program (/venv/bin/tensorboard)\n"
+
+
+@pytest.mark.parametrize("command", ["python -u -m pdb train.py", "/opt/python3.12 train.py --rank 3", ""])
+def test_a_rank_that_was_started_otherwise_is_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    write(tmp_path, in_call("all_reduce"), in_call("all_reduce"))
+    (tmp_path / "rank2.txt").write_text((f"Process 9: {command}\n\n" if command else "") + ASLEEP)
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, [each["suspects"] for each in findings], err) == (3, [[2]], "")
+
+
 def test_a_directory_without_a_stack_says_how_to_take_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "rank0.txt").touch()
     code, out, err = run(capsys, "diagnose", "--stacks", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +30,9 @@ _PLUGIN = ".nccl.page"
 class Observer:
     """Samples the ranks whose pages are in one directory. For one thread.
 
-    The newest generation of each rank counts, and only the run with the last heartbeat. Pages of another boot are left
-    out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.
+    The newest generation of each rank counts, and only the run with the last heartbeat; of two that live the one that
+    was seen before. Pages of another boot are left out. A rank whose page is damaged stays as it was seen before, if it
+    was; see `damaged`.
     """
 
     def __init__(self, directory: Path, node: str) -> None:
@@ -38,6 +40,7 @@ class Observer:
         self._node = node
         self._tcp = tcp.TcpReader()
         self._known: dict[Path, Page] = {}  # all pages, as they were read last
+        self._run = 0
         self._pages: dict[Path, Page] = {}  # of these, one for each rank: that of the newest generation
         self._plugins: dict[tuple[int, int], Page] = {}  # pages of NCCL's plugin, by process
         self._clocks: dict[Path, process.WaitClock] = {}
@@ -81,7 +84,7 @@ class Observer:
                 page = self._known.get(path)
             if page is not None and page.boot_id == process.boot_id():
                 found[path] = page
-        run = max(found.values(), key=lambda page: page.header.heartbeat_ns).header.run if found else 0
+        run = self._run = _run_of(found.values(), self._run)
         newest: dict[int, tuple[Path, Page]] = {}
         for path, page in found.items():
             header = page.header
@@ -187,6 +190,17 @@ class Observer:
         for edge in edges:
             edge.peer = self._owners.get(edge.remote, -1)
         return edges
+
+
+def _run_of(pages: Iterable[Page], before: int) -> int:
+    """The run with the last heartbeat, or the one before as long as it has heartbeats too: two jobs that share a
+    directory would take turns, and neither would be seen for long enough."""
+    newest: dict[int, int] = {}
+    for page in pages:
+        newest[page.header.run] = max(newest.get(page.header.run, 0), page.header.heartbeat_ns)
+    last = max(newest, key=lambda run: newest[run], default=0)
+    lives_on = before in newest and newest[last] - newest[before] < _SILENT_SECONDS * 1e9
+    return before if lives_on else last
 
 
 def _is_credible(path: Path, page: Page) -> bool:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from .. import words
@@ -23,6 +24,7 @@ _MAX_NBYTES: Final = 1 << 20
 _MAX_STACKS: Final = 3
 _NUMBER = re.compile(r"[0-9]+")
 _THREAD = re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", re.MULTILINE)
+_COMMAND = re.compile(r"^Process [0-9]+: (?P<command>.*)$", re.MULTILINE)
 _FUNCTION = re.compile(r" {4}(?P<name>\S.*) \((?P<path>.+):(?P<line>[0-9]+)\)$")
 _DISTRIBUTED: Final = "torch/distributed/"
 _WAITING: Final = ("distributed_c10d.py", "rendezvous.py", "_functional_collectives.py")
@@ -40,11 +42,13 @@ class Place:
         call: the function of torch.distributed that it waits in; "" if it waits in none.
         line: the innermost function that is the user's: "load (data.py:12)".
         stack: its threads, as they were dumped.
+        program: words of its command that say which program it runs, numbers left out; none if the dump lacks it.
     """
 
     call: str
     line: str
     stack: str
+    program: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -86,6 +90,7 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
         OSError: the directory or a file cannot be read.
     """
     places: dict[int, Place] = {}
+    names: dict[int, str] = {}
     skipped: dict[str, str] = {}
     for path in sorted(directory.iterdir()):
         if not path.is_file():
@@ -102,7 +107,12 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
         elif rank in places:
             skipped[path.name] = f"another file is of rank {rank}"
         else:
-            places[rank] = place
+            places[rank], names[rank] = place, path.name
+    waiting = {word for place in places.values() if place.call for word in place.program}
+    for rank, place in list(places.items()):
+        if waiting and not place.call and place.program and place.program.isdisjoint(waiting):
+            skipped[names[rank]] = f"it is of another program ({', '.join(sorted(place.program))})"
+            del places[rank]
     return dict(sorted(places.items())), skipped
 
 
@@ -163,6 +173,8 @@ def _short(side: list[int], places: dict[int, Place]) -> str:
 def _place(text: str) -> Place | str:
     """Where a rank stands, or why this is no dump of one."""
     first = _THREAD.search(text)
+    command = _COMMAND.search(text)
+    program = _program(command["command"]) if command else frozenset()
     text = text[first.start() :].strip() if first else ""  # without the words about the process
     threads: list[tuple[bool, list[_Function]]] = []
     for line in text.splitlines():
@@ -179,7 +191,14 @@ def _place(text: str) -> Place | str:
     if "torch/autograd/" in functions[0].path:  # collectives of the backward pass are called by its threads
         functions = next((each for _, each in threads if _call(each)), functions)
     user = next((function for function in functions if function.is_user), functions[-1])
-    return Place(_call(functions), str(user), text)
+    return Place(_call(functions), str(user), text, program)
+
+
+def _program(command: str) -> frozenset[str]:
+    """The script or module of a command, and what it runs in turn: the first two words, options of Python left out."""
+    words_before_options = takewhile(lambda word: not word.startswith("--"), command.split()[1:])
+    found = [_NUMBER.sub("", word) for word in words_before_options if not word.startswith("-")]
+    return frozenset(found[:2])
 
 
 def _call(functions: list[_Function]) -> str:
