@@ -33,7 +33,7 @@ for handle in write_pages(pathlib.Path(sys.argv[1]), sys.argv[1]):
 class Jobs:
     """Jobs of one user on one machine, in the order in which they were started.
 
-    Those that live are all ranks of one process, which is a rank of several jobs: that mixes up nothing.
+    All ranks of the living ones are one process, which so is a rank of several jobs: that mixes up nothing.
     """
 
     def __init__(self, root: Path) -> None:

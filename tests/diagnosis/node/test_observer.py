@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.model import REPLACED, Operation
-from tensorwire.diagnosis.node import frozen_rank, timing
+from tensorwire.diagnosis.node import frozen_rank
 from tensorwire.diagnosis.node.local_node import LocalNode
 from tensorwire.diagnosis.node.observer import Observer
 from tensorwire.diagnosis.page import native
@@ -475,27 +475,6 @@ def test_still_rank_of_whom_nothing_newer_is_known(
     assert (group.enqueued, group.completed) == (5, 4)
 
 
-# Enabling timing.
-
-
-def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:
-    timing.enable(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
-    request = read_control(tmp_path)
-    assert request is not None
-    assert (request.first, request.num_rounds) == ({0xC0: 120, 0xC1: 7}, 16)
-    timing.disable(tmp_path)
-    later = read_control(tmp_path)
-    assert later is not None
-    assert (later.num_rounds, later.number) == (0, request.number + 1)
-
-
-def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None:
-    timing.enable(tmp_path, {f"{number:x}": number for number in range(1, 1000)}, 10**9)
-    request = read_control(tmp_path)
-    assert request is not None
-    assert (len(request.first), request.num_rounds) == (native.NUM_CONTROL_ENTRIES, 65535)
-
-
 def test_process_groups_of_the_node_come_first(job: Job) -> None:
     job.start()
     node = LocalNode(job.directory, "node")
@@ -507,10 +486,3 @@ def test_process_groups_of_the_node_come_first(job: Job) -> None:
     request = read_control(job.directory)
     assert request is not None
     assert request.first[0xC0FFEE] == 42
-
-
-@pytest.mark.parametrize("identity", ["", "pg"])
-def test_request_for_what_is_no_process_group(tmp_path: Path, identity: str) -> None:
-    with pytest.raises(ValueError, match="base 16"):
-        timing.enable(tmp_path, {identity: 1}, 16)
-    assert read_control(tmp_path) is None
