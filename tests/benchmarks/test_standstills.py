@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnosis import standstills
-from benchmarks.diagnosis.standstills import chooser, faults, measure, programs, real, score, scripts, standstill
+from benchmarks.diagnosis.standstills import chooser, faults, measure, page, programs, real, score, scripts, standstill
 from benchmarks.diagnosis.standstills.play import Player
 from benchmarks.diagnosis.standstills.programs import Call, Program
 from benchmarks.diagnosis.standstills.replay import explanations
@@ -171,6 +171,17 @@ def test_a_rank_that_is_named_is_to_blame(counts):
 def test_a_chooser_that_knows_the_mix_is_better_than_the_analyzer():
     found = chooser.outcomes(range(300), range(10_000, 10_060))
     assert found["right"] >= 0.75 * found["standstills"]
+
+
+def test_the_page_has_the_distance_to_the_chooser():
+    plain = {score.RIGHT: 6, score.OPEN: 2, score.WRONG: 1, score.NOTHING: 1}
+    explained = {"group": {"runs": 6, "culprit among them": 5}, "pair": {"runs": 2, "culprit among them": 2}}
+    found = {"plain": plain, "named alone": 7, "right alone": 6, "at most two": 7, "ambiguity": explained}
+    lines = page.goals(found, {"standstills": 10, "right": 9, "named": 8, "right of those named": 8}).splitlines()
+    assert "| culprit among the ranks that explain it, by replay | 87.5 % | 99.5 % |" in lines
+    assert "| culprit among those named, or in a side | 80.0 % |  |" in lines
+    assert "| points below the chooser: right of those named | 14.3 | 3 |" in lines  # 6 of 7, and 8 of 8
+    assert "| points below the chooser: named | 10.0 | 3 |" in lines
 
 
 @pytest.mark.parametrize("seed", range(20))

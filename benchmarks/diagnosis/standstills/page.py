@@ -27,7 +27,7 @@ def page(results: dict[str, Any]) -> str:
                 *(_chooser(results["chooser"]) if "chooser" in results else ()),
                 *(_real(results["real"]) if "real" in results else ()),
                 f"## {name[0].upper()}{name[1:]}",
-                _goals(last, results.get("chooser")),
+                goals(last, results.get("chooser")),
                 *_details(last),
             ]
         )
@@ -108,7 +108,7 @@ def _chooser(found: dict[str, Any]) -> list[str]:
     return ["### A fitted chooser", "\n".join(line.strip() for line in _lines(about))]
 
 
-def _goals(found: dict[str, Any], chooser: dict[str, Any] | None) -> str:
+def goals(found: dict[str, Any], chooser: dict[str, Any] | None) -> str:
     """With one fault, somebody to blame and fresh pages."""
     plain, places = found["plain"], list(found["ambiguity"].values())
     total, alone, right = sum(plain.values()), _alone(found), found["right alone"]
