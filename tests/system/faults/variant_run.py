@@ -97,7 +97,7 @@ def _of_the_dead(job: VariantJob, variant: Variant, record: Record | None) -> tu
     _sleep(start + variant.ending_seconds - time.monotonic())
     job.end_by(signal.Signals[variant.ending], variant.ending_gap)
     with closing(LocalJob(job.nodes[0], ASKED)) as reader:
-        findings = ask(_Recorded(reader, record), History(), ASKED, seconds=ASKED_SECONDS)
+        [findings] = ask([(_Recorded(reader, record), History())], ASKED, seconds=ASKED_SECONDS)
     return [Poll(time.monotonic(), findings)], start
 
 
@@ -105,7 +105,8 @@ def _once_ended(job: VariantJob) -> list[Finding]:
     """What is said of the job by somebody who sees it only after a scheduler has ended it."""
     job.end_by(signal.SIGTERM)
     with closing(LocalJob(job.nodes[0], GATES)) as reader:
-        return ask(reader, History(), GATES, seconds=ASKED_SECONDS)
+        [findings] = ask([(reader, History())], GATES, seconds=ASKED_SECONDS)
+    return findings
 
 
 class _Recorded:
