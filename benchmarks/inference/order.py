@@ -12,7 +12,6 @@ import sys
 from itertools import groupby
 
 import torch
-from torch.nn.functional import linear
 
 from benchmarks.environment import describe
 from tensorwire.codec.products import linear_orders
@@ -20,26 +19,15 @@ from tensorwire.torch.products import linear as products
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 WIDTHS = (48, 77, 1000, 2048, 2056, 8192)
-ROWS, DIFFERENT = 1024, 16
+ROWS = 1024
 INPUT_ROWS = (*range(1, 9), 16, 32, 33, 64)
 
 
 def orders_of(dtype: str, columns: int, count: int, threads: int, bias: bool) -> str:
     """Names of the orders that have torch's bits, with a bias that is added before the result is rounded."""
     torch.set_num_threads(threads)
-    generator = torch.Generator().manual_seed(columns + count)
-    rows, pairs = products._cancelling_rows(columns, DTYPES[dtype], generator)
-    rows = rows[:DIFFERENT].contiguous()
-    x = products._cancelling_inputs((count, columns), pairs, generator).to(DTYPES[dtype])
-    again = ROWS // DIFFERENT
-    small = products._repeated_bias(linear(x, rows), DIFFERENT, generator) if bias else None
-    expected = linear(x, rows.repeat(again, 1), None if small is None else small.repeat(again))
-    found = [
-        order.name
-        for order in linear_orders(dtype)
-        if products._is_repeated(expected, products._rounded(products.sums(x, rows, order), small, x))
-    ]
-    return " or ".join(found) or "none that is known"
+    trial = products.Trial(products.Product(DTYPES[dtype], (count, columns), ROWS, bias, threads, ()))
+    return " or ".join(order.name for order in linear_orders(dtype) if trial.has_bits_of(order)) or "none that is known"
 
 
 def main() -> None:

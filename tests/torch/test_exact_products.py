@@ -25,8 +25,8 @@ def bits(tensor: Any) -> Any:
 
 def cancelling(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
     """Weights and inputs of which every sum is what rounding leaves."""
-    rows, pairs = linear._cancelling_rows(columns, torch.float32, generator)
-    return rows, linear._cancelling_inputs((count, columns), pairs, generator)
+    rows, places = linear._cancelling_rows(64, columns, torch.float32, generator)
+    return rows, linear._cancelling_inputs((count, columns), places, generator)
 
 
 def normal(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
@@ -113,7 +113,7 @@ def test_a_forked_process_multiplies_in_a_known_order(threads: Any) -> None:
     threads(2)
     compressed = CompressedTensor.from_dense(dense.repeat(16, 1))
     expected = bits(multiply(x, compressed))
-    if linear._choose(linear._product_of(x, len(compressed), None)).order is None:
+    if linear._choose(linear.product_of(x, len(compressed), None)).order is None:
         pytest.skip("torch has an order here that we have no kernels for")
     child = multiprocessing.get_context("fork").Process(target=multiply_in_child, args=(x, compressed, expected))
     child.start()

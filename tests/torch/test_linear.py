@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ torch = pytest.importorskip("torch")
 
 import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
+from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.products import linear, repeated  # noqa: E402
+from tensorwire.torch.products import linear, zeros  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,35 +190,15 @@ def test_no_columns_and_no_rows() -> None:
             assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
 
 
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "copied"])
-def test_a_tile_many_times_over(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not mapped:
-
-        def refuse(name: str) -> int:
-            raise OSError
-
-        monkeypatch.setattr(repeated.os, "memfd_create", refuse)
-    tile = torch.randint(0, 256, (2 * mmap.PAGESIZE,), dtype=torch.uint8)
-    nbytes = 21 * mmap.PAGESIZE + 10
-    memory = repeated.repeated(tile, nbytes)
-    assert torch.equal(memory, tile.repeat(11)[:nbytes])
-    memory[5] += 1
-    assert int((memory != tile.repeat(11)[:nbytes]).sum()) == (11 if mapped else 1)  # all places are one
-
-
-def test_memory_that_cannot_be_mapped_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the number of maps is at its limit, after some of them."""
-    calls: list[int] = []
-    original = repeated._map_at
-
-    def refuse(*arguments: Any) -> Any:
-        calls.append(1)
-        return repeated._FAILED if len(calls) == 3 else original(*arguments)
-
-    monkeypatch.setattr(repeated, "_map_at", refuse)
-    tile = torch.arange(mmap.PAGESIZE).to(torch.uint8)
-    assert torch.equal(repeated.repeated(tile, 5 * mmap.PAGESIZE), tile.repeat(5))
-    assert len(calls) == 3
+def test_parts_among_zeros() -> None:
+    part = torch.arange(1, 256).to(torch.uint8)
+    nbytes = 5 << 20
+    memory = zeros.zeros_around([(7, part), (nbytes - 255, part)], nbytes)
+    expected = torch.zeros(nbytes, dtype=torch.uint8)
+    expected[7:262] = expected[-255:] = part
+    assert torch.equal(memory, expected)
+    assert zeros.zeros(0).numel() == 0
+    assert not zeros.zeros(nbytes).any()
 
 
 @pytest.mark.parametrize("columns", [64, 2048, 1023])
@@ -226,13 +206,33 @@ def test_memory_that_cannot_be_mapped_is_copied(monkeypatch: pytest.MonkeyPatch)
 def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
     """What is left of them is nothing in exact arithmetic but for the odd column, which is tiny."""
     generator = torch.Generator().manual_seed(1)
-    rows, pairs = linear._cancelling_rows(columns, dtype, generator)
-    x = linear._cancelling_inputs((3, columns), pairs, generator).to(dtype)
-    assert rows.dtype == dtype
-    assert len(rows) >= linear._TRIAL_ROWS
-    assert rows.view(torch.uint8).numel() % mmap.PAGESIZE == 0
-    assert x.abs().max() > 32
+    rows, places = linear._cancelling_rows(9, columns, dtype, generator)
+    x = linear._cancelling_inputs((3, columns), places, generator).to(dtype)
+    pairs = places[: columns // 2 * 2].view(2, -1)
+    assert (rows.dtype, rows.shape) == (dtype, (9, columns))
+    sizes = rows[:, pairs].abs()
+    assert sizes.max() / sizes.median() > 32
     terms = x[:, None, pairs].double() * rows[:, pairs].double()
     assert not terms.sum(2).any()
     odd = x.double() @ rows.double().t() - terms.sum((2, 3))
-    assert odd.abs().max() < (0.05 if columns % 2 else 1e-9)
+    assert odd.abs().max() < (1e-6 if columns % 2 else 1e-9)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 300, 5000])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the beginning, in the middle and at the end of a weight, as where threads part it."""
+    if Order.SUMS_64 not in linear_orders("F16"):
+        pytest.skip("this machine has no kernels for an order")
+    start = int(place * (rows - 1))
+
+    def another_order(x: Any, weight: Any, bias: Any = None) -> Any:
+        found = linear.sums(x, weight, Order.SUMS_64)
+        if len(weight) == rows and seen:
+            found[:, start : start + 600] = linear.sums(x, weight[start : start + 600].flip(1), Order.SUMS_64)
+        return found.to(x.dtype)
+
+    monkeypatch.setattr(linear, "linear", another_order)
+    product = linear.Product(torch.float16, (1, 512), rows, False, 1, ())
+    for seen in (False, True):
+        assert linear.Trial(product).has_bits_of(Order.SUMS_64) == (not seen)

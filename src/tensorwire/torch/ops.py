@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from .frames.open_frame import check_matches, opened, opened_anywhere
 from .products.linear import linear_on_cpu
-from .products.repeated import zeros
+from .products.zeros import zeros
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import mmap
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +24,7 @@ from torch.nn.functional import linear
 
 from ...codec.products import Order, linear_dense, linear_orders
 from ..frames.team import team
-from .repeated import repeated
+from .zeros import zeros_around
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,9 +40,7 @@ MAX_FUSED_INPUT_ROWS = 8
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64}
 """In these orders torch is fast with more."""
-_TRIALS = 4
-_TRIAL_ROWS = 64
-_PAGE_NBYTES = mmap.PAGESIZE
+_TRIAL_SUMS, _TRIAL_ROWS, _TRIAL_PLACES = 256, 64, 8
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +97,7 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
         if output is not None:
             return output
     if x.numel() > 0 and has_usual_strides(x):
-        choice = _choose(_product_of(x, rows, bias))
+        choice = _choose(product_of(x, rows, bias))
         if choice.order is not None:
             output = _in_order(x, frame, choice.order, bias)
             if output is not None:
@@ -165,7 +162,7 @@ def _slab_rows(rows: int, row_nbytes: int) -> int:
     return min(rows, max(_ROWS_ALIGNMENT, wanted // _ROWS_ALIGNMENT * _ROWS_ALIGNMENT))
 
 
-class _Product(NamedTuple):
+class Product(NamedTuple):
     """All that torch may choose a kernel by, and in that kernel an order of summation: the values are not among it."""
 
     dtype: torch.dtype
@@ -184,8 +181,8 @@ class _Product(NamedTuple):
         return math.prod(self.shape[:-1])
 
 
-def _product_of(x: Tensor, rows: int, bias: Tensor | None) -> _Product:
-    return _Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), _settings())
+def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
+    return Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
@@ -212,17 +209,13 @@ class _Choice(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(product: _Product) -> _Choice:
+def _choose(product: Product) -> _Choice:
     """Try it, once for each kind of product.
 
-    It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `_Product` has
+    It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `Product` has
     and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
-
-    Torch multiplies a weight of the true shape, which has few different rows, again and again, so that it is read from
-    the cache. All rows of the result are compared. Slabs with the same rows give the same bits: one of each kind is
-    multiplied.
     """
     name = _DTYPE_NAMES.get(product.dtype)
     orders = [
@@ -234,31 +227,65 @@ def _choose(product: _Product) -> _Choice:
     by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS
     if product.rows * product.columns == 0 or not (orders or by_slabs):
         return _Choice()
-    generator = torch.Generator(device="cpu").manual_seed(0)
-    tile, pairs = _cancelling_rows(product.columns, product.dtype, generator)
-    row_nbytes = product.columns * product.dtype.itemsize
-    weight = repeated(tile.view(torch.uint8).view(-1), product.rows * row_nbytes).view(product.dtype)
-    weight = weight.view(product.rows, product.columns)
-    some = tile[: product.rows]
-    trials = []
-    for _ in range(_TRIALS):
-        x = torch.empty(product.shape, dtype=product.dtype, device="cpu")
-        x.copy_(_cancelling_inputs(product.shape, pairs, generator))
-        bias = _repeated_bias(linear(x, some), product.rows, generator) if product.bias else None
-        trials.append((x, bias, linear(x, weight, bias)))
+    trial = Trial(product)
     for order in orders:
-        if all(
-            _is_repeated(whole, _rounded(sums(x, some, order), _part(bias, slice(len(some))), x))
-            for x, bias, whole in trials
-        ):
+        if trial.has_bits_of(order):
             return _Choice(order)
     if name is not None:
         _say_slower(name)
-    if by_slabs and all(
-        _slabs_give_the_same_bits(whole, x, weight, bias, len(tile), slab) for x, bias, whole in trials
-    ):
-        return _Choice(slab=slab)
-    return _Choice()
+    return _Choice(slab=slab) if by_slabs and trial.allows_slabs(slab) else _Choice()
+
+
+class Trial:
+    """A product of torch's, of the true shape, with sums that cancel.
+
+    At some places from the first row of the weight to the last one stand the same few rows, and zeros everywhere else:
+    so the weight takes hardly any memory, and hardly any time to be read.
+    """
+
+    def __init__(self, product: Product) -> None:
+        generator = torch.Generator(device="cpu").manual_seed(0)
+        rows, columns, dtype = product.rows, product.columns, product.dtype
+        count = min(rows, max(_TRIAL_ROWS, _TRIAL_SUMS // product.num_inputs))
+        self._tile, columns_of = _cancelling_rows(count, columns, dtype, generator)
+        self._x = torch.empty(product.shape, dtype=dtype, device="cpu")
+        self._x.copy_(_cancelling_inputs(product.shape, columns_of, generator))
+        starts: Sequence[int] = range(0, rows, count)
+        if len(starts) > _TRIAL_PLACES:
+            starts = [(rows - count) * step // (_TRIAL_PLACES - 1) for step in range(_TRIAL_PLACES)]
+        self._places = [slice(start, min(rows, start + count)) for start in starts]
+        row_nbytes = columns * dtype.itemsize
+        parts = [
+            (place.start * row_nbytes, self._tile[: place.stop - place.start].view(torch.uint8).view(-1))
+            for place in self._places
+        ]
+        weight = zeros_around(parts, rows * row_nbytes)
+        self._weight = weight.view(dtype).view(rows, columns)
+        self._bias: Tensor | None = None
+        if product.bias:  # as large as the results: then it shows whether torch adds it before it rounds
+            size = linear(self._x, self._tile).to(torch.float32).abs().mean()
+            self._bias = _normal((rows,), generator).mul_(size).to(dtype)
+        self._results = linear(self._x, self._weight, self._bias)
+
+    def has_bits_of(self, order: Order) -> bool:
+        """Whether the sums in this order are torch's."""
+        found = sums(self._x, self._tile, order)
+        return all(
+            torch.equal(
+                self._results[..., place],
+                _rounded(found[:, : place.stop - place.start].clone(), _part(self._bias, place), self._x),
+            )
+            for place in self._places
+        )
+
+    def allows_slabs(self, rows: int) -> bool:
+        """Whether torch has the same bits with so many rows at a time."""
+        total = len(self._weight)
+        parts = [slice(start, min(total, start + rows)) for start in range(0, total, rows)]
+        return all(
+            torch.equal(self._results[..., part], linear(self._x, self._weight[part], _part(self._bias, part)))
+            for part in parts
+        )
 
 
 @functools.cache
@@ -284,57 +311,25 @@ def sums(x: Tensor, weight: Tensor, order: Order) -> Tensor:
     return outputs
 
 
-def _is_repeated(whole: Tensor, part: Tensor) -> bool:
-    """Whether the last dimension of one is that of the other again and again."""
-    size = part.shape[-1]
-    return all(torch.equal(some, part[..., : some.shape[-1]]) for some in whole.split(size, -1))
-
-
-def _slabs_give_the_same_bits(
-    whole: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, period: int, slab: int
-) -> bool:
-    parts: dict[tuple[int, int], Tensor] = {}
-    for start in range(0, len(weight), slab):
-        part = slice(start, min(len(weight), start + slab))
-        kind = (start % period, part.stop - start)
-        if kind not in parts:
-            parts[kind] = linear(x, weight[part], _part(bias, part))
-        if not torch.equal(whole[..., part], parts[kind]):
-            return False
-    return True
-
-
-def _repeated_bias(results: Tensor, rows: int, generator: torch.Generator) -> Tensor:
-    """As large as the results, (..., period): then it shows whether torch adds it before it rounds."""
-    size = results.to(torch.float32).abs().mean()
-    bias = _normal(results.shape[-1:], generator).mul_(size).to(results.dtype)
-    return bias.repeat(-(-rows // len(bias)))[:rows]
-
-
 def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def _cancelling_rows(columns: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of weights, whole pages, of which the columns of the second half are the negatives of those of the first, at
-    random places; and the pairs, (2, columns // 2). An odd column more is tiny."""
-    order = torch.randperm(columns, generator=generator, device="cpu")
-    pairs = order[: columns // 2 * 2].view(2, -1)
-    period = _PAGE_NBYTES // math.gcd(columns * dtype.itemsize, _PAGE_NBYTES)
-    rows = _normal((-(-_TRIAL_ROWS // period) * period, columns), generator)
-    rows[:, pairs[1]] = -rows[:, pairs[0]]
-    rows[:, order[columns // 2 * 2 :]] *= 2.0**-16
-    return rows.to(dtype), pairs
+def _cancelling_rows(count: int, columns: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of weights, in each of which some columns are the negatives of others, at random places; and the places:
+    those of one half, those of the other half, that of an odd column more, which is tiny. They are of so many sizes
+    that no sum is without rounding, not even of few columns."""
+    places = torch.randperm(columns, generator=generator, device="cpu")
+    half = _normal((count, columns // 2), generator)
+    half *= 2.0 ** torch.randint(0, 13, half.shape, generator=generator, dtype=torch.float32, device="cpu")
+    odd = _normal((count, columns % 2), generator) * 2.0**-16
+    return torch.cat([half, -half, odd], 1).to(dtype)[:, places.argsort()], places
 
 
-def _cancelling_inputs(shape: Sequence[int], pairs: Tensor, generator: torch.Generator) -> Tensor:
-    """Inputs that are the same at both columns of a pair, of so many sizes that no sum is without rounding, not even of
-    few columns. An odd column more is tiny."""
+def _cancelling_inputs(shape: Sequence[int], places: Tensor, generator: torch.Generator) -> Tensor:
+    """Inputs that are the same at both columns of a pair. An odd column more is tiny."""
+    half = shape[-1] // 2
     inputs = _normal(shape, generator)
-    sizes = torch.randint(0, 13, (shape[-1],), generator=generator, device="cpu")
-    odd = torch.ones(shape[-1], dtype=torch.bool, device="cpu")
-    odd[pairs.reshape(-1)] = False
-    sizes[odd] = -10
-    inputs *= 2.0**sizes
-    inputs[..., pairs[1]] = inputs[..., pairs[0]]
+    inputs[..., places[half : 2 * half]] = inputs[..., places[:half]]
+    inputs[..., places[2 * half :]] *= 2.0**-10
     return inputs
