@@ -23,12 +23,21 @@ _OPERATION_CODES |= {  # operations that recorders call otherwise
     "all_to_all_single": _OPERATION_CODES["all_to_all"],
 }
 _DTYPE_CODES = {name: code for code, name in enumerate(native.DTYPES)}
+_ALIKE = {  # one name in recorders, gloo's at least, and two where the calls are timed
+    _OPERATION_CODES["all_gather_into_tensor"]: _OPERATION_CODES["all_gather"],
+    native.OPERATIONS.index("all_to_all_single"): _OPERATION_CODES["all_to_all"],
+}
 _SIZES_DIFFER = {"all_to_all", "scatter", "barrier"}  # between ranks, or on the record of some
 
 
 def signature(operation: int, dtype: int, numel: int) -> int:
     """A hash of what ranks have to agree on, without the root, which is not always known; 0 and -1: does not count."""
     return native.hash64(f"{operation}|{dtype}|{numel}".encode())
+
+
+def collective_signature(operation: int, dtype: int, numel: int) -> int:
+    """The signature of a collective, whether a recorder or a timed call tells of it."""
+    return signature(_ALIKE.get(operation, operation), dtype, numel)
 
 
 def shown_name(torch_name: str, description: str) -> str:
@@ -52,7 +61,7 @@ def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationIn
     known = operation != 0
     return native.OperationInfo(
         sequence=entry["collective_seq_id"],
-        signature=signature(operation, dtype if agreed else 0, numel if agreed else -1) if known else 0,
+        signature=collective_signature(operation, *((dtype, numel) if agreed else (0, -1))) if known else 0,
         numel=numel,
         operation=operation,
         dtype=dtype,

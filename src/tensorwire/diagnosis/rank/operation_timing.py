@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from ..page import native
-from ..page.recorder_entries import signature
+from ..page.recorder_entries import collective_signature
 from .calls import EXCHANGES
 from .messages import OPERATIONS
 from .process_groups import sequence_number
@@ -64,7 +64,7 @@ _KINDS: Final = {
     "reduce_": _Kind("reduce", 0, is_pairwise=True),
     "reduce_scatter_": _Kind("reduce_scatter", 1),
     "reduce_scatter_tensor_coalesced_": _Kind("reduce_scatter_tensor_coalesced", 1),
-    "scatter_": _Kind("scatter", 0, is_pairwise=True),
+    "scatter_": _Kind("scatter", 0, agrees=False, is_pairwise=True),
     "send": _Kind("", 0),  # only counted
 }
 _MAX_INFOS: Final = 4096
@@ -305,7 +305,7 @@ class _Describer:
 
     def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> native.OperationInfo:
         agreed = (dtype, numel) if self._kind.agrees else (0, -1)
-        number = signature(self._code, *agreed)
+        number = collective_signature(self._code, *agreed)
         return native.OperationInfo(
             sequence=0,
             signature=number,
