@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from tensorwire.torch import CompressedTensor, compress_module, decode_ahead, decompress_module, set_linear_mode  # noqa: E402
 from tensorwire.torch.frames.open_frame import opened  # noqa: E402
+from tensorwire.torch.products import linear  # noqa: E402
 from tests.support.linear_models import chain, inputs, same  # noqa: E402
 
 if TYPE_CHECKING:
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tensorwire.torch import DecodeAhead
+
+
+@pytest.fixture(autouse=True)
+def no_order_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """In a known order no weight is decoded, so there is nothing to do ahead."""
+    with monkeypatch.context() as patch:
+        patch.setattr(linear, "linear_orders", lambda dtype: [])
+        linear._choose.cache_clear()
+        yield patch
+    linear._choose.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,19 @@ def test_the_second_pass_finds_all_weights_decoded(
     for count in (1, 1, 40):
         assert same(model(inputs(count)), reference(inputs(count)))
     assert found == [False] * 6 + [False] + [True] * 11, "that the first follows the last is learned by the second pass"
+
+
+def test_nothing_is_decoded_ahead_in_a_known_order(
+    model: Any, reference: Any, ahead: DecodeAhead, monkeypatch: pytest.MonkeyPatch, no_order_is_known: Any
+) -> None:
+    no_order_is_known.undo()
+    linear._choose.cache_clear()
+    if not linear.is_in_known_order(inputs(), reference[0].weight.shape, None):
+        pytest.skip("torch has an order here that we have no kernels for")
+    found = hits(ahead, monkeypatch)
+    for count in (1, 8, 1):
+        assert same(model(inputs(count)), reference(inputs(count)))
+    assert found == []
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])

@@ -73,7 +73,8 @@ def decode_ahead(model: nn.Module, *, threads: int | None = None) -> DecodeAhead
 
     The order is learned from the first pass and followed from the second on; a layer that comes out of turn decodes its
     weight itself. Outputs stay bit-identical. Decoded weights that are alive, the one in use among them, take memory of
-    two of the largest, which is used over and over. Layers in mode "fused" have no decoded weight and are not touched.
+    two of the largest, which is used over and over. Layers in mode "fused", and products in an order of torch's that is
+    known, need no decoded weight and are not touched.
     Weights that stay in files are read ahead, with or without it. Derivatives, threads and forks work as without.
 
     The thread has the lowest priority: it takes the time that torch leaves on the cores. A layer decodes the rest of

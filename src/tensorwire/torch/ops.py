@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import linear
 
 from .frames.open_frame import check_matches, opened, opened_anywhere
-from .products.linear import linear_on_cpu
+from .products.linear import is_in_known_order, linear_on_cpu
 from .products.zeros import zeros
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ def _linear(
     check_matches(reader, dtype, shape)
     mode = check_linear_mode(mode)
     ahead = reader.ahead  # read once: another thread may close it
-    lease = ahead.take(reader) if ahead is not None and mode == "exact" else None
+    if ahead is not None and (mode == "fused" or is_in_known_order(x, shape, bias)):
+        ahead = None
+    lease = ahead.take(reader) if ahead is not None else None
     if lease is not None:
         with lease as memory:
             weight = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)

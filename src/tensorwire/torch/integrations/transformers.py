@@ -21,8 +21,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
@@ -157,6 +158,9 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         self._dtype = dtype
         return dtype
 
+    def update_parallel_plan(self, model: Any, plan: dict[str, str]) -> None:
+        """Nothing is added: a name is that of the dense tensor. Transformers would go through all names to see that."""
+
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: list[str] | None = None, **options: Any
     ) -> Any:
@@ -178,7 +182,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
             if isinstance(conversion, WeightConverter):
                 first, last = _Operation(self.read, self.store), _Operation(self.compress, _restored)
                 conversion.operations = [first, *conversion.operations, last]
-        self._any_parameter = WeightConverter(r"(\w+)$", r"\1", [_ReadParameter(self.read_parameter, self.store)])
+        self._any_parameter = _AnyParameter(r"(\w+)$", r"\1", [_ReadParameter(self.read_parameter, self.store)])
         return [*conversions, self._any_parameter]
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
@@ -302,7 +306,7 @@ class _Files:
         paths = []
         for number, tensors in enumerate(self._tensors):
             path = f"{self._directory}/{number}.safetensors"
-            places = {tensor.name: torch.tensor([number, index], device="cpu") for index, tensor in enumerate(tensors)}
+            places = {tensor.name: np.array([number, index]) for index, tensor in enumerate(tensors)}
             save_file(places, path, metadata={"format": "pt"})
             paths.append(path)
         return paths
@@ -368,6 +372,16 @@ class _Operation(ConversionOps):  # type: ignore[misc]
     @property
     def reverse_op(self) -> _Operation:
         return _Operation(self._back, self._change)
+
+
+class _AnyParameter(WeightConverter):  # type: ignore[misc]
+    """What reads a parameter. Transformers copies it for each one, deeply: patterns, which are most of it, are kept."""
+
+    def __deepcopy__(self, memo: object) -> _AnyParameter:
+        twin = copy(self)
+        twin.collected_tensors = self.collected_tensors.copy()
+        twin.layer_targets = self.layer_targets.copy()
+        return twin
 
 
 class _ReadParameter(_Operation):

@@ -112,6 +112,13 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     return output
 
 
+def is_in_known_order(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> bool:
+    """Whether torch's order of summation for inputs like `x` is one of ours: then a decoded weight is of no use."""
+    if x.numel() == 0 or x.shape[-1:] != tuple(shape[1:]) or not has_usual_strides(x):
+        return False
+    return _choose(product_of(x, shape[0], bias)).order is not None
+
+
 def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
     """None where the order alone does not say which bits come out."""
     output = frame.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), order)
