@@ -16,13 +16,23 @@ constexpr size_t kMostSums = 64;
 enum class WeightFormat : uint8_t { kBf16, kF16 };
 constexpr size_t kWeightNbytes = 2;
 
+// Rows of weights. Behind each `together` of them come `gap` bytes of something else.
+struct Weights {
+  const uint8_t* words;
+  size_t num_rows, columns, together = SIZE_MAX, gap = 0;
+
+  inline __attribute__((always_inline)) const uint8_t* row(size_t r) const {
+    return words + r * columns * kWeightNbytes + r / together * gap;
+  }
+};
+
 // Kernels for one order and format. "Arranged" is an input in the form that they want, in the room of columns rounded
 // up to kMostSums floats. No pointer to weights needs alignment, and nothing is read past them.
 struct DotKernels {
   void (*arrange)(const float* input, size_t columns, float* arranged);
   // out[i * out_stride + r] = row r of weights times input i; the inputs, arranged, are `stride` apart.
-  void (*dot)(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
-              size_t stride, float* out, size_t out_stride, Fetch next);
+  void (*dot)(const Weights& weights, const float* inputs, size_t num_inputs, size_t stride, float* out,
+              size_t out_stride, Fetch next);
   // dot() is fastest for a multiple of so many rows.
   size_t num_rows;
 

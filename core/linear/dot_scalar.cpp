@@ -57,12 +57,13 @@ float chain(const uint8_t* weights, const uint8_t* words, size_t columns) {
 }
 
 template <tw_order order>
-void dot_pairs(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
-               size_t stride, float* out, size_t out_stride, Fetch) {
+void dot_pairs(const Weights& weights, const float* inputs, size_t num_inputs, size_t stride, float* out,
+               size_t out_stride, Fetch) {
+  const size_t columns = weights.columns;
   for (size_t m = 0; m < num_inputs; ++m) {
     const uint8_t* const words = reinterpret_cast<const uint8_t*>(inputs + m * stride);
-    for (size_t r = 0; r < num_rows; ++r) {
-      const uint8_t* const row = weights + r * columns * kWeightNbytes;
+    for (size_t r = 0; r < weights.num_rows; ++r) {
+      const uint8_t* const row = weights.row(r);
       float total = 0;
       for (size_t c = 0; c < columns; c += block_of(order)) {
         const size_t count = columns - c < block_of(order) ? columns - c : block_of(order);

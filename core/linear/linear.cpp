@@ -23,6 +23,11 @@ constexpr uint64_t kBlocksAtOnce = 8;
 constexpr uint64_t kTilesAThread = 4;
 // While a block is decoded and multiplied, the next one is fetched; so much of it during the product.
 constexpr uint64_t kFetchShare = 2;
+// The most bytes of rows that are decoded together only because kernels are faster with them.
+constexpr uint64_t kTogetherNbytes = 1 << 19;
+// Bytes between blocks of whole rows, once decoded: lines of a power of two bytes apart would take the same few places
+// of the cache, and kernels that multiply many rows side by side would find none of them there.
+constexpr uint64_t kGapNbytes = 1024;
 // Dense weights that a thread takes at a time, and those that it multiplies while it fetches as many of the next.
 constexpr uint64_t kDenseTileNbytes = 1 << 18, kDenseStepNbytes = 1 << 15;
 
@@ -87,12 +92,14 @@ struct Product {
   uint64_t rows() const { return blocks.frame.shape[0]; }
   uint64_t columns() const { return blocks.frame.shape[1]; }
   bool takes_single_rows() const { return num_inputs == 1 && RowTaker::is_faster(kernels, columns()); }
+  bool has_whole_rows() const { return blocks.frame.block_words % columns() == 0; }  // in each block
   // Rows that are decoded together: those of a block, or of as many as the kernels want; of several where blocks cut
   // rows, since a block at the border of two such steps is decoded twice.
   uint64_t rows_at_once() const {
-    const uint64_t words = blocks.frame.block_words, whole = words / columns();
-    if (words % columns() == 0) return ceil_to(kernels.num_rows, whole);
-    return ceil_to(std::max<uint64_t>(1, words * kBlocksAtOnce / columns()), kernels.num_rows);
+    const uint64_t words = blocks.frame.block_words, some = std::max<uint64_t>(1, words * kBlocksAtOnce / columns());
+    const uint64_t nbytes = kernels.num_rows * columns() * kWeightNbytes;
+    const uint64_t together = nbytes <= kTogetherNbytes ? kernels.num_rows : ceil_div(kernels.num_rows, 2);
+    return has_whole_rows() ? ceil_to(together, words / columns()) : ceil_to(some, together);
   }
   // Rows that a thread takes at a time. If possible they end with a block, or two threads would decode that one.
   uint64_t rows_of_tile(uint32_t threads) const {
@@ -155,7 +162,9 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
   const tw_frame& frame = product.blocks.frame;
   const uint64_t start = first * product.columns(), stop = last * product.columns();
   const uint64_t first_block = start / frame.block_words, last_block = ceil_div(stop, frame.block_words);
-  const uint64_t nbytes = (last_block - first_block) * block_nbytes(frame) + kSlack;
+  const bool whole = product.has_whole_rows();
+  const uint64_t step = block_nbytes(frame) + (whole ? kGapNbytes : 0);
+  const uint64_t nbytes = (last_block - first_block) * step + kSlack;
   uint8_t* const words = scratch->words.take(nbytes);
   if (words == nullptr) return no_memory(first_block, nbytes, error);
   Fetch left;  // for the product, so that memory has something to do meanwhile
@@ -166,13 +175,15 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
       next.nbytes -= left.nbytes;
       left.bytes = next.bytes + next.nbytes;
     }
-    uint8_t* const of_block = words + (block - first_block) * block_nbytes(frame);
+    uint8_t* const of_block = words + (block - first_block) * step;
     const int status = decode_one(product, block, next, of_block, scratch, nullptr, error);
     if (status != TW_OK) return status;
   }
-  const uint8_t* weights = words + (start - first_block * frame.block_words) * frame.layout.word_nbytes;
-  product.kernels.dot(weights, last - first, product.columns(), product.inputs.values(), product.num_inputs,
-                      product.inputs.stride(), product.outputs + first, product.rows(), left);
+  Weights weights = {words + (start - first_block * frame.block_words) * kWeightNbytes, last - first,
+                     product.columns()};
+  if (whole) weights.together = frame.block_words / product.columns(), weights.gap = kGapNbytes;
+  product.kernels.dot(weights, product.inputs.values(), product.num_inputs, product.inputs.stride(),
+                      product.outputs + first, product.rows(), left);
   return TW_OK;
 }
 
@@ -282,7 +293,7 @@ int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint6
         const uint64_t stop = std::min((tile + 1) * per_tile, rows);
         for (uint64_t first = tile * per_tile; first < stop; first += step) {
           const uint64_t last = std::min(first + step, stop), next = std::min(last + step, rows);
-          kernels->dot(bytes + first * row_nbytes, last - first, columns, arranged.values(), num_inputs,
+          kernels->dot({bytes + first * row_nbytes, last - first, columns}, arranged.values(), num_inputs,
                        arranged.stride(), outputs + first, rows,
                        {bytes + last * row_nbytes, (next - last) * row_nbytes});
         }

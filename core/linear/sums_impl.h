@@ -178,14 +178,17 @@ struct Sums {
     }
   }
 
-  static void dot(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
-                  size_t stride, float* out, size_t out_stride, Fetch next) {
+  static void dot(const Weights& weights, const float* inputs, size_t num_inputs, size_t stride, float* out,
+                  size_t out_stride, Fetch next) {
     size_t m = 0;
     const auto multiply = [&](auto multiply_inputs, size_t count) {
       for (; m + count <= num_inputs; m += count) {
-        multiply_inputs(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride,
-                        next);
-        next.nbytes = 0;
+        for (size_t r = 0, some = 0; r < weights.num_rows; r += some) {
+          some = weights.num_rows - r < weights.together ? weights.num_rows - r : weights.together;
+          multiply_inputs(weights.row(r), some, weights.columns, inputs + m * stride, stride,
+                          out + m * out_stride + r, out_stride, next);
+          next.nbytes = 0;
+        }
       }
     };
     if constexpr (Vec::kMostInputs >= 4) multiply(some_inputs<4>, 4);

@@ -126,6 +126,18 @@ uint16_t word_of(WeightFormat format, Numbers numbers, std::mt19937* random) {
   return static_cast<uint16_t>(bits_of(std::normal_distribution<float>()(*random)) >> 16);
 }
 
+// Gaps of NaN behind each so many rows.
+constexpr size_t kTogether = 5, kGap = 3;
+
+std::vector<uint16_t> put_apart(const std::vector<uint16_t>& weights, size_t columns) {
+  std::vector<uint16_t> apart;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (i != 0 && i % (kTogether * columns) == 0) apart.insert(apart.end(), kGap, 0x7fff);
+    apart.push_back(weights[i]);
+  }
+  return apart;
+}
+
 void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, size_t columns, size_t num_inputs) {
   const tw::DotKernels* const kernels = tw::find_dot(order, format);
   if (kernels == nullptr) return;
@@ -137,8 +149,13 @@ void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, si
   for (float& value : inputs) value = value_of(format, word_of(format, numbers, &random));
   for (size_t m = 0; m < num_inputs; ++m) kernels->arrange(&inputs[m * columns], columns, &arranged[m * stride]);
   const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(weights.data());
-  kernels->dot(bytes, rows, columns, arranged.data(), num_inputs, stride, out.data(), rows,
+  kernels->dot({bytes, rows, columns}, arranged.data(), num_inputs, stride, out.data(), rows,
                {bytes, weights.size() * kWeightNbytes});
+  std::vector<float> with_gaps(num_inputs * rows);
+  const std::vector<uint16_t> apart = put_apart(weights, columns);
+  kernels->dot({reinterpret_cast<const uint8_t*>(apart.data()), rows, columns, kTogether, kGap * kWeightNbytes},
+               arranged.data(), num_inputs, stride, with_gaps.data(), rows, {});
+  for (size_t i = 0; i < with_gaps.size(); ++i) CHECK(same(with_gaps[i], out[i]));
   for (size_t m = 0; m < num_inputs; ++m) {
     for (size_t r = 0; r < rows; ++r) {
       Terms terms = {format, {}, {inputs.begin() + m * columns, inputs.begin() + (m + 1) * columns}};
@@ -161,7 +178,7 @@ int main() {
       for (int numbers = kOrdinary; numbers < kNumNumbers; ++numbers) {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {
           for (const size_t columns : {1u, 2u, 15u, 33u, 64u, 77u, 128u, 600u, 1023u, 1024u, 2050u, 2500u}) {
-            for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) {
+            for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u, 65u}) {
               check(order, format, static_cast<Numbers>(numbers), rows, columns, num_inputs);
             }
           }
