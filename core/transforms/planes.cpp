@@ -21,10 +21,10 @@ bool filler_of_plane_is_zero(const uint8_t* plane, size_t n, unsigned p) {
   plane += nbytes - lanes;
   // The first lanes have a number more than the others.
   const size_t numbers = count / lanes, longer = count % lanes;
-  uint8_t filler = 0;
-  for (size_t j = 0; j < longer; ++j) filler |= static_cast<uint8_t>(plane[j] >> (p * (numbers + 1)));
-  for (size_t j = longer; j < lanes; ++j) filler |= static_cast<uint8_t>(plane[j] >> (p * numbers));
-  return filler == 0;
+  uint8_t of_longer = 0, of_others = 0;
+  for (size_t j = 0; j < longer; ++j) of_longer |= plane[j];
+  for (size_t j = longer; j < lanes; ++j) of_others |= plane[j];
+  return of_longer >> (p * (numbers + 1)) == 0 && of_others >> (p * numbers) == 0;
 }
 
 }  // namespace
