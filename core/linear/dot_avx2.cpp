@@ -91,9 +91,8 @@ size_t add_runs(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, co
 const DotKernels* find(tw_order order, WeightFormat format) {
   using OfBf16 = Sums<InterleavedBf16, kSums>;
   static constexpr DotKernels kOfBf16 = {OfBf16::arrange, OfBf16::dot, 1, OfBf16::add_terms, OfBf16::total, add_runs};
-  static constexpr DotKernels kOfF16 = Sums<F16, kSums>::kTogether;
   if (order != TW_SUMS_64) return nullptr;
-  return format == WeightFormat::kBf16 ? &kOfBf16 : &kOfF16;
+  return format == WeightFormat::kBf16 ? &kOfBf16 : &Sums<F16, kSums>::kTogether;
 }
 
 }  // namespace

@@ -34,19 +34,10 @@ extern const DotKernels kPairs512Avx512, kPairs1024Avx512;
 namespace {
 
 const DotKernels* find(tw_order order, WeightFormat format) {
-  static constexpr DotKernels kOfBf16 = Sums<Bf16, 64>::kTogether, kOfF16 = Sums<F16, 64>::kTogether;
   static const bool has_pairs = __builtin_cpu_supports("avx512bf16");
-  const bool is_bf16 = format == WeightFormat::kBf16;
-  switch (order) {
-    case TW_SUMS_64:
-      return is_bf16 ? &kOfBf16 : &kOfF16;
-    case TW_PAIRS_512:
-      return is_bf16 && has_pairs ? &kPairs512Avx512 : nullptr;
-    case TW_PAIRS_1024:
-      return is_bf16 && has_pairs ? &kPairs1024Avx512 : nullptr;
-    default:
-      return nullptr;
-  }
+  if (order == TW_SUMS_64) return find_sums<64>(format);
+  if (order == TW_SUMS_32 || format != WeightFormat::kBf16 || !has_pairs) return nullptr;
+  return order == TW_PAIRS_512 ? &kPairs512Avx512 : &kPairs1024Avx512;
 }
 
 }  // namespace

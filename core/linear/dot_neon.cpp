@@ -27,21 +27,9 @@ struct Vec {
 namespace tw {
 namespace {
 
-template <size_t L>
-const DotKernels* find_sums(WeightFormat format) {
-  static constexpr DotKernels kOfBf16 = Sums<Bf16, L>::kTogether, kOfF16 = Sums<F16, L>::kTogether;
-  return format == WeightFormat::kBf16 ? &kOfBf16 : &kOfF16;
-}
-
 const DotKernels* find(tw_order order, WeightFormat format) {
-  switch (order) {
-    case TW_SUMS_32:
-      return find_sums<32>(format);
-    case TW_SUMS_64:
-      return find_sums<64>(format);
-    default:
-      return nullptr;
-  }
+  if (order == TW_SUMS_32) return find_sums<32>(format);
+  return order == TW_SUMS_64 ? find_sums<64>(format) : nullptr;
 }
 
 }  // namespace

@@ -26,13 +26,6 @@ struct Vec {
 namespace tw {
 namespace {
 
-// The sums of F16 and BF16 in memory are columns in order.
-template <size_t L>
-const DotKernels* find_sums(WeightFormat format) {
-  static constexpr DotKernels kOfBf16 = Sums<Bf16, L>::kTogether, kOfF16 = Sums<F16, L>::kTogether;
-  return format == WeightFormat::kBf16 ? &kOfBf16 : &kOfF16;
-}
-
 float without_denormals(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value; }
 
 // A step of VDPBF16PS: denormals are zeros before and after, and what is tiny is seen before a last rounding to 2^-126.

@@ -185,8 +185,8 @@ struct Sums {
       for (; m + count <= num_inputs; m += count) {
         for (size_t r = 0, some = 0; r < weights.num_rows; r += some) {
           some = weights.num_rows - r < weights.together ? weights.num_rows - r : weights.together;
-          multiply_inputs(weights.row(r), some, weights.columns, inputs + m * stride, stride,
-                          out + m * out_stride + r, out_stride, next);
+          multiply_inputs(weights.row(r), some, weights.columns, inputs + m * stride, stride, out + m * out_stride + r,
+                          out_stride, next);
           next.nbytes = 0;
         }
       }
@@ -198,6 +198,11 @@ struct Sums {
 
   static constexpr DotKernels kTogether = {arrange, dot, 1, nullptr, nullptr, nullptr};
 };
+
+template <size_t L>
+const DotKernels* find_sums(WeightFormat format) {
+  return format == WeightFormat::kBf16 ? &Sums<Bf16, L>::kTogether : &Sums<F16, L>::kTogether;
+}
 
 }  // namespace
 }  // namespace tw
