@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from ...model import Operation, Timing
 
 
+def _column(name: str, of_newcomers: float = 0) -> cached_property[np.ndarray]:
+    """A column of the members' rows, with this value for newcomers."""
+
+    def make(group: Group) -> np.ndarray:
+        known: np.ndarray = getattr(group._columns.rows, name)[group._rows]
+        return np.append(known, np.full(len(group._newcomers), of_newcomers, dtype=known.dtype))
+
+    return cached_property(make)
+
+
 class Group:
     """A process group and its members in view.
 
@@ -51,9 +61,7 @@ class Group:
     @property
     def peers(self) -> dict[int, int]:
         """Of the members in a send or receive, or whose last operation was one, the other end."""
-        ends = self._columns.rows.peers[self._rows]
-        known = np.flatnonzero(ends >= 0)
-        return dict(zip(self.numbers[known].tolist(), ends[known].tolist(), strict=True))
+        return dict(zip(self.numbers[self.ends >= 0].tolist(), self.ends[self.ends >= 0].tolist(), strict=True))
 
     @cached_property
     def numbers(self) -> Ints:
@@ -64,48 +72,17 @@ class Group:
         """Of a rank, its place in the columns."""
         return {number: index for index, number in enumerate(self.numbers.tolist())}
 
-    @cached_property
-    def enqueued(self) -> Ints:
-        return self._of(self._columns.rows.enqueued, 0)
-
-    @cached_property
-    def completed(self) -> Ints:
-        return self._of(self._columns.rows.completed, 0)
-
-    @cached_property
-    def open_seconds(self) -> Floats:
-        return self._of(self._columns.rows.open_seconds, np.nan)
-
-    @cached_property
-    def idle_seconds(self) -> Floats:
-        return self._of(self._columns.rows.idle_seconds, np.nan)
-
-    @cached_property
-    def open_sequence(self) -> Ints:
-        return self._of(self._columns.rows.open_sequence, 1)
-
-    @cached_property
-    def pairwise(self) -> Bools:
-        return self._of(self._columns.rows.pairwise, False)
-
-    @cached_property
-    def sending(self) -> Bools:
-        return self._of(self._columns.rows.sending, False)
-
-    @cached_property
-    def ends(self) -> Ints:
-        """Of operations that are pairwise, the other end; -1 unknown, as of all others."""
-        return self._of(self._columns.rows.peers, -1)
-
-    @cached_property
-    def moved(self) -> Ints:
-        """Bytes, as far as the transport counts them; else -1."""
-        return self._of(self._columns.rows.moved, -1)
-
-    @cached_property
-    def baseline_rates(self) -> Floats:
-        """Operations per second in good times, as far as members know."""
-        return self._of(self._columns.rows.baseline_rates, np.nan)
+    enqueued = _column("enqueued")
+    completed = _column("completed")
+    open_seconds = _column("open_seconds", np.nan)
+    idle_seconds = _column("idle_seconds", np.nan)
+    open_sequence = _column("open_sequence", 1)
+    pairwise = _column("pairwise")
+    sending = _column("sending")
+    ends = _column("peers", -1)  # of operations that are pairwise, the other end; -1 unknown, as of all others
+    moved = _column("moved", -1)  # bytes, as far as the transport counts them; else -1
+    baseline_rates = _column("baseline_rates", np.nan)  # operations per second in good times, as far as members know
+    timed = _column("timed")
 
     @cached_property
     def heartbeat_seconds(self) -> Floats:
@@ -121,8 +98,7 @@ class Group:
 
     def timings(self) -> dict[int, Timing]:
         """Of the members that are timed."""
-        timed = np.flatnonzero(self._of(self._columns.rows.timed, False))
-        found = {number: self.members[number].timing for number in self.numbers[timed].tolist()}
+        found = {number: self.members[number].timing for number in self.numbers[self.timed].tolist()}
         return {number: timing for number, timing in found.items() if timing is not None}
 
     def member(self, number: int) -> ProcessGroup:
@@ -130,12 +106,6 @@ class Group:
         if index < len(self._rows):
             return self._columns.process_group(int(self._rows[index]))
         return ProcessGroup(self.id, self.name, self.size, 0, 0, None, None, None)
-
-    def _of(self, column: np.ndarray, of_newcomers: float) -> np.ndarray:
-        known = column[self._rows]
-        if not len(self._newcomers):
-            return known
-        return np.append(known, np.full(len(self._newcomers), of_newcomers, dtype=column.dtype))
 
 
 class _Members(Mapping[int, ProcessGroup]):
@@ -193,13 +163,13 @@ class Groups(Mapping[str, Group]):
 
     def having(self, rows: Bools) -> list[Group]:
         """The groups that have one of these rows."""
-        found = np.logical_or.reduceat(rows[self._order], self._starts) if len(self) else rows
-        return [self._at(index) for index in np.flatnonzero(found).tolist()]
+        return [self._at(index) for index, has in enumerate(self.any(rows)) if has]
 
     def unlike(self, values: Ints, rows: Bools) -> list[Group]:
         """The groups in which these rows differ in their values."""
         ends = np.iinfo(values.dtype)
-        least, most = self.least(np.where(rows, values, ends.max)), self.most(np.where(rows, values, ends.min))
+        least = self._reduced(np.minimum, np.where(rows, values, ends.max))
+        most = self.most(np.where(rows, values, ends.min))
         return [self._at(index) for index in range(len(self)) if least[index] < most[index]]
 
     def any(self, rows: Bools) -> list[bool]:
@@ -208,25 +178,18 @@ class Groups(Mapping[str, Group]):
     def most(self, values: Ints) -> list[int]:
         return self._reduced(np.maximum, values)
 
-    def least(self, values: Ints) -> list[int]:
-        return self._reduced(np.minimum, values)
-
     def medians(self, values: Floats) -> list[float | None]:
         """Of the values that are above 0; None where there is none."""
-        rows = np.flatnonzero(values > 0)
-        found: list[float | None] = [None] * len(self)
-        if not len(rows):
-            return found
-        labels = np.zeros(len(values), dtype=np.int64)
-        labels[self._order] = np.repeat(np.arange(len(self)), self._ends - self._starts)
-        order = np.lexsort((values[rows], labels[rows]))
-        labels, values = labels[rows][order], values[rows][order]
-        starts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1]))
-        counts = np.diff(np.append(starts, len(labels)))
-        middle = (values[starts + (counts - 1) // 2] + values[starts + counts // 2]) / 2
-        for label, value in zip(labels[starts].tolist(), middle.tolist(), strict=True):
-            found[label] = value
-        return found
+        labels = np.repeat(np.arange(len(self)), self._ends - self._starts)
+        values = values[self._order]
+        labels, values = labels[values > 0], values[values > 0]
+        values = values[np.lexsort((values, labels))]
+        starts, ends = (np.searchsorted(labels, np.arange(len(self)), side) for side in ("left", "right"))
+        has = ends > starts
+        low, high = (starts + ends - 1)[has] // 2, (starts + ends)[has] // 2
+        found = np.full(len(self), None)
+        found[has] = (values[low] + values[high]) / 2
+        return list(found)
 
     def _reduced(self, function: np.ufunc, values: np.ndarray) -> list[Any]:
         return function.reduceat(values[self._order], self._starts).tolist() if len(self) else []
@@ -248,10 +211,9 @@ class Groups(Mapping[str, Group]):
         """
         places, overflow = self._columns.place_of, self._columns.places.overflow
         ranks = self.ranks_of(group)
-        if len(ranks) <= len(places):
-            in_view = [number for number in ranks if number in places]
-        else:  # whoever claims a group of a million ranks makes nobody walk through them
-            in_view = sorted(number for number in places if number in ranks)
+        # Whoever claims a group of a million ranks makes nobody walk through them.
+        few, others = (ranks, places) if len(ranks) <= len(places) else (sorted(places), ranks)
+        in_view = [number for number in few if number in others]
         return [number for number in in_view if number not in group.members and not overflow[places[number]]]
 
     def ranks_of(self, group: Group) -> Sequence[int]:

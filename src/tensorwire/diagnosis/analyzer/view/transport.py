@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
     from ...columns import EdgeColumns
-    from .flows import Ends, Flows
+    from .flows import Flows
     from .groups import Group
     from .job import Job
 
@@ -56,16 +56,9 @@ class Transport:
 
     def sample(self, job: Job, open_seconds: float) -> None:
         """Keep the edges of now, and the bytes of operations that are open for longer than that."""
-        rows = job.columns.rows
-        counted = (rows.moved >= 0) & (rows.open_seconds > open_seconds)
-        moved = {
-            (group.id, number): nbytes
-            for group in (job.groups.having(counted) if counted.any() else ())
-            for number, nbytes, seconds in zip(
-                group.numbers.tolist(), group.moved.tolist(), group.open_seconds.tolist(), strict=True
-            )
-            if nbytes >= 0 and seconds > open_seconds
-        }
+        rows, columns = job.columns.rows, job.columns
+        counted = np.flatnonzero((rows.moved >= 0) & (rows.open_seconds > open_seconds)).tolist()
+        moved = {(columns.group(row)[0], int(columns.row_numbers[row])): int(rows.moved[row]) for row in counted}
         self._samples.append(_Sample(job.time, job.edges, moved))
 
     def clear(self) -> None:
@@ -79,53 +72,41 @@ class Transport:
         earlier = self._before(job.time - seconds)
         if earlier is None:
             return 0.0
-        elapsed = job.time - earlier.time
-        fastest = 0.0
-        if earlier.moved:
-            for number, nbytes in zip(group.numbers.tolist(), group.moved.tolist(), strict=True):
-                fastest = max(fastest, nbytes - earlier.moved.get((group.id, number), nbytes))
+        before = earlier.moved
+        counted = [
+            nbytes - before.get((group.id, number), nbytes)
+            for number, nbytes in (zip(group.numbers.tolist(), group.moved.tolist(), strict=True) if before else ())
+        ]
         flows = self._flows(job, group.members, earlier)
-        of_these = np.isin(flows.senders, list(ranks))
-        nbytes = np.maximum(flows.acked_bytes, flows.received_bytes)[of_these]
-        return max(fastest, float(nbytes.max(initial=0))) / elapsed
+        fastest = float(flows.moved[np.isin(flows.senders, list(ranks))].max(initial=0))
+        return float(max(fastest, *counted, 0.0)) / (job.time - earlier.time)
 
     def moving(self, job: Job, first: float, least: float) -> dict[int, float]:
         """Ranks that have exchanged so many bytes per second with another since that time; each with the most."""
         samples = [sample for sample in self._samples if first <= sample.time < job.time]
         if not samples:
             return {}
-        earlier = samples[0]
-        elapsed = job.time - earlier.time
-        moving: dict[int, float] = {}
-        flows = self._flows(job, job.ranks, earlier)
-        rates = np.maximum(flows.acked_bytes, flows.received_bytes) / elapsed
+        moving: dict[int, float] = defaultdict(float)
+        flows = self._flows(job, job.ranks, samples[0])
+        rates = flows.moved / (job.time - samples[0].time)
         for column in (flows.senders, flows.receivers):
-            for number, rate in zip(column[rates >= least].tolist(), rates[rates >= least].tolist(), strict=True):
-                moving[number] = max(rate, moving.get(number, 0.0))
-        for group_id, number in dict.fromkeys(key for sample in samples for key in sample.moved):
+            for number, rate in zip(column.tolist(), rates.tolist(), strict=True):
+                moving[number] = max(rate, moving[number])
+        counted = {key: (sample.time, nbytes) for sample in reversed(samples) for key, nbytes in sample.moved.items()}
+        for (group_id, number), (time, nbytes) in counted.items():
             group = job.groups.get(group_id)
-            if group is None or number not in group.index_of:
-                continue
-            since = next(sample for sample in samples if (group_id, number) in sample.moved)
-            moved = int(group.moved[group.index_of[number]]) - since.moved[group_id, number]
-            rate = moved / (job.time - since.time)
-            if rate >= least:
-                moving[number] = max(rate, moving.get(number, 0.0))
-        return moving
+            if group is not None and number in group.index_of:
+                rate = (int(group.moved[group.index_of[number]]) - nbytes) / (job.time - time)
+                moving[number] = max(rate, moving[number])
+        return {number: rate for number, rate in moving.items() if rate >= least}
 
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
         """Whether peers received anything of this rank during the last so many seconds, as far as samples tell."""
         since = next((sample for sample in self._samples if sample.time >= job.time - seconds), None)
         if since is None:
             return False
-        before: dict[int, int] = {}
-        for sign, edges in ((-1, since.edges), (1, job.edges)):
-            ends = edges.ends
-            of_rank = ends.peers == rank
-            for peer, nbytes in zip(ends.ranks[of_rank].tolist(), ends.received_bytes[of_rank].tolist(), strict=True):
-                if sign < 0 or peer in before:
-                    before[peer] = before.get(peer, 0) + sign * nbytes
-        return any(more > 0 for more in before.values())
+        flows = self._flows(job, job.ranks, since)
+        return bool((flows.received_bytes[flows.receivers == rank] > 0).any())
 
     def stopped(self, job: Job, ranks: Iterable[int]) -> Blame | None:
         """Processes in state T, with what lies unread there."""
@@ -147,13 +128,14 @@ class Transport:
         """
         flows = self._flows(job, ranks, self._before(job.time - seconds))
         stuck = flows.where((flows.send_queue > 0) & ((flows.backoff > 0) | (flows.shares >= _BUSY)))
-        if not any(flow.backoff for flow in stuck.values()):
+        if not any(flow.backoff for flow in stuck):
             return None
         facts = [
-            f"edge {a} -> {b}: {words.nbytes(flow.send_queue)} unacknowledged, timer backed off {flow.backoff} times"
-            for (a, b), flow in sorted(stuck.items())[:4]
+            f"edge {flow.ends[0]} -> {flow.ends[1]}: {words.nbytes(flow.send_queue)} unacknowledged, "
+            f"timer backed off {flow.backoff:.0f} times"
+            for flow in sorted(stuck)[:4]
         ]
-        return _endpoints(dict.fromkeys(stuck, 1.0), facts, Basis.STATE)
+        return _endpoints({flow.ends: 1.0 for flow in stuck}, facts, Basis.STATE)
 
     def unread(self, job: Job, ranks: Collection[int]) -> Blame | None:
         """The rank that leaves most of what it was sent unread."""
@@ -176,9 +158,9 @@ class Transport:
         if earlier is None:
             return None
         flows = self._flows(job, ranks, earlier)
-        if not len(flows):
-            return None
         shares = flows.shares
+        if not len(shares):
+            return None
         ordinary, most = float(np.sort(shares)[len(shares) // 2]), float(shares.max())
         are_busy = (shares >= max(_BUSY, _NEAR * most)) & (shares >= _DISTINCT * ordinary)
         are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
@@ -186,17 +168,16 @@ class Transport:
         if not striking:
             return None
         facts = [
-            f"edge {a} -> {b}: busy {words.percent(flow.share)} of the time, the ordinary edge "
-            f"{words.percent(ordinary)}; {words.count(flow.retransmits, 'retransmission')}, "
+            f"edge {flow.ends[0]} -> {flow.ends[1]}: busy {words.percent(flow.share)} of the time, the ordinary edge "
+            f"{words.percent(ordinary)}; {words.count(int(flow.retransmits), 'retransmission')}, "
             f"{words.nbytes(flow.send_queue)} unacknowledged"
-            for (a, b), flow in sorted(striking.items(), key=lambda item: (-item[1].share, item[0]))
+            for flow in sorted(striking, key=lambda flow: (-flow.share, flow.ends))[:4]
         ]
         # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
         # all counts, not how many, since that goes with what they carry.
         excess = np.maximum(0.0, shares - ordinary) + np.minimum(1.0, flows.retransmits / _LOSSY)
-        ends = zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True)
-        weights = dict(zip(ends, excess.tolist(), strict=True))
-        return _endpoints(weights, facts[:4], Basis.COMPARISON)
+        pairs = zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True)
+        return _endpoints(dict(zip(pairs, excess.tolist(), strict=True)), facts, Basis.COMPARISON)
 
     def _before(self, time: float) -> _Sample | None:
         """The newest sample from then or earlier."""
@@ -206,15 +187,14 @@ class Transport:
         """Bytes, by rank, where there are any."""
         ends = job.edges.ends
         unread = (ends.receive_queue > 0) & (ends.peers >= 0) & np.isin(ends.ranks, list(ranks))
-        queues: dict[int, int] = {}
+        queues: Counter[int] = Counter()
         for number, nbytes in zip(ends.ranks[unread].tolist(), ends.receive_queue[unread].tolist(), strict=True):
-            queues[number] = queues.get(number, 0) + nbytes
+            queues[number] += nbytes
         return queues
 
     def _flows(self, job: Job, ranks: Collection[int], earlier: _Sample | None) -> Flows:
-        if earlier is None:
-            return flows_between(ranks, job.edges, None, 0.0)
-        return flows_between(ranks, job.edges, earlier.edges, job.time - earlier.time)
+        since = (None, 0.0) if earlier is None else (earlier.edges, job.time - earlier.time)
+        return flows_between(ranks, job.edges, *since)
 
 
 def least_moved(group: Group) -> Blame | None:
@@ -231,7 +211,7 @@ def least_moved(group: Group) -> Blame | None:
     return Blame(suspects, facts, Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER)
 
 
-def _endpoints(weights: dict[Ends, float], facts: list[str], basis: Basis) -> Blame | None:
+def _endpoints(weights: dict[tuple[int, int], float], facts: list[str], basis: Basis) -> Blame | None:
     """The fewest ranks at which these edges end: the one with most of their weight, then the one with most of the rest.
 
     Of the two ends of a single edge the sender: what leaves a rank slowly is choked there more often than where it
@@ -241,23 +221,19 @@ def _endpoints(weights: dict[Ends, float], facts: list[str], basis: Basis) -> Bl
     suspects: list[int] = []
     most = 0.0
     while left and len(suspects) < MAX_SUSPECTS:
-        scores: dict[int, float] = {}
-        sends: dict[int, float] = {}
+        scores, sends = Counter[int](), Counter[int]()
         for (sender, receiver), weight in left.items():
-            scores[sender] = scores.get(sender, 0.0) + weight
-            scores[receiver] = scores.get(receiver, 0.0) + weight
-            sends[sender] = sends.get(sender, 0.0) + weight
+            scores.update({sender: weight, receiver: weight})  # weights add up as counts do
+            sends.update({sender: weight})
         best = max(scores.values())
         if best < _REST * most:
             break
         most = max(most, best)
         tied = [number for number in scores if scores[number] > _TIE * best]
-        tied.sort(key=lambda number: (-sends.get(number, 0.0), -scores[number], number))
-        first = tied[0]
+        first, *others = sorted(tied, key=lambda number: (-sends[number], -scores[number], number))
         suspects.append(first)
-        rivals = [number for number in tied[1:] if (first, number) in left or (number, first) in left]
-        for rival in rivals:
-            if sends.get(rival, 0.0) > _TIE * sends.get(first, 0.0):
+        for rival in (other for other in others if (first, other) in left or (other, first) in left):
+            if sends[rival] > _TIE * sends[first]:
                 suspects.append(rival)
                 basis = Basis.REMAINDER
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,28 +23,14 @@ _READ = float(1 << 20)  # the probe reads a little, again and again
 _LEAST_SECONDS = 2.0  # to tell from
 
 
-class _Counters(NamedTuple):
-    pid: int
-    cpu_seconds: float
-    wait_seconds: float
-    of_workers: dict[int, float]  # by pid; they are looked at only while the rank completes nothing
-    written: int
-    read: int
-
-
-class _Sample(NamedTuple):
-    time: float
-    ranks: RankColumns
-
-
 class Work:
     """A few samples of the counters of all processes, and what follows from their differences."""
 
     def __init__(self) -> None:
-        self._samples: deque[_Sample] = deque(maxlen=STEPS + 1)
+        self._samples: deque[tuple[float, RankColumns]] = deque(maxlen=STEPS + 1)
 
     def sample(self, time: float, ranks: RankColumns) -> None:
-        self._samples.append(_Sample(time, ranks))
+        self._samples.append((time, ranks))
 
     def clear(self) -> None:
         self._samples.clear()
@@ -55,7 +41,7 @@ class Work:
 
     def covers(self, seconds: float, time: float) -> bool:
         """Whether there is a sample from so many seconds before."""
-        return bool(self._samples) and time - self._samples[0].time >= seconds
+        return bool(self._samples) and time - self._samples[0][0] >= seconds
 
     def of(self, time: float, rank: Rank) -> str:
         """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does.
@@ -64,9 +50,10 @@ class Work:
         """
         if not self.is_known(time) or not rank.process.is_alive:
             return ""
-        recent = self._samples[len(self._samples) // 2]
-        before = recent if time - recent.time >= _LEAST_SECONDS else self._samples[0]
-        return _between(_counters(before.ranks.get(rank.rank)), _counters(rank), time - before.time)
+        start, before = self._samples[len(self._samples) // 2]
+        if time - start < _LEAST_SECONDS:
+            start, before = self._samples[0]
+        return _between(before.get(rank.rank), rank, time - start)
 
     def runnable(self, first: float, time: float, ranks: RankColumns) -> frozenset[int]:
         """Ranks of now that were in state R in half of the looks from `first` on, or in more.
@@ -74,17 +61,16 @@ class Work:
         A thread that sleeps in a call that does not return is in that state at no time. One that has to share a CPU
         with many others is in it nearly always, and uses little of the CPU.
         """
-        looks = [_runnable(sample.ranks) for sample in self._samples if first <= sample.time < time]
-        looks.append(_runnable(ranks))
-        numbers, times_seen = np.unique(np.concatenate(looks), return_counts=True)
+        looks = [*(before for start, before in self._samples if first <= start < time), ranks]
+        running = [each.numbers[each.places.runnable & each.places.are_alive] for each in looks]
+        numbers, times_seen = np.unique(np.concatenate(running), return_counts=True)
         return frozenset(number for number in numbers[2 * times_seen >= len(looks)].tolist() if number in ranks)
 
     def candidates(self, first: float, time: float, ranks: RankColumns) -> list[int]:
         """The ranks of now that `since` may say something of: only these need to be looked at one by one."""
         found = set(ranks.with_workers)
         end, now = time, ranks
-        for sample in reversed(self._samples):
-            start, before = sample.time, sample.ranks
+        for start, before in reversed(self._samples):
             if start < first:
                 break
             if end - start >= _LEAST_SECONDS:
@@ -94,25 +80,18 @@ class Work:
 
     def since(self, first: float, time: float, rank: Rank) -> str:
         """The same at any time from `first` on, as far as samples go back; the last such: some pause now and then."""
-        if not rank.process.is_alive:
-            return ""
-        end, now = time, _counters(rank)
-        for sample in reversed(self._samples):
-            start = sample.time
-            if start < first:
+        end, now = time, rank
+        for start, ranks in reversed(self._samples):
+            if start < first or not rank.process.is_alive:
                 break
             if end - start < _LEAST_SECONDS:
                 continue
-            before = _counters(sample.ranks.get(rank.rank))
+            before = ranks.get(rank.rank)
             found = _between(before, now, end - start)
             if found or before is None:
                 return found
             end, now = start, before
         return ""
-
-
-def _runnable(ranks: RankColumns) -> Ints:
-    return ranks.numbers[ranks.places.runnable & ranks.places.are_alive]
 
 
 def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:
@@ -124,27 +103,21 @@ def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:
     return numbers[(cpu >= _CPU_LEAST) | (written >= _WRITTEN) | (read >= _READ)]
 
 
-def _between(before: _Counters | None, now: _Counters | None, seconds: float) -> str:
-    if before is None or now is None or before.pid != now.pid:
+def _between(before: Rank | None, now: Rank, seconds: float) -> str:
+    if before is None or before.pid != now.pid:
         return ""
-    of_workers = sum(cpu - before.of_workers.get(pid, cpu) for pid, cpu in now.of_workers.items())
-    cpu = (now.cpu_seconds - before.cpu_seconds + of_workers) / seconds
-    waits = (now.wait_seconds - before.wait_seconds) / seconds
-    written, read = (now.written - before.written) / seconds, (now.read - before.read) / seconds
+    then, process = before.process, now.process
+    # Workers are looked at only while the rank completes nothing.
+    of_workers = {worker.pid: worker.cpu_seconds for worker in then.workers}
+    grown = sum(worker.cpu_seconds - of_workers.get(worker.pid, worker.cpu_seconds) for worker in process.workers)
+    cpu = (process.cpu_seconds - then.cpu_seconds + grown) / seconds
+    waits = (process.wait_seconds - then.wait_seconds) / seconds
+    written = (process.written_bytes - then.written_bytes) / seconds
+    read = (process.read_bytes - then.read_bytes) / seconds
     facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
     if _CPU_LEAST <= cpu < _CPU <= cpu + waits:  # other programs have it
         rest = min(waits, 1.0 - cpu)  # threads that wait at once are counted one by one
         facts = [f"uses {100 * cpu:.0f} % of a CPU and waits for one {words.percent(rest)} of the time"]
-    facts += [f"writes {words.nbytes(written)}/s"] if before.written >= 0 and written >= _WRITTEN else []
-    facts += [f"reads {words.nbytes(read)}/s"] if before.read >= 0 and read >= _READ else []
+    facts += [f"writes {words.nbytes(written)}/s"] if then.written_bytes >= 0 and written >= _WRITTEN else []
+    facts += [f"reads {words.nbytes(read)}/s"] if then.read_bytes >= 0 and read >= _READ else []
     return ", ".join(facts)
-
-
-def _counters(rank: Rank | None) -> _Counters | None:
-    if rank is None:
-        return None
-    process = rank.process
-    of_workers = {worker.pid: worker.cpu_seconds for worker in process.workers}
-    return _Counters(
-        rank.pid, process.cpu_seconds, process.wait_seconds, of_workers, process.written_bytes, process.read_bytes
-    )
