@@ -1,4 +1,4 @@
-"""What the analyzer remembers of one generation of a job's ranks: who is in view, and which verdicts stand."""
+"""The analyzer's memory of one generation of a job's ranks: who is in view, and which verdicts stand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
 @dataclass(slots=True)
 class State:
-    """What is known of one generation of a job's ranks."""
+    """The memory of one generation of a job's ranks."""
 
     slow: SlowWatch
     run_id: str = ""
@@ -82,7 +82,7 @@ class State:
         self.is_blocked = bool((are_alive[ranks.rows.places] & (ranks.rows.open_seconds >= gate)).any())
 
     def recent_phases(self, seconds: float) -> dict[int, str]:
-        """What ranks have declared within these seconds."""
+        """The phases that ranks have declared within these seconds."""
         since = self.time - seconds
         self.phases = {number: declared for number, declared in self.phases.items() if declared[1] > since}
         return {number: phase for number, (phase, _) in self.phases.items()}
@@ -126,13 +126,14 @@ class State:
             old = next((old for old in before if _same_trouble(old, verdict)), None)
             if old is not None:
                 before.remove(old)
-                if _is_finding(old) and _contradicts(verdict, old) and not _is_surer(verdict, old):
+                is_surer = verdict.finding.confidence.order < old.finding.confidence.order
+                if _is_finding(old) and _claim(verdict.finding) != _claim(old.finding) and not is_surer:
                     verdict = old
                 elif _is_finding(old) or not _is_finding(verdict):  # else a notice has become a finding now
                     verdict = replace(verdict, finding=replace(verdict.finding, time=old.finding.time))
             current.append(verdict)
         for old in before:
-            # Whoever it names is out of view: no reason to take it back, if one to be less sure.
+            # A suspect is out of view: that is no reason to take it back, but one to be less sure.
             if any(number in observation.ranks and number not in self.ranks for number in old.finding.suspects):
                 confidence = max(old.finding.confidence, Confidence.MEDIUM, key=lambda level: level.order)
                 current.append(replace(old, finding=replace(old.finding, confidence=confidence)))
@@ -183,14 +184,6 @@ def _same_trouble(old: Verdict, new: Verdict) -> bool:
 
 def _is_finding(verdict: Verdict) -> bool:
     return verdict.finding.level == "finding"
-
-
-def _is_surer(new: Verdict, old: Verdict) -> bool:
-    return new.finding.confidence.order < old.finding.confidence.order
-
-
-def _contradicts(new: Verdict, old: Verdict) -> bool:
-    return _claim(new.finding) != _claim(old.finding)
 
 
 def _claim(finding: Finding) -> tuple[str, str, set[int]]:

@@ -1,4 +1,4 @@
-"""Who makes a process group slow: late ranks (S1), a slow transfer (S2) or both (S3)."""
+"""Verdicts on slow process groups: late ranks (S1), a slow transfer (S2) or both (S3)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ... import words
 from ..view.confidence import Basis
 from .held_back import held_back, shares
-from .own_time import grown, waiting_shares
-from .slow_group import ACCOUNTS
+from .slow_group import ACCOUNTS, grown, waiting_shares
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -110,7 +109,7 @@ def _late_messages(job: Job, one: Slow, longer: dict[int, float], measured: list
 
 
 def _end_of_chain(job: Job, transport: Transport, slow: list[Slow]) -> Verdict:
-    """Whoever is waited for at the end of the chain of waits, or its edge, where good times are not known."""
+    """On the rank at the end of the chain of waits, or its edge, where good times are not known."""
     one = slow[0]
     number = max(one.rounds.mean, key=lambda number: (one.rounds.mean[number], -number))
     waits = {n: peer for each in slow for n, peer in each.group.peers.items() if _is_long(n, each)}
@@ -198,7 +197,7 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
 
 
 def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
-    """What the late ranks did meanwhile, as the kernel has it."""
+    """The kernel's facts on the late ranks meanwhile."""
     mean = one.rounds.mean
     used = shares(job, one, history, lambda places: places.cpu_seconds)
     queued = shares(job, one, history, lambda places: places.wait_seconds)
