@@ -102,6 +102,15 @@ def kill_at(step: int, calls: Sequence[tuple[Any, str]] = FOLLOWER) -> None:
 
 def exit_code(child: Callable[[], None]) -> int:
     """How a process ends that runs a function: 0 where the function returned."""
+    return exit_codes([child])[0]
+
+
+def exit_codes(children: Sequence[Callable[[], None]]) -> list[int]:
+    """The same of processes that run at once."""
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in list(map(_begin, children))]
+
+
+def _begin(child: Callable[[], None]) -> int:
     process = os.fork()
     if process == 0:
         code = 99
@@ -110,4 +119,4 @@ def exit_code(child: Callable[[], None]) -> int:
             code = 0
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return process

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from tensorwire import compress_checkpoint, load_file, open_file, save_file, verify
+from tensorwire.sync import Follower, Publisher
 from tests.support.s3 import SECRET, running
 
 pytest.importorskip("moto", reason="moto's server is missing: make test installs it")
@@ -189,3 +191,26 @@ def test_the_command_line_says_nothing_secret(model: Path, tmp_path: Path, optio
     assert all("Traceback" not in each.stderr for each in failed)
     assert not [each for each in (*done, *failed) if SECRET in each.stdout + each.stderr]
     assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_ranks_publish_one_version(options: dict[str, Any], weights: dict[str, Any]) -> None:
+    shares = [dict(list(weights.items())[rank::2]) for rank in range(2)]
+    common: dict[str, Any] = {"num_ranks": 2, "timeout": 60, "threads": 1, "storage_options": options}
+    publishers = [Publisher("s3://bucket/ranks", rank=rank, **common) for rank in range(2)]
+    held: dict[str, Any] = {}
+    follower = Follower("s3://bucket/ranks", held, storage_options=options)
+    for number in range(3):
+        with ThreadPoolExecutor(2) as pool:
+            published = list(
+                pool.map(lambda rank, number=number: publishers[rank].publish(shares[rank], number), (0, 1))
+            )
+        assert {(each.version, each.is_anchor) for each in published} == {(number, number == 0)}
+        assert follower.stage() is not None
+        follower.commit()
+        assert {name: array.tobytes() for name, array in held.items()} == {
+            name: array.tobytes() for each in shares for name, array in each.items()
+        }
+        name = f"layers.{number}.weight"
+        changed = shares[number % 2][name].copy()
+        changed[:9, :9] = number
+        shares[number % 2][name] = changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import time
 import warnings
@@ -22,20 +23,27 @@ from ..codec import (
 from ..errors import ErrorContext, TensorwireError
 from ..files.frame_file import Stored, frame_file
 from ..files.header import check_dtype, check_given_name
-from ..files.names import payload_name, shown
+from ..files.names import shown
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, read_tensors
+from .ranks import Offer, Part, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
-from .versions import Tensor, Version, state_of
+from .versions import Tensor, Version, folder_name, result, state_of
 
 if TYPE_CHECKING:
     import os
+
+    from typing_extensions import TypeIs
 
     from ..codec import Profile
 
 _SHARD_NBYTES = 128 << 20
 """A file is written once it holds so many bytes of frames, which are in memory until then."""
+
+
+_RANK = 100_000
+"""Files are numbered from the rank times this on."""
 
 
 class Published(NamedTuple):
@@ -67,7 +75,8 @@ class Publisher:
     """Publishes versions of tensors to a store, of which followers make the same tensors, bit for bit.
 
     A version holds what changed since the one before; every 25th or so, an anchor, holds everything. The publisher
-    keeps one copy of the tensors in memory. One thread at a time may use it, and one publisher a store.
+    keeps one copy of the tensors in memory. One thread at a time may use it, and one publisher a store. Several ranks
+    that have a part of the tensors each may be one publisher.
 
     Args:
         store: a directory, which is made if it is not there, or a URL.
@@ -78,8 +87,14 @@ class Publisher:
             more than half as many bytes as the anchor did.
         keep: anchors that are kept, with the versions that follow them. What is older is removed once a new anchor
             stands.
+        rank, num_ranks: which of how many processes this is that publish each version together. Rank 0 decides of
+            anchors and removes old versions, so `anchor_every` and `keep` are its own. `base` is that of this rank.
+        timeout: how many seconds a rank waits for another one.
         threads: by default all usable cores.
         storage_options: of URLs: docs/remote.md.
+
+    Attributes:
+        version: the number of the newest version that this publisher knows of; None if there is none.
 
     Raises:
         ValueError: an option is out of its range, or the profile takes no base.
@@ -94,6 +109,9 @@ class Publisher:
         profile: Profile = "fast",
         anchor_every: int = 25,
         keep: int = 2,
+        rank: int = 0,
+        num_ranks: int = 1,
+        timeout: float = 600.0,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -104,10 +122,12 @@ class Publisher:
         if anchor_every > MAX_LINKS:
             raise ValueError(f"expected at most {MAX_LINKS:,} as anchor_every, got {anchor_every:,}")
         self._store = Store(locate(store, storage_options))
+        self._ranks = Ranks(self._store, rank, num_ranks, timeout)
         self._profile, self._threads = profile, num_threads(threads)
         self._anchor_every, self._keep = anchor_every, keep
         self._writer = secrets.token_hex(8)
         self._held: dict[str, _Held] = {}
+        self._all: dict[str, Tensor] = {}  # of the last version, those of other ranks too
         self._needs_anchor, self._lost = True, False
         self._num_links, self._anchor_nbytes = 0, 0
         self._run = secrets.token_hex(8)
@@ -122,12 +142,19 @@ class Publisher:
         else:
             found = copy_tensors(base, self._threads)
         self._held = {name: _Held(tensor, data) for name, tensor, data in found}
-        if state_of(self._tensors()) != last.state:
+        mine, links = self._tensors(), list[Version]()
+        if self._ranks.num_ranks > 1 or state_of(mine) == last.state:
+            links = self._store.links(last, None)
+            self._all = result({}, links)
+        if not links or not mine.items() <= self._all.items():
             self._held.clear()
             return
-        links = self._store.links(last, None)
         self._run, self._needs_anchor, self._num_links = last.run, False, len(links) - 1
         self._anchor_nbytes = sum(links[0].files.values())
+
+    @property
+    def version(self) -> int | None:
+        return None if self._last is None else self._last.number
 
     def publish(
         self, named_tensors: Mapping[str, Any] | Iterable[tuple[str, Any]], version: int | None = None
@@ -135,33 +162,44 @@ class Publisher:
         """Write what changed.
 
         Args:
-            named_tensors: all tensors, NumPy arrays or torch tensors on the CPU: a mapping, or pairs in any order, of
-                which one at a time is in use. Somebody may write to one meanwhile; then followers get words of
-                different moments, the same ones that the next version is relative to.
-            version: its number, above that of the version before; by default the next one.
+            named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors on the CPU: a mapping, or
+                pairs in any order, of which one at a time is in use. Somebody may write to one meanwhile; then
+                followers get words of different moments, the same ones that the next version is relative to.
+            version: its number, above that of the version before; by default the next one. Ranks give the same one.
 
         Raises:
-            ValueError: a name is there twice, the number is not above the last one, or there is no tensor.
+            ValueError: a name is there twice, the number is not above the last one or missing, or there is no tensor.
             UnsupportedTensorError: a tensor cannot be read or stored.
             FileExistsError: another publisher writes to this store. This one cannot go on.
-            OSError: the store cannot be written to.
+            TimeoutError: a rank that the message names has not come.
+            OSError: the store cannot be written to, or rank 0 has failed.
             After an error the next version is an anchor.
         """
+        if self._ranks.rank:
+            return self._publish_part(named_tensors, version)
         number = self._begin(version)
         is_anchor = self._needs_anchor or self._num_links + 1 >= self._anchor_every
         self._needs_anchor = True  # until the index stands, the copy is nobody's base
-        shards = _Shards(self._store, number, self._writer, self._profile)
-        try:
-            is_anchor = self._put_all(named_tensors, shards, is_anchor=is_anchor)
-        except BaseException:
-            with suppress(OSError):
-                shards.remove()
-            raise
         base = None if is_anchor else self._last
-        found = Version(
-            number, self._run, self._writer, state_of(self._tensors()), base and base.number, base and base.state,
-            shards.tensors, shards.homes, shards.files,
-        )  # fmt: skip
+        shards = _Shards(self._store, number, 0, self._profile)
+        offer = self._ranks.offer(number, self._run, base)
+        try:
+            self._put_all(named_tensors, shards, is_anchor=is_anchor)
+            names, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
+            if base is not None and self._all.keys() - names:
+                # A version that is relative cannot say that a tensor is gone.
+                base = None
+                shards.remove()
+                self._put_copies(shards)
+                offer = self._ranks.offer(number, self._run, base)
+                _, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
+        except BaseException:
+            for undo in (self._ranks.withdraw, shards.remove):
+                with suppress(OSError):
+                    undo()
+            raise
+        tensors = {**({} if base is None else self._all), **found.tensors}
+        found = found._replace(writer=self._writer, state=state_of(tensors))
         try:
             self._store.put_index(found)
         except FileExistsError:
@@ -169,7 +207,50 @@ class Publisher:
             with suppress(OSError):
                 shards.remove()
             raise
+        self._all = tensors
         return self._end(found, shards)
+
+    def _publish_part(self, named_tensors: Any, number: int | None) -> Published:
+        """What a rank does that is not rank 0."""
+        if not _is_number(number) or self._store.read(number) is not None:
+            raise ValueError(f"expected the number of a version that does not exist yet, got {number!r}")
+        offer = self._ranks.await_offer(number)
+        base = None if self._needs_anchor or self._last is None or self._last.id != offer.base else self._last
+        self._needs_anchor = True  # as in `publish`
+        shards = _Shards(self._store, number, self._ranks.rank, self._profile)
+        try:
+            self._put_all(named_tensors, shards, is_anchor=base is None)
+        except BaseException:
+            with suppress(OSError):
+                shards.remove()
+            raise
+        while True:  # from now on the files stay, since an index may come to stand that names them
+            part = self._part(offer, shards, base)
+            self._ranks.put(part)
+            found = self._ranks.await_outcome(offer)
+            if isinstance(found, Version):
+                break
+            if found is None:
+                text = "rank 0 has withdrawn this version; its own error says why. The next one is an anchor"
+                raise OSError(errno.ECANCELED, text, str(self._store.place / folder_name(number)))
+            if base is not None and base.id != found.base:
+                base = None
+                shards.clear()
+                self._put_copies(shards)
+            offer = found
+        if not is_part(part, found):
+            text = f"stands without what rank {self._ranks.rank} has put; publish the next version"
+            raise FileExistsError(errno.EEXIST, text, str(self._store.place / folder_name(number)))
+        self._last, self._needs_anchor = found, False
+        return _published(found, shards)
+
+    def _part(self, offer: Offer, shards: _Shards, base: Version | None) -> Part:
+        tensors = shards.tensors
+        version = Version(
+            offer.number, offer.run, offer.token, state_of(tensors), base and base.number, base and base.state,
+            tensors, shards.homes, shards.files,
+        )  # fmt: skip
+        return Part(self._ranks.rank, self._held.keys(), version)
 
     def _begin(self, version: int | None) -> int:
         """The number of the next version; what others did to the store is seen here."""
@@ -184,33 +265,33 @@ class Publisher:
         if self._lost:
             raise other_publisher(self._store.place)
         least = 0 if last is None else last.number + 1
+        if self._ranks.num_ranks > 1:  # that of a step, so that no rank's part is of another one
+            if not _is_number(version) or version < least:
+                raise ValueError(f"expected a version from {least} on, the same on all ranks, got {version!r}")
+            return version
         if self._needs_anchor:
             least = max([least, *(number + 1 for number in self._store.numbers())])
-        if version is not None and (type(version) is not int or not least <= version < 10**18):
+        if version is not None and (not _is_number(version) or version < least):
             raise ValueError(f"expected a version from {least} on, got {version!r}; leave it out to take the next one")
         return least if version is None else version
 
-    def _put_all(self, named_tensors: Any, shards: _Shards, *, is_anchor: bool) -> bool:
-        """Whether the version became an anchor: a version that is relative cannot say that a tensor is gone."""
+    def _put_all(self, named_tensors: Any, shards: _Shards, *, is_anchor: bool) -> None:
+        """Hold these tensors, and put those that changed."""
         names: set[str] = set()
         for name, array in named_tensors.items() if hasattr(named_tensors, "items") else named_tensors:
             if name in names:
                 raise ValueError(f"expected unique names, got {shown(name)} twice")
             self._put(name, array, shards, is_anchor=is_anchor)
             names.add(name)
-        if not names:
-            raise ValueError("expected one tensor or more, got none")
-        if taken := sorted(names & set(map(payload_name, names))):
-            raise ValueError(f"tensor {shown(taken[0])} has the name that the payload of another needs; rename it")
-        gone = self._held.keys() - names
-        for name in gone:
+        for name in self._held.keys() - names:
             del self._held[name]
-        if gone and not is_anchor:
-            shards.remove()
-            for name, held in self._held.items():
-                shards.add(self._encode(name, *held.tensor.layout, held.data, held.data, None))
         shards.end()
-        return is_anchor or bool(gone)
+
+    def _put_copies(self, shards: _Shards) -> None:
+        """Put all tensors as they are held."""
+        for name, held in self._held.items():
+            shards.add(self._encode(name, *held.tensor.layout, held.data, held.data, None))
+        shards.end()
 
     def _put(self, name: str, array: Any, shards: _Shards, *, is_anchor: bool) -> None:
         """Hold a tensor, and add it to a version if it changed."""
@@ -253,8 +334,8 @@ class Publisher:
 
     def _end(self, version: Version, shards: _Shards) -> Published:
         """The version exists."""
-        nbytes = sum(version.files.values())
-        is_anchor = version.base is None
+        published = _published(version, shards)
+        nbytes, is_anchor = published.nbytes, published.is_anchor
         if is_anchor:
             self._num_links, self._anchor_nbytes = 0, nbytes
         else:
@@ -268,7 +349,7 @@ class Publisher:
         except (OSError, TensorwireError) as error:
             text = f"version {version.number:06d} stands, and old ones stay until the next anchor: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return Published(version.number, is_anchor, nbytes, len(version.tensors), shards.seconds)
+        return published
 
     def _remove_old(self) -> None:
         """Remove what is older than the anchors to keep, if these and all behind them are whole."""
@@ -287,6 +368,15 @@ class Publisher:
                 return
 
 
+def _is_number(version: object) -> TypeIs[int]:
+    return type(version) is int and 0 <= version < 10**18
+
+
+def _published(version: Version, shards: _Shards) -> Published:
+    nbytes = sum(version.files.values())
+    return Published(version.number, version.base is None, nbytes, len(version.tensors), shards.seconds)
+
+
 class _Shards:
     """The files of a version that is being written.
 
@@ -295,13 +385,14 @@ class _Shards:
         seconds: of the stages.
     """
 
-    def __init__(self, store: Store, number: int, writer: str, profile: str) -> None:
-        self._store, self._number, self._writer, self._profile = store, number, writer, profile
+    def __init__(self, store: Store, number: int, rank: int, profile: str) -> None:
+        self._store, self._number, self._rank, self._profile = store, number, rank, profile
         self._begun = time.perf_counter()
         self.seconds = {"encode": 0.0, "write": 0.0}
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Begin anew."""
         self.tensors: dict[str, Tensor] = {}
         self.homes: dict[str, str] = {}
         self.files: dict[str, int] = {}
@@ -320,15 +411,15 @@ class _Shards:
         self._lap("encode")
 
     def remove(self) -> None:
-        """Begin anew: no index names what was written."""
+        """Begin anew; no index names what was written."""
         files = list(self.files)
-        self._clear()
+        self.clear()
         self._store.remove_files(self._number, files)
 
     def _write(self) -> None:
         self._lap("encode")
-        # No other publisher has this name, so nobody's version changes.
-        file = f"model-{len(self.files) + 1:05d}-{self._writer}.safetensors"
+        # No file ever had this name, so nobody's version changes.
+        file = f"model-{self._rank * _RANK + len(self.files) + 1:05d}-{secrets.token_hex(8)}.safetensors"
         data = frame_file(self._waiting, self._profile)
         self.files[file] = len(data)
         self._store.put_shard(self._number, file, data)

@@ -154,7 +154,13 @@ class Store:
             raise
 
     def put_hint(self, version: Version) -> None:
-        put_bytes(f"{version.run}/{folder_name(version.number)}".encode(), self.place / _HINT)
+        self.put_note(_HINT, f"{version.run}/{folder_name(version.number)}".encode())
+
+    def put_note(self, name: str, data: bytes) -> None:
+        """Put a small file beside the versions, in the place of the one before."""
+        if isinstance(self.place, Path):
+            self.place.mkdir(parents=True, exist_ok=True)
+        put_bytes(data, self.place / name)
 
     def remove_files(self, number: int, files: list[str]) -> None:
         """Remove files of a version whose index never stood."""
