@@ -263,6 +263,7 @@ def _judged(group: str, stage: str) -> str:
 
 
 RIGHT, RUNS = faults.count()
+_MENDED = ("unseen", "second", "third")
 
 CLAIMS: dict[str, list[str]] = {
     "src/tensorwire/diagnosis/words.py": ['"120 ms"'],
@@ -440,6 +441,12 @@ CLAIMS: dict[str, list[str]] = {
         f"| a second unseen set, the first time | {_judged('second', 'first')} |",
         f"| the second set, after mending | {_judged('second', 'mended')} |",
         f"| a third unseen set, the first time | {_judged('third', 'first')} |",
+        f"| the third set, after mending | {_judged('third', 'mended')} |",
+        f"| after the fourth set | {_judged('fourth', 'mended')} |",
+        f"was right in {variants.after_mending('rank_right', *_MENDED)} runs of the",
+        f"In {variants.after_mending('holds', *_MENDED)} the right rank was one of several",
+        f"In\n{variants.after_mending('misnamed', *_MENDED)} a finding after the fault named others only",
+        f"In\n{variants.after_mending('same', *_MENDED, 'fourth')} runs the verdict was the same",
         f"| a fifth unseen set, the first time | {_judged('fifth', 'first')} |",
         f"| known before | {_judged('known', 'mended')} |",
         f"Every finding of high confidence was right, {variants.high_confidence(('second', 'mended'))}",
@@ -449,7 +456,7 @@ CLAIMS: dict[str, list[str]] = {
         f"Every finding of high confidence was right, {variants.high_confidence(('third', 'first'))}. One program",
         f"Every finding of high confidence was right, {variants.high_confidence(('fifth', 'first'))}",
         f"on a busy machine, {variants.false_looks()} looks had a finding",
-        f"finding of high confidence was right, {variants.high_confidence(('unseen', 'mended'))}",
+        f"{variants.high_confidence(('unseen', 'mended'))} findings of high\nconfidence were right. The other one",
         f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "
         f"probe at work, and {_probe_ratio('cpu')} of its CPU time",
         f"threads took {100 * probe['step']['share_of_a_core']['median']:.2f} % of a core in each rank",

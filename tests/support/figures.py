@@ -154,6 +154,13 @@ class Variants:
         runs = [run for run in self._of(group, stage) if run["case"] in faults]
         return f"{sum(run[key] for run in runs)} of {len(runs)}"
 
+    def after_mending(self, key: str, *groups: str) -> str:
+        """In how many of the runs of these sets something holds, of those with a fault that have an answer."""
+        faults = {variant.name for group in groups for variant in GROUPS[group] if variant.codes}
+        runs = [run for group in groups for run in self._of(group, "mended") if run["case"] in faults]
+        known = [run[key] for run in runs if run.get(key) is not None]
+        return f"{sum(known)} of {len(known)}"
+
     def false_looks(self, group: str = "healthy", stage: str = "mended") -> str:
         """How many looks at jobs with nothing wrong had a finding."""
         quiet = {variant.name for variant in GROUPS[group] if not variant.codes}
