@@ -257,11 +257,6 @@ LIMITED = {  # names on the page
 FAR_FORMS = {name: codec for name, codec in NEAR_FORMS.items() if codec not in ("hdiffpatch", "xdelta3")}
 
 
-def _judged(group: str, stage: str) -> str:
-    """How many variants of faults were found, had the right rank, had the right class."""
-    return " | ".join(variants.share(group, stage, key) for key in ("found", "rank_right", "class_right"))
-
-
 RIGHT, RUNS = faults.count()
 _MENDED = ("unseen", "second", "third")
 
@@ -436,19 +431,11 @@ CLAIMS: dict[str, list[str]] = {
     "docs/job/limits.md": [
         f"{RIGHT} of {RUNS} runs were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
-        f"| unseen, the first time | {_judged('unseen', 'first')} |",
-        f"| unseen, after mending | {_judged('unseen', 'mended')} |",
-        f"| a second unseen set, the first time | {_judged('second', 'first')} |",
-        f"| the second set, after mending | {_judged('second', 'mended')} |",
-        f"| a third unseen set, the first time | {_judged('third', 'first')} |",
-        f"| the third set, after mending | {_judged('third', 'mended')} |",
-        f"| after the fourth set | {_judged('fourth', 'mended')} |",
+        *variants.table(),
         f"was right in {variants.after_mending('rank_right', *_MENDED)} runs of the",
         f"In {variants.after_mending('holds', *_MENDED)} the right rank was one of several",
         f"In\n{variants.after_mending('misnamed', *_MENDED)} a finding after the fault named others only",
         f"In\n{variants.after_mending('same', *_MENDED, 'fourth')} runs the verdict was the same",
-        f"| a fifth unseen set, the first time | {_judged('fifth', 'first')} |",
-        f"| known before | {_judged('known', 'mended')} |",
         f"Every finding of high confidence was right, {variants.high_confidence(('second', 'mended'))}",
         f"{variants.false_looks('second', 'mended').replace('0 of', 'none of')} looks at the healthy jobs had one",
         f"{variants.high_confidence(('second', 'first'))} findings of high confidence were right; and "

@@ -137,6 +137,19 @@ class Faults:
         return f"{right} of {runs}"
 
 
+_SETS = (  # as docs/job/limits.md calls groups and stages
+    ("unseen, the first time", "unseen", "first"),
+    ("unseen, after mending", "unseen", "mended"),
+    ("a second unseen set, the first time", "second", "first"),
+    ("the second set, after mending", "second", "mended"),
+    ("a third unseen set, the first time", "third", "first"),
+    ("the third set, after mending", "third", "mended"),
+    ("after the fourth set", "fourth", "mended"),
+    ("a fifth unseen set, the first time", "fifth", "first"),
+    ("known before", "known", "mended"),
+)
+
+
 class Variants:
     """The runs of variants of `make faults`."""
 
@@ -153,6 +166,14 @@ class Variants:
         faults = {variant.name for variant in GROUPS[group] if variant.codes}
         runs = [run for run in self._of(group, stage) if run["case"] in faults]
         return f"{sum(run[key] for run in runs)} of {len(runs)}"
+
+    def table(self) -> list[str]:
+        """For each set in how many runs the fault was found, the rank right and the class."""
+        keys = ("found", "rank_right", "class_right")
+        return [
+            f"| {title} | {' | '.join(self.share(group, stage, key) for key in keys)} |"
+            for title, group, stage in _SETS
+        ]
 
     def after_mending(self, key: str, *groups: str) -> str:
         """In how many of the runs of these sets something holds, of those with a fault that have an answer."""
