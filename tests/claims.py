@@ -30,6 +30,7 @@ from tests.support.figures import (
     reshard,
     saved,
     second_read,
+    served,
     share,
     shipped,
     span,
@@ -303,17 +304,16 @@ CLAIMS: dict[str, list[str]] = {
         *(_table_row(name, epyc(BF16, codec)) for name, codec in BESIDE.items()),
     ],
     "docs/inference.md": [
+        *served(),
         *(_limited_row(name, contender) for name, contender in LIMITED.items()),
         f"{inference.targets} targets are met",
         f"For a token *fused* takes {_of_dense('token', 'fused, fast')} times as long as dense torch, *exact* "
         f"{_of_dense('token', *EXACT)} times, and with decode ahead {_of_dense('token', 'decode ahead, fast')} times",
-        f"With AVX2 forced *exact* takes {_of_dense('token', EXACT[0], 'exact, best profile', cpu='avx2')} times as "
-        "long",
+        f"With AVX2 forced *exact* takes {_of_dense('token', EXACT[0], 'exact, best profile', cpu='avx2')} times as",
         f"For eight sequences at a time *fused* takes {_of_dense('batch of 8', *FUSED)} times as long and *exact* "
         f"{_of_dense('batch of 8', *EXACT)} times; for a prompt of 512 tokens both take "
         f"{_of_dense('prefill of 512 tokens', *FUSED, *EXACT)} times as long",
-        f"takes {inference.target('load to first token, of from_pretrained', 'exact, from_pretrained'):.1f} times as "
-        "long as with the dense model",
+        f"takes {inference.target('load to first token, of from_pretrained', 'exact, from_pretrained'):.1f} times as",
     ],
     "docs/performance.md": [
         f"`compress` takes {second_read(0.001, 0.018)} times as long as an encoder that trusts its base, if up to "

@@ -72,16 +72,17 @@ LARGER = (
     "streaming all, fast",
     "accelerate, CPU offload",
     "accelerate, disk offload",
-    "llama.cpp",
 )
+LLAMA = "llama.cpp"
 PLANS = {
     "1b": Plan(
-        alone=(REFERENCE, LOADED, LOADED_COMPRESSED, *EXACT, *FUSED, *LARGER, "ZipNN"),
+        alone=(REFERENCE, LOADED, LOADED_COMPRESSED, *EXACT, *FUSED, *LARGER, LLAMA, "ZipNN"),
         repeats={LOADED: 3, LOADED_COMPRESSED: 3, "exact, fast": 3, "exact, resident": 3, "fused, fast": 3},
         groups=(
             Group((REFERENCE, OWN, *FUSED), products=True, long_prompt=512, batch=8),
             Group((REFERENCE, *EXACT), long_prompt=512, batch=8),
             Group((REFERENCE, *LARGER), threads=(2,), rounds=3),
+            Group((REFERENCE, EXACT[0], LLAMA), threads=(2,), rounds=3, long_prompt=512),
             Group((REFERENCE, OWN, *FUSED, *EXACT[:2]), avx2=True, prompt=1, products=True, batch=8),
             Group(
                 (REFERENCE, *EXACT[:2]), avx2=True, threads=(2,), rounds=1, prompt=1, long_prompt=512, extra_rounds=1

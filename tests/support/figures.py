@@ -312,6 +312,20 @@ def form(name: str, profile: str) -> float:
     return float(next(row[profile] for row in _load("forms.json")["rows"] if row["form"] == name))
 
 
+def served() -> list[str]:
+    """The size of the model that was served, and the rows of the table of servers."""
+    found = _load("served.json")
+    claims = [f"The model has {found['model']['parameters'] / 1e9:.2f} billion"]
+    for row in found["rows"]:
+        if "seconds" in row:
+            held = "-" if row["weights_nbytes"] is None else f"{row['weights_nbytes'] / 1e9:.2f}"
+            claims.append(
+                f"| {row['server']}, {row['weights']} | {held} | {row['peak_nbytes'] / 1e9:.2f} | "
+                f"{row['tokens_per_second']:.1f} | {row['of_dense']:.2f} | {row['equal']} of 200 |"
+            )
+    return claims
+
+
 def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
     """Exact differences of layers: percent that change, bits a weight, times fewer bytes than BF16, and the bound."""
     for row in _load("traffic.json")["differences"]:
