@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...columns import taken
-
 if TYPE_CHECKING:
-    from ...columns import Bools, EdgeColumns, Floats, Ints
-    from ...columns import Ends as Columns
+    from ...columns import Bools, EdgeColumns, Ends, Floats, Ints
 
 _SHIFT = 32  # bits for a rank, where two make one number
 
@@ -24,7 +21,7 @@ class Flow(NamedTuple):
     share: float
     retransmits: float
     send_queue: float
-    backoff: float
+    backoff: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Flows:
     retransmits: Floats
     shares: Floats  # of the time, with data in flight
     send_queue: Floats  # now
-    backoff: Floats
+    backoff: Ints
 
     @property
     def moved(self) -> Floats:
@@ -56,21 +53,23 @@ class Flows:
 def flows_between(ranks: Collection[int], edges: EdgeColumns, earlier: EdgeColumns | None, seconds: float) -> Flows:
     """Between these ranks: counters since `earlier`, which is so many seconds ago, if that is given."""
     members = np.fromiter(ranks, dtype=np.int64, count=len(ranks))
-    pairs, now = _pairs(members, edges.ends)
+    now, then = edges.ends, (earlier or edges).ends
+    pairs, rows = _pairs(members, now)
     keys, index = np.unique(pairs, return_inverse=True)
-    pairs, then = _pairs(members, (earlier or edges).ends)
-    known = np.isin(pairs, keys) & (earlier is not None)
-    place, then = np.searchsorted(keys, pairs[known]), taken(then, known)
+    pairs, rows_then = _pairs(members, then)
+    place = np.searchsorted(keys, pairs)
+    known = (np.append(keys, -1)[place] == pairs) & (earlier is not None)
+    place, rows_then = place[known], rows_then[known]
 
     def total(places: Ints, column: Ints) -> Floats:
         return np.bincount(places, column, len(keys)).astype(np.float64)
 
     def grown(name: str) -> Floats:
-        return total(index, getattr(now, name)) - total(place, getattr(then, name))
+        return total(index, getattr(now, name)[rows]) - total(place, getattr(then, name)[rows_then])
 
-    backoff, shares = np.zeros(len(keys)), np.zeros(len(keys))
-    np.maximum.at(backoff, index, now.backoff)
-    if seconds > 0:
+    backoff, shares = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys))
+    np.maximum.at(backoff, index, now.backoff[rows])
+    if seconds > 0 and len(place):
         shares[place] = grown("busy_seconds")[place] / seconds
     return Flows(
         senders=keys >> _SHIFT,
@@ -79,12 +78,13 @@ def flows_between(ranks: Collection[int], edges: EdgeColumns, earlier: EdgeColum
         received_bytes=grown("received_bytes"),
         retransmits=grown("retransmits"),
         shares=shares,
-        send_queue=total(index, now.send_queue),
+        send_queue=total(index, now.send_queue[rows]),
         backoff=backoff,
     )
 
 
-def _pairs(members: Ints, ends: Columns) -> tuple[Ints, Columns]:
-    """The connections between these ranks: both ends as one number, and their columns."""
+def _pairs(members: Ints, ends: Ends) -> tuple[Ints, Ints]:
+    """The connections between these ranks: both ends as one number, and their places."""
     between = np.isin(ends.ranks, members) & np.isin(ends.peers, members) & (ends.ranks != ends.peers)
-    return (ends.ranks[between] << _SHIFT) | ends.peers[between], taken(ends, between)
+    rows = np.flatnonzero(between)
+    return (ends.ranks[rows] << _SHIFT) | ends.peers[rows], rows

@@ -20,6 +20,8 @@ def _column(name: str, of_newcomers: float = 0) -> cached_property[np.ndarray]:
 
     def make(group: Group) -> np.ndarray:
         known: np.ndarray = getattr(group._columns.rows, name)[group._rows]
+        if not len(group._newcomers):
+            return known
         return np.append(known, np.full(len(group._newcomers), of_newcomers, dtype=known.dtype))
 
     return cached_property(make)

@@ -132,7 +132,7 @@ class Transport:
             return None
         facts = [
             f"edge {flow.ends[0]} -> {flow.ends[1]}: {words.nbytes(flow.send_queue)} unacknowledged, "
-            f"timer backed off {flow.backoff:.0f} times"
+            f"timer backed off {flow.backoff} times"
             for flow in sorted(stuck)[:4]
         ]
         return _endpoints({flow.ends: 1.0 for flow in stuck}, facts, Basis.STATE)
