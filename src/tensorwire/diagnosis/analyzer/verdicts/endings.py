@@ -169,19 +169,9 @@ def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
     if not ends.failed:
         return None
     first = [rank for rank in ends.failed.values() if said(rank) >= ends.first - _MOMENT]
-    if any(has_own_words(rank) for rank in first):
+    if any(map(has_own_words, first)):
         return None
-    if any(map(ran_out_of_time, first)):
-        return _PATIENCE
-    start = max(map(said, ends.failed.values()))
-    earliest = [rank for rank in ends.failed.values() if said(rank) == start]
-    if all(map(is_silent, earliest)) and len(ends.failed) > 1 and not all(map(is_silent, first)):
-        return job.thresholds.hang_seconds  # one that was killed may have been what the others waited for
-    if any(has_spoken(rank) for rank in ends.failed.values()):
-        return _PATIENCE if any(map(ran_out_of_time, ends.failed.values())) else None
-    if len(first) > 1:
-        return _PATIENCE
-    return job.thresholds.hang_seconds if len(ends.failed) > 1 else None
+    return _PATIENCE if any(map(ran_out_of_time, ends.failed.values())) else job.thresholds.hang_seconds
 
 
 def _before(job: Job, transport: Transport, ends: _Ends, hangs: list[Verdict], patience: float | None) -> list[Verdict]:
