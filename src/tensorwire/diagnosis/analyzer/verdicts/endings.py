@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
+_TOGETHER = 10.0  # seconds in which a signal reaches all that it is sent to, one after the other; a later one is another
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
@@ -116,6 +117,7 @@ def _ends(job: Job, dead: dict[int, Rank]) -> _Ends:
     asked = {n: job.ranks[n].process.signal_seconds or said(job.ranks[n]) for n in job.columns.signals}
     are_noted = bool(asked)
     asked |= {n: said(rank) for n, rank in failed.items() if n not in asked and was_interrupted(rank)}
+    asked = {n: age for n, age in asked.items() if max(asked.values()) - age <= _TOGETHER}
     ages = list(asked.values())
     for number, rank in failed.items():
         # Where signals are not noted, whoever is killed with one that speaks of it may have been heard of before.
