@@ -43,6 +43,9 @@ _AFTERMATH = 2.0
 _TOGETHER = 10.0  # seconds in which a signal reaches all that it is sent to, one after the other; a later one is another
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
+# Ranks of a job that trains wait for one another for milliseconds, but also for a checkpoint, an evaluation or a first
+# batch. Somebody who ends a job that hangs has watched it for longer than that.
+_WATCHED = 10.0
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
@@ -128,7 +131,7 @@ def _ends(job: Job, dead: dict[int, Rank]) -> _Ends:
     first = max(ages, default=0.0)
     # Peers of a process that has gone lose a connection. Where they ran out of time, it was silent and still there.
     timed_out = max((said(rank) for rank in failed.values() if ran_out_of_time(rank)), default=first)
-    if all(is_silent(rank) for rank in failed.values() if said(rank) > timed_out) and not asked:
+    if not asked and not any(rank.process.exit_reason for rank in failed.values() if said(rank) > timed_out):
         first = timed_out
     return _Ends(failed, left, asked, ways, are_noted, first)
 
@@ -178,7 +181,8 @@ def _tell_of_a_wait(job: Job, ends: _Ends) -> float | None:
 
 def _before(job: Job, transport: Transport, ends: _Ends, hangs: list[Verdict], patience: float | None) -> list[Verdict]:
     """What stood still when the first rank ended: as it was found then, or as it is found of that moment now."""
-    then = rewound(job, ends.first, patience)
+    gate = min(job.thresholds.hang_seconds, _WATCHED if patience is None else patience)
+    then = rewound(job, ends.first, gate)
     found = [verdict for verdict in hangs if verdict.finding.level == "finding"]
     if not any(verdict.finding.suspects or verdict.finding.sides for verdict in found):
         found = [_of_then(job, verdict, ends) for verdict in find_hangs(then, transport)] or found

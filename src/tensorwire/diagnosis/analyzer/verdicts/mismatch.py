@@ -21,6 +21,7 @@ def inconsistent(
     found: list[list[int]],
     operations: dict[int, Operation],
     explained_by: list[int] | None = None,
+    basis: Basis = Basis.STATE,
 ) -> Verdict:
     """H2: the minority is to blame; where no side is a majority, both are named and the culprit is unknown.
 
@@ -30,6 +31,7 @@ def inconsistent(
     majority = 2 * len(found[0]) > sum(map(len, found))
     suspects = sorted(number for side in found[1:] for number in side) if majority else []
     if explained_by is not None:
+        basis = Basis.STATE if majority and suspects == explained_by else basis
         suspects, majority = explained_by, True
         found = sorted(found, key=lambda side: not set(side).isdisjoint(suspects))
     evidence = [f"{words.ranks(side)} called {words.call(operations[side[0]])} as #{sequence}" for side in found[:4]]
@@ -54,7 +56,7 @@ def inconsistent(
         suspects,
         summary,
         evidence,
-        Basis.STATE if majority or not suspects else Basis.COMPARISON,
+        basis,
         victims=len(group.members) - len(suspects),
         sides=[] if suspects else found,
         seconds=max((age for age in ages if age is not None), default=None),

@@ -265,7 +265,7 @@ class Part:
         job = self.job
         own = most_prominent(self.states.of[number])
         if own.group is not None and len(own.sides) > 1 and not own.is_pairwise and not own.missing:
-            return inconsistent(job, own.group, own.sequence, own.sides, own.operations, [number])
+            return inconsistent(job, own.group, own.sequence, own.sides, own.operations, [number], basis)
         others = [wait for wait in self.states.leading_to([number]) if number not in wait.blocked]
         facts = [wait.told() for wait in [own, *others][:_MAX_WAITS]]
         if any(wait.group is None for wait in [own, *others]):  # which ranks have to come to it is not known for sure
