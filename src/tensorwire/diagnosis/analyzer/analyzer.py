@@ -124,7 +124,8 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     if state.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
         return state.recent_hangs or state.slow_verdicts
-    verdicts = find_hangs(job, state.transport) if state.is_blocked or state.waits_elsewhere else []
+    may_hang = state.is_blocked or state.waits_elsewhere or state.dead
+    verdicts = find_hangs(job, state.transport) if may_hang else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
     verdicts = verdicts or state.no_progress_verdicts

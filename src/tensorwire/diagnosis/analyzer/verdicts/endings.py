@@ -83,6 +83,8 @@ def find_ended(
     if 2 * len(early) > len(job.ranks):  # whoever waits for so many that have ended well calls once too often
         early = {}
     if early and (ends.failed or ends.asked or _waiting(job, dead)):
+        if 2 * len(early) == len(job.ranks):
+            return _left_or_waits_in_vain(job, early)
         return _lost(job, dead, early, named, certain=True)
     if not ends.failed and not ends.asked:
         return None
@@ -112,6 +114,20 @@ def find_ended(
         if left and all(map(is_secondary, ends.failed.values())):
             return _lost(job, dead, left if len(left) <= len(ends.failed) else ends.failed, named)
     return _lost(job, dead, ends.failed, named)
+
+
+def _left_or_waits_in_vain(job: Job, early: dict[int, Rank]) -> list[Verdict]:
+    """Half of the ranks have left, and the others are in an operation that nobody comes to."""
+    sides = sorted([list(early), [number for number in job.ranks if number not in early]])
+    return [
+        job.verdict(
+            "lost", "TW-LOST", None, [],
+            f"{words.ranks(early)} ended well before an operation of the other ranks; it is unknown whether "
+            "that was too early, or the others call once too often",
+            _evidence(job.ranks, [*early][:MAX_SUSPECTS]), Basis.COMPARISON, victims=len(job.ranks) - len(early),
+            sides=sides, seconds=max(map(gone, early.values())),
+        )
+    ]  # fmt: skip
 
 
 def _ends(job: Job, dead: dict[int, Rank]) -> _Ends:
@@ -163,6 +179,10 @@ def _asked_alone(job: Job, ends: _Ends) -> list[int]:
         later = [ends.asked[number] for number in here if start - ends.asked[number] > _AT_ONCE]
         if later and max(later) - min(later) <= _AT_ONCE and start - max(later) <= _LAUNCHER_SECONDS:
             asked = [number for number in here if start - ends.asked[number] <= _AT_ONCE]
+    last = min(ends.asked[number] for number in asked)
+    rest = [rank for number, rank in job.ranks.items() if number not in asked]
+    if any(rank.process.is_alive for rank in rest):
+        return asked  # nobody has sent the others any
     return [] if 2 * len(asked) > len(job.ranks) else asked
 
 

@@ -11,10 +11,12 @@ from ..view.confidence import Basis
 from ..view.patience import LONG, RECENT_SHARE
 from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States, Wait
 from ..view.transport import PROGRESS
+from ..view.verdict import MAX_SUSPECTS
 from .hang_inside import all_entered
 from .part import Part, init_does_not_return
 
 if TYPE_CHECKING:
+    from ...model import Rank
     from ..view.job import Job
     from ..view.transport import Transport
     from ..view.verdict import Verdict
@@ -38,6 +40,7 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
         for wait in states.waits
         if wait.seconds >= gate and not _is_ending(job, wait) and (verdict := _unseen(job, transport, wait)) is not None
     ]
+    found = found or _left_behind(states)
     found.sort(
         key=lambda verdict: (
             verdict.finding.level == "notice",
@@ -58,7 +61,7 @@ def _keys(job: Job, waits: list[Wait]) -> list[Wait]:
         works = any(
             job.has_done(rank, job.thresholds.hang_seconds) or (may_work and job.is_busy(rank)) for rank in ranks
         )
-        if wait.call == FOR_KEY and 0 < len(ranks) < len(wait.inside) and not works:
+        if wait.call == FOR_KEY and 0 < len(ranks) <= len(wait.inside) and not works:
             found.append(wait)
     return found
 
@@ -119,3 +122,34 @@ def _unseen(job: Job, transport: Transport, wait: Wait) -> Verdict | None:
             return None
         return init_does_not_return(job, wait)
     return all_entered(job, transport, wait, len(wait.blocked)) if wait.unseen or not wait.is_complete else None
+
+
+def _left_behind(states: States) -> list[Verdict]:
+    """H1 on ranks that are in no wait and do nothing, while all others have come to their end."""
+    job, gate = states.job, states.job.thresholds.hang_seconds
+    left = set(job.columns.exit_reasons)
+    ranks = [job.ranks[number] for number in job.ranks if number not in left]
+    if not left or len(job.ranks) < job.world_size or any(job.ranks[number].process.is_alive for number in left):
+        return []
+    idle = [_idle_seconds(rank) for rank in ranks if rank.setup == "initialized"]
+    if len(idle) < len(ranks) or min(idle, default=0.0) < gate:
+        return []
+    if any(job.phases.get(rank.rank) or job.has_done(rank, gate) or job.is_busy(rank) for rank in ranks):
+        return []
+    numbers = [rank.rank for rank in ranks]
+    has = words.verb(numbers, "has", "have")
+    return [
+        job.verdict(
+            "hang", "TW-H1", None, numbers,
+            f"{words.ranks(numbers)} {has} not come to the end, as all other ranks have, and {has} done nothing since",
+            [job.account(number) for number in numbers[:MAX_SUSPECTS]], Basis.COMPARISON, victims=0, seconds=min(idle),
+        )
+    ]  # fmt: skip
+
+
+def _idle_seconds(rank: Rank) -> float:
+    """Since it completed anything; 0 of one that waits."""
+    if any(group.open_seconds is not None for group in rank.process_groups):
+        return 0.0
+    ages = [rank.setup_seconds, *(group.idle_seconds for group in rank.process_groups)]
+    return min((age for age in ages if age is not None), default=0.0)

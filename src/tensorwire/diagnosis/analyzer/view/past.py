@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .exit_reasons import gone, ran_out_of_time, said
+from .exit_reasons import LEFT, gone, ran_out_of_time, said
 from .work import Work
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _TOGETHER = 5.0  # ranks that run out of time in one operation end so close to e
 
 
 def rewound(job: Job, seconds: float, gate: float) -> Job:
-    """So many seconds ago, with another hang gate. All ranks that are seen live in it.
+    """So many seconds ago, with another hang gate. All ranks live in it but those that had left well.
 
     torch counts an operation that fails with the job as completed: it was open then, since its rank had completed
     another one, and since those that have not entered it had been in no operation of the group. Where a rank ran out
@@ -36,7 +36,8 @@ def rewound(job: Job, seconds: float, gate: float) -> Job:
 
 def _rank(rank: Rank, seconds: float) -> Rank:
     process = rank.process
-    if not process.is_alive:
+    has_left = process.exit_reason in LEFT and gone(rank) > seconds
+    if not process.is_alive and not has_left:
         process = replace(process, life="running", state="", gone_seconds=None)
     has_begun = rank.activity_seconds is None or rank.activity_seconds > seconds
     return replace(
