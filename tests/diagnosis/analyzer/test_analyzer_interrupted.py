@@ -116,27 +116,17 @@ def test_who_had_never_been_in_the_group_is_missing_too(culprit: int) -> None:
 
 
 @every_rank
-def test_how_long_is_long_follows_from_what_a_brief_job_did(culprit: int) -> None:
-    """It ran for three seconds, too few for a baseline: 30 operations are a tenth of a second each."""
-
-    def at(waited: float, setup: float | None) -> list[Finding]:
+def test_a_wait_of_a_few_seconds_is_none_of_a_job_that_hangs(culprit: int) -> None:
+    def at(waited: float) -> list[Finding]:
         states = by_ctrl_c(culprit)
-        since = setup and AGO + waited + setup
         ranks = [
-            rank(
-                n,
-                member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited),
-                **states(n),
-                setup="initialized",
-                setup_seconds=since,
-            )
+            rank(n, member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited), **states(n))
             for n in range(WORLD)
         ]
         return Analyzer(ASKED).update(observed(5000.0, ranks)).findings
 
-    assert [finding.suspects for finding in at(6.0, 3.0)] == [[culprit]]
-    assert at(4.0, 3.0) == []
-    assert at(6.0, None) == at(6.0, 60.0) == [], "an operation in two seconds: six are not many"
+    assert [finding.suspects for finding in at(11.0)] == [[culprit]]
+    assert at(6.0) == []
 
 
 @every_rank

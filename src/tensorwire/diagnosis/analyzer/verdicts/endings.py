@@ -26,6 +26,7 @@ from ..view.exit_reasons import (
     said,
     was_interrupted,
 )
+from ..view.job import is_waiting
 from ..view.past import rewound
 from ..view.verdict import MAX_SUSPECTS
 from .hangs import find_hangs
@@ -83,8 +84,9 @@ def find_ended(
     if 2 * len(early) > len(job.ranks):  # whoever waits for so many that have ended well calls once too often
         early = {}
     if early and (ends.failed or ends.asked or _waiting(job, dead)):
-        if 2 * len(early) == len(job.ranks):
-            return _left_or_waits_in_vain(job, early)
+        others = [number for number in job.ranks if number not in early]
+        if len(others) <= len(early) and max(map(gone, early.values())) >= job.thresholds.lost_seconds:
+            return _two_sides(job, list(early), others, f"{words.ranks(early)} ended well while others had more to do")
         return _lost(job, dead, early, named, certain=True)
     if not ends.failed and not ends.asked:
         return None
@@ -109,6 +111,11 @@ def find_ended(
         if unlike is not None:
             unlike.finding.evidence += _evidence(dead, list(ends.failed)[:MAX_SUSPECTS])
             return [unlike]
+        aborted = [number for number in first if _aborted(job.ranks[number]) and _is_in_message(job.ranks[number])]
+        if aborted:
+            others = [number for number in job.ranks if number not in aborted]
+            what = f"{words.ranks(aborted)} aborted in a message, as gloo does on more data than it expects"
+            return _two_sides(job, aborted, others, what)
         # They died of a connection that someone closed: of one who left just before, if there is one.
         left = {n: rank for n, rank in ends.left.items() if 0.0 < gone(rank) - ends.first <= _AFTERMATH}
         if left and all(map(is_secondary, ends.failed.values())):
@@ -116,16 +123,13 @@ def find_ended(
     return _lost(job, dead, ends.failed, named)
 
 
-def _left_or_waits_in_vain(job: Job, early: dict[int, Rank]) -> list[Verdict]:
-    """Half of the ranks have left, and the others are in an operation that nobody comes to."""
-    sides = sorted([list(early), [number for number in job.ranks if number not in early]])
+def _two_sides(job: Job, ranks: list[int], others: list[int], summary: str) -> list[Verdict]:
+    """H2: these ended, or died, of calls that do not fit those of the others, and either may be wrong."""
     return [
         job.verdict(
-            "lost", "TW-LOST", None, [],
-            f"{words.ranks(early)} ended well before an operation of the other ranks; it is unknown whether "
-            "that was too early, or the others call once too often",
-            _evidence(job.ranks, [*early][:MAX_SUSPECTS]), Basis.COMPARISON, victims=len(job.ranks) - len(early),
-            sides=sides, seconds=max(map(gone, early.values())),
+            "lost", "TW-H2", None, [], f"{summary}; it is unknown which are wrong: {words.ranks(ranks)} or "
+            f"{words.ranks(others)}", [*_evidence(job.ranks, ranks[:MAX_SUSPECTS]), *parted(job)], Basis.COMPARISON,
+            victims=len(others), sides=[ranks, others], seconds=max(gone(job.ranks[number]) for number in ranks),
         )
     ]  # fmt: skip
 
@@ -287,8 +291,8 @@ def _lost(
     aborted = [number for number in first if _aborted(dead[number])]
     if aborted:
         evidence.append(
-            f"{words.ranks(aborted)} aborted: gloo aborts a rank that receives more than it expects, so that a rank "
-            "which called something else may be to blame, though what is known of the calls agrees"
+            f"{words.ranks(aborted)} aborted, as gloo does on more data than it expects, though what is known of the "
+            "calls agrees"
         )
     doubtful = aborted or (not certain and all(is_secondary(dead[number]) for number in first))
     verdict = job.verdict(
@@ -340,6 +344,13 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
 
 def _aborted(rank: Rank) -> bool:
     return rank.process.exit_reason.endswith("SIGABRT")
+
+
+def _is_in_message(rank: Rank) -> bool:
+    """Messages from any source, and those that nobody numbers alike, are in no comparison of calls."""
+    last = rank.calls[-1].operation.is_pairwise if rank.calls else False
+    is_open = any(group.is_pairwise and group.open_seconds is not None for group in rank.process_groups)
+    return last or is_open or is_waiting(rank)
 
 
 def _some_hang_on(job: Job) -> bool:
