@@ -85,19 +85,22 @@ class Graph:
 
     def components(self) -> list[set[Vertex]]:
         """The stuck vertices and what they wait for, in parts that have nothing to do with each other."""
-        parent: dict[Vertex, Vertex] = {}
+        within = self.stuck | self.sinks
+        parent = list(range(len(self._all)))  # needs that have a vertex in common are of one part
 
-        def root(vertex: Vertex) -> Vertex:
-            while (above := parent.setdefault(vertex, vertex)) != vertex:
-                parent[vertex] = parent[above]  # paths grow shorter on the way
-                vertex = parent[vertex]
-            return vertex
+        def root(index: int) -> int:
+            while (above := parent[index]) != index:
+                parent[index] = parent[above]  # paths grow shorter on the way
+                index = parent[index]
+            return index
 
-        for need, waiters in zip(self._all, self._waiters, strict=True):
-            tied = [vertex for vertex in (*waiters, *need.of) if vertex in self.stuck or vertex in self.sinks]
-            for vertex in tied[1:]:
-                parent[root(vertex)] = root(tied[0])
-        parts: dict[Vertex, set[Vertex]] = defaultdict(set)
-        for vertex in self.stuck | self.sinks:
-            parts[root(vertex)].add(vertex)
+        first: dict[Vertex, int] = {}
+        for index, (need, waiters) in enumerate(zip(self._all, self._waiters, strict=True)):
+            for vertex in within.intersection((*waiters, *need.of)):
+                other = first.setdefault(vertex, index)
+                if other != index:
+                    parent[root(other)] = root(index)
+        parts: dict[int, set[Vertex]] = defaultdict(set)
+        for vertex, index in first.items():
+            parts[root(index)].add(vertex)
         return sorted(parts.values(), key=min)

@@ -92,7 +92,7 @@ def _difference(
     ordered = sorted((tuple(sorted(side)) for side in sides.values()), key=lambda side: (-len(side), side))
     votes = others if others is not None else Counter(calls.values())
     (usual, most), *_ = votes.most_common(1)
-    # Of two, none is most; nor is one that stands alone.
+    # None of two is most; nor is one that stands alone.
     has_most = 2 * most > votes.total() and most > 1 and usual in sides
     accused = tuple(sorted(rank for rank, what in calls.items() if what != usual)) if has_most else ()
     return Difference(group, number, tuple(ordered), accused)

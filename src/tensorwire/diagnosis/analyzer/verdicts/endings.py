@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
-_TOGETHER = 10.0  # seconds in which a signal reaches all that it is sent to, one after the other; a later one is another
+_TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other; what comes later is another one
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
 # Ranks of a job that trains wait for one another for milliseconds, but also for a checkpoint, an evaluation or a first
@@ -100,7 +100,7 @@ def find_ended(
         if not asked:  # the job was well
             return []
         by_it = {number: job.ranks[number] for number in asked if number in dead}
-        # Whoever has died by now of a lost connection may have been about to get it too.
+        # A rank that has died of a lost connection by now may have been about to get it too.
         is_certain = any(rank.process.is_alive for n, rank in job.ranks.items() if n not in ends.asked)
         return _lost(job, dead, by_it, named, certain=is_certain, all_of=True) if by_it else None
     first, _ = _first(ends.failed)
@@ -183,7 +183,6 @@ def _asked_alone(job: Job, ends: _Ends) -> list[int]:
         later = [ends.asked[number] for number in here if start - ends.asked[number] > _AT_ONCE]
         if later and max(later) - min(later) <= _AT_ONCE and start - max(later) <= _LAUNCHER_SECONDS:
             asked = [number for number in here if start - ends.asked[number] <= _AT_ONCE]
-    last = min(ends.asked[number] for number in asked)
     rest = [rank for number, rank in job.ranks.items() if number not in asked]
     if any(rank.process.is_alive for rank in rest):
         return asked  # nobody has sent the others any
@@ -335,7 +334,7 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     own = [number for number in near if not is_secondary(failed[number])] or near
     start = max(said(failed[number]) for number in own)
     tied = [number for number in own if said(failed[number]) >= start - _MOMENT]
-    # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
+    # Time does not tell these apart: the one that got less far had no part in the others' last operations.
     progress = {number: sum(group.enqueued for group in failed[number].process_groups) for number in tied}
     tied.sort(key=lambda number: (progress[number], -said(failed[number]), number))
     least = [number for number in tied if progress[number] == progress[tied[0]]]

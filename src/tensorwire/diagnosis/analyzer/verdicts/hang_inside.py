@@ -33,8 +33,8 @@ _WITNESSES = 2
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
     """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell.
 
-    Of a group that is not wholly in view only what was read as it is counts: whom the others wait for may be whoever is
-    not in view. A stopped process and a retransmission timer that has backed off are facts of the kernel, and come
+    If a group is not wholly in view, only what was read as it is counts: the others may wait for one that is not in
+    view. A stopped process and a retransmission timer that has backed off are facts of the kernel, and come
     first: with one of them the two ends may be in two messages, of which the earlier was sent and not received.
     Unread data and busy edges may be the consequence of another mismatch: that a rank has left an operation
     nobody can leave alone comes before them.

@@ -108,13 +108,14 @@ class Part:
         """H1: the others wait for it, and it waits for what none of them may have to do."""
         others = [each for each in self.states.leading_to(wait.inside) if each is not wait]
         about = most_prominent(others or [wait])
-        has = words.verb(wait.inside, "has", "have")
+        has, victims = words.verb(wait.inside, "has", "have"), self._victims(wait.inside)
         return self.job.verdict(
             "hang", "TW-H1", about.group, wait.inside,
             f"{words.ranks(wait.inside)} {has} not entered {about.title}; "
-            f"{words.count(len(self._victims(wait.inside)), 'rank')} wait for {words.verb(wait.inside, 'it', 'them')}",
+            f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} for "
+            f"{words.verb(wait.inside, 'it', 'them')}",
             [about.told(), *(self._account(about, number) for number in wait.inside[:_MAX_ACCOUNTS])],
-            Basis.COMPARISON, victims=len(self._victims(wait.inside)), seconds=about.seconds,
+            Basis.COMPARISON, victims=len(victims), seconds=about.seconds,
         )  # fmt: skip
 
     def _of_several(self, vertices: Sequence[int], basis: Basis) -> Verdict:

@@ -29,9 +29,7 @@ def rewound(job: Job, seconds: float, gate: float) -> Job:
     for number, then in ranks.items():
         then.process_groups = [groups[own.id].of(job.ranks[number], own) for own in then.process_groups]
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
-    return replace(
-        job, ranks=ranks, phases=phases, thresholds=replace(job.thresholds, hang_seconds=gate), work=Work()
-    )
+    return replace(job, ranks=ranks, phases=phases, thresholds=replace(job.thresholds, hang_seconds=gate), work=Work())
 
 
 def _rank(rank: Rank, seconds: float) -> Rank:
@@ -51,7 +49,7 @@ def _rank(rank: Rank, seconds: float) -> Rank:
 
 
 class _Group:
-    """What the members of one group were in."""
+    """The operations that the members of one group were in."""
 
     def __init__(self, job: Job, group: Group, seconds: float, gate: float) -> None:
         self._seconds, self._gate = seconds, gate
