@@ -183,3 +183,35 @@ def test_what_ranks_had_called_names_the_culprit_whoever_was_aborted(culprit: in
     (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "high")
     assert any(f"rank {aborted} (pid" in fact and "SIGABRT" in fact for fact in finding.evidence)
+
+
+@every_rank
+def test_who_was_aborted_in_a_message_and_the_others_are_sides(culprit: int) -> None:
+    gone = dead(9.0, "killed by SIGABRT") | {"exit_kind": "crash", "activity": "recv from any source"}
+    ranks = [rank(n, member(30), **(gone if n == culprit else dead(8.0, SECONDARY))) for n in range(WORLD)]
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+    others = [n for n in range(WORLD) if n != culprit]
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[culprit], others])
+
+
+def test_of_two_ranks_one_that_ended_well_is_no_surer_to_blame_than_one_that_waits_for_it() -> None:
+    ranks = [
+        rank(0, member(30, size=2), world=2, **dead(9.0, "exit 0")),
+        rank(1, member(31, size=2, waits=9.0), world=2),
+    ]
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks, world=2)).findings
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[0], [1]])
+
+
+@every_rank
+def test_who_does_nothing_once_all_others_have_come_to_their_end_is_named(culprit: int) -> None:
+    def at(idle: float, activity: str = "") -> list[Finding]:
+        own = {"setup": "initialized", "setup_seconds": 90.0, "activity": activity}
+        ranks = [
+            rank(n, member(30, idle=idle), **(own if n == culprit else dead(idle, "exit 0"))) for n in range(WORLD)
+        ]
+        return Analyzer(SECONDS).update(observed(500.0, ranks)).findings
+
+    gate = SECONDS.hang_seconds
+    assert [(finding.code, finding.suspects) for finding in at(gate + 1.0)] == [("TW-H1", [culprit])]
+    assert at(gate - 1.0) == at(gate + 1.0, "torch.save") == []
