@@ -178,11 +178,15 @@ int main() {
       for (int numbers = kOrdinary; numbers < kNumNumbers; ++numbers) {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {
           for (const size_t columns : {1u, 2u, 15u, 33u, 64u, 77u, 128u, 600u, 1023u, 1024u, 2050u, 2500u}) {
-            for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u, 65u}) {
+            for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) {
               check(order, format, static_cast<Numbers>(numbers), rows, columns, num_inputs);
             }
           }
         }
+        // More inputs than are multiplied at a time. Few sizes: the plain loops are slow under an emulator.
+        check(order, format, static_cast<Numbers>(numbers), 33, 77, 65);
+        check(order, format, static_cast<Numbers>(numbers), 33, 1023, 65);
+        check(order, format, static_cast<Numbers>(numbers), 17, 2050, 65);
       }
     }
   }
