@@ -24,8 +24,14 @@ def zeros_around(parts: Sequence[tuple[int, Tensor]], nbytes: int) -> Tensor:
     """The same, 1 byte or more, with some parts that are not zero, each by its start and its bytes.
 
     Whatever reads all of it reads one large page of zeros again and again, where the system has large pages.
+
+    Raises:
+        MemoryError: the system has no such memory.
     """
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    except OSError as error:
+        raise MemoryError(f"no memory of {nbytes:,} bytes") from error
     _advise(memory, "MADV_NOHUGEPAGE")  # a byte that is written would take one
     found = torch.frombuffer(memory, dtype=torch.uint8)
     for start, part in parts:
