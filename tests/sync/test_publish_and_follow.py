@@ -20,17 +20,7 @@ from tensorwire import load_file, save_file
 from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.errors import UnsupportedTensorError
 from tensorwire.sync import Follower, Publisher, directory
-from tests.support.stores import faulty_store
 from tests.support.sync_runs import contents, follow, stepped, weights
-
-
-@pytest.fixture(params=["directory", "url"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "directory":
-        yield str(tmp_path / "store")
-    else:
-        with faulty_store():
-            yield "faulty://store"
 
 
 def names(folder: Path) -> list[str]:

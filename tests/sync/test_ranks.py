@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -42,15 +42,6 @@ OWNERS = {"embed": 0, "norm": 0, "nothing": 0, "layer.0.weight": 1, "scale": 1, 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "_POLL_SECONDS", 0.01)
-
-
-@pytest.fixture(params=["directory", "url"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "directory":
-        yield str(tmp_path / "store")
-    else:
-        with faulty_store():
-            yield "faulty://store"
 
 
 def share(found: Weights, rank: int, num_ranks: int = 3) -> Weights:
