@@ -204,6 +204,18 @@ def test_of_two_ranks_one_that_ended_well_is_no_surer_to_blame_than_one_that_wai
 
 
 @every_rank
+@pytest.mark.parametrize("exit_reason", ["exit", "exit 0"])
+def test_who_is_at_its_end_waits_in_nothing_whatever_its_last_counts_say(culprit: int, exit_reason: str) -> None:
+    """A loaded machine may take seconds to end a process, and nobody reads the counts of that rank meanwhile."""
+    at_the_end = {"exit_reason": exit_reason, "exit_kind": "end"}
+    ranks = [
+        rank(n, member(30, waits=90.0, known=False), **at_the_end) if n == culprit else rank(n, member(30, idle=90.0))
+        for n in range(WORLD)
+    ]
+    assert Analyzer(SECONDS).update(observed(50.0, ranks)).findings == []
+
+
+@every_rank
 def test_who_does_nothing_once_all_others_have_come_to_their_end_is_named(culprit: int) -> None:
     def at(idle: float, activity: str = "") -> list[Finding]:
         own = {"setup": "initialized", "setup_seconds": 90.0, "activity": activity}

@@ -72,6 +72,19 @@ def test_who_was_not_there_is_named_where_the_hung_job_was_ended(culprit: int) -
 
 
 @every_rank
+def test_ranks_that_catch_their_error_and_exit_had_waited_all_the_same(culprit: int) -> None:
+    """Their pages say that they came to their end, which was after the wait."""
+    caught = dead(4.0, "exit 1") | {"exit_kind": "end", "exit_seconds": 4.0}
+    at = {number: member(21, waits=60.0) for number in range(WORLD)} | {culprit: member(20)}
+    ranks = [
+        rank(n, at[n], **(caught if n != culprit else {"signal": "SIGTERM", "signal_seconds": 4.5} | dead(3.0)))
+        for n in range(WORLD)
+    ]
+    finding = found(ranks)
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
 def test_who_dies_before_an_operation_is_lost_however_long_the_others_wait(culprit: int) -> None:
     finding = ended({culprit: dead(12.0, "ValueError: loss")}, {culprit: [member(20)]})
     assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])

@@ -100,7 +100,7 @@ class States:
         self.job = job
         self._least = BLOCKED_SHARE * job.thresholds.hang_seconds
         self._pairs: dict[tuple[str, int, int], Wait] = {}
-        self._alive = job.columns.numbers[job.columns.places.are_alive]
+        self._alive = np.setdiff1d(job.columns.numbers[job.columns.places.are_alive], self._at_the_end())
         self.waits: list[Wait] = []
         groups = job.groups.having(job.columns.rows.open_seconds >= self._least)
         for group in groups:
@@ -164,6 +164,11 @@ class States:
         recent = rows.idle_seconds < RECENT_SHARE * self.job.thresholds.hang_seconds
         recent &= ~np.isin(rows.groups, list(waited_in)) & columns.places.are_alive[rows.places]
         return set(columns.row_numbers[recent].tolist())
+
+    def _at_the_end(self) -> list[int]:
+        """Ranks that have run their script to its end, whether their processes have gone or not. Nobody waits in them,
+        and their counts are not read any more."""
+        return [n for n in self.job.columns.exit_reasons if self.job.ranks[n].process.exit_kind == "end"]
 
     def _done(self) -> list[int]:
         """Ranks that have left well: they have nothing more to do."""
