@@ -116,16 +116,7 @@ def _slower_resident() -> list[float]:
     return [part for part in (epyc.target("resident decompress, times fast", data) for data in ALL) if part < 1]
 
 
-def _limited_row(name: str, contender: str) -> str:
-    """A row of the table of a model that is larger than the memory."""
-    seconds = [inference.alone("12b", contender, figure) for figure in ("load_to_first", "token")]
-    return f"| {name} | {seconds[0]:.1f} | {seconds[1]:.2f} | {inference.peak('12b', contender):.1f} |"
-
-
-def _of_dense(what: str, *contenders: str, cpu: str = "") -> str:
-    """By what part of the time of dense torch, least and most."""
-    found = sorted({f"{inference.target(f'{what}, of dense torch', each, cpu):.2f}" for each in contenders})
-    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+_of_dense = inference.of_dense
 
 
 def _changes(exponent: int) -> str:
@@ -278,8 +269,10 @@ CLAIMS: dict[str, list[str]] = {
         f"({_decodes('fast', LARGE)} GB/s). With AVX2 forced it is {_decode_of_memcpy(BF16, cpu='avx2')}, and "
         f"{_decode_of_memcpy(LARGE, cpu='avx2')} on 548 MiB ({_decodes('fast', LARGE, cpu='avx2')} GB/s).",
         f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} jobs, and no other rank alone",
-        f"take {_of_dense('token', *EXACT)} times as long as dense torch. *Fused* layers take "
-        f"{_of_dense('token', 'fused, fast')} times as long",
+        f"takes {_of_dense('token', 'exact, best profile', cpu='avx2')} times as long as with dense torch in "
+        f"`resident`, {_of_dense('token', EXACT[0], cpu='avx2')} times in `fast`",
+        f"With AVX512_BF16 it takes {_of_dense('token', *EXACT)} times as long by turns, "
+        f"{inference.alone_of_dense('exact, resident')} to {inference.alone_of_dense('exact, fast')} alone",
         f"{inference.alone('12b', 'exact, fast'):.1f} s a token with all weights in memory, "
         f"{inference.alone('12b', 'streaming, fast'):.1f} s with a fifth of them on the disk, "
         f"{inference.alone('12b', 'streaming all, fast'):.1f} s with all on the disk. "
@@ -289,8 +282,8 @@ CLAIMS: dict[str, list[str]] = {
         f"in F32 shrinks by a ratio of {trainer('F32', 'directory')}, in BF16 by {trainer('BF16', 'directory')}",
         f"encodes BF16 at {epyc(BF16, 'compact').compress.gbs:.2f} GB/s and decodes it at "
         f"{epyc(BF16, 'compact').decompress.gbs:.2f}",
-        f"a token takes {_of_dense('token', *EXACT)} times as long as with dense weights; *fused* takes "
-        f"{_of_dense('token', 'fused, fast')} times as long",
+        f"a token takes {_of_dense('token', *EXACT)} times as long as with dense weights, *fused* "
+        f"{_of_dense('token', 'fused, fast')} times",
         f"*exact* takes {_of_dense('token', 'exact, best profile', cpu='avx2')} times as long as dense torch with "
         f"`resident`, {_of_dense('token', 'exact, fast', cpu='avx2')} times with `fast`",
         f"a peak of {inference.peak('12b', 'streaming all, fast'):.1f} GB, all weights on the disk",
@@ -305,7 +298,7 @@ CLAIMS: dict[str, list[str]] = {
     ],
     "docs/inference.md": [
         *served(),
-        *(_limited_row(name, contender) for name, contender in LIMITED.items()),
+        *(inference.limited_row(name, contender) for name, contender in LIMITED.items()),
         f"{inference.targets} targets are met",
         f"For a token *fused* takes {_of_dense('token', 'fused, fast')} times as long as dense torch, *exact* "
         f"{_of_dense('token', *EXACT)} times, and with decode ahead {_of_dense('token', 'decode ahead, fast')} times",
@@ -314,6 +307,12 @@ CLAIMS: dict[str, list[str]] = {
         f"{_of_dense('batch of 8', *EXACT)} times; for a prompt of 512 tokens both take "
         f"{_of_dense('prefill of 512 tokens', *FUSED, *EXACT)} times as long",
         f"takes {inference.target('load to first token, of from_pretrained', 'exact, from_pretrained'):.1f} times as",
+        f"{1e3 * inference.turn('dense', 'median'):.0f} ms against "
+        f"{1e3 * inference.alone('1b', 'dense'):.0f} ms a token",
+        f"takes {inference.alone_of_dense('exact, fast')} times as long as dense torch in `fast`, and "
+        f"{inference.alone_of_dense('exact, resident')} times in `resident`",
+        f"llama.cpp's BF16 takes {inference.turn('llama.cpp'):.2f} times as long as dense torch for a token, and "
+        f"{inference.turn('llama.cpp', what='prefill'):.2f} times for a prompt",
     ],
     "docs/performance.md": [
         f"`compress` takes {second_read(0.001, 0.018)} times as long as an encoder that trusts its base, if up to "

@@ -284,12 +284,33 @@ class Inference:
         assert found is not None, f"{name} of {on} was not measured"
         return found
 
+    def of_dense(self, what: str, *contenders: str, cpu: str = "") -> str:
+        """By what part of the time of dense torch, by turns; least and most."""
+        found = sorted({f"{self.target(f'{what}, of dense torch', each, cpu):.2f}" for each in contenders})
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+    def alone_of_dense(self, contender: str) -> str:
+        """A token of one that has the machine alone, over that of dense torch alone."""
+        return f"{self.alone('1b', contender) / self.alone('1b', 'dense'):.2f}"
+
+    def limited_row(self, name: str, contender: str) -> str:
+        """A row of the table of a model that is larger than the memory."""
+        seconds = [self.alone("12b", contender, figure) for figure in ("load_to_first", "token")]
+        return f"| {name} | {seconds[0]:.1f} | {seconds[1]:.2f} | {self.peak('12b', contender):.1f} |"
+
     def alone(self, model: str, contender: str, figure: str = "token") -> float:
         """Seconds, the median."""
         for row in self._results["alone"]:
             if (row["model"], row["contender"]) == (model, contender):
                 return float(row[figure]["median"])
         raise LookupError(f"inference.json has no row of {contender} with {model}")
+
+    def turn(self, contender: str, figure: str = "vs_dense", what: str = "token") -> float:
+        """With the model 1b, two threads, by turns: times that of dense torch, or the median in seconds."""
+        for row in self._results["turns"]:
+            if (row["contender"], row["cpu"], row["threads"]) == (contender, "", 2) and what in row:
+                return float(row[what][figure])
+        raise LookupError(f"inference.json has no turns of {contender}")
 
     def peak(self, model: str, contender: str) -> float:
         """GB beyond what the process had after imports."""
