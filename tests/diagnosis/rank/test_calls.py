@@ -26,6 +26,14 @@ def test_calls_of_all_kinds_in_their_order_with_lines(tmp_path: Path) -> None:
     assert second.splitlines() == [common[0], "all_to_all 2 3 -1 True 1 2 1 2", "recv 1 5 0 True", common[1]]
 
 
+def test_an_exchange_that_the_recorder_does_not_have_yet_shifts_no_other(tmp_path: Path) -> None:
+    """Its thread may lose the processor, or wait for the interpreter's lock to have its stack noted."""
+    pytest.importorskip("torch")
+    both, held = run_job([*PROBE, str(SCRIPTS / "held_exchange.py")], tmp_path / "pages")
+    assert both.splitlines() == ["all_to_all 1 2 1 2 1", "all_to_all 2 1 2 1 2"]
+    assert held.splitlines() == ["all_to_all 1 1 2 1 2"]
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     page = tmp_path / "rank-0-0.page"
     assert call_file.read(page) is None

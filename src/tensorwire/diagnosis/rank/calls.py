@@ -36,6 +36,7 @@ _ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
 class _Exchange(NamedTuple):
     """What an all_to_all exchanges with each member; empty where all get the same."""
 
+    called_ns: int  # on the wall's clock, as in the recorder, whose entry comes a moment later
     torch_name: str
     given: list[int]
     taken: list[int]
@@ -109,7 +110,8 @@ class Calls:
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             with suppress(Exception):
                 group = unbox_group(args[group_at]).group_name
-                self._exchanges.append(_Exchange(group, _counts(args[given_at]), _counts(args[taken_at])))
+                exchange = _Exchange(time.time_ns(), group, _counts(args[given_at]), _counts(args[taken_at]))
+                self._exchanges.append(exchange)
             return counted(keyset, *args, **kwargs) if is_timed() else redispatch(keyset & below, *args, **kwargs)
 
         return kernel
@@ -120,16 +122,19 @@ class Calls:
         wall_ns = time.time_ns() - native.now()
         for dump in self._dumps:
             entries = [entry for entry in pickle.loads(dump())["entries"] if not entry["is_p2p"]]
-            exchanges = list(self._exchanges)
-            for index in reversed(range(max(0, len(entries) - MAX_CALLS), len(entries))):
+            before: dict[str, int] = {}  # the time of each group's entry before
+            for index, entry in enumerate(entries):
                 with suppress(ValueError, KeyError, TypeError, IndexError):
-                    call = self._call(entries[index], exchanges, is_last=index == len(entries) - 1)
-                    found.append((int(entries[index]["time_created_ns"]) - wall_ns, call))
-        return found[::-1]
+                    torch_name, created_ns = entry["process_group"][0], int(entry["time_created_ns"])
+                    since_ns, before[torch_name] = before.get(torch_name, 0), created_ns
+                    if index >= len(entries) - MAX_CALLS:
+                        call = self._call(entry, range(since_ns, created_ns), is_last=index == len(entries) - 1)
+                        found.append((created_ns - wall_ns, call))
+        return found
 
-    def _call(self, entry: dict[str, Any], exchanges: list[_Exchange], *, is_last: bool) -> Call:
+    def _call(self, entry: dict[str, Any], called_ns: range, *, is_last: bool) -> Call:
         """Args:
-        exchanges: that belong to this entry and those before it; its own is taken away.
+        called_ns: since the entry of the group before this one, and until this one.
         """
         torch_name, _ = entry["process_group"]
         backend, _, _ = entry["profiling_name"].partition(":")
@@ -144,7 +149,8 @@ class Calls:
             raise KeyError(torch_name)  # it is no more
         counts: tuple[int, ...] = ()
         if name in _ALL_TO_ALL:
-            counts = _taken(exchanges, torch_name, info.numel, sum(map(prod, entry["output_sizes"])), len(group.ranks))
+            taken = sum(map(prod, entry["output_sizes"]))
+            counts = self._exchanged(torch_name, called_ns, info.numel, taken, len(group.ranks))
         root = -1 if info.root == native.NO_ROOT else info.root
         operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
         stack = entry.get("frames", ())  # a Python frame each
@@ -153,19 +159,20 @@ class Calls:
             f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts
         )
 
+    def _exchanged(self, torch_name: str, called_ns: range, given: int, taken: int, size: int) -> tuple[int, ...]:
+        """The counts of the exchange that a group began then; () where they do not fit the elements in all.
+
+        A thread may be held after its kernel and before the recorder: that exchange has no entry yet.
+        """
+        for exchange in reversed(list(self._exchanges)):
+            if exchange.torch_name == torch_name and exchange.called_ns in called_ns:
+                both = _scaled(exchange.given, given, size), _scaled(exchange.taken, taken, size)
+                return (*both[0], *both[1]) if all(len(counts) == size for counts in both) else ()
+        return ()
+
 
 def _counts(shares: list[Any]) -> list[int]:
     return [share if isinstance(share, int) else share.numel() for share in shares]
-
-
-def _taken(exchanges: list[_Exchange], torch_name: str, given: int, taken: int, size: int) -> tuple[int, ...]:
-    """The counts of a group's newest exchange, which is taken out; () where it does not fit the elements in all."""
-    at = next((at for at in reversed(range(len(exchanges))) if exchanges[at].torch_name == torch_name), None)
-    if at is None or not size:
-        return ()
-    exchange = exchanges.pop(at)
-    both = [_scaled(counts, numel, size) for counts, numel in ((exchange.given, given), (exchange.taken, taken))]
-    return (*both[0], *both[1]) if all(len(counts) == size for counts in both) else ()
 
 
 def _scaled(counts: list[int], numel: int, size: int) -> list[int]:
