@@ -20,7 +20,7 @@ class Sampler:
         for _ in range(1000):
             group._get_sequence_number_for_group()  # gives the interpreter's lock away, and comes back for it
 
-    def poll_counts(self) -> None:
+    def poll_last(self) -> None:
         pass
 
     def has_completed_some(self) -> bool:

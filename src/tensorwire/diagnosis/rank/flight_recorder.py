@@ -125,6 +125,11 @@ class FlightRecorder:
         """Operations of all groups that were called so far, as torch counts them."""
         return sum(enqueued for enqueued, _ in self._status.values())
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a group has an operation that is not known to be completed."""
+        return any(state.shown < state.enqueued - state.offset for state in self._states.values())
+
     def num_collectives(self, group: Group) -> int | None:
         """How many collectives a group has made so far, by its last entry in the ring. This is slow."""
         entries = json.loads(self._dump(True)).get("entries", [])

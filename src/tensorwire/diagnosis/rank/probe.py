@@ -151,7 +151,7 @@ class _Probe:
         self._thread.join(_JOIN_SECONDS)
         if self._sampler is not None:
             if not self._thread.is_alive():
-                self._sampler.poll_counts()  # the last operations
+                self._sampler.poll_last()
             self._sampler.close()
 
     def _create(self, rank: int, world_size: int) -> None:
@@ -282,7 +282,7 @@ class _Sampler:
             each.register(self._dispatcher.kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 
-    def poll_counts(self) -> None:
+    def _poll_counts(self) -> None:
         with self._lock:
             self._groups.poll()
             for recorder in self._recorders:
@@ -295,7 +295,7 @@ class _Sampler:
         """The counts, and what the agent asks for."""
         from ..page.control import read_control
 
-        self.poll_counts()
+        self._poll_counts()
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
@@ -325,6 +325,12 @@ class _Sampler:
             for recorder in self._recorders:
                 recorder.poll_closely()
             self._calls.write()
+
+    def poll_last(self) -> None:
+        """Sample at the end of the script. What still looks open may only not have been reported, see FlightRecorder."""
+        self._poll_counts()
+        if any(recorder.has_open for recorder in self._recorders):
+            self.poll_closely()
 
     def close(self) -> None:
         """To be called once nobody polls any more."""
