@@ -1,5 +1,5 @@
-"""Rank 1 is held in its second exchange, behind the probe's kernel and before the recorder. Prints the counts that stand
-beside the page of rank 1 meanwhile, and beside that of rank 0 afterwards."""
+"""Rank 1 is held in its second exchange, behind the probe's kernel and before the recorder. Prints the counts that
+stand beside the page of rank 1 meanwhile, and beside that of rank 0 afterwards."""
 
 import os
 import time

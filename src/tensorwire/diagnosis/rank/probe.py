@@ -327,7 +327,7 @@ class _Sampler:
             self._calls.write()
 
     def poll_last(self) -> None:
-        """Sample at the end of the script. What still looks open may only not have been reported, see FlightRecorder."""
+        """Sample at the end of the script. What still looks open may only lack its report, see FlightRecorder."""
         self._poll_counts()
         if any(recorder.has_open for recorder in self._recorders):
             self.poll_closely()
