@@ -8,7 +8,7 @@ import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.analyzer.verdicts import hang_inside
-from tensorwire.diagnosis.analyzer.view import signatures
+from tensorwire.diagnosis.analyzer.view import waits
 from tensorwire.diagnosis.page import native
 from tests.support.observations import WORLD, edge, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
@@ -60,7 +60,7 @@ def test_the_finding_goes_when_the_job_goes_on() -> None:
 
 
 def test_names_of_operations_are_those_of_pages() -> None:
-    assert set(native.OPERATIONS) > hang_inside._TOGETHER | signatures._UNEVEN
+    assert set(native.OPERATIONS) > hang_inside._TOGETHER | waits._UNEVEN
 
 
 def test_counts_alone_suffice() -> None:

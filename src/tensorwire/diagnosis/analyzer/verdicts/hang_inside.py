@@ -9,7 +9,6 @@ import numpy as np
 from ... import words
 from ..view.confidence import Basis
 from ..view.patience import RECENT_SHARE
-from ..view.signatures import sides
 from ..view.transport import Blame, least_moved
 from ..view.verdict import MAX_SUSPECTS
 from .mismatch import inconsistent
@@ -17,9 +16,9 @@ from .mismatch import inconsistent
 if TYPE_CHECKING:
     from ...model import Code
     from ..view.job import Job
-    from ..view.states import Wait
     from ..view.transport import Transport
     from ..view.verdict import Verdict
+    from ..view.waits import Wait
 
 # Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
 # rank that has nothing to exchange with some of the others.
@@ -41,10 +40,8 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
     """
     group, operations = wait.of_group, wait.operations
     pairwise = wait.is_pairwise
-    if not pairwise:
-        found = sides(operations)
-        if len(found) > 1:
-            return inconsistent(job, group, wait.sequence, found, operations)
+    if not pairwise and len(wait.sides) > 1:
+        return inconsistent(job, group, wait.sequence, wait.sides, operations)
     ranks = wait.inside if pairwise else list(group.members)
     window = RECENT_SHARE * job.thresholds.hang_seconds
     blame = transport.stopped(job, ranks) or transport.broken(job, ranks, window)

@@ -9,7 +9,7 @@ import numpy as np
 from ... import words
 from ..view.confidence import Basis
 from ..view.patience import LONG, RECENT_SHARE
-from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States, Wait
+from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States
 from ..view.transport import PROGRESS
 from ..view.verdict import MAX_SUSPECTS
 from .hang_inside import all_entered
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..view.job import Job
     from ..view.transport import Transport
     from ..view.verdict import Verdict
+    from ..view.waits import Wait
 
 _MAX_FINDINGS = 4
 

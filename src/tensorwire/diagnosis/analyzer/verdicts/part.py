@@ -13,7 +13,8 @@ from ..view.histories import out_of_habit
 from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
 from ..view.patience import LONG, is_unusual
-from ..view.states import FOR_KEY, IN_INIT, States, Wait, most_prominent
+from ..view.states import FOR_KEY, IN_INIT, States
+from ..view.waits import Wait, most_prominent
 from .hang_inside import all_entered, stopped_inside
 from .mismatch import inconsistent
 from .unlike_calls import accused, parted, unlike_calls
@@ -417,9 +418,7 @@ class Part:
         return self.states.leading_to(ranks)
 
     def _victims(self, vertices: Sequence[int]) -> set[int]:
-        """Ranks that wait for these, directly or through others."""
-        waiting = {number for wait in self.states.leading_to(vertices) for number in wait.blocked}
-        return waiting - set(vertices)
+        return self.states.victims(vertices)
 
 
 def init_does_not_return(job: Job, wait: Wait) -> Verdict:

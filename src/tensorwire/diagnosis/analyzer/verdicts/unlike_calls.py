@@ -11,8 +11,8 @@ from ..view.histories import out_of_habit
 if TYPE_CHECKING:
     from ..graph import Difference
     from ..view.job import Job
-    from ..view.states import Wait
     from ..view.verdict import Verdict
+    from ..view.waits import Wait
 
 _MAX_FACTS = 3
 

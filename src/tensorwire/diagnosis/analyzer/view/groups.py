@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -87,10 +88,24 @@ class Group:
     timed = _column("timed")
 
     @cached_property
+    def places(self) -> Ints:
+        """The members' places in the columns of all ranks."""
+        newcomers = [self._columns.place_of[number] for number in self._newcomers.tolist()]
+        return np.append(self._columns.rows.places[self._rows], np.array(newcomers, dtype=np.int64))
+
+    @cached_property
     def heartbeat_seconds(self) -> Floats:
-        places = [self._columns.place_of[number] for number in self._newcomers.tolist()]
-        of_rows = self._columns.rows.places[self._rows]
-        return self._columns.places.heartbeat_seconds[np.append(of_rows, np.array(places, dtype=np.int64))]
+        return self._columns.places.heartbeat_seconds[self.places]
+
+    def calls(self, numbers: Sequence[int]) -> list[tuple[Operation, list[int]]]:
+        """What these have called, as far as that is known: each call once, with the ranks that made it."""
+        rows = self._rows[np.isin(self.numbers[: len(self._rows)], numbers)]
+        made: dict[int, list[int]] = defaultdict(list)
+        for place, call in enumerate(self._columns.rows.calls[rows].tolist()):
+            made[call].append(place)
+        found = self._columns.operations(rows[[places[0] for places in made.values()]])
+        ranks = self._columns.row_numbers[rows]
+        return [(op, ranks[places].tolist()) for op, places in zip(found, made.values(), strict=True) if op is not None]
 
     def operations(self, numbers: Iterable[int]) -> dict[int, Operation]:
         """What these have called, as far as that is known."""

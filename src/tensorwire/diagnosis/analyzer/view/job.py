@@ -184,7 +184,7 @@ class Job:
         """Whether anything that a verdict on this group depends on is out of view; and what to know about the view."""
         reasons = []
         ends = {peer for peer in group.peers.values() if peer in self.ranks}  # they may not know of the pair yet
-        lacking = group.size - len(group.members.keys() | ends)
+        lacking = group.size - len(group.numbers) - len(ends - group.index_of.keys())
         if lacking > 0:
             reasons.append(f"{lacking} of {group.size} members of {group.title} are not in view")
         if self.silent_nodes:

@@ -9,8 +9,6 @@ in one place and less far in another has left the order, or the other one has.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,69 +16,41 @@ import numpy as np
 from ...numbered import without_number
 
 if TYPE_CHECKING:
+    from ...columns import Ints
     from .groups import Group
     from .job import Job
 
 _MAX_POSITIONS = 64  # of different ranks: pairs of them are compared
 
-Position = tuple[int, ...]
-
 
 def out_of_step(job: Job) -> list[int]:
     """The few ranks without which all others follow one order; none where that is not known of just one such set."""
-    at: dict[Position, list[int]] = defaultdict(list)
-    for number, position in _positions(job).items():
-        at[position].append(number)
-    if len(at) > _MAX_POSITIONS:
+    places = _places(job)
+    if len(places) < 2:
         return []
-    rivals = {mine: [other for other in at if not _follows(mine, other)] for mine in at}
-    num_pairs = sum(map(len, rivals.values())) // 2
+    positions, found_at, counts = np.unique(places, axis=1, return_inverse=True, return_counts=True)
+    if len(counts) > _MAX_POSITIONS:
+        return []
+    ahead = (positions[:, :, None] > positions[:, None, :]).any(axis=0)
+    rivals = (ahead & ahead.T).sum(axis=0)
     # All pairs that disagree have it in common: without it none is left.
-    common = [position for position, others in rivals.items() if num_pairs and len(others) == num_pairs]
-    common.sort(key=lambda position: len(at[position]))
-    if not common or (len(common) > 1 and len(at[common[0]]) == len(at[common[1]])):
+    common = np.flatnonzero((rivals > 0) & (2 * rivals == rivals.sum()))
+    few = common[counts[common] == counts[common].min(initial=len(job.ranks))]
+    if len(few) != 1 or 2 * counts[few[0]] >= len(job.ranks):
         return []
-    found = sorted(at[common[0]])
-    return found if 2 * len(found) < len(job.ranks) else []
+    found: list[int] = job.columns.numbers[found_at.ravel() == few[0]].tolist()
+    return found
 
 
-def _positions(job: Job) -> dict[int, Position]:
-    """What each rank has entered in each place of the program."""
-    entered = [
-        dict(chain.from_iterable(zip(group.numbers.tolist(), group.enqueued.tolist(), strict=True) for group in groups))
-        for groups in _places(job)
-    ]
-    return {number: tuple(of_place[number] for of_place in entered) for number in job.ranks}
-
-
-def _places(job: Job) -> list[list[Group]]:
-    """Groups of one size that share out the ranks: of names that differ in a number, or else of one name."""
-    kinds = _by_name(job.groups.values(), without_number)
-    places = []
-    for groups in kinds:
-        if _share_out(job, groups):
-            places.append(groups)
-        else:
-            places += [same for same in _by_name(groups, str) if _share_out(job, same)]
-    return places
-
-
-def _by_name(groups: Iterable[Group], kind_of: Callable[[str], str]) -> list[list[Group]]:
-    """Groups that know what they are called, those of one kind and size together."""
+def _places(job: Job) -> list[Ints]:
+    """What the ranks have entered in each place of the program."""
     kinds: dict[tuple[str, int], list[Group]] = defaultdict(list)
-    for group in groups:
+    for group in job.groups.values():
         if group.name and not group.peers:
-            kinds[kind_of(group.name), group.size].append(group)
-    return list(kinds.values())
-
-
-def _share_out(job: Job, groups: list[Group]) -> bool:
-    """Whether each rank is a member of just one of these."""
-    members = np.sort(np.concatenate([group.numbers for group in groups]))
-    return np.array_equal(members, job.columns.numbers)
-
-
-def _follows(mine: Position, other: Position) -> bool:
-    """Whether one of the two is as far as the other everywhere, or further."""
-    pairs = list(zip(mine, other, strict=True))
-    return all(a <= b for a, b in pairs) or all(a >= b for a, b in pairs)
+            kinds[without_number(group.name), group.size].append(group)
+    places = []
+    for groups in kinds.values():
+        members = np.concatenate([group.places for group in groups])
+        if np.array_equal(np.sort(members), np.arange(len(job.ranks))):  # each rank is a member of just one
+            places.append(np.concatenate([group.enqueued for group in groups])[np.argsort(members)])
+    return places

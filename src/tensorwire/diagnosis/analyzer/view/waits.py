@@ -1,0 +1,120 @@
+"""What ranks wait in: operations of groups, ends of messages, and calls that no group counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ... import words
+
+if TYPE_CHECKING:
+    from ...model import Operation
+    from .groups import Group
+
+    Calls = list[tuple[Operation, list[int]]]  # each call with the ranks that made it
+
+# Their inputs may differ in size between ranks.
+_UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", "scatter"})
+
+
+@dataclass(eq=False)
+class Wait:
+    """What ranks wait in: an operation of a group, one end or both ends of a message, or a call no group counts."""
+
+    group: Group | None
+    call: str  # the call, if there is no group
+    sequence: int
+    inside: list[int]
+    blocked: list[int]  # these, and those that wait in later operations of the group
+    missing: list[int]  # ranks in view that have not come to it
+    unseen: list[int]  # ranks that are not in view, and may have to come
+    seconds: float  # that the longest of the blocked ranks has waited
+    is_pairwise: bool = False
+    is_any: bool = False  # one of the missing is enough
+    vertex: int = 0  # in the graph: what is waited for if nobody is missing
+    is_complete: bool = True  # the members are known
+    sides: list[list[int]] = field(default_factory=list)  # of those inside, by what they called
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What the ranks inside called, as far as it is known."""
+        found = self.group.calls(self.inside) if self.group is not None else []
+        return [(operation, ranks) for operation, ranks in found if operation.sequence == self.sequence]
+
+    @property
+    def operations(self) -> dict[int, Operation]:
+        """The same by rank."""
+        return {number: operation for operation, ranks in self.calls for number in ranks}
+
+    @property
+    def of_group(self) -> Group:
+        """The group, where one counts the operation."""
+        assert self.group is not None
+        return self.group
+
+    @property
+    def lacked(self) -> Collection[int]:
+        """All that some rank in it waits for."""
+        if len(self.sides) > 1:
+            return {*self.missing, *self.inside, self.vertex}
+        return self.missing or [self.vertex]
+
+    @property
+    def title(self) -> str:
+        """ "all_reduce #121 of default_pg"."""
+        if self.group is None:
+            return self.call
+        named = next((operation for operation, _ in self.calls if operation.name), None)
+        return words.numbered(named, self.sequence, self.group.title)
+
+    @property
+    def prominence(self) -> tuple[int, float, str, str, bool, int]:
+        """The numbers of ranks and their order have no part in it: they must not change what is found."""
+        name, identity = (self.group.title, self.group.id) if self.group else (self.call, "")
+        return len(self.blocked), self.seconds, name, identity, not self.is_pairwise, -self.sequence
+
+    def told(self, *, lacked: bool = True) -> str:
+        """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""
+        who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')} in {self.title}"
+        for_whom = f" for {words.ranks(self.missing)}" if lacked and self.missing else ""
+        return f"{who}{for_whom}, the longest for {words.seconds(self.seconds)}"
+
+    def lacked_by(self, number: int) -> list[int]:
+        """The ranks that this rank waits for."""
+        own = next((side for side in self.sides if number in side), None)
+        others = [] if own is None else [other for side in self.sides if side is not own for other in side]
+        return sorted({*self.missing, *others})
+
+
+def most_prominent(waits: Collection[Wait]) -> Wait:
+    """The one that a verdict on all of these is about."""
+    return max(waits, key=lambda wait: wait.prominence)
+
+
+def sides(calls: Iterable[tuple[Operation, list[int]]]) -> list[list[int]]:
+    """The ranks by what they called, the largest side first; one side where all agree.
+
+    Roots are compared where they are known; a rank whose root is not known is taken to agree with most, or left out
+    where no root has most.
+    """
+    known = [(operation, ranks) for operation, ranks in calls if operation.signature or operation.name]
+    hashed = all(operation.signature for operation, _ in known)
+    by_call: dict[Hashable, dict[int, list[int]]] = {}
+    for operation, ranks in known:
+        by_root = by_call.setdefault(operation.signature if hashed else _call(operation), {})
+        by_root.setdefault(operation.root, []).extend(ranks)
+    found = []
+    for by_root in by_call.values():
+        unknown = by_root.pop(-1, [])
+        of_root = sorted(by_root.values(), key=len, reverse=True) or [[]]
+        if len(of_root) == 1 or len(of_root[0]) > len(of_root[1]):
+            of_root[0] += unknown
+        found += of_root
+    return sorted((sorted(side) for side in found), key=lambda side: (-len(side), side))
+
+
+def _call(operation: Operation) -> Hashable:
+    numel = -1 if operation.name in _UNEVEN else operation.numel
+    return operation.name, operation.dtype, numel
