@@ -60,8 +60,10 @@ def test_who_waits_for_ranks_that_train_on_is_a_notice(culprit: int) -> None:
     assert found[0][0] == SECONDS.hang_seconds
     assert {(finding.level, finding.code) for _, finding in found} == {("notice", "TW-H1")}
     finding = found[-1][1]
-    assert finding.summary.startswith(f"rank {culprit} waits in broadcast #3 of world for ranks ")
-    assert finding.summary.endswith(", who go on elsewhere")
+    assert finding.summary.endswith(
+        " have not entered broadcast #3 of world, and go on elsewhere; 1 rank waits for them"
+    )
+    assert finding.evidence[0].startswith(f"rank {culprit} waits in broadcast #3 of world for ranks ")
     assert finding.victims == 1
 
 

@@ -37,6 +37,21 @@ def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
     assert any(f"state {state}" in fact or "stopped" in fact for fact in finding.evidence)
 
 
+def test_the_evidence_is_the_way_from_who_waits_to_who_waits_for_nobody() -> None:
+    waits, rest = only(last(hung(not_entering(2)))).evidence
+    assert waits.startswith("ranks 0-1, 3 wait in all_reduce #31 of world for rank 2, the longest for ")
+    assert rest == "rank 2 waits for nobody: it has entered #30 and nothing since; its process is in state S"
+
+
+def test_a_call_that_differs_is_less_sure_where_a_page_is_old() -> None:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        return [member(31, waits=age, name="broadcast" if number == 2 else "all_reduce")]
+
+    sure, doubtful = (only(last(hung(groups, states={1: {"heartbeat_seconds": age}}))) for age in (0.1, 4.1))
+    assert (sure.code, sure.suspects, sure.confidence) == ("TW-H2", [2], "high")
+    assert (doubtful.code, doubtful.suspects, doubtful.confidence) == ("TW-H2", [2], "medium")
+
+
 def test_a_page_that_is_old_makes_it_less_sure() -> None:
     finding = only(last(hung(not_entering(2), states={2: {"heartbeat_seconds": 9.0}})))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")

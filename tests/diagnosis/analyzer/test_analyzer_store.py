@@ -64,7 +64,7 @@ def test_who_is_stuck_is_named_and_not_who_waits_for_its_key(culprit: int) -> No
     inside = [n for n in range(WORLD) if n not in (culprit, waiting)]
     finding = only(last(in_store([waiting], one_reduces(inside))))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
-    assert any(fact.startswith(f"rank {waiting} is in Store.wait") for fact in finding.evidence)
+    assert any(fact.startswith(f"rank {waiting} waits in Store.wait for rank") for fact in finding.evidence)
 
 
 @every_rank

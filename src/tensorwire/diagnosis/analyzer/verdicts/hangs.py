@@ -12,11 +12,11 @@ from ..view.patience import LONG, RECENT_SHARE
 from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States
 from ..view.transport import PROGRESS
 from ..view.verdict import MAX_SUSPECTS
-from .hang_inside import all_entered
-from .part import Part, init_does_not_return
+from .hang_inside import all_entered, does_not_return
+from .part import Part
 
 if TYPE_CHECKING:
-    from ...model import Rank
+    from ...model import Finding, Rank
     from ..view.job import Job
     from ..view.transport import Transport
     from ..view.verdict import Verdict
@@ -28,48 +28,37 @@ _MAX_FINDINGS = 4
 def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     """Verdicts on all that stands still; none while its oldest wait is younger than the gate, or bytes still move."""
     states = States(job, lambda wait: _is_ending(job, wait) or _moves(job, transport, wait))
-    graph, gate = states.graph, job.thresholds.hang_seconds
+    gate = job.thresholds.hang_seconds
     found = []
-    for part in graph.components():
+    for part in states.graph.components():
         waits = [wait for wait in states.waits if not part.isdisjoint(wait.blocked)]
-        firm = [wait for wait in waits if wait.call not in (FOR_ANY, FOR_KEY)] or _keys(job, waits)
-        if firm and max(wait.seconds for wait in waits) >= gate:
+        is_firm = any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_a_key(job, wait) for wait in waits)
+        if is_firm and max(wait.seconds for wait in waits) >= gate:
             found.append(Part(job, transport, states, part, waits).verdict())
-    found += [_nobody_waits(states, wait) for wait in states.waits if wait.seconds >= gate and _is_left(states, wait)]
-    found = found or [
-        verdict
-        for wait in states.waits
-        if wait.seconds >= gate and not _is_ending(job, wait) and (verdict := _unseen(job, transport, wait)) is not None
-    ]
-    found = found or _left_behind(states)
-    found.sort(
-        key=lambda verdict: (
-            verdict.finding.level == "notice",
-            -verdict.finding.victims,
-            verdict.finding.confidence.order,
-            verdict.finding.summary,
-        )
-    )
+    old = [wait for wait in states.waits if wait.seconds >= gate]
+    found += [_nobody_waits(states, wait) for wait in old if _is_left(states, wait)]
+    found = found or [_unseen(job, transport, wait) for wait in old if _is_for_unseen(job, wait)]
+    found = found or _left_behind(job)
+    found.sort(key=lambda verdict: _importance(verdict.finding))
     return found[:_MAX_FINDINGS]
 
 
-def _keys(job: Job, waits: list[Wait]) -> list[Wait]:
-    """Waits for keys of a store, where the few that may have to set them do nothing."""
-    found = []
-    for wait in waits:
-        ranks = [job.ranks[number] for number in wait.missing if number in job.ranks]
-        may_work = wait.seconds < LONG * job.thresholds.hang_seconds
-        works = any(
-            job.has_done(rank, job.thresholds.hang_seconds) or (may_work and job.is_busy(rank)) for rank in ranks
-        )
-        if wait.call == FOR_KEY and 0 < len(ranks) <= len(wait.inside) and not works:
-            found.append(wait)
-    return found
+def _importance(finding: Finding) -> tuple[bool, int, int, str]:
+    return finding.level == "notice", -finding.victims, finding.confidence.order, finding.summary
+
+
+def _lacks_a_key(job: Job, wait: Wait) -> bool:
+    """Whether the few that may have to set a key of a store, which others wait for, do nothing."""
+    ranks = [job.ranks[number] for number in wait.missing if number in job.ranks]
+    gate = job.thresholds.hang_seconds
+    may_work = wait.seconds < LONG * gate
+    works = any(job.has_done(rank, gate) or (may_work and job.is_busy(rank)) for rank in ranks)
+    return wait.call == FOR_KEY and 0 < len(ranks) <= len(wait.inside) and not works
 
 
 def _is_ending(job: Job, wait: Wait) -> bool:
-    """Whether somebody has entered or left the operation of late: whom the others waited for has come, however long
-    that took, and they are about to leave as well."""
+    """Whether somebody has entered or left the operation of late: it was this rank that the others waited for, however
+    long that took, and they are about to leave as well."""
     group = wait.group
     if group is None or wait.missing:
         return False
@@ -101,35 +90,32 @@ def _is_left(states: States, wait: Wait) -> bool:
 def _nobody_waits(states: States, wait: Wait) -> Verdict:
     inside, missing = wait.blocked, wait.missing
     return states.job.verdict(
-        "hang",
-        "TW-H1",
-        wait.group,
-        missing,
+        "hang", "TW-H1", wait.group, missing,
         f"{words.ranks(inside)} {words.verb(inside, 'has', 'have')} entered {wait.title}, and "
         f"{words.verb(inside, 'goes', 'go')} on elsewhere; {words.ranks(missing)} "
         f"{words.verb(missing, 'has', 'have')} not entered it",
-        [wait.told()],
-        Basis.REMAINDER,
-        victims=0,
-        level="notice",
-        seconds=wait.seconds,
-    )
+        [wait.told()], Basis.REMAINDER, victims=0, level="notice", seconds=wait.seconds,
+    )  # fmt: skip
 
 
-def _unseen(job: Job, transport: Transport, wait: Wait) -> Verdict | None:
-    """Unknown trouble where ranks wait for others that are not in view."""
-    if wait.missing or wait.group is None:
-        if wait.call != IN_INIT or wait.missing:
-            return None
-        return init_does_not_return(job, wait)
-    return all_entered(job, transport, wait, len(wait.blocked)) if wait.unseen or not wait.is_complete else None
+def _is_for_unseen(job: Job, wait: Wait) -> bool:
+    """Whether ranks that are not in view may be what it lacks."""
+    if wait.missing or _is_ending(job, wait):
+        return False
+    return wait.call == IN_INIT or (wait.group is not None and (bool(wait.unseen) or not wait.is_complete))
 
 
-def _left_behind(states: States) -> list[Verdict]:
+def _unseen(job: Job, transport: Transport, wait: Wait) -> Verdict:
+    """Unknown trouble."""
+    if wait.group is None:
+        return does_not_return(job, wait)
+    return all_entered(job, transport, wait, len(wait.blocked))
+
+
+def _left_behind(job: Job) -> list[Verdict]:
     """H1 on ranks that are in no wait and do nothing, while all others have come to their end."""
-    job, gate = states.job, states.job.thresholds.hang_seconds
-    left = set(job.columns.exit_reasons)
-    ranks = [job.ranks[number] for number in job.ranks if number not in left]
+    gate, left = job.thresholds.hang_seconds, set(job.columns.exit_reasons)
+    ranks = [rank for number, rank in job.ranks.items() if number not in left]
     if not left or len(job.ranks) < job.world_size or any(job.ranks[number].process.is_alive for number in left):
         return []
     idle = [_idle_seconds(rank) for rank in ranks if rank.setup == "initialized"]

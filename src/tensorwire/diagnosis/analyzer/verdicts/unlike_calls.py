@@ -1,7 +1,8 @@
-"""What the histories of ranks say: the first calls that differ, and whom most of the others speak against."""
+"""Operations that ranks of a group called differently, by what they are in and by the histories of their calls."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ... import words
@@ -9,12 +10,62 @@ from ..view.confidence import Basis
 from ..view.histories import out_of_habit
 
 if TYPE_CHECKING:
+    from ...model import Operation
     from ..graph import Difference
     from ..view.job import Job
     from ..view.verdict import Verdict
     from ..view.waits import Wait
 
 _MAX_FACTS = 3
+_MAX_SIDES = 4
+_STALE_SECONDS = 3.0
+
+
+def are_old(job: Job, numbers: Collection[int]) -> bool:
+    """Whether the page of a rank that runs is old: what it says may be over."""
+    columns = job.columns
+    places = [columns.place_of[number] for number in numbers if number in columns.place_of]
+    old = columns.places.heartbeat_seconds[places] > _STALE_SECONDS
+    return bool((old & columns.places.are_alive[places] & ~columns.places.are_stopped[places]).any())
+
+
+def minority(sides: Sequence[Sequence[int]]) -> list[int]:
+    """All but those of the largest side, if that is more than half."""
+    return sorted(number for side in sides[1:] for number in side) if 2 * len(sides[0]) > sum(map(len, sides)) else []
+
+
+def called(sides: Sequence[Sequence[int]], operations: Mapping[int, Operation]) -> list[str]:
+    """What each side called."""
+    return [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in sides[:_MAX_SIDES]]
+
+
+def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, basis: Basis = Basis.STATE) -> Verdict:
+    """H2 on what ranks are in: the minority is to blame; where there is none, the sides are told and no culprit.
+
+    Args:
+        explained_by: the ranks that are to blame, where that is known.
+    """
+    group, sides, members = wait.of_group, wait.sides, wait.inside if wait.is_pairwise else wait.of_group.members
+    operations = group.operations(wait.inside) if wait.is_pairwise else wait.operations  # ends have their own numbers
+    suspects = minority(sides)
+    if explained_by is not None:
+        basis = Basis.STATE if suspects == explained_by else basis
+        suspects = explained_by
+        sides = sorted(sides, key=lambda side: not set(side).isdisjoint(suspects))
+    calls, what = called(sides, operations), f"#{wait.sequence} of {group.title}"
+    summary = f"ranks disagree on {what}, and it is unknown which are wrong: {', '.join(calls)}"
+    if suspects:
+        its, theirs = words.call(operations[suspects[0]]), words.call(operations[sides[0][0]])
+        summary = f"{words.ranks(suspects)} called {its} as {what}, the other ranks {theirs}"
+    facts = [f"{call} as #{wait.sequence}" for call in calls]
+    if wait.is_pairwise:
+        facts.append("the signatures of these calls differ, which size, dtype and tag go into")
+    elif len({words.call(operations[side[0]]) for side in sides}) < len(sides):
+        facts.append("the signatures of these calls differ, though what is known of them reads the same")
+    return job.verdict(
+        "hang", "TW-H2", group, suspects, summary, facts, basis, victims=len(members) - len(suspects),
+        sides=[] if suspects else sides, seconds=wait.seconds, is_incomplete=are_old(job, wait.inside),
+    )  # fmt: skip
 
 
 def accused(job: Job) -> list[int]:
@@ -26,20 +77,13 @@ def parted(job: Job) -> list[str]:
     """Where histories part, as facts for the evidence."""
     facts = []
     for difference in job.differences[:_MAX_FACTS]:
+        at = (difference.group, difference.number)
         calls = []
         for side in difference.sides[:2]:
-            call = next(
-                (
-                    each.operation
-                    for each in job.columns.calls.get(side[0], ())
-                    if (each.group, each.operation.sequence) == (difference.group, difference.number)
-                ),
-                None,
-            )
-            calls.append(f"{words.ranks(side)} called {words.call(call)}" if call else words.ranks(side))
-        group = job.groups.get(str(difference.group))
-        title = group.title if group is not None else str(difference.group)
-        facts.append(f"#{difference.number} of {title} is the first call that differs: {', '.join(calls)}")
+            own = job.columns.calls.get(side[0], ())
+            made = [words.call(c.operation) for c in own if (c.group, c.operation.sequence) == at]
+            calls.append(f"{words.ranks(side)} called {made[0]}" if made else words.ranks(side))
+        facts.append(f"{_title(job, difference)} is the first call that differs: {', '.join(calls)}")
     return facts
 
 
@@ -47,30 +91,32 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
     """H2 on the first calls that differ, of ranks that live and of those that have ended.
 
     Args:
-        wait: only those calls that come before what these ranks wait in, or are this.
+        wait: only those calls of its group that come before what these ranks wait in, or are this.
     """
     for difference in job.differences:
         group = job.groups.get(str(difference.group))
         if group is None:
             continue
-        if wait is not None and (wait.group is None or (group.id, difference.number) > (wait.group.id, wait.sequence)):
-            continue
-        if wait is not None and wait.group is not None and group.id != wait.group.id:
+        if wait is not None and (group.id != wait.of_group.id or difference.number > wait.sequence):
             continue
         suspects = list(difference.accused) or _by_habit(job, difference)
         sides = [] if suspects else [list(side) for side in difference.sides]
-        what = f"#{difference.number} of {group.title}"
-        if suspects:
-            summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
-        else:
-            told = " or ".join(words.ranks(side) for side in sides)
+        what = _title(job, difference)
+        summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
+        if sides:
+            told = " or ".join(map(words.ranks, sides))
             summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
+        is_firm = difference.accused and 2 * len(suspects) < len(group.members)
         return job.verdict(
-            "hang", "TW-H2", group, suspects, summary, parted(job),
-            Basis.STATE if difference.accused and 2 * len(suspects) < len(group.members) else Basis.COMPARISON,
-            victims=len(group.members) - len(suspects), sides=sides,
+            "hang", "TW-H2", group, suspects, summary, parted(job), Basis.STATE if is_firm else Basis.COMPARISON,
+            victims=len(group.members) - len(suspects), sides=sides, is_incomplete=are_old(job, group.members),
         )  # fmt: skip
     return None
+
+
+def _title(job: Job, difference: Difference) -> str:
+    group = job.groups.get(str(difference.group))
+    return f"#{difference.number} of {difference.group if group is None else group.title}"
 
 
 def _by_habit(job: Job, difference: Difference) -> list[int]:

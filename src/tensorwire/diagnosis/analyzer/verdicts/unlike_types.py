@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ... import words
 from ..view.confidence import Basis
+from .unlike_calls import called, minority
 
 if TYPE_CHECKING:
     from ...model import Operation
@@ -35,11 +35,9 @@ class UnlikeTypes:
             verdict = _unlike(job, group)
             if verdict is not None:
                 self._found[group.id] = job.time, verdict
-        self._found = {
-            group_id: (time, verdict)
-            for group_id, (time, verdict) in self._found.items()
-            if group_id in job.groups and job.time - time < _REMEMBERED_SECONDS
-        }
+        for group_id, (time, _) in list(self._found.items()):
+            if group_id not in job.groups or job.time - time >= _REMEMBERED_SECONDS:
+                del self._found[group_id]
         return [verdict for _, verdict in self._found.values()]
 
 
@@ -53,25 +51,13 @@ def _unlike(job: Job, group: Group) -> Verdict | None:
             of_call.setdefault(operation.dtype, []).append(number)
     for (sequence, _), types in by_type.items():
         if len(types) > 1:
-            sides = sorted(types.values(), key=lambda side: (-len(side), sorted(side)))
-            return _notice(job, group, sequence, sides, operations)
+            sides = sorted(map(sorted, types.values()), key=lambda side: (-len(side), side))
+            suspects, calls = minority(sides), called(sides, operations)
+            return job.verdict(
+                "unlike types", "TW-H2", group, suspects,
+                f"#{sequence} of {group.title} was called with different types, and nothing stopped: its result is "
+                f"wrong; {', '.join(calls)}",
+                [f"{call} as #{sequence}" for call in calls], Basis.STATE, victims=0, level="notice",
+                sides=[] if suspects else sides,
+            )  # fmt: skip
     return None
-
-
-def _notice(job: Job, group: Group, sequence: int, sides: list[list[int]], operations: dict[int, Operation]) -> Verdict:
-    majority = 2 * len(sides[0]) > sum(map(len, sides))
-    suspects = sorted(number for side in sides[1:] for number in side) if majority else []
-    calls = [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in sides[:4]]
-    return job.verdict(
-        "unlike types",
-        "TW-H2",
-        group,
-        suspects,
-        f"#{sequence} of {group.title} was called with different types, and nothing stopped: its result is wrong; "
-        + ", ".join(calls),
-        [f"{call} as #{sequence}" for call in calls],
-        Basis.STATE,
-        victims=0,
-        level="notice",
-        sides=[] if majority else [sorted(side) for side in sides],
-    )
