@@ -86,6 +86,13 @@ def test_where_times_do_not_tell_all_that_died_at_once_are_named() -> None:
     assert finding.confidence == "medium"
 
 
+def test_nobody_is_named_where_all_lose_what_is_no_rank() -> None:
+    """The process that hosts the store has gone."""
+    (finding,) = ended({n: dead(5.0 + n / 100, "DistNetworkError: Broken pipe") for n in range(WORLD)})
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [], "low")
+    assert sorted(finding.sides) == [[n] for n in range(WORLD)]
+
+
 def test_all_leave_well() -> None:
     assert not ended({n: dead(10.0 + n, "exit 0") for n in range(WORLD)})
 
