@@ -34,10 +34,9 @@ _MAX_ACCOUNTS = 5
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
     """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell."""
-    blame = _stuck(job, transport, wait) if wait.is_pairwise else None
-    if len(wait.sides) > 1 and blame is None:
+    if len(wait.sides) > 1 and not (wait.is_pairwise and _stuck(job, transport, wait)):
         return inconsistent(job, wait)
-    code, blame = ("TW-H3", blame) if blame else _cause(job, transport, wait)
+    code, blame = _cause(job, transport, wait)
     return _verdict(job, wait, code, blame, num_victims)
 
 
