@@ -23,12 +23,12 @@ _EXPLAINS = 0.5  # of the time that the others wait for the latest
 
 
 def held_back(job: Job, one: Slow, history: Sequence[Poll]) -> dict[int, str]:
-    """Members that were, each with the fact: their transfers are slow too, so that P looks mixed."""
+    """Members that were kept from running, each with the fact. Their transfers are slow too, so that P looks mixed."""
     return _throttled(job, one, history) or _stopped(one, history) or _starved(job, one, history)
 
 
 def shares(job: Job, one: Slow, history: Sequence[Poll], seconds: Callable[[Places], Floats]) -> dict[int, float]:
-    """By how much a counter of each member grew, per second. Those that add up threads may grow faster than time."""
+    """By how much a counter of each member grew, per second. One that adds up threads may grow faster than time."""
     start, before = history[0]
     elapsed = job.time - start
     if elapsed <= 0:
@@ -68,7 +68,7 @@ def _starved(job: Job, one: Slow, history: Sequence[Poll]) -> dict[int, str]:
 
 
 def _far_above_others(found: dict[int, float], least: float) -> list[int]:
-    """Those with at least so much and far more than the ordinary, the most first."""
+    """The members with at least so much and far more than the ordinary, the most first."""
     ordinary = median(found.values()) if found else 0.0
     limited = [number for number, share in found.items() if share >= least and share > 2 * ordinary]
     return sorted(limited, key=lambda number: (-found[number], number))

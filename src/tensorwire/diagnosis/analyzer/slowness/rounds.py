@@ -67,7 +67,6 @@ class Timer:
     windows: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
     good: deque[Rounds] = field(default_factory=lambda: deque(maxlen=_MEMORY))
     _seen: dict[int, Timing] | None = None  # at the end of the last timing window
-    _waited_for: int = -1  # first sequence of a window that some were late to end
 
     def add(self, time: float, group: Group | None) -> Rounds | None:
         """The rounds since the last call, where most of those who take part are timed alike and have completed some.
@@ -76,36 +75,28 @@ class Timer:
             group: None where no member is timed.
         """
         timed = group.timings() if group is not None else {}
-        if self._seen is None:
-            self._seen = timed  # of before our time, for all we know
-            return None
-        if group is None:
+        if self._seen is None or group is None:
+            self._seen = self._seen or timed  # before our time, for all we know
             return None
         taking_part = np.count_nonzero(group.completed)
         if 2 * len(timed) <= taking_part:
             return None
         first = max(timing.first_sequence for timing in timed.values())
-        mean: dict[int, float] = {}
-        longest: dict[int, float] = {}
-        counts: list[int] = []
-        pairwise, least = 0, float("inf")
+        found: dict[int, tuple[float, float, int, int]] = {}
         for number, timing in timed.items():
             before = self._seen.get(number)
             window = _since(timing, before if before and before.first_sequence == first else None)
             if timing.first_sequence == first and window is not None:
-                mean[number], longest[number], count, rooted = window
-                counts.append(count)
-                pairwise = max(pairwise, rooted)
-                least = min(least, timing.min_seconds)
-        if 2 * len(mean) <= taking_part or max(counts) > 2 * min(counts) + 2:
+                found[number] = window
+        counts = [count for _, _, count, _ in found.values()]
+        if 2 * len(found) <= taking_part or max(counts) > 2 * min(counts) + 2:
             return None  # some lag behind: compare once they have caught up
-        if len(mean) < len(timed) and self._waited_for != first:
-            self._waited_for = first  # a rank that ends its window a moment later is seen with the next call
-            return None
         self._seen = timed
-        rounds = Rounds(time, min(counts), mean, longest, least, pairwise / max(counts))
-        self.windows.append(rounds)
-        return rounds
+        mean, longest = ({number: window[i] for number, window in found.items()} for i in (0, 1))
+        least = min(timed[number].min_seconds for number in found)
+        pairwise = max(rooted for *_, rooted in found.values())
+        self.windows.append(Rounds(time, min(counts), mean, longest, least, pairwise / max(counts)))
+        return self.windows[-1]
 
     def recent(self, time: float, seconds: float) -> Rounds | None:
         """The rounds of so many seconds before that time, as one."""
@@ -138,12 +129,8 @@ def _since(timing: Timing, before: Timing | None) -> tuple[float, float, int, in
     """Mean T without the longest round, where that is a new one; that; number of rounds, and how many are pairwise."""
     count, total, pairwise, longest = timing.num_rounds, timing.sum_seconds, timing.rooted_or_pairwise, 0.0
     if before is not None and before.num_rounds <= count:
-        count, total, pairwise = (
-            count - before.num_rounds,
-            total - before.sum_seconds,
-            pairwise - before.rooted_or_pairwise,
-        )
-        longest = before.max_seconds
+        count, total, longest = count - before.num_rounds, total - before.sum_seconds, before.max_seconds
+        pairwise -= before.rooted_or_pairwise
     if count < 2:
         return None
     if timing.max_seconds > longest and count > 2:
@@ -165,14 +152,8 @@ def merge(windows: Iterable[Rounds]) -> Rounds | None:
         longest[number] = max(window.longest[number] for window in windows)
         seconds = sum(_seconds(window, number) for window in windows) - longest[number]
         mean[number] = max(0.0, seconds) / (total - (longest[number] > 0))
-    return Rounds(
-        windows[-1].time,
-        total,
-        mean,
-        longest,
-        min(window.least for window in windows),
-        sum(window.pairwise * window.num_rounds for window in windows) / total,
-    )
+    pairwise = sum(window.pairwise * window.num_rounds for window in windows) / total
+    return Rounds(windows[-1].time, total, mean, longest, min(window.least for window in windows), pairwise)
 
 
 def _seconds(window: Rounds, number: int) -> float:

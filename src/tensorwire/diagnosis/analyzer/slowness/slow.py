@@ -52,16 +52,9 @@ class SlowWatch:
         """Take in the counts and times of now, and give the verdicts that stand."""
         self._add(job)
         slow = [group_id for group_id, throughput in self._throughputs.items() if throughput.is_slow]
-        late = [
-            group_id
-            for group_id, timer in self._timers.items()
-            if self._throughputs[group_id].slowdown >= _NOTICEABLE
-            and timer.is_slow(job.time, self._thresholds)
-            and not job.groups[group_id].peers  # stages of a pipeline wait for each other anyway
-        ]
+        late = [group_id for group_id in self._timers if self._is_late(job, group_id)]
         if not slow and not late:
-            self.timing, self._asked, self._current, self._since = None, None, [], job.time
-            self._measured_since = None
+            self.timing, self._asked, self._measured_since, self._current, self._since = None, None, None, [], job.time
             return []
         measured = self._measured(job, set(slow), set(late))
         if measured:
@@ -92,29 +85,27 @@ class SlowWatch:
             if rounds is not None and is_fast:
                 timer.good.append(rounds)
 
+    def _is_late(self, job: Job, group_id: str) -> bool:
+        """Whether T has grown. Stages of a pipeline wait for each other anyway."""
+        is_noticeable = self._throughputs[group_id].slowdown >= _NOTICEABLE and not job.groups[group_id].peers
+        return is_noticeable and self._timers[group_id].is_slow(job.time, self._thresholds)
+
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
         """What was timed since the gate opened; nothing while times of slow process groups are still to come."""
         window = 1.01 * max(self._thresholds.slow_seconds, job.time - self._since)
         measured = []
         for group_id, timer in self._timers.items():
             rounds, throughput, good = timer.recent(job.time, window), self._throughputs[group_id], timer.baseline()
-            if rounds is None or (
-                rounds.num_rounds < ENOUGH and rounds.num_rounds * throughput.seconds < _MOST * window
-            ):
+            if rounds is None:
+                continue
+            if rounds.num_rounds < ENOUGH and rounds.num_rounds * throughput.seconds < _MOST * window:
                 continue
             normal = 1.0 / throughput.baseline if throughput.baseline else 0.0
-            measured.append(
-                Slow(
-                    job.groups[group_id],
-                    rounds,
-                    t_base=good[0] if good else min(rounds.least, normal),
-                    seconds=throughput.seconds,
-                    normal_seconds=normal,
-                    is_late=group_id in late,
-                    is_slow=group_id in slow,
-                    usual=timer.usual(),
-                )
-            )
+            t_base = good[0] if good else min(rounds.least, normal)
+            measured.append(Slow(
+                job.groups[group_id], rounds, t_base, throughput.seconds, normal, is_late=group_id in late,
+                is_slow=group_id in slow, usual=timer.usual(),
+            ))  # fmt: skip
         known = {one.group.id for one in measured}
         open_questions = {group_id for group_id in self._in_use(job, slow) - known if not job.groups[group_id].peers}
         if open_questions and not self._is_overdue(job.time, open_questions):
@@ -160,16 +151,12 @@ class SlowWatch:
         throughput = self._throughputs[group.id]
         normal = throughput.seconds / throughput.slowdown
         return job.verdict(
-            "slow",
-            "TW-UNKNOWN",
-            group,
-            [],
+            "slow", "TW-UNKNOWN", group, [],
             f"{group.title} takes {throughput.slowdown:.1f} times as long per operation as before, and the rank to "
             "blame is unknown: no completion times",
             [
                 f"{words.seconds(throughput.seconds)} per operation, {words.seconds(normal)} before",
                 "timing was enabled, but most ranks sent no times of the same rounds",
             ],
-            Basis.REMAINDER,
-            victims=len(group.members),
-        )
+            Basis.REMAINDER, victims=len(group.members),
+        )  # fmt: skip

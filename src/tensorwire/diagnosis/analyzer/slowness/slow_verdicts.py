@@ -29,19 +29,14 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
     collective = [one for one in slow if not one.group.peers]
     if slow and not collective:
         return _pairwise(job, transport, slow, measured)
-    first, later = [], []
+    verdicts: list[Verdict] = []
+    named: set[int] = set()
     for one in collective:
         if one.lost < ACCOUNTS * collective[0].lost:
             break
-        late = [number for number in one.late if not _waits_elsewhere(number, one, slow)]
-        if one.p_is_low(job.thresholds.transfer_share) or late == one.late:
-            first.append(one)
-        elif late:  # some of it is the consequence of another's trouble, which tells more
-            one.late = late
-            later.append(one)
-    verdicts: list[Verdict] = []
-    named: set[int] = set()
-    for one in first + later:
+        are_victims = any(_waits_elsewhere(number, one, slow) for number in one.late)
+        if are_victims and not one.p_is_low(job.thresholds.transfer_share):
+            continue
         verdict = _verdict(job, transport, one, history)
         suspects = set(verdict.finding.suspects)
         if not verdicts or (suspects and not suspects & named):
@@ -60,15 +55,9 @@ def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
 
 def _pairwise(job: Job, transport: Transport, slow: list[Slow], measured: list[Slow]) -> list[Verdict]:
     """Sends and receives alone lose time: who takes longer between them than in good times, unless all do; or edges."""
-    longer = grown(slow[0], measured)
-    if not longer:
-        return [_end_of_chain(job, transport, slow)]
     unmeasured = _unmeasured(job, measured)
-    for group in unmeasured:
-        if group.peers:  # who waits in it would seem to work
-            for number in group.members:
-                longer.pop(number, None)
-    is_certain = all(group.peers for group in unmeasured)
+    unknown = {number for group in unmeasured if group.peers for number in group.members}  # they may wait in these
+    longer = {number: seconds for number, seconds in grown(slow[0], measured).items() if number not in unknown}
     lost = slow[0].seconds - slow[0].normal_seconds
     late = sorted((n for n in longer if longer[n] >= ACCOUNTS * lost), key=lambda n: (-longer[n], n))
     if not late:
@@ -78,8 +67,9 @@ def _pairwise(job: Job, transport: Transport, slow: list[Slow], measured: list[S
         return []
     one = next((each for each in slow if late[0] in each.rounds.mean), slow[0])
     one.late = late
+    is_certain = all(group.peers for group in unmeasured)
     basis = Basis.COMPARISON if is_certain else Basis.REMAINDER
-    return [_late_messages(job, one, longer, measured, basis)]
+    return [_finding(job, one, "TW-S1", late, basis, _lateness(late, longer, waiting_shares(measured)[0]))]
 
 
 def _unmeasured(job: Job, measured: list[Slow]) -> list[Group]:
@@ -92,40 +82,20 @@ def _unmeasured(job: Job, measured: list[Slow]) -> list[Group]:
     ]
 
 
-def _late_messages(job: Job, one: Slow, longer: dict[int, float], measured: list[Slow], basis: Basis) -> Verdict:
-    shares, _ = waiting_shares(measured)
-    others = [number for number in longer if number not in one.late]
-    least, most = min(shares[number] for number in others), max(shares[number] for number in others)
+def _lateness(late: list[int], longer: dict[int, float], shares: dict[int, float]) -> list[str]:
     facts = [
         f"rank {number} takes {words.seconds(longer[number])} longer by itself for each message of this pair than in "
         f"good times, and waits {words.percent(shares[number])} of the time"
-        for number in one.late[:3]
+        for number in late[:3]
     ]
+    others = [number for number in longer if number not in late]
+    waits = [shares[number] for number in others]
+    most = words.seconds(max(0.0, *(longer[number] for number in others)))
     facts.append(
-        f"of the others none takes more than {words.seconds(max(0.0, *(longer[number] for number in others)))} longer; "
-        f"they wait {words.percent(least)} to {words.percent(most)} of the time"
+        f"none of the others takes more than {most} longer; they wait {words.percent(min(waits))} to "
+        f"{words.percent(max(waits))} of the time"
     )
-    return _finding(job, one, "TW-S1", one.late, basis, facts)
-
-
-def _end_of_chain(job: Job, transport: Transport, slow: list[Slow]) -> Verdict:
-    """On the rank at the end of the chain of waits, or its edge, where good times are not known."""
-    one = slow[0]
-    number = max(one.rounds.mean, key=lambda number: (one.rounds.mean[number], -number))
-    waits = {n: peer for each in slow for n, peer in each.group.peers.items() if _is_long(n, each)}
-    seen = set()
-    while number in waits and number not in seen:
-        seen.add(number)
-        number = waits[number]
-    edges = transport.busy(job, seen | {number}, job.thresholds.slow_seconds)
-    if edges is not None or number in seen:
-        return _slow_transfer(job, one, edges, Basis.COMPARISON)
-    one.late = [number]
-    return _finding(job, one, "TW-S1", [number], Basis.COMPARISON, [f"the chain of waits ends at rank {number}"])
-
-
-def _is_long(number: int, one: Slow) -> bool:
-    return one.rounds.mean.get(number, 0.0) >= ACCOUNTS * one.rounds.t_max
+    return facts
 
 
 def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Poll]) -> Verdict:
@@ -160,40 +130,28 @@ def _slow_transfer(job: Job, one: Slow, edges: Blame | None, basis: Basis) -> Ve
 
 
 def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis, facts: list[str]) -> Verdict:
-    rounds, group = one.rounds, one.group
-    who = words.ranks(suspects)
+    rounds, group, who = one.rounds, one.group, words.ranks(suspects)
+    most = words.seconds(rounds.t_max)
+    summary = f"{who} {words.verb(suspects, 'makes', 'make')} {group.title} slow, by late arrival and slow transfer"
     if code == "TW-S1":
-        summary = f"{who} {words.verb(suspects, 'comes', 'come')} late to the operations of {group.title}"
-        summary += f"; the others wait up to {words.seconds(rounds.t_max)} in each"
+        comes = words.verb(suspects, "comes", "come")
+        summary = f"{who} {comes} late to the operations of {group.title}; the others wait up to {most} in each"
     elif code == "TW-S2":
-        place = f" at {who}" if suspects else " at an unknown place"
-        summary = (
-            f"transfers of {group.title} are slow{place}: {words.seconds(rounds.t_max)} per operation at all ranks"
-        )
-    else:
-        summary = f"{who} {words.verb(suspects, 'makes', 'make')} {group.title} slow, by late arrival and slow transfer"
-    evidence = []
+        place = who if suspects else "an unknown place"
+        summary = f"transfers of {group.title} are slow at {place}: {most} per operation at all ranks"
+    told = []
     if one.normal_seconds > 0:
-        evidence.append(
-            f"{words.seconds(one.seconds)} per operation, {words.seconds(one.normal_seconds)} in good times"
-        )
-    evidence.append(
-        f"T over {rounds.num_rounds} rounds: {words.seconds(rounds.t_min)} (rank {rounds.latest}) to "
-        f"{words.seconds(rounds.t_max)}"
-    )
-    evidence.append(
-        f"P = {one.p:.2f}"
-        if rounds.p_is_valid
-        else "P means nothing here: rooted or pairwise rounds, or a group of two; who waits for whom decides"
-    )
-    evidence += facts
+        now, usual = words.seconds(one.seconds), words.seconds(one.normal_seconds)
+        told.append(f"{now} per operation, {usual} in good times")
+    told.append(f"T over {rounds.num_rounds} rounds: {words.seconds(rounds.t_min)} (rank {rounds.latest}) to {most}")
+    nothing = "P means nothing here: rooted or pairwise rounds, or a group of two; who waits for whom decides"
+    told.append(f"P = {one.p:.2f}" if rounds.p_is_valid else nothing)
     untimed = [number for number in group.members if number not in rounds.mean]
-    if untimed:
-        evidence.append(f"no times of {words.ranks(untimed)}")
-    victims = len(group.members) - len(suspects)
+    rest = [f"no times of {words.ranks(untimed)}"] if untimed else []
     return job.verdict(
-        "slow", code, group, suspects, summary, evidence, basis, victims=victims, is_incomplete=bool(untimed)
-    )
+        "slow", code, group, suspects, summary, [*told, *facts, *rest], basis,
+        victims=len(group.members) - len(suspects), is_incomplete=bool(untimed),
+    )  # fmt: skip
 
 
 def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
@@ -206,8 +164,7 @@ def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
         fact = f"rank {number} waits {words.seconds(mean[number])} per operation, the median rank "
         fact += words.seconds(median(mean.values()))
         if number in used:
-            fact += (
-                f"; it used {used[number]:.2f} CPUs and waited for a CPU {words.percent(queued[number])} of the time"
-            )
+            waited = words.percent(queued[number])
+            fact += f"; it used {used[number]:.2f} CPUs and waited for a CPU {waited} of the time"
         facts.append(fact)
     return facts

@@ -114,14 +114,14 @@ class Part:
         lacking = [wait for wait in self.states.leading_to(ranks) if not set(ranks).isdisjoint(wait.missing)]
         if not lacking:  # it is in the operation, with another call
             return self._nobody()
-        wait, is_meant = most_prominent(lacking), False
+        wait, is_meant, victims = most_prominent(lacking), False, self.states.victims(ranks)
         if self.states.moving.issuperset(ranks):
             is_meant = not self._is_overdue(ranks)
-            strays = [n for n in out_of_step(self.job) if n in self.states.victims(ranks) and n not in self.states.moving]
+            strays = [n for n in out_of_step(self.job) if n in victims and n not in self.states.moving]
             if len(strays) == 1 and not is_meant:
                 return self._called_another(strays[0], Basis.COMPARISON, self._order_of(strays))
         if len(ranks) == 1 and self._was_inside(wait, ranks[0]):
-            return stopped_inside(self.job, wait, ranks[0], len(self.states.victims(ranks)))
+            return stopped_inside(self.job, wait, ranks[0], len(victims))
         return self._not_entered(wait, ranks, basis, why, is_meant=is_meant)
 
     def _not_entered(
