@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import environment
 from tensorwire.diagnosis.model import Confidence, Finding
-from tests.system.faults import cases, groups, programs, variant_page, variant_program
+from tests.system.faults import cases, groups, programs, together, variant_page, variant_program
 from tests.system.faults.turns import take
 from tests.system.faults.variant_results import FIRST, MENDED, VariantResults
 from tests.system.faults.variants import Variant
@@ -166,6 +166,29 @@ def test_rows_have_one_order(tmp_path: Path) -> None:
         VariantResults(path, facts(), stage).keep(HANG, rank, judged(HANG))
     rows = json.loads(path.read_text())["runs"]
     assert [(row["stage"], row["rank"]) for row in rows] == [(FIRST, 2), (MENDED, 1), (MENDED, 3)]
+
+
+@pytest.mark.usefixtures("known_variants")
+def test_runs_of_several_files_count_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = found("TW-H1", [2]), found("TW-H1", [1]), replace(found("TW-H2", []), sides=[[0, 1], [2]])
+    files = [str(tmp_path / f"{number}.json") for number in range(len(looks))]
+    for file, look in zip(files, looks, strict=True):
+        dead = [found("TW-H1", [2])]
+        for stage in (FIRST, MENDED):
+            run = judge(HANG, 2, [Poll(0.0, [look])], 0.0, dead if stage == MENDED else None)
+            VariantResults(Path(file), facts(), stage).keep(HANG, 2, run)
+    monkeypatch.setattr("sys.argv", ["together", *files])
+    together.main()
+    told = capsys.readouterr().out.splitlines()
+    # Wilson's intervals by hand
+    third = "1 of 3, 33.3 % (6.1-79.2 %)"
+    assert f"| sets 1 to 3, mended: rank right | {third} | 90 % |" in told
+    assert f"| sets 1 to 3, mended: sides or several ranks, the right one among them | {third} |  |" in told
+    assert f"| sets 1 to 3, mended: others named, and not the right rank | {third} | at most 3 % |" in told
+    assert f"| all, mended: the same once the job is dead | {third} | all |" in told
+    assert "| known before: rank right | not measured | 97 % |" in told
 
 
 class Stage:

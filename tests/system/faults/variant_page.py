@@ -67,7 +67,7 @@ def page(rows: list[Row], facts: dict[str, Any]) -> str:
         f"{facts['load']:.2f}",
         f"- Thresholds: {facts['thresholds']}; those of `diagnose` for a job that a signal ended",
         f"- Last added to {facts['date']}, by `{facts['command']}`",
-        *(f"- Commits, {title}: {commits(_stage(rows, group, stage)) or 'none'}" for title, group, stage in _COLUMNS),
+        *(f"- Commits, {title}: {commits(of_stage(rows, group, stage)) or 'none'}" for title, group, stage in _COLUMNS),
         f"- Commits, healthy: {commits(healthy) or 'none'}",
         "",
         *_summary(rows, healthy),
@@ -87,26 +87,26 @@ def _of(rows: list[Row], group: str) -> list[Row]:
     return [row for row in rows if row["case"] in names]
 
 
-def _stage(rows: list[Row], group: str, stage: str) -> list[Row]:
+def of_stage(rows: list[Row], group: str, stage: str) -> list[Row]:
     return [row for row in _of(rows, group) if row["stage"] == stage]
 
 
-def _faults(rows: list[Row], *, are: bool = True) -> list[Row]:
+def with_faults(rows: list[Row], *, are: bool = True) -> list[Row]:
     """The rows in which something is to be found, or the rows in which nothing is."""
     names = {variant.name for variants in GROUPS.values() for variant in variants if bool(variant.codes) == are}
     return [row for row in rows if row["case"] in names]
 
 
 def _summary(rows: list[Row], healthy: list[Row]) -> list[str]:
-    columns = [_stage(rows, group, stage) for _, group, stage in _COLUMNS]
+    columns = [of_stage(rows, group, stage) for _, group, stage in _COLUMNS]
     titles = " | ".join(title for title, _, _ in _COLUMNS)
     lines = [f"| of the runs with a fault | {titles} | goal |", "|---" * (len(_COLUMNS) + 2) + "|"]
     for title, key, goal in _SHARES:
-        cells = " | ".join(_share(_faults(column), key) for column in columns)
+        cells = " | ".join(_share(with_faults(column), key) for column in columns)
         lines.append(f"| {title} | {cells} | {goal} |")
     cells = " | ".join(str(sum(len(row["innocent"]) for row in column)) if column else "-" for column in columns)
     lines.append(f"| high-confidence findings that name somebody else | {cells} | 0 |")
-    cells = " | ".join(_false_looks(_faults(column, are=False)) for column in columns)
+    cells = " | ".join(_false_looks(with_faults(column, are=False)) for column in columns)
     lines.append(f"| looks with a finding at jobs with nothing wrong | {cells} | 0 |")
     return [*lines, "", f"Looks at healthy jobs that had a finding: {_false_looks(healthy)}."]
 
@@ -117,7 +117,7 @@ def _false_looks(rows: list[Row]) -> str:
 
 
 def _confidence(rows: list[Row], healthy: list[Row]) -> list[str]:
-    columns = [*(_stage(rows, group, stage) for _, group, stage in _COLUMNS), healthy]
+    columns = [*(of_stage(rows, group, stage) for _, group, stage in _COLUMNS), healthy]
     titles = " | ".join(title for title, _, _ in _COLUMNS)
     lines = ["", "## Confidence", "", "Different verdicts in a run count once each: how many of each were right.", ""]
     lines += [f"| confidence | {titles} | healthy |", "|---" * (len(_COLUMNS) + 2) + "|"]
@@ -205,7 +205,7 @@ def _unlike_when_dead(rows: list[Row]) -> list[str]:
 def _wrong(rows: list[Row]) -> list[str]:
     lines = []
     for title, group, stage in (*_COLUMNS, ("healthy", "healthy", "mended")):
-        for variant, runs in _by_variant(GROUPS[group], _stage(rows, group, stage)):
+        for variant, runs in _by_variant(GROUPS[group], of_stage(rows, group, stage)):
             wrong = [row for row in runs if not row["right"]]
             lines += [f"- {title}: {variant.name}, fault at rank {row['rank']}: {_why(row)}" for row in wrong[:_MORE]]
             if len(wrong) > _MORE:

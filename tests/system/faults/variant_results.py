@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import ROOT
 
-from . import variant_page
+from . import together, variant_page
 from .runs import Row, Runs, left
 from .variant_run import show
 
@@ -60,7 +60,8 @@ class VariantResults(Runs):
         super().write()
 
     def page(self) -> str:
-        return variant_page.page(self.rows, self.environment) + "\n".join([*self.not_judged(), ""])
+        rest = ["", "## Together", "", together.summary(self.rows), *self.not_judged(), ""]
+        return variant_page.page(self.rows, self.environment) + "\n".join(rest)
 
 
 def _order(row: Row) -> tuple[str, int, int]:
