@@ -83,6 +83,15 @@ def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()}
 
 
+def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weights) -> bool:
+    """Take what a publisher has left that may have been killed. It is one of these two, whole: whether the second."""
+    if follower.stage() is not None:
+        follower.commit()
+    is_new = contents(arrays) == contents(after)
+    assert is_new or contents(arrays) == contents(before)
+    return is_new
+
+
 def kill_at(step: int, calls: Sequence[tuple[Any, str]] = FOLLOWER) -> None:
     """From here on, have the process end before one of these calls, which change or look at the disk."""
     counted = [0]
