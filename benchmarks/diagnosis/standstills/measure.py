@@ -33,6 +33,7 @@ class Row:
     confidence: str = ""
     named: int = 0  # ranks that were named, or are in the sides
     is_alone: bool = False  # one rank was named
+    is_included: bool = False  # a culprit is named, in a side, or among the explanations that the analyzer had
     explanations: int = 0
     is_explained: bool = False
     dead: str = ""  # the outcome once somebody has ended the job; "" where all had ended before
@@ -70,6 +71,7 @@ def measure(seed: int, *, with_replay: bool = True) -> Row:
         confidence=live.confidence,
         named=len(live.named or live.sides),
         is_alone=len(live.named) == 1,
+        is_included=live.includes(fault.culprits),
         explanations=len(explaining),
         is_explained=not set(explaining).isdisjoint(fault.culprits),
         dead=dead,
@@ -100,6 +102,7 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
         "plain": _outcomes(plain),
         "named alone": sum(row.is_alone for row in plain),
         "right alone": sum(row.is_alone and row.outcome == score.RIGHT for row in plain),
+        "included": sum(row.is_included for row in plain),
         "by kind": _by(single, "kind"),
         "by ranks": _by(single, "ranks"),
         "by place": _by(single, "place"),

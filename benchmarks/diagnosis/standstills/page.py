@@ -113,8 +113,10 @@ def goals(found: dict[str, Any], chooser: dict[str, Any] | None) -> str:
     plain, places = found["plain"], list(found["ambiguity"].values())
     total, alone, right = sum(plain.values()), _alone(found), found["right alone"]
     explained, runs = (sum(row[key] for row in places) for key in ("culprit among them", "runs"))
+    included = _share(found["included"], total) if "included" in found else "not measured"
     rows = [
-        ["culprit among the ranks that explain it, by replay", _share(explained, runs), "99.5 %"],
+        ["culprit among the ranks that would explain it, by replay", _share(explained, runs), ""],
+        ["culprit among the explanations of the graph, or named, or in a side", included, "99.5 %"],
         ["culprit among those named, or in a side", _share(plain["right"] + plain["open"], total), ""],
         ["culprit among at most two that are named", _share(found["at most two"], total), "93 %"],
         ["of those named alone, right", _share(right, alone), "97 %"],

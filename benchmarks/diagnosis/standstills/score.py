@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.analyzer.verdicts import part
 from tensorwire.diagnosis.model import ASKED
 
 from .evidence import observe
@@ -24,18 +26,27 @@ RIGHT, OPEN, WRONG, NOTHING = "right", "open", "wrong", "not named"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was said: the ranks that were named, those of the sides, class and confidence of the first finding."""
+    """What was said: the ranks that were named, those of the sides, class and confidence of the first finding.
+
+    Attributes:
+        considered: the ranks that explain the hang in the analyzer's graph, before it decides between them.
+    """
 
     named: tuple[int, ...] = ()
     sides: tuple[int, ...] = ()
     code: str = ""
     confidence: str = ""
     summary: str = ""
+    considered: frozenset[int] = frozenset()
 
     @property
     def claim(self) -> tuple[object, ...]:
         """What has to be the same of a job that lives and of the same job once it is dead."""
         return self.code, self.named, self.sides if not self.named else ()
+
+    def includes(self, culprits: Iterable[int]) -> bool:
+        """Whether a culprit is named, in a side, or among the ranks between which the analyzer decided."""
+        return not self.considered.union(self.named, self.sides).isdisjoint(culprits)
 
     def outcome(self, culprits: Iterable[int]) -> str:
         """Right where a culprit alone is named, or some culprits of several; open where it is one of those named or of
@@ -55,14 +66,35 @@ def judge(player: Player, noise: Noise | None = None) -> Verdict:
     analyzer = Analyzer(ASKED)
     findings: list[Finding] = []
     first = player.now + ASKED.hang_seconds + 1.0
-    for look in range(LOOKS):
-        findings = analyzer.update(observe(player, first + look * INTERVAL, noise)).findings
+    with _explanations() as considered:
+        for look in range(LOOKS):
+            considered.clear()
+            findings = analyzer.update(observe(player, first + look * INTERVAL, noise)).findings
     told = [finding for finding in findings if finding.level == "finding"]
     if not told:
-        return Verdict()
+        return Verdict(considered=frozenset(considered))
     named = tuple(sorted({rank for finding in told for rank in finding.suspects}))
     sides = tuple(sorted({rank for finding in told for side in finding.sides for rank in side}))
-    return Verdict(named, sides, told[0].code, str(told[0].confidence), told[0].summary)
+    return Verdict(named, sides, told[0].code, str(told[0].confidence), told[0].summary, frozenset(considered))
+
+
+@contextmanager
+def _explanations() -> Iterator[set[int]]:
+    """The ranks that the graph of the analyzer has for explanations meanwhile. No finding has all of them."""
+    found: set[int] = set()
+    explain = part.explain
+
+    def noted(*arguments: Any) -> Any:
+        explanation = explain(*arguments)
+        vertices = (*explanation.single, *explanation.together, *explanation.partly)
+        found.update(vertex for vertex in vertices or explanation.circle if vertex >= 0)
+        return explanation
+
+    part.explain = noted
+    try:
+        yield found
+    finally:
+        part.explain = explain
 
 
 def end_all(player: Player) -> None:
