@@ -9,29 +9,18 @@ import torch
 import torch.distributed as dist
 
 from .common import case, is_befallen, mark_fault
+from .misrouted_messages import MICRO_BATCHES, pass_through_stages
 from .small_training import STEPS_BEFORE, start
-
-_MICRO_BATCHES = 4
 
 
 def run_pipeline() -> None:
     """One stage takes a batch for a bad one, and goes on with the next step."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
     for step in itertools.count():
         time.sleep(0.02)
         if step == STEPS_BEFORE and is_befallen():
             mark_fault()
         else:
-            for _ in range(_MICRO_BATCHES):
-                if rank > 0:
-                    dist.recv(torch.empty(1024), rank - 1)
-                if rank < last:
-                    dist.send(torch.ones(1024), rank + 1)
-            for _ in range(_MICRO_BATCHES):
-                if rank < last:
-                    dist.recv(torch.empty(1024), rank + 1)
-                if rank > 0:
-                    dist.send(torch.ones(1024), rank - 1)
+            pass_through_stages(MICRO_BATCHES)
         dist.all_reduce(torch.ones(256))
 
 

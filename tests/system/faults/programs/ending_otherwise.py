@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import queue
@@ -10,12 +9,13 @@ import resource
 import signal
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import torch
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, start
+from .common import case, folder
+from .small_training import Training, start
 
 
 def end_with_uploader() -> None:
@@ -68,14 +68,7 @@ ENDS = {
 def main() -> None:
     start()
     training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            if case() == "preempted":
-                be_preempted(training)
-            else:
-                ENDS[case()]()
+    training.train(ENDS.get(case()) or partial(be_preempted, training))
 
 
 if __name__ == "__main__":

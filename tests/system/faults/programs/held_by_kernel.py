@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import signal
 import subprocess
@@ -13,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..needs import FREEZER
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+from .common import case, folder
+from .small_training import Training, die_with_parent, start
 
 _PTRACE_ATTACH = 16
 _WALL = 0x40000000  # waitpid: threads too
@@ -98,12 +97,7 @@ HELD = {
 
 def main() -> None:
     start()
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            HELD[case()]()
+    Training().train(HELD[case()])
 
 
 if __name__ == "__main__":

@@ -28,23 +28,13 @@ def run_out_of_time() -> None:
     """One rank waits for a server; the others give up after 4 s, before anybody calls it a hang."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=4))
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            wait_for_server()
+    Training().train(wait_for_server)
 
 
 def restart_in_place() -> None:
     """One rank replaces its program by another one, as an updater does: the process lives, the rank does not."""
     start()
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"])
+    Training().train(lambda: os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)"]))
 
 
 def gather_metrics() -> None:

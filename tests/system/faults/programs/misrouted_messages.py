@@ -11,28 +11,33 @@ import torch.distributed as dist
 from .common import case, is_befallen, mark_fault
 from .small_training import STEPS_BEFORE, start
 
-_MICRO_BATCHES = 4
+MICRO_BATCHES = 4
+
+
+def pass_through_stages(num_micro_batches: int) -> None:
+    """A step of this rank's stage: micro-batches go to the last stage, and their gradients come back."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for _ in range(num_micro_batches):
+        if rank > 0:
+            dist.recv(torch.empty(1024), rank - 1)
+        if rank < last:
+            dist.send(torch.ones(1024), rank + 1)
+    for _ in range(num_micro_batches):
+        if rank < last:
+            dist.recv(torch.empty(1024), rank + 1)
+        if rank > 0:
+            dist.send(torch.ones(1024), rank - 1)
 
 
 def run_pipeline() -> None:
     """One stage has another number of micro-batches configured from some step on."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
     for step in itertools.count():
         time.sleep(0.02)
-        num_micro_batches = _MICRO_BATCHES
+        num_micro_batches = MICRO_BATCHES
         if step == STEPS_BEFORE and is_befallen():
             mark_fault()
             num_micro_batches += 1
-        for _ in range(num_micro_batches):
-            if rank > 0:
-                dist.recv(torch.empty(1024), rank - 1)
-            if rank < last:
-                dist.send(torch.ones(1024), rank + 1)
-        for _ in range(num_micro_batches):
-            if rank < last:
-                dist.recv(torch.empty(1024), rank + 1)
-            if rank > 0:
-                dist.send(torch.ones(1024), rank - 1)
+        pass_through_stages(num_micro_batches)
 
 
 def run_ring() -> None:

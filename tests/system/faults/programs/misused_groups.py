@@ -8,13 +8,12 @@ import os
 import signal
 import threading
 import time
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+from .small_training import STEPS_BEFORE, Training, die_with_parent, start, start_with_hosted_store
 
 _WORLD = range(4)
 
@@ -104,25 +103,13 @@ def _wait_for_file() -> None:
 
 def freeze_store() -> None:
     """The process that hosts the store stops; all ranks wait for it when they create the next group."""
-    torch.set_num_threads(1)
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    host = os.fork() if is_befallen() else 0
-    if is_befallen() and host == 0:
-        die_with_parent()
-        store = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
-        while True:
-            signal.pause()
-    store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(minutes=30))
-    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=len(_WORLD))
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE:
-            if is_befallen():
-                mark_fault()
-                os.kill(host, signal.SIGSTOP)
-            dist.barrier()
-            dist.new_group()
+    host = start_with_hosted_store()
+
+    def make_group() -> None:
+        dist.barrier()
+        dist.new_group()
+
+    Training().train(lambda: os.kill(host, signal.SIGSTOP), make_group)
 
 
 CASES = {
