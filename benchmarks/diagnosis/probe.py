@@ -1,9 +1,10 @@
-"""python -m benchmarks.diagnosis.probe: what the probe costs an operation, a message and a training step.
+"""python -m benchmarks.diagnosis.probe: what the probe costs an operation, an exchange, a message and a training step.
 
 Jobs of one rank on gloo all-reduce one number; the CPU time of all their threads counts. They wait for nothing, so
 nothing hides the cost. Four jobs run side by side and take turns: without the probe, with it, with every operation
-timed, and with what torch itself needs to send an operation through Python and back. The probe's thread works by the
-clock and not by the operation, so its share of a core is measured as well, in a job that does nothing else.
+timed, and with what torch itself needs to send an operation through Python and back. An all_to_all always passes a
+kernel of the probe, and is measured likewise. The probe's thread works by the clock and not by the operation, so its
+share of a core is measured as well, in a job that does nothing else, and so is how long it reads the last calls.
 messages.py and training_step.py say how messages and steps are measured.
 """
 
@@ -16,12 +17,14 @@ import os
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages
 from benchmarks.diagnosis import messages, training_step
 from benchmarks.timing import interleave, spread
+from tensorwire.diagnosis.rank.calls import SHARE, STILL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +34,8 @@ MODES = ("off", "passive", "detour", "active")
 ROUNDS = 30
 OPERATIONS = 1000
 IDLE_SECONDS = 5.0
-GOALS = {"passive": 5.0, "active": 60.0}  # microseconds
+READINGS = 20  # of the last calls
+GOALS = {"passive": 5.0, "active": 60.0}  # microseconds; an exchange passes a kernel, as all do while they are timed
 
 
 def measure() -> dict[str, Any]:
@@ -39,10 +43,10 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
         jobs = {mode: _Job(mode, Path(folder) / mode) for mode in MODES}
         try:
-            operations: dict[str, Callable[[], float]] = {mode: job.run for mode, job in jobs.items()}
-            warm_up = {mode: run() for mode, run in operations.items()}
-            times = interleave(operations, warm_up, ROUNDS, float("inf"))
-            idle = {mode: jobs[mode].idle() for mode in ("off", "passive")}
+            reduce = _costs(jobs, "reduce")
+            exchange = _costs({mode: jobs[mode] for mode in ("off", "passive")}, "exchange")
+            idle = {mode: jobs[mode].ask("idle") for mode in ("off", "passive")}
+            readings = [jobs["passive"].ask("read") for _ in range(READINGS)]
         finally:
             for job in jobs.values():
                 job.stop()
@@ -50,18 +54,29 @@ def measure() -> dict[str, Any]:
         steps.mkdir()
         step = training_step.measure(steps)
         message = messages.measure(Path(folder) / "messages")
-    seconds = {mode: [value or 0.0 for value in values] for mode, values in times.items()}
-    added = {
-        mode: statistics.median(b - a for a, b in zip(seconds["off"], seconds[mode], strict=True)) * 1e6
-        for mode in MODES[1:]
-    }
     return {
-        "microseconds": {mode: spread([value * 1e6 for value in values]) for mode, values in seconds.items()},
-        "added_microseconds": added,
+        **reduce,
         "goal_microseconds": GOALS,
+        "exchange": exchange,
         "idle_share_of_a_core": idle["passive"] - idle["off"],
+        "reading_milliseconds": spread([1e3 * seconds for seconds in readings]),
         "message": message,
         "step": step,
+    }
+
+
+def _costs(jobs: dict[str, _Job], what: str) -> dict[str, Any]:
+    """CPU microseconds of an operation in each job, and what they add to those of the first, round by round."""
+    operations: dict[str, Callable[[], float]] = {mode: partial(job.ask, what) for mode, job in jobs.items()}
+    warm_up = {mode: run() for mode, run in operations.items()}
+    times = interleave(operations, warm_up, ROUNDS, float("inf"))
+    costs = {mode: [1e6 * (value or 0.0) for value in values] for mode, values in times.items()}
+    off, *others = costs
+    return {
+        "microseconds": {mode: spread(values) for mode, values in costs.items()},
+        "added_microseconds": {
+            mode: statistics.median(b - a for a, b in zip(costs[off], costs[mode], strict=True)) for mode in others
+        },
     }
 
 
@@ -74,19 +89,12 @@ class _Job:
         self._process = context.Process(target=_work, args=(mode, directory, theirs))
         self._process.start()
 
-    def run(self) -> float:
-        """CPU seconds of an operation."""
-        return self._ask("run")
-
-    def idle(self) -> float:
-        """Share of a core while nothing happens."""
-        return self._ask("idle")
-
     def stop(self) -> None:
         self._connection.send("stop")
         self._process.join()
 
-    def _ask(self, what: str) -> float:
+    def ask(self, what: str) -> float:
+        """CPU seconds of a "reduce", an "exchange" or a "read" of the last calls; the share of a core while "idle"."""
         self._connection.send(what)
         answer: float = self._connection.recv()
         return answer
@@ -94,12 +102,14 @@ class _Job:
 
 def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch
+    import torch._inductor  # as it is where somebody trains: without it the recorder gives no stacks
     import torch.distributed as dist
 
     from tensorwire.diagnosis import attach
     from tensorwire.diagnosis.page.control import write_control
     from tensorwire.diagnosis.page.directory import page_path
     from tensorwire.diagnosis.page.rank_page import read_page
+    from tensorwire.diagnosis.rank import probe
 
     os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "pages"), RANK="0", WORLD_SIZE="1")
     directory.mkdir()
@@ -115,15 +125,24 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
         page = read_page(page_path(directory / "pages", 0, 0))
         assert page is not None
         assert page.timed == (mode == "active")
+    received = torch.zeros(1)
+    makes: dict[str, Callable[[], object]] = {
+        "reduce": lambda: dist.all_reduce(tensor),
+        "exchange": lambda: dist.all_to_all_single(received, tensor, [1], [1]),
+        "read": lambda: probe._probe._sampler._calls.write(),
+    }
     while (what := connection.recv()) != "stop":
+        if what == "idle":
+            time.sleep(2 * STILL_SECONDS)  # the last calls are read by then, which is measured by itself
         start = time.process_time()
-        if what == "run":
-            for _ in range(OPERATIONS):
-                dist.all_reduce(tensor)
-            connection.send((time.process_time() - start) / OPERATIONS)
-        else:
+        if what == "idle":
             time.sleep(IDLE_SECONDS)
             connection.send((time.process_time() - start) / IDLE_SECONDS)
+            continue
+        number = 1 if what == "read" else OPERATIONS
+        for _ in range(number):
+            makes[what]()
+        connection.send((time.process_time() - start) / number)
     libraries.clear()
     dist.destroy_process_group()
 
@@ -170,7 +189,31 @@ def page(results: dict[str, Any]) -> str:
         lines.append(f"| {mode} | {cost['median']:.1f} | {cost['low']:.1f}-{cost['high']:.1f} | {added} | {goal} |")
     idle = f"{100 * results['idle_share_of_a_core']:.2f} %"
     lines += ["", f"While the job is idle, the threads of the probe take {idle} of a core."]
+    lines += _exchange(results["exchange"]) + _reading(results["reading_milliseconds"])
     return "\n".join(lines + _message(results["message"]) + _step(results["step"])) + "\n"
+
+
+def _exchange(exchange: dict[str, Any]) -> list[str]:
+    costs = [f"{cost['median']:.1f} us {mode}" for mode, cost in exchange["microseconds"].items()]
+    return [
+        "",
+        "## An exchange",
+        "",
+        f"An all_to_all of one number takes {' and '.join(costs)}: the probe adds "
+        f"{exchange['added_microseconds']['passive']:.1f} us, of at most {GOALS['active']:.0f}. It always passes a "
+        "kernel of the probe, which notes how many elements go to each rank.",
+    ]
+
+
+def _reading(milliseconds: dict[str, float]) -> list[str]:
+    return [
+        "",
+        "## The last calls",
+        "",
+        f"A rank that has stood still for {STILL_SECONDS:g} s reads its last calls, once for each standstill, and at "
+        f"most {100 * SHARE:g} % of the time. That takes {milliseconds['median']:.1f} ms of CPU time "
+        f"({milliseconds['low']:.1f}-{milliseconds['high']:.1f}) where torch's recorder is full.",
+    ]
 
 
 def _message(message: dict[str, Any]) -> list[str]:

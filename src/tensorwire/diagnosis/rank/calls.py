@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXCHANGES: Final = ("alltoall_", "alltoall_base_")  # names of c10d's
 STILL_SECONDS: Final = 1.5  # a rank that makes and completes nothing for so long stands still
-_SHARE: Final = 0.002  # of the time that reading may take
+SHARE: Final = 0.002  # of the time that reading may take
 _MAX_EXCHANGES: Final = 256
 _ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
 
@@ -83,7 +83,7 @@ class Calls:
         with suppress(OSError):
             call_file.write(self._page, [call for _, call in calls])
         self._is_written = True
-        self._not_before = begin + (time.monotonic() - begin) / _SHARE
+        self._not_before = begin + (time.monotonic() - begin) / SHARE
 
     def register(self, counted_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
         """Look at the arguments of each all_to_all. While `is_timed`, the kernel of `counted_kernel` runs too."""
