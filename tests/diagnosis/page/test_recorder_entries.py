@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tensorwire.diagnosis.page import native
 from tensorwire.diagnosis.page.recorder_entries import operation_info
 from tensorwire.diagnosis.rank.operation_timing import _KINDS, _Describer
 
@@ -44,3 +45,13 @@ def test_a_timed_call_has_the_signature_of_the_recorder(name: str) -> None:
     dtype = described._dtypes[OWN.dtype]
     timed = described._make(dtype, OWN.numel(), OWN.nbytes, 0)
     assert operation_info(entry).signature == timed.signature
+
+
+def test_the_function_that_made_an_all_reduce_changes_its_name_alone() -> None:
+    """It is not known of all ranks, and what they called has to be compared all the same."""
+    dist.all_reduce(OWN)
+    entry = pickle.loads(torch._C._distributed_c10d._dump_fr_trace(True, False))["entries"][-1]  # type: ignore[attr-defined]
+    plain, named = operation_info(entry), operation_info(entry, function="reduce_scatter")
+    assert native.OPERATIONS[named.operation] == "reduce_scatter"
+    assert (plain.signature, plain.numel, plain.sequence) == (named.signature, named.numel, named.sequence)
+    assert operation_info(entry, function="all_reduce").operation == plain.operation

@@ -34,6 +34,31 @@ def test_an_exchange_that_the_recorder_does_not_have_yet_shifts_no_other(tmp_pat
     assert held.splitlines() == ["all_to_all 1 1 2 1 2"]
 
 
+@pytest.mark.parametrize(
+    ("which", "first", "second"),
+    [
+        (
+            "reduce",
+            ["reduce 2 4 0", "reduce 1 4 -1", "reduce 2 4 0"],
+            ["reduce 2 4 1", "reduce 1 4 -1", "reduce 2 4 1"],
+        ),
+        (
+            "reduce_scatter",
+            ["reduce_scatter_tensor 3 4 -1", "reduce_scatter 1 2 -1", "reduce_scatter 2 2 -1",
+             "reduce_scatter_tensor 3 4 -1"],
+            ["all_reduce 2 2 -1", "reduce_scatter 1 2 -1", "reduce_scatter 2 2 -1"],
+        ),
+    ],
+)  # fmt: skip
+def test_torchs_function_tells_what_the_recorder_lacks(
+    which: str, first: list[str], second: list[str], tmp_path: Path
+) -> None:
+    """The root of a reduce, and that gloo makes a reduce_scatter of all_reduces. Nobody waits in rank 1 in the end."""
+    pytest.importorskip("torch")
+    printed = run_job([*PROBE, str(SCRIPTS / "true_calls.py"), which], tmp_path / "pages")
+    assert [each.splitlines() for each in printed] == [first, second]
+
+
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     page = tmp_path / "rank-0-0.page"
     assert call_file.read(page) is None

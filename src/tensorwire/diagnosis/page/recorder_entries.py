@@ -22,6 +22,12 @@ _OPERATION_CODES |= {  # operations that recorders call otherwise
     "_reduce_scatter_base": _OPERATION_CODES["reduce_scatter_tensor"],
     "all_to_all_single": _OPERATION_CODES["all_to_all"],
 }
+MADE_OF_ALL_REDUCE = {  # functions of torch's whose operation is one of all_reduce to gloo and its recorder
+    "reduce_scatter": _OPERATION_CODES["reduce_scatter"],
+    "reduce_scatter_single": _OPERATION_CODES["reduce_scatter_tensor"],
+    "reduce_scatter_tensor": _OPERATION_CODES["reduce_scatter_tensor"],
+    "_reduce_scatter_base": _OPERATION_CODES["reduce_scatter_tensor"],
+}
 _DTYPE_CODES = {name: code for code, name in enumerate(native.DTYPES)}
 _ALIKE = {  # one name in recorders, gloo's at least, and two where the calls are timed
     _OPERATION_CODES["all_gather_into_tensor"]: _OPERATION_CODES["all_gather"],
@@ -45,8 +51,11 @@ def shown_name(torch_name: str, description: str) -> str:
     return (description if description not in ("", "undefined") else torch_name)[:_MAX_NAME]
 
 
-def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationInfo:
-    """The operation of an entry of the ring, in the words of a page. The ring does not have the root.
+def operation_info(entry: Any, root: int = native.NO_ROOT, function: str = "") -> native.OperationInfo:
+    """The operation of an entry of the ring, in the words of a page.
+
+    The ring has neither the root nor the function of torch's that made the entry, which is known of some ranks alone:
+    it changes the name, and not the signature.
 
     An entry that no recorder writes raises ValueError, KeyError, or an error that comes of a wrong type.
     """
@@ -63,7 +72,7 @@ def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationIn
         sequence=entry["collective_seq_id"],
         signature=collective_signature(operation, *((dtype, numel) if agreed else (0, -1))) if known else 0,
         numel=numel,
-        operation=operation,
+        operation=MADE_OF_ALL_REDUCE.get(function, operation) if name == "all_reduce" else operation,
         dtype=dtype,
         root=root,
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ..model import MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info
-from .flight_recorder import waiting_root
+from .flight_recorder import TORCH_FUNCTIONS, waiting_call
 from .lines import is_torch, line_hash
 
 if TYPE_CHECKING:
@@ -141,8 +141,10 @@ class Calls:
         is_waiting = is_last and not entry["retired"] and entry["state"] != "completed"
         key = torch_name, int(entry["collective_seq_id"])
         if is_waiting:
-            self._roots[key] = waiting_root(entry["profiling_name"], torch_name)
-        info = operation_info(entry, self._roots.get(key, native.NO_ROOT))
+            self._roots[key], _ = waiting_call(entry["profiling_name"], torch_name)
+        stack = entry.get("frames", ())  # a Python frame each, the innermost first
+        function = next((at["name"] for at in stack if at["filename"].endswith(TORCH_FUNCTIONS)), "")
+        info = operation_info(entry, self._roots.get(key, native.NO_ROOT), function)
         name = native.OPERATIONS[info.operation]
         group = self._groups.known(torch_name, backend)
         if group is None:
@@ -153,7 +155,6 @@ class Calls:
             counts = self._exchanged(torch_name, called_ns, info.numel, taken, len(group.ranks))
         root = -1 if info.root == native.NO_ROOT else info.root
         operation = Operation(info.sequence, name, native.DTYPES[info.dtype], info.numel, root, info.signature)
-        stack = entry.get("frames", ())  # a Python frame each
         lines = ((at["filename"], at["name"], at["line"]) for at in stack)
         return Call(
             f"{group.id:016x}", operation, next((line_hash(*at) for at in lines if not is_torch(at[0])), 0), counts

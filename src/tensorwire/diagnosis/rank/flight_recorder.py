@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Thresholds
 from ..page import native
-from ..page.recorder_entries import operation_info
+from ..page.recorder_entries import MADE_OF_ALL_REDUCE, operation_info
 
 if TYPE_CHECKING:
     from .process_groups import Group, Groups
@@ -36,7 +36,7 @@ _SLOW = Thresholds().slow_factor  # times that the analyzer calls slow are no go
 _LASTING = 6  # slow rates for so many times the good times that are remembered, half an hour at most, are normal now
 
 _ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}
-_TORCH_FUNCTIONS = "distributed_c10d.py"
+TORCH_FUNCTIONS = "distributed_c10d.py"
 
 
 @dataclass(slots=True)
@@ -250,29 +250,32 @@ class FlightRecorder:
         else:
             self._count(state, oldest_open["collective_seq_id"] - 1 + offset)
             operation = oldest_open
-        root = native.NO_ROOT if oldest_open is None else waiting_root(operation["profiling_name"], group.torch_name)
-        native.describe(self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, state.wall_ns))
+        root, function = native.NO_ROOT, ""
+        if oldest_open is not None:
+            root, function = waiting_call(operation["profiling_name"], group.torch_name)
+        info = operation_info(operation, root, function if operation is newest else "")
+        native.describe(self._handle, group.slot, info, _enter_ns(operation, state.wall_ns))
         return taught
 
 
-def waiting_root(profiling_name: str, torch_name: str) -> int:
-    """The root, within the group, of a rooted operation that a thread waits in; NO_ROOT if none is found.
+def waiting_call(profiling_name: str, torch_name: str) -> tuple[int, str]:
+    """The root, within the group, of an operation that a thread waits in, and torch's function that called it.
 
-    The recorder does not keep it. It is a variable of torch's function that called the operation, if Python did.
+    NO_ROOT and "" if none is found, or nothing is to be learnt: the recorder keeps neither. The root is a variable of
+    that function, if Python called it.
     """
     name = profiling_name.partition(":")[2]
-    variable = _ROOTS.get(name)
-    if variable is None:
-        return native.NO_ROOT
-    for innermost in sys._current_frames().values():
+    functions = MADE_OF_ALL_REDUCE.keys() if name == "all_reduce" else {name} & _ROOTS.keys()
+    for innermost in sys._current_frames().values() if functions else ():
         frame: FrameType | None = innermost
         while frame is not None:
-            if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(_TORCH_FUNCTIONS):
-                root = frame.f_locals.get(variable)
-                if isinstance(root, int) and getattr(frame.f_locals.get("group"), "group_name", "") == torch_name:
-                    return root
+            function = frame.f_code.co_name
+            is_one = function in functions and frame.f_code.co_filename.endswith(TORCH_FUNCTIONS)
+            if is_one and getattr(frame.f_locals.get("group"), "group_name", "") == torch_name:
+                root = frame.f_locals.get(_ROOTS.get(function, ""))
+                return root if isinstance(root, int) else native.NO_ROOT, function
             frame = frame.f_back
-    return native.NO_ROOT
+    return native.NO_ROOT, ""
 
 
 def _enter_ns(entry: Any, wall_ns: int) -> int:
