@@ -27,7 +27,7 @@ class Explanation:
         single: vertices each of which alone explains it.
         together: where none does: the vertices that wait for nothing, if they explain it together.
         partly: where that does not either: the same vertices, which explain a part.
-        circle: where none does, or more than MOST may: vertices that wait for each other.
+        circle: vertices that wait for each other, the last one for the first, where all may explain it.
     """
 
     single: tuple[Vertex, ...] = ()
@@ -81,7 +81,7 @@ def _knot(graph: Graph, stuck: set[Vertex], released: set[Vertex]) -> tuple[set[
         if not blocking:  # it waits for nothing
             return {at}, []
         if is_any and len(blocking) > 1:
-            return {*stuck, *graph.sinks}, _circle(graph, stuck, released)
+            return {*stuck, *graph.sinks}, []
         done = [vertex for vertex in blocking if vertex not in stuck]
         if done:  # nothing releases that one but itself, nor the one that waits for it
             return ({done[0], at} if len(done) == 1 else {at}), []
@@ -89,20 +89,6 @@ def _knot(graph: Graph, stuck: set[Vertex], released: set[Vertex]) -> tuple[set[
         at = max(back, key=seen.__getitem__) if back else min(blocking)
     circle = way[seen[at] :]
     return set(circle), circle
-
-
-def _circle(graph: Graph, stuck: set[Vertex], released: set[Vertex]) -> list[Vertex]:
-    """A circle of stuck vertices, whatever their needs."""
-    at, way, seen = min(stuck), list[int](), dict[int, int]()
-    while at not in seen:
-        seen[at] = len(way)
-        way.append(at)
-        inside = [vertex for vertex in graph.blocking(at, released)[0] if vertex in stuck]
-        if not inside:
-            return []
-        back = [vertex for vertex in inside if vertex in seen]
-        at = max(back, key=seen.__getitem__) if back else min(inside)
-    return way[seen[at] :]
 
 
 def _reached(graph: Graph, stuck: set[Vertex]) -> set[Vertex]:

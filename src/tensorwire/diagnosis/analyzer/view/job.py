@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
 _MAX_WORKERS = 2
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
+_LATELY = 0.5  # of the window of samples
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
 
 
@@ -103,8 +104,9 @@ class Job:
         return [number for number in members if number not in self.ranks]
 
     def doing(self, rank: Rank) -> str:
-        """What shows that a rank makes progress by itself; "" where nothing does."""
-        return self.work.of(self.time, rank) or self._is_at_work(rank)
+        """What shows that a rank makes progress by itself; "" where nothing does. Of late: one that is stuck had worked
+        until then."""
+        return self.has_done(rank, _LATELY * self.thresholds.slow_seconds)
 
     def has_done(self, rank: Rank, seconds: float) -> str:
         """The same within these seconds."""

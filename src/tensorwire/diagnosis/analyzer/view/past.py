@@ -90,7 +90,9 @@ class _Group:
 
 
 def _called(rank: Rank, own: ProcessGroup, number: int) -> Operation | None:
-    known = (own.operation, *(call.operation for call in rank.calls if call.group == own.id))
+    # The page forgets the root of an operation once it counts as completed; the history does not.
+    called = [call.operation for call in rank.calls if call.group == own.id]
+    known = (*(each for each in called if each.is_pairwise == own.is_pairwise), own.operation)
     return next((each for each in known if each is not None and each.sequence == number), None)
 
 

@@ -43,18 +43,6 @@ class Work:
         """Whether there is a sample from so many seconds before."""
         return bool(self._samples) and time - self._samples[0][0] >= seconds
 
-    def of(self, time: float, rank: Rank) -> str:
-        """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does.
-
-        Of late only: whoever just got stuck had worked until then.
-        """
-        if not self.is_known(time) or not rank.process.is_alive:
-            return ""
-        start, before = self._samples[len(self._samples) // 2]
-        if time - start < _LEAST_SECONDS:
-            start, before = self._samples[0]
-        return _between(before.get(rank.rank), rank, time - start)
-
     def runnable(self, first: float, time: float, ranks: RankColumns) -> frozenset[int]:
         """Ranks of now that were in state R in half of the looks from `first` on, or in more.
 
