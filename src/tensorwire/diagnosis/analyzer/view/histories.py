@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ..graph import Difference
     from .groups import Groups
 
-Kinds = Mapping[str, Hashable]
-"""Of groups by id: those of one kind make the same calls."""
-
 _LATE_CALLS = 8
 _MAX_RANKS = 1024  # the most whose histories are compared: of a larger job a part
 
@@ -30,7 +27,7 @@ class Histories:
         self._found: list[Difference] = []
 
     def differences(self, columns: RankColumns, groups: Groups) -> list[Difference]:
-        """The first differences: of what was called, of the lines that called it, else of what ranks are in now."""
+        """The first differences of what was called, else of what ranks are in now."""
         calls = columns.calls
         if len(calls) > _MAX_RANKS:
             step = -(-len(calls) // _MAX_RANKS)
@@ -42,16 +39,13 @@ class Histories:
 
 
 def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Difference]:
-    if len(calls) < 2:
-        return []
+    """Differences of what was called, else of roots, else of what an all_to_all exchanged."""
     kinds = {group.id: (without_number(group.name), group.size) for group in groups.values() if group.name}
-    for entries in (_by_call, _by_root, _by_line):
-        found = first_differences({number: entries(each, kinds) for number, each in calls.items()})
-        if not found and entries is _by_root:
-            found = _exchanges(calls, groups)
-        if found:
-            return found
-    return []
+    return (
+        first_differences({number: _by_call(each, kinds) for number, each in calls.items()})
+        or first_differences({number: _by_root(each) for number, each in calls.items()})
+        or _exchanges(calls, groups)
+    )
 
 
 def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
@@ -90,33 +84,21 @@ def _exchanges(calls_of: Mapping[int, Sequence[Call]], groups: Groups) -> list[D
     return list(found.values())
 
 
-def _by_call(calls: Sequence[Call], kinds: Kinds) -> list[Entry]:
+def _by_call(calls: Sequence[Call], kinds: Mapping[str, Hashable]) -> list[Entry]:
     # A rank that receives from any source takes messages that would have been the next of their sender.
     takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in calls)
-    found = []
-    for call in calls:
-        operation = call.operation
-        if not operation.is_pairwise:
-            what = operation.signature or None
-            found.append(Entry(call.group, operation.sequence, what, kinds.get(call.group)))
-        elif not (takes_any and operation.name == "recv"):
-            found.append(Entry(call.group, operation.sequence, operation.signature or None))
-    return found
+    return [
+        Entry(group, op.sequence, op.signature or None, None if op.is_pairwise else kinds.get(group))
+        for group, op in ((call.group, call.operation) for call in calls)
+        if not (takes_any and op.name == "recv")
+    ]
 
 
-def _by_root(calls: Sequence[Call], kinds: Kinds) -> list[Entry]:
+def _by_root(calls: Sequence[Call]) -> list[Entry]:
     return [
         Entry(call.group, call.operation.sequence, (call.operation.signature, call.operation.root))
         for call in calls
         if call.operation.root >= 0 and not call.operation.is_pairwise
-    ]
-
-
-def _by_line(calls: Sequence[Call], kinds: Kinds) -> list[Entry]:
-    return [
-        Entry(call.group, call.operation.sequence, (call.line, call.operation.name), kinds.get(call.group))
-        for call in calls
-        if call.line and not call.operation.is_pairwise
     ]
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
 _MAX_WORKERS = 2
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
-_LATELY = 0.5  # of the window of samples
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
 
 
@@ -104,9 +103,8 @@ class Job:
         return [number for number in members if number not in self.ranks]
 
     def doing(self, rank: Rank) -> str:
-        """What shows that a rank makes progress by itself; "" where nothing does. Of late: one that is stuck had worked
-        until then."""
-        return self.has_done(rank, _LATELY * self.thresholds.slow_seconds)
+        """What shows that a rank makes progress by itself; "" where nothing does."""
+        return self.has_done(rank, self.thresholds.hang_seconds)
 
     def has_done(self, rank: Rank, seconds: float) -> str:
         """The same within these seconds."""
