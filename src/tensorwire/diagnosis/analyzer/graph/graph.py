@@ -12,7 +12,7 @@ Vertex = int
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """What some vertices wait for. One need may be that of many, so that a graph is as small as the job."""
+    """A need of some vertices. One need may be that of many, so that a graph is as small as the job."""
 
     of: Collection[Vertex]
     is_any: bool = False  # one of these is enough

@@ -1,1 +1,1 @@
-"""What an analyzer sees of a job at one moment: its ranks, their states, and what they say of each other."""
+"""A job at one moment, as an analyzer sees it: its ranks, their states, and what they say of each other."""

@@ -10,7 +10,7 @@ _LEVELS = tuple(Confidence)
 
 
 class Basis(IntEnum):
-    """What the choice of suspects rests on. The larger, the weaker."""
+    """The ground for the choice of suspects. The larger, the weaker."""
 
     STATE = 0
     """Something that was read as it is: which ranks are in which operation, what each called, a stopped process, a
@@ -20,7 +20,7 @@ class Basis(IntEnum):
     """Counters or times of ranks, compared: these ranks stand out, and another cause can make them stand out too."""
 
     REMAINDER = 2
-    """Who is left when others are excluded, or one of several that look alike."""
+    """Ranks that are left when others are excluded, or one of several that look alike."""
 
 
 def confidence_of(
@@ -28,9 +28,9 @@ def confidence_of(
 ) -> Confidence:
     """The rules; docs/job/findings.md has them too.
 
-    A finding that names no rank, or no cause, is of low confidence; of medium at most, if it has sides. Of the others,
-    one that rests on states is of high confidence, on a comparison of medium, on a remainder of low; and it is one
-    level lower if anything that it depends on is out of view.
+    A finding that names no rank, or no cause, has low confidence, and medium at most if it has sides. Any other has
+    high confidence if it rests on states, medium on a comparison, low on a remainder. It is one level lower if
+    anything that it depends on is out of view.
 
     Args:
         names_ranks: there are suspects.

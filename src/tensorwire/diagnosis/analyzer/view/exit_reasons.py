@@ -24,8 +24,8 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 # How jobs of four gloo ranks die of a signal: 32 jobs with torch 2.13 on two busy cores, 256 to 4 M elements, one or
 # four threads, healthy and hung.
-# - To all: it is noted by all within 5 ms (SIGTERM) and 36 ms (SIGINT). Of SIGTERM the processes are gone within 0.4 s.
-#   Of SIGINT a rank that runs Python speaks within 36 ms, in a healthy job all ranks. Who waits in gloo speaks once a
+# - To all: all note it within 5 ms (SIGTERM) and 36 ms (SIGINT). After SIGTERM the processes are gone within 0.4 s.
+#   After SIGINT a rank that runs Python speaks within 36 ms, in a healthy job all ranks. One in gloo speaks once a
 #   peer has gone: after 0.5 to 5.3 s. The processes are gone after 1.1 to 6.7 s.
 # - To one: its peers fail 14 to 52 ms later (SIGTERM), or 0.4 to 2.0 s later (SIGINT), the last of them after 4.3 s.
 # A launcher sees that a process is gone, which takes 15 ms, when it looks next; torchrun looks ten times a second.

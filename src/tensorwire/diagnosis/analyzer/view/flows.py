@@ -1,4 +1,4 @@
-"""What flows between ranks: the connections of each pair together, now or since an earlier time."""
+"""The bytes that flow between ranks, over all connections of a pair, now or since an earlier time."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ class Group:
 
     @property
     def all_members(self) -> str:
-        """What can be said of all that have entered an operation."""
+        """A name for all that have entered an operation."""
         return "all members" if self.is_whole else f"the {len(self.numbers)} of {self.size} members in view"
 
     @property
     def peers(self) -> dict[int, int]:
-        """Of the members in a send or receive, or whose last operation was one, the other end."""
+        """The other end, by the rank of each member in a send or receive, or whose last operation was one."""
         return dict(zip(self.numbers[self.ends >= 0].tolist(), self.ends[self.ends >= 0].tolist(), strict=True))
 
     @cached_property
@@ -72,7 +72,7 @@ class Group:
 
     @cached_property
     def index_of(self) -> dict[int, int]:
-        """Of a rank, its place in the columns."""
+        """The place of each rank in the columns."""
         return {number: index for index, number in enumerate(self.numbers.tolist())}
 
     enqueued = _column("enqueued")
@@ -98,7 +98,7 @@ class Group:
         return self._columns.places.heartbeat_seconds[self.places]
 
     def calls(self, numbers: Sequence[int]) -> list[tuple[Operation, list[int]]]:
-        """What these have called, as far as that is known: each call once, with the ranks that made it."""
+        """The calls of these ranks, as far as they are known: each once, with the ranks that made it."""
         rows = self._rows[np.isin(self.numbers[: len(self._rows)], numbers)]
         made: dict[int, list[int]] = defaultdict(list)
         for place, call in enumerate(self._columns.rows.calls[rows].tolist()):
@@ -108,13 +108,13 @@ class Group:
         return [(op, ranks[places].tolist()) for op, places in zip(found, made.values(), strict=True) if op is not None]
 
     def operations(self, numbers: Iterable[int]) -> dict[int, Operation]:
-        """What these have called, as far as that is known."""
+        """The last call of each of these ranks, as far as it is known."""
         known = [(number, index) for number in numbers if (index := self.index_of[number]) < len(self._rows)]
         found = self._columns.operations(self._rows[[index for _, index in known]])
         return {number: op for (number, _), op in zip(known, found, strict=True) if op is not None}
 
     def timings(self) -> dict[int, Timing]:
-        """Of the members that are timed."""
+        """The times of members that are timed."""
         found = {number: self.members[number].timing for number in self.numbers[self.timed].tolist()}
         return {number: timing for number, timing in found.items() if timing is not None}
 
@@ -126,7 +126,7 @@ class Group:
 
 
 class _Members(Mapping[int, ProcessGroup]):
-    """Of a group, by rank."""
+    """The members of a group, by rank."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -196,7 +196,7 @@ class Groups(Mapping[str, Group]):
         return self._reduced(np.maximum, values)
 
     def medians(self, values: Floats) -> list[float | None]:
-        """Of the values that are above 0; None where there is none."""
+        """The medians of values above 0; None where there is none."""
         labels = np.repeat(np.arange(len(self)), self._ends - self._starts)
         values = values[self._order]
         labels, values = labels[values > 0], values[values > 0]
@@ -228,7 +228,7 @@ class Groups(Mapping[str, Group]):
         """
         places, overflow = self._columns.place_of, self._columns.places.overflow
         ranks = self.ranks_of(group)
-        # Whoever claims a group of a million ranks makes nobody walk through them.
+        # A rank that claims a group of a million ranks makes nobody walk through them.
         few, others = (ranks, places) if len(ranks) <= len(places) else (sorted(places), ranks)
         in_view = [number for number in few if number in others]
         return [number for number in in_view if number not in group.members and not overflow[places[number]]]

@@ -103,7 +103,7 @@ def _by_root(calls: Sequence[Call]) -> list[Entry]:
 
 
 def out_of_habit(columns: RankColumns, numbers: Iterable[int]) -> list[int]:
-    """Of these ranks, those whose last calls are not in the order of their calls before."""
+    """The ranks among these whose last calls are not in the order of their calls before."""
     histories = {number: [_habit(call) for call in columns.calls.get(number, ())] for number in numbers}
     return strays(histories, _LATE_CALLS)
 

@@ -78,7 +78,7 @@ class Job:
 
     @cached_property
     def columns(self) -> RankColumns:
-        """Of its ranks."""
+        """The columns of its ranks."""
         return RankColumns.of(self.ranks)
 
     @cached_property

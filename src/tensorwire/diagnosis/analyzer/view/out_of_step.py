@@ -2,7 +2,7 @@
 
 Ranks of a job mostly run one program. Process groups of one kind that share out the ranks among them ("tp" of a mesh,
 or tp0, tp1 and so on) are one place of that program: what a rank has entered in each such place says how far it is.
-Of two ranks that run the same program, one is as far as the other or further in every place. A rank that is further
+If two ranks run the same program, one is as far as the other or further in every place. A rank that is further
 in one place and less far in another has left the order, or the other one has.
 """
 
@@ -43,7 +43,7 @@ def out_of_step(job: Job) -> list[int]:
 
 
 def _places(job: Job) -> list[Ints]:
-    """What the ranks have entered in each place of the program."""
+    """The operations that ranks have entered in each place of the program."""
     kinds: dict[tuple[str, int], list[Group]] = defaultdict(list)
     for group in job.groups.values():
         if group.name and not group.peers:

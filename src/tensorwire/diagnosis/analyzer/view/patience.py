@@ -14,7 +14,7 @@ LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
 
 RECENT_SHARE = 0.5
-"""What has happened within this share of the hang gate goes on: a rank completes operations, bytes move. Ranks of a job
+"""Things that happened within this share of the hang gate go on: operations are completed, bytes move. Ranks of a job
 that is well compute for some time in between, and at the end of a large transfer the last one waits with the rest at
 rest; whoever is stuck since the hang began has done nothing for the whole gate. On the recordings 0.3 leads to the same
 verdicts."""
@@ -29,8 +29,8 @@ ENOUGH = 10
 def is_unusual(job: Job, group: Group, seconds: float) -> bool:
     """Whether its group used to complete operations so often that a wait of this length is none of a job that is well.
 
-    It is taken for granted where nobody knows for how long the group's ranks had run. Of a group that has completed few
-    operations it is not.
+    It is taken for granted where nobody knows for how long the group's ranks had run, but not where the group has
+    completed few operations.
     """
     rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))
     if not rate:  # of a job that ran too briefly to know, from its set-up on

@@ -59,7 +59,7 @@ class States:
         self._by_vertex = {wait.vertex: wait for wait in self.waits}
         self.of: dict[int, list[Wait]] = defaultdict(list)
         for wait in self.waits:
-            for number in wait.blocked if self._is_overdue(wait) else self._stuck_in(wait):
+            for number in wait.blocked if self._is_overdue(wait) else set(wait.blocked) - self.moving:
                 self.of[number].append(wait)
         passing = (w.vertex for w in self.waits if not w.missing and len(w.sides) < 2 and goes_on(w))
         self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
@@ -129,11 +129,8 @@ class States:
             wait.group is not None and is_unusual(self.job, wait.group, wait.seconds)
         )
 
-    def _stuck_in(self, wait: Wait) -> list[int]:
-        return [number for number in wait.blocked if number not in self.moving]
-
     def _needs(self) -> dict[int, tuple[Need, ...]]:
-        """What ranks wait for."""
+        """The needs of the ranks that stand for all."""
         needs = {wait: self._needs_in(wait) for wait in self.waits}
         every = {need for of_ranks in needs.values() for need in of_ranks.values()}
         waited_for = set[int]().union(*(need.of for need in every))
@@ -149,7 +146,7 @@ class States:
         return found
 
     def _needs_in(self, wait: Wait) -> dict[int, Need]:
-        """What each rank waits for in it."""
+        """The need that each rank has in it."""
         lacked = [*wait.missing, *([_UNSEEN] if wait.unseen or not wait.is_complete else [])]
         if wait.is_any and not self.moving.isdisjoint(wait.missing):
             lacked.append(_UNSEEN)  # whoever goes on may be the one

@@ -1,4 +1,4 @@
-"""What the kernel says of the connections between ranks: progress, unread data, stuck and busy edges."""
+"""The connections between ranks as the kernel sees them: progress, unread data, stuck and busy edges."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Transport:
     def broken(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
         """The endpoint common to the edges that are stuck, if a retransmission timer has backed off: a dead link.
 
-        Of a link that lets a little through, the edges whose data is acknowledged at times count as well.
+        On a link that lets a little through, the edges whose data is acknowledged at times count as well.
         """
         flows = self._flows(job, ranks, self._before(job.time - seconds))
         stuck = flows.where((flows.send_queue > 0) & ((flows.backoff > 0) | (flows.shares >= _BUSY)))
@@ -214,7 +214,7 @@ def least_moved(group: Group) -> Blame | None:
 def _endpoints(weights: dict[tuple[int, int], float], facts: list[str], basis: Basis) -> Blame | None:
     """The fewest ranks at which these edges end: the one with most of their weight, then the one with most of the rest.
 
-    Of the two ends of a single edge the sender: what leaves a rank slowly is choked there more often than where it
+    A single edge has its sender named: data that leaves a rank slowly is choked there more often than where it
     arrives.
     """
     left = {ends: weight for ends, weight in weights.items() if weight > 0}

@@ -1,4 +1,4 @@
-"""What ranks wait in: operations of groups, ends of messages, and calls that no group counts."""
+"""Waits of ranks: in operations of groups, at ends of messages, in calls that no group counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", 
 
 @dataclass(eq=False)
 class Wait:
-    """What ranks wait in: an operation of a group, one end or both ends of a message, or a call no group counts."""
+    """A wait of ranks: in an operation of a group, at one or both ends of a message, or in a call no group counts."""
 
     group: Group | None
     call: str  # the call, if there is no group
@@ -39,7 +39,7 @@ class Wait:
 
     @cached_property
     def calls(self) -> Calls:
-        """What the ranks inside called, as far as it is known."""
+        """The calls of the ranks inside, as far as they are known."""
         found = self.group.calls(self.inside) if self.group is not None else []
         return [(operation, ranks) for operation, ranks in found if operation.sequence == self.sequence]
 

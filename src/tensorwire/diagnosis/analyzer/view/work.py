@@ -1,4 +1,4 @@
-"""What ranks do by themselves, outside of operations: the CPU they use, what they read and write."""
+"""The work of ranks outside of operations: the CPU that they use, the bytes that they read and write."""
 
 from __future__ import annotations
 
