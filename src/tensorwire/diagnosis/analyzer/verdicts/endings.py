@@ -203,9 +203,7 @@ class _Ended:
         numbers = [rank.rank for rank in silent or quiet]
         if group is None or len(quiet) == len(ranks) or (not silent and 2 * len(quiet) >= len(ranks)) or not numbers:
             return None
-        how = (
-            "was last heard of before the others gave up" if silent else "ended without an exit reason, as no other did"
-        )
+        how = "was last heard of before the others gave up" if silent else "ended without a reason, as no other did"
         what = finding.summary.partition(";")[0].partition(", and")[0].removesuffix(" stopped inside")
         return self.job.verdict(
             "lost", "TW-H3", group, numbers,
@@ -218,11 +216,10 @@ class _Ended:
     def _of_then(self, verdict: Verdict) -> Verdict:
         """What is found of that moment, told of now; with a rank that tells how they ended."""
         finding = verdict.finding
-        how, told = (
-            f"when the job was ended ({self._how()})" if self.is_asked_first else "when the first rank ended",
-            [],
-        )
-        if not self.is_asked_first:  # one that ran out of time, or else the first
+        how, told = "when the first rank ended", list[str]()
+        if self.is_asked_first:
+            how = f"when the job was ended ({self._how()})"
+        else:  # a rank that ran out of time tells how, or else the first
             timed_out = {number: rank for number, rank in self.failed.items() if ran_out_of_time(rank)}
             told = _evidence([self.failed[number] for number in _first(timed_out or self.failed)[0][:1]])
         since = (finding.time if finding.since is None else finding.since) - self.first  # it was told as of then
@@ -263,7 +260,6 @@ class _Ended:
             )
         are_secondary = not certain and all(is_secondary(dead[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
-        facts += parted(job) if aborted or are_secondary else []
         sides, seconds = list[list[int]](), max(gone(dead[number]) for number in first)
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER

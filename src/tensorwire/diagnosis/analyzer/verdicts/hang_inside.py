@@ -40,12 +40,6 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
     return _verdict(job, wait, code, blame, num_victims)
 
 
-def stopped_inside(job: Job, wait: Wait, number: int, num_victims: int) -> Verdict:
-    """H3 on a stopped rank whose last counts are older than the operation it was in."""
-    fact = f"rank {number} is stopped (state T), and sent data after others had entered the operation"
-    return _verdict(job, wait, "TW-H3", Blame([number], [fact], Basis.COMPARISON), num_victims)
-
-
 def does_not_return(job: Job, wait: Wait) -> Verdict:
     """All that are in view are in a call that no group counts; a notice while some of them run."""
     runnable = sorted(job.runnable)

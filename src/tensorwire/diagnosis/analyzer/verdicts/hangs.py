@@ -37,7 +37,11 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
             found.append(Part(job, transport, states, part, waits).verdict())
     old = [wait for wait in states.waits if wait.seconds >= gate]
     found += [_nobody_waits(states, wait) for wait in old if _is_left(states, wait)]
-    found = found or [_unseen(job, transport, wait) for wait in old if _is_for_unseen(job, wait)]
+    found = found or [
+        all_entered(job, transport, wait, len(wait.blocked)) if wait.group else does_not_return(job, wait)
+        for wait in old
+        if _is_for_unseen(job, wait)
+    ]
     found = found or _left_behind(job)
     found.sort(key=lambda verdict: _importance(verdict.finding))
     return found[:_MAX_FINDINGS]
@@ -103,13 +107,6 @@ def _is_for_unseen(job: Job, wait: Wait) -> bool:
     if wait.missing or _is_ending(job, wait):
         return False
     return wait.call == IN_INIT or (wait.group is not None and (bool(wait.unseen) or not wait.is_complete))
-
-
-def _unseen(job: Job, transport: Transport, wait: Wait) -> Verdict:
-    """Unknown trouble."""
-    if wait.group is None:
-        return does_not_return(job, wait)
-    return all_entered(job, transport, wait, len(wait.blocked))
 
 
 def _left_behind(job: Job) -> list[Verdict]:

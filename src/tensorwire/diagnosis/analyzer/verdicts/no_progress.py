@@ -27,8 +27,7 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
 
     Unknown trouble if no rank works; a notice if one does, has of late, or has declared what it does: a rank that
-    writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later. Of ranks
-    that have not come to init_process_group, in which others wait, H1.
+    writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later.
 
     Args:
         first_seen: of each rank, on the clock of observations.
@@ -77,41 +76,26 @@ def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
     numbers = sorted(works, key=lambda number: (number not in job.phases, number))
     what = works[numbers[0]] if len(numbers) == 1 else f"work (rank {numbers[0]} {works[numbers[0]]})"
     return job.verdict(
-        "no progress",
-        "TW-UNKNOWN",
-        None,
-        numbers,
+        "no progress", "TW-UNKNOWN", None, numbers,
         f"{words.ranks(numbers)} {what}; no rank has completed an operation for {words.seconds(seconds)}",
-        [job.account(number, works=works[number]) for number in numbers[:_MAX_FACTS]],
-        Basis.REMAINDER,
-        victims=len(job.ranks) - len(numbers),
-        seconds=seconds,
-        level="notice",
-    )
+        [job.account(number, works=works[number]) for number in numbers[:_MAX_FACTS]], Basis.REMAINDER,
+        victims=len(job.ranks) - len(numbers), seconds=seconds, level="notice",
+    )  # fmt: skip
 
 
 def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     unseen = [number for number in range(job.world_size) if number not in job.ranks]
     phases = sorted({job.phases[number] for number in alive if number in job.phases})
-    summary = f"no rank has completed an operation for {words.seconds(seconds)}, and "
-    summary += f"none of the {words.count(len(alive), 'rank')} in view uses a CPU or moves bytes"
-    if phases:
-        summary += f" (in declared phase: {', '.join(phases)})"
-    evidence = [job.account(number) for number in alive[:_MAX_FACTS]]
+    declared = f" (in declared phase: {', '.join(phases)})" if phases else ""
+    facts = [job.account(number) for number in alive[:_MAX_FACTS]]
     if len(alive) > _MAX_FACTS:
-        evidence.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
+        facts.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
     if unseen:
-        evidence.append(f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view")
+        facts.append(f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view")
     return job.verdict(
-        "no progress",
-        "TW-UNKNOWN",
-        None,
-        [],
-        summary,
-        evidence,
-        Basis.REMAINDER,
-        victims=len(alive),
-        seconds=seconds,
-        level="notice" if phases else "finding",
+        "no progress", "TW-UNKNOWN", None, [],
+        f"no rank has completed an operation for {words.seconds(seconds)}, and none of the "
+        f"{words.count(len(alive), 'rank')} in view uses a CPU or moves bytes{declared}",
+        facts, Basis.REMAINDER, victims=len(alive), seconds=seconds, level="notice" if phases else "finding",
         witnesses=alive[:_MAX_STACKS],
-    )
+    )  # fmt: skip

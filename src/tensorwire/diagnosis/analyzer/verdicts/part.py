@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ... import words
 from ..graph import explain
 from ..view.confidence import Basis
@@ -15,7 +17,7 @@ from ..view.out_of_step import out_of_step
 from ..view.patience import LONG, is_unusual
 from ..view.states import FOR_KEY, IN_INIT, States
 from ..view.waits import Wait, most_prominent
-from .hang_inside import all_entered, does_not_return, stopped_inside
+from .hang_inside import all_entered, does_not_return
 from .unlike_calls import accused, are_old, inconsistent, parted, unlike_calls
 
 if TYPE_CHECKING:
@@ -114,14 +116,15 @@ class Part:
         lacking = [wait for wait in self.states.leading_to(ranks) if not set(ranks).isdisjoint(wait.missing)]
         if not lacking:  # it is in the operation, with another call
             return self._nobody()
-        wait, is_meant, victims = most_prominent(lacking), False, self.states.victims(ranks)
-        if self.states.moving.issuperset(ranks):
-            is_meant = not self._is_overdue(ranks)
-            strays = [n for n in out_of_step(self.job) if n in victims and n not in self.states.moving]
-            if len(strays) == 1 and not is_meant:
+        go_on = self.states.moving.issuperset(ranks)
+        is_meant = go_on and not self._is_overdue(ranks)
+        if go_on and not is_meant:
+            strays = sorted(self.states.victims(ranks).intersection(out_of_step(self.job)) - self.states.moving)
+            if len(strays) == 1:
                 return self._called_another(strays[0], Basis.COMPARISON, self._order_of(strays))
+        wait = most_prominent(lacking)
         if len(ranks) == 1 and self._was_inside(wait, ranks[0]):
-            return stopped_inside(self.job, wait, ranks[0], len(victims))
+            return all_entered(self.job, self.transport, wait, len(self.states.victims(ranks)))
         return self._not_entered(wait, ranks, basis, why, is_meant=is_meant)
 
     def _not_entered(
@@ -141,10 +144,6 @@ class Part:
         facts = [each.told() for each in path[:_MAX_WAITS]]
         facts += [self._account(wait, number) for number in named[:_MAX_ACCOUNTS]]
         facts += [f"rank {number} is stopped as well, in an operation" for number in also[:_MAX_ACCOUNTS]]
-        late = [number for number in wait.missing if number not in ranks and states.of[number]]
-        if late:
-            has, waits = words.verb(late, "has", "have"), words.verb(late, "waits", "wait")
-            facts.append(f"{words.ranks(late)} {has} not entered it either, but {waits} in another operation")
         are_gone = not any(job.ranks[number].process.is_alive for number in ranks)
         are_declared = is_meant or all(job.phases.get(number) for number in ranks) or self._compile(ranks)
         summary = self._summary(wait, named, also, victims, is_meant=is_meant)
@@ -229,16 +228,13 @@ class Part:
 
     def _nobody(self) -> Verdict:
         """Nobody alone explains it: what they are in is what divides them."""
-        wait = most_prominent(self.waits)
-        if len(wait.sides) > 1 and not wait.is_pairwise:
-            return inconsistent(self.job, wait)
         lacked = {number for each in self.waits for number in each.missing}
         sides = [sorted(lacked.intersection(each.blocked)) for each in self.waits]
         return self._sides([side for side in sides if side])
 
     def _sides(self, sides: list[list[int]]) -> Verdict:
         waits = sorted(self.waits, key=lambda wait: (-len(wait.blocked), -wait.seconds, wait.title))
-        if len(waits) == 1 and len(waits[0].sides) > 1 and not waits[0].missing:
+        if len(waits[0].sides) > 1 and not waits[0].missing:
             return self._entered(waits[0])
         what = " and ".join(each.title for each in waits[:_MAX_WAITS])
         which = " or ".join(words.ranks(side) for side in sides[:_MAX_WAITS])
@@ -256,13 +252,9 @@ class Part:
         for number in strays[:3]:
             for own in self.job.ranks[number].process_groups:
                 alike = [each for each in self.job.groups.values() if (each.name, each.size) == (own.name, own.size)]
-                pairs = [
-                    pair for each in alike for pair in zip(each.numbers.tolist(), each.enqueued.tolist(), strict=True)
-                ]
-                others = [enqueued for other, enqueued in pairs if other not in strays]
+                others = {n for each in alike for n in each.enqueued[~np.isin(each.numbers, strays)].tolist()}
                 if others and not own.is_pairwise:
-                    least, most = min(others), max(others)
-                    theirs = f"#{least} to #{most}" if most > least else f"#{least}"
+                    theirs = " to ".join(f"#{n}" for n in sorted({min(others), max(others)}))
                     facts.append(f"rank {number} has entered #{own.enqueued} of {own.title}, the other ranks {theirs}")
         return facts[:6]
 
@@ -275,13 +267,10 @@ class Part:
 
     def _was_inside(self, wait: Wait, number: int) -> bool:
         """Whether a stopped rank, whose counts stand still, sent data while the others were in what it lacks."""
-        if wait.group is None or number not in wait.group.index_of:
+        if wait.group is None or number not in wait.group.index_of or not self.job.ranks[number].process.is_stopped:
             return False
-        return (
-            self.job.ranks[number].process.is_stopped
-            and wait.group.members[number].enqueued == wait.sequence - 1
-            and self.transport.has_sent(self.job, number, wait.seconds)
-        )
+        is_next = wait.group.members[number].enqueued == wait.sequence - 1
+        return is_next and self.transport.has_sent(self.job, number, wait.seconds)
 
     def _compile(self, numbers: list[int]) -> bool:
         """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank.
