@@ -179,6 +179,18 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
 
 
 @every_rank
+def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit: int) -> None:
+    """On a busy machine. Nobody can have seen it end: it had not, when the others got theirs."""
+
+    def states(n: int) -> dict[str, Any]:
+        asked = AGO if n == culprit else AGO - 0.1
+        more = {"exit_kind": "interruption", "signal": "SIGTERM", "signal_seconds": asked, "exit_seconds": asked}
+        return dead(AGO - 0.2, "SIGTERM") | more
+
+    assert ended(0.3, culprit, states) == []
+
+
+@every_rank
 @pytest.mark.parametrize("waited", [20.0, 0.3])
 def test_ranks_that_do_not_react_are_judged_at_once(culprit: int, waited: float) -> None:
     """Ranks that wait in gloo do not react, until the launcher kills them."""

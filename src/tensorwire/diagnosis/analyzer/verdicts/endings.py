@@ -168,7 +168,9 @@ class _Ended:
             here = [number for number in asked if ranks[number].node == ranks[first].node]
             later = [self.asked[number] for number in here if self.start - self.asked[number] > _AT_ONCE]
             if later and max(later) - min(later) <= _AT_ONCE and self.start - max(later) <= _LAUNCHER_SECONDS:
-                asked = [number for number in here if self.start - self.asked[number] <= _AT_ONCE]
+                alone = [number for number in here if self.start - self.asked[number] <= _AT_ONCE]
+                if max(gone(ranks[number]) for number in alone) >= max(later):  # else it cannot have seen that yet
+                    asked = alone
         others_live = any(rank.process.is_alive for n, rank in ranks.items() if n not in asked)  # nobody sent them any
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
             gate, rows = self.job.thresholds.hang_seconds, self.job.columns.rows
