@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.model import Call
 from tests.support.observations import WORLD, dead, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, all_in, every_rank, hung, watch
 
@@ -68,6 +69,19 @@ def test_it_is_told_for_how_long_they_waited_where_an_operation_that_failed_stay
 def test_who_was_not_there_is_named_where_the_hung_job_was_ended(culprit: int) -> None:
     at = {number: member(21, waits=60.0) for number in range(WORLD)} | {culprit: member(20)}
     finding = found([rank(number, at[number], **dead(4.0)) for number in range(WORLD)])
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
+def test_ranks_had_waited_for_the_root_alone_where_their_history_knows_it(culprit: int) -> None:
+    """A page forgets the root of an operation that counts as completed."""
+    waiting = (culprit + 1) % WORLD
+    entered = failed(name="broadcast", root=-1)
+    assert entered.operation is not None
+    history = [Call(entered.id, replace(entered.operation, root=culprit))]
+    ranks = [rank(number, member(20), **dead(3.0)) for number in range(WORLD) if number != waiting]
+    ranks.append(replace(rank(waiting, entered, **dead(4.0, TIMED_OUT)), calls=history))
+    finding = found(ranks)
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
 
 
