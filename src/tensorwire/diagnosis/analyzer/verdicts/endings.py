@@ -171,7 +171,8 @@ class _Ended:
                 alone = [number for number in here if self.start - self.asked[number] <= _AT_ONCE]
                 if max(gone(ranks[number]) for number in alone) >= max(later):  # else it cannot have seen that yet
                     asked = alone
-        others_live = any(rank.process.is_alive for n, rank in ranks.items() if n not in asked)  # nobody sent them any
+        outlived = self.start - _TOGETHER  # whoever went later than that was sent none
+        others_live = any(rank.process.is_alive or gone(rank) < outlived for n, rank in ranks.items() if n not in asked)
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
             gate, rows = self.job.thresholds.hang_seconds, self.job.columns.rows
             wait_on = self.job.columns.places.are_alive[rows.places] & (rows.open_seconds >= gate)
@@ -312,8 +313,9 @@ def _is_in_message(rank: Rank) -> bool:
 
 
 def _is_done(job: Job, rank: Rank) -> bool:
-    """Whether the rank had entered all that the others have."""
-    return all(group.has_entered(int(job.groups[group.id].enqueued.max())) for group in rank.process_groups)
+    """Whether the rank had entered all that the others have. Messages are numbered alike by no two ranks."""
+    groups = [group for group in rank.process_groups if not group.is_pairwise]
+    return all(group.has_entered(int(job.groups[group.id].enqueued.max())) for group in groups)
 
 
 def _end(rank: Rank, ago: str = "") -> str:
