@@ -26,7 +26,8 @@ INPUT_ROWS = (*range(1, 9), 16, 32, 33, 64)
 def orders_of(dtype: str, columns: int, count: int, threads: int, bias: bool) -> str:
     """Names of the orders that have torch's bits, with a bias that is added before the result is rounded."""
     torch.set_num_threads(threads)
-    trial = products.Trial(products.Product(DTYPES[dtype], (count, columns), ROWS, bias, threads, ()))
+    x = torch.empty(count, columns, dtype=DTYPES[dtype])
+    trial = products.Trial(products.product_of(x, ROWS, torch.empty(ROWS) if bias else None))
     return " or ".join(order.name for order in linear_orders(dtype) if trial.has_bits_of(order)) or "none that is known"
 
 

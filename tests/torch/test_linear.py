@@ -233,6 +233,6 @@ def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkey
         return found.to(x.dtype)
 
     monkeypatch.setattr(linear, "linear", another_order)
-    product = linear.Product(torch.float16, (1, 512), rows, False, 1, ())
+    product = linear.product_of(torch.empty(1, 512, dtype=torch.float16), rows, None)
     for seen in (False, True):
         assert linear.Trial(product).has_bits_of(Order.SUMS_64) == (not seen)

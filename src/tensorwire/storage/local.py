@@ -49,7 +49,8 @@ def identity(number: int) -> list[int]:
 
 def check_identity(number: int, expected: list[int], path: Path) -> None:
     """Raise OSError if a file was written to since it had this identity. Its links and permissions may change."""
-    if identity(number)[:2] != expected[:2]:
+    status = os.fstat(number)
+    if [status.st_size, status.st_mtime_ns] != expected[:2]:
         raise OSError(errno.EBUSY, "the file changed while it was read", str(path))
 
 

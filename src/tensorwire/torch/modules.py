@@ -11,7 +11,7 @@ import torch
 
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
-from .products.linear import has_usual_strides
+from .products.linear import are_usual
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
 def _worth_it(parameter: torch.Tensor, min_numel: int) -> bool:
     if isinstance(parameter, CompressedTensor) or parameter.dtype not in DTYPES or parameter.numel() < min_numel:
         return False
-    return has_usual_strides(parameter)
+    return are_usual(parameter.stride(), parameter.shape)
 
 
 def _shared_storages(model: nn.Module) -> set[object]:

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import linear
 
 from .frames.open_frame import check_matches, opened, opened_anywhere
-from .products.linear import is_in_known_order, linear_on_cpu
+from .products.linear import is_in_known_order, multiply
 from .products.zeros import zeros
 
 if TYPE_CHECKING:
@@ -102,9 +102,10 @@ def _runs(wanted: Tensor) -> Iterator[tuple[int, int, int]]:
         yield start, stop, int(wanted[start])
 
 
-def _linear(
+def linear_on_cpu(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Tensor:
+    """`torch.nn.functional.linear` with a compressed weight: the operator's kernel."""
     reader = opened(frame)
     check_matches(reader, dtype, shape)
     mode = check_linear_mode(mode)
@@ -117,7 +118,7 @@ def _linear(
             weight = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
             return linear(x, weight, bias)
     with reader.loaded() as frame_in_memory:
-        return linear_on_cpu(x, frame_in_memory, shape, bias, mode)
+        return multiply(x, frame_in_memory, shape, bias, mode)
 
 
 def _linear_on_device(
@@ -140,7 +141,7 @@ for _key in ("CPU", "CUDA", "PrivateUse1"):
     _library.impl("decode", _decode, _key)
     _library.impl("decode.out", _decode_out, _key)
     _library.impl("rows", _rows, _key)
-    _library.impl("linear", _linear if _key == "CPU" else _linear_on_device, _key)
+    _library.impl("linear", linear_on_cpu if _key == "CPU" else _linear_on_device, _key)
 _library.impl("table", _table, "CPU")
 
 

@@ -19,6 +19,8 @@ from .blocks import FileBlocks, MemoryBlocks
 from .team import team
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from torch import Tensor
 
     from ...storage.ahead import Ahead
@@ -42,6 +44,29 @@ class Origin(NamedTuple):
     file: str | None = None
     tensor: str | None = None
     verify: bool = True
+
+
+class _Reading(ErrorContext):
+    """Around every use of the blocks. The file is looked at before, since a process that touches a lost page of a map is
+    killed, and once more behind: what was written to it meanwhile may have been used.
+    """
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, origin: Origin, stored: InputFile | None) -> None:
+        super().__init__(file=origin.file, tensor=origin.tensor)
+        self._stored = stored
+
+    def __enter__(self) -> None:
+        if self._stored is not None:
+            self._stored.check_unchanged()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        if self._stored is not None:
+            self._stored.check_unchanged()
 
 
 class OpenFrame:
@@ -78,7 +103,8 @@ class OpenFrame:
         # A view does not keep the memory: a thread that decodes ahead may be at it when a model's last tensor goes.
         # Another tensor of the same memory does, and lets go of the one that this object is found by.
         self._memory = frame.detach()
-        with self._context():
+        self._reading = _Reading(origin, file)
+        with ErrorContext(file=origin.file, tensor=origin.tensor):
             view = byte_view(self._memory).data
             self._reader = FrameReader(view)
             self.info = self._reader.info
@@ -109,7 +135,7 @@ class OpenFrame:
         if self.blocks.in_memory:
             self.check_unchanged()
             return frame
-        with self._reading():
+        with self._reading:
             data = self.blocks.part(-self.info.header_nbytes, self.info.data_nbytes)
         return attach(torch.frombuffer(data, dtype=torch.uint8), self.origin)
 
@@ -124,7 +150,7 @@ class OpenFrame:
 
     @contextmanager
     def _loaded(self, blocks: FileBlocks) -> Iterator[OpenFrame]:
-        with self._reading(), blocks.loaded() as in_memory:
+        with self._reading, blocks.loaded() as in_memory:
             frame = copy.copy(self)
             frame.blocks = in_memory
             frame._placed = frame._place()
@@ -146,14 +172,14 @@ class OpenFrame:
             return
         count, pool = threads or torch.get_num_threads(), team() if threads is None else None
         if self._placed is not None and out.device.type == "cpu" and out.is_contiguous():
-            with self._reading():
+            with self._reading:
                 self._placed.decode(start, stop, out.data_ptr(), count, pool)
             return
         if stop - start == self.info.uncompressed_nbytes and not self.blocks.in_memory:
             with self.loaded() as frame:
                 frame.decode(first, out, threads)
             return
-        with self._reading():
+        with self._reading:
             lo, hi = self._reader.data_range(start, stop)
             self._reader.decode(
                 self.blocks.part(lo, hi),
@@ -167,7 +193,7 @@ class OpenFrame:
             )
 
     def linear(self, inputs: Tensor, order: Order) -> Tensor | None:
-        """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
+        """`inputs`, (..., columns), times the transpose of this tensor: float32, (..., rows), without a dense copy.
         All blocks are in memory. None where the same order may have other bits elsewhere (`PlacedFrame.linear`), and
         where the frame's words are no whole numbers.
 
@@ -176,18 +202,19 @@ class OpenFrame:
             OSError: the file that the frame is in was written to.
             ValueError: the tensor is not BF16 or F16, or this machine has no kernels for that order.
         """
-        inputs = inputs.to(torch.float32).contiguous()
-        outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
-        assert self._placed is not None
-        if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
-            raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
+        shape = inputs.shape
+        if len(self.shape) != 2 or shape[-1:] != self.shape[1:] or not inputs.is_cpu:
+            raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {shape}")
         if self.info.layout.word_nbytes != self.dtype.itemsize:
             return None
-        with self._reading():
+        inputs = inputs.to(torch.float32).contiguous()
+        outputs = torch.empty((*shape[:-1], self.shape[0]), dtype=torch.float32, device="cpu")
+        assert self._placed is not None
+        with self._reading:
             plain = self._placed.linear(
                 order,
                 inputs.data_ptr(),
-                inputs.shape[0],
+                math.prod(shape[:-1]),
                 outputs.data_ptr(),
                 torch.get_num_threads(),
                 team(),
@@ -209,23 +236,8 @@ class OpenFrame:
         """
         if not self.origin.verify:
             return
-        with self.loaded() as frame, frame._reading():
+        with self.loaded() as frame, frame._reading:
             self._reader.check_blocks(frame.blocks.part(0, self.info.data_nbytes))
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Around every use of the blocks. The file is looked at before, since a process that touches a lost page of a
-        map is killed, and once more behind: what was written to it meanwhile may have been used.
-        """
-        self.check_unchanged()
-        try:
-            with self._context():
-                yield
-        finally:
-            self.check_unchanged()
-
-    def _context(self) -> ErrorContext:
-        return ErrorContext(file=self.origin.file, tensor=self.origin.tensor)
 
 
 def attach(frame: Tensor, origin: Origin, file: InputFile | None = None, blocks: FileBlocks | None = None) -> Tensor:

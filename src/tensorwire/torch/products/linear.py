@@ -73,7 +73,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | None, mode: str) -> Tensor:
+def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | None, mode: str) -> Tensor:
     """`x`, (..., columns), times the transpose of the weight, plus `bias`, (rows,): (..., rows), of the dtype of `x`.
 
     Thread-safe: memory for decoded weights belongs to the thread.
@@ -96,14 +96,13 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
         output = _in_order(x, frame, FUSED_ORDER, bias)
         if output is not None:
             return output
-    if x.numel() > 0 and has_usual_strides(x):
-        choice = _choose(product_of(x, rows, bias))
-        if choice.order is not None:
-            output = _in_order(x, frame, choice.order, bias)
-            if output is not None:
-                return output
-        elif choice.slab is not None:
-            return _linear_by_slabs(x, frame, rows, choice.slab, bias)
+    choice = _choose(product_of(x, rows, bias))
+    if choice.order is not None:
+        output = _in_order(x, frame, choice.order, bias)
+        if output is not None:
+            return output
+    elif choice.slab is not None:
+        return _linear_by_slabs(x, frame, rows, choice.slab, bias)
     memory = _scratch.take(rows * columns * x.element_size())
     weight = _as_weight(memory, rows, x)
     frame.decode(0, weight)
@@ -114,22 +113,20 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
 
 def is_in_known_order(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> bool:
     """Whether torch's order of summation for inputs like `x` is one of ours: then a decoded weight is of no use."""
-    if x.numel() == 0 or x.shape[-1:] != tuple(shape[1:]) or not has_usual_strides(x):
-        return False
-    return _choose(product_of(x, shape[0], bias)).order is not None
+    return x.shape[-1:] == tuple(shape[1:]) and _choose(product_of(x, shape[0], bias)).order is not None
 
 
 def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
     """None where the order alone does not say which bits come out."""
-    output = frame.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), order)
-    return None if output is None else _rounded(output, bias, x)
+    output = frame.linear(x, order)
+    return None if output is None else _rounded(output, bias, x.dtype)
 
 
-def _rounded(output: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+def _rounded(output: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Sums in float32 as torch makes a result of them: it adds the bias before it rounds."""
     if bias is not None:
         output += bias
-    return output.to(x.dtype).view(*x.shape[:-1], output.shape[-1])
+    return output.to(dtype)
 
 
 def _linear_by_slabs(x: Tensor, frame: OpenFrame, rows: int, slab: int, bias: Tensor | None) -> Tensor:
@@ -152,11 +149,10 @@ def _as_weight(memory: Tensor, rows: int, x: Tensor) -> Tensor:
     return memory[: rows * columns * x.element_size()].view(x.dtype).view(rows, columns)
 
 
-def has_usual_strides(x: Tensor) -> bool:
-    """Whether its strides are those of a new tensor. For a slice of one row, which has others, torch takes a path that
-    is many times slower; slabs, and their trial, would take it several times."""
+def are_usual(strides: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether they are those of a new tensor."""
     expected = 1
-    for size, step in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+    for size, step in zip(reversed(shape), reversed(strides), strict=True):
         if step != expected:
             return False
         expected *= size
@@ -174,6 +170,7 @@ class Product(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     rows: int
     bias: bool
     threads: int
@@ -189,7 +186,7 @@ class Product(NamedTuple):
 
 
 def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
-    return Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), _settings())
+    return Product(x.dtype, x.shape, x.stride(), rows, bias is not None, torch.get_num_threads(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
@@ -217,13 +214,16 @@ class _Choice(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _choose(product: Product) -> _Choice:
-    """Try it, once for each kind of product.
+    """Try it, once for each kind of product. For inputs in a slice of one row torch takes a path that is many times
+    slower; slabs, and the trial, would take it several times.
 
     It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `Product` has
     and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
     """
+    if 0 in (product.num_inputs, product.rows, product.columns) or not are_usual(product.strides, product.shape):
+        return _Choice()
     name = _DTYPE_NAMES.get(product.dtype)
     orders = [
         order
@@ -232,7 +232,7 @@ def _choose(product: Product) -> _Choice:
     ]
     slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize)
     by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS
-    if product.rows * product.columns == 0 or not (orders or by_slabs):
+    if not (orders or by_slabs):
         return _Choice()
     trial = Trial(product)
     for order in orders:
@@ -280,7 +280,7 @@ class Trial:
         return all(
             torch.equal(
                 self._results[..., place],
-                _rounded(found[:, : place.stop - place.start].clone(), _part(self._bias, place), self._x),
+                _rounded(found[..., : place.stop - place.start].clone(), _part(self._bias, place), self._x.dtype),
             )
             for place in self._places
         )
@@ -307,10 +307,10 @@ def _part(bias: Tensor | None, part: slice) -> Tensor | None:
 
 
 def sums(x: Tensor, weight: Tensor, order: Order) -> Tensor:
-    """``x @ weight.t()`` with a dense weight: float32, (inputs, rows)."""
+    """``x @ weight.t()`` with a dense weight: float32, (..., rows)."""
     (rows, columns), count = weight.shape, math.prod(x.shape[:-1])
     inputs = x.to(torch.float32).contiguous()
-    outputs = torch.empty((count, rows), dtype=torch.float32, device="cpu")
+    outputs = torch.empty((*x.shape[:-1], rows), dtype=torch.float32, device="cpu")
     linear_dense(
         _DTYPE_NAMES[x.dtype], weight.data_ptr(), rows, columns, order, inputs.data_ptr(), count, outputs.data_ptr(),
         torch.get_num_threads(), team(),

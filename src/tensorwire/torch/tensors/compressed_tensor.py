@@ -197,7 +197,8 @@ class CompressedTensor(LazyTensor):
             return NotImplemented
         if isinstance(bias, CompressedTensor):
             bias = bias.decode()
-        return tensorwire.linear(x, self.frame, self.dtype, self.shape, bias, self.linear_mode)
+        multiply = ops.linear_on_cpu if _is_plain(x) and self.is_cpu else tensorwire.linear
+        return multiply(x, self.frame, self.dtype, self.shape, bias, self.linear_mode)
 
     def _stable_hash_for_caching(self) -> str:
         """The facts that compiled code depends on. Torch keeps that code in files, which later versions of this package
@@ -243,6 +244,13 @@ def _wrap(held: list[Any], dtype: torch.dtype, shape: Sequence[int], linear_mode
     )
     tensor._held, tensor.linear_mode = held, linear_mode
     return cast("CompressedTensor", tensor)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether nothing but the kernel is to see an operation on it: then the way through torch to it is saved."""
+    if type(x) is not torch.Tensor or not x.is_cpu or torch._C._len_torch_dispatch_stack():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _kind_of(value: object) -> str:

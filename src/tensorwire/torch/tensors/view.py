@@ -35,9 +35,12 @@ class View(LazyTensor):
 
     @staticmethod
     def __new__(cls, of: Any, func: Any, arguments: tuple[Any, ...]) -> View:
-        like = func(torch.empty_strided(of.shape, of.stride(), dtype=of.dtype, device="meta"), *arguments)
+        shape, strides = of.shape[::-1], of.stride()[::-1]
+        if func is not aten.t.default:  # of each product
+            like = func(torch.empty_strided(of.shape, of.stride(), dtype=of.dtype, device="meta"), *arguments)
+            shape, strides = like.shape, like.stride()
         view = torch.Tensor._make_wrapper_subclass(
-            cls, like.shape, strides=like.stride(), dtype=of.dtype, device=of.device, storage_size=0
+            cls, shape, strides=strides, dtype=of.dtype, device=of.device, storage_size=0
         )
         view.weight = of.weight if isinstance(of, View) else of
         view._of, view._made = of, (func, arguments)
