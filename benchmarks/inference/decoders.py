@@ -68,7 +68,7 @@ class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not s
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows, columns = self.weight.shape
+        columns = self.weight.shape[1]
         if x.numel() > products.MAX_FUSED_INPUT_ROWS * columns:
             return linear(x, self.weight)
-        return products.sums(x, self.weight, products.FUSED_ORDER).to(x.dtype).view(*x.shape[:-1], rows)
+        return products.sums(x, self.weight, products.FUSED_ORDER, torch.get_num_threads()).to(x.dtype)

@@ -26,7 +26,7 @@ def bits(tensor: Any) -> Any:
 def cancelling(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
     """Weights and inputs of which every sum is what rounding leaves."""
     rows, places = linear._cancelling_rows(64, columns, torch.float32, generator)
-    return rows, linear._cancelling_inputs((count, columns), places, generator)
+    return rows, linear._cancelling_inputs((count, columns), places, torch.float32, generator)
 
 
 def normal(count: int, columns: int, generator: Any) -> tuple[Any, Any]:

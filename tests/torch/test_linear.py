@@ -207,7 +207,7 @@ def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
     """What is left of them is nothing in exact arithmetic but for the odd column, which is tiny."""
     generator = torch.Generator().manual_seed(1)
     rows, places = linear._cancelling_rows(9, columns, dtype, generator)
-    x = linear._cancelling_inputs((3, columns), places, generator).to(dtype)
+    x = linear._cancelling_inputs((3, columns), places, dtype, generator)
     pairs = places[: columns // 2 * 2].view(2, -1)
     assert (rows.dtype, rows.shape) == (dtype, (9, columns))
     sizes = rows[:, pairs].abs()
@@ -227,9 +227,10 @@ def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkey
     start = int(place * (rows - 1))
 
     def another_order(x: Any, weight: Any, bias: Any = None) -> Any:
-        found = linear.sums(x, weight, Order.SUMS_64)
+        found = linear.sums(x, weight, Order.SUMS_64, 1)
         if len(weight) == rows and seen:
-            found[:, start : start + 600] = linear.sums(x, weight[start : start + 600].flip(1), Order.SUMS_64)
+            part = slice(start, start + 600)
+            found[:, part] = linear.sums(x, weight[part].flip(1), Order.SUMS_64, 1)
         return found.to(x.dtype)
 
     monkeypatch.setattr(linear, "linear", another_order)

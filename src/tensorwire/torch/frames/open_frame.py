@@ -47,8 +47,8 @@ class Origin(NamedTuple):
 
 
 class _Reading(ErrorContext):
-    """Around every use of the blocks. The file is looked at before, since a process that touches a lost page of a map is
-    killed, and once more behind: what was written to it meanwhile may have been used.
+    """Around every use of the blocks. The file is looked at before, since a process that touches a lost page of a map
+    is killed, and once more behind: what was written to it meanwhile may have been used.
     """
 
     __slots__ = ("_stored",)

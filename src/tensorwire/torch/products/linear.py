@@ -40,7 +40,7 @@ MAX_FUSED_INPUT_ROWS = 8
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64}
 """In these orders torch is fast with more."""
-_TRIAL_SUMS, _TRIAL_ROWS, _TRIAL_PLACES = 256, 64, 8
+_TRIAL_SUMS, _TRIAL_ROWS, _TRIAL_PLACES, _TRIAL_STEP = 256, 64, 8, 16
 
 _log = logging.getLogger(__name__)
 
@@ -254,9 +254,9 @@ class Trial:
         generator = torch.Generator(device="cpu").manual_seed(0)
         rows, columns, dtype = product.rows, product.columns, product.dtype
         count = min(rows, max(_TRIAL_ROWS, _TRIAL_SUMS // product.num_inputs))
-        self._tile, columns_of = _cancelling_rows(count, columns, dtype, generator)
-        self._x = torch.empty(product.shape, dtype=dtype, device="cpu")
-        self._x.copy_(_cancelling_inputs(product.shape, columns_of, generator))
+        self._tile, places = _cancelling_rows(count, columns, dtype, generator)
+        self._x = _cancelling_inputs(product.shape, places, dtype, generator)
+        self._inputs = self._x.to(torch.float32)  # for several orders
         starts: Sequence[int] = range(0, rows, count)
         if len(starts) > _TRIAL_PLACES:
             starts = [(rows - count) * step // (_TRIAL_PLACES - 1) for step in range(_TRIAL_PLACES)]
@@ -276,7 +276,7 @@ class Trial:
 
     def has_bits_of(self, order: Order) -> bool:
         """Whether the sums in this order are torch's."""
-        found = sums(self._x, self._tile, order)
+        found = sums(self._inputs, self._tile, order, threads=1)  # which is little work: others would be waited for
         return all(
             torch.equal(
                 self._results[..., place],
@@ -306,14 +306,14 @@ def _part(bias: Tensor | None, part: slice) -> Tensor | None:
     return None if bias is None else bias[part]
 
 
-def sums(x: Tensor, weight: Tensor, order: Order) -> Tensor:
+def sums(x: Tensor, weight: Tensor, order: Order, threads: int) -> Tensor:
     """``x @ weight.t()`` with a dense weight: float32, (..., rows)."""
     (rows, columns), count = weight.shape, math.prod(x.shape[:-1])
     inputs = x.to(torch.float32).contiguous()
     outputs = torch.empty((*x.shape[:-1], rows), dtype=torch.float32, device="cpu")
     linear_dense(
-        _DTYPE_NAMES[x.dtype], weight.data_ptr(), rows, columns, order, inputs.data_ptr(), count, outputs.data_ptr(),
-        torch.get_num_threads(), team(),
+        _DTYPE_NAMES[weight.dtype], weight.data_ptr(), rows, columns, order, inputs.data_ptr(), count,
+        outputs.data_ptr(), threads, team(),
     )  # fmt: skip
     return outputs
 
@@ -326,17 +326,31 @@ def _cancelling_rows(count: int, columns: int, dtype: torch.dtype, generator: to
     """Rows of weights, in each of which some columns are the negatives of others, at random places; and the places:
     those of one half, those of the other half, that of an odd column more, which is tiny. They are of so many sizes
     that no sum is without rounding, not even of few columns."""
+    half, is_odd, moved = columns // 2, columns % 2, _TRIAL_STEP * (count - 1)
     places = torch.randperm(columns, generator=generator, device="cpu")
-    half = _normal((count, columns // 2), generator)
-    half *= 2.0 ** torch.randint(0, 13, half.shape, generator=generator, dtype=torch.float32, device="cpu")
-    odd = _normal((count, columns % 2), generator) * 2.0**-16
-    return torch.cat([half, -half, odd], 1).to(dtype)[:, places.argsort()], places
+    some = _normal((half + moved,), generator)
+    some *= 2.0 ** torch.randint(0, 13, some.shape, generator=generator, dtype=torch.float32, device="cpu")
+    odd = _normal((is_odd + is_odd * moved,), generator) * 2.0**-16
+    first = torch.arange(half, device="cpu")
+    firsts = torch.cat([first, len(some) + first, torch.full((is_odd,), 2 * len(some), device="cpu")])
+    return _moved(torch.cat([some, -some, odd]).to(dtype), count, _TRIAL_STEP, firsts[places.argsort()]), places
 
 
-def _cancelling_inputs(shape: Sequence[int], places: Tensor, generator: torch.Generator) -> Tensor:
+def _cancelling_inputs(shape: Sequence[int], places: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     """Inputs that are the same at both columns of a pair. An odd column more is tiny."""
-    half = shape[-1] // 2
-    inputs = _normal(shape, generator)
-    inputs[..., places[half : 2 * half]] = inputs[..., places[:half]]
-    inputs[..., places[2 * half :]] *= 2.0**-10
-    return inputs
+    half, is_odd, step = shape[-1] // 2, shape[-1] % 2, _TRIAL_STEP + 1
+    count = math.prod(shape[:-1])
+    some = _normal((half + step * (count - 1),), generator)
+    odd = _normal((is_odd + is_odd * step * (count - 1),), generator) * 2.0**-10
+    first = torch.arange(half, device="cpu")
+    firsts = torch.cat([first, first, torch.full((is_odd,), len(some), device="cpu")])
+    return _moved(torch.cat([some, odd]).to(dtype), count, step, firsts[places.argsort()]).view(shape)
+
+
+def _moved(numbers: Tensor, count: int, step: int, firsts: Tensor) -> Tensor:
+    """Rows of numbers, the first by their places, each of the others that of the one before it moved by a step.
+
+    Few numbers are drawn then, and one operation makes all rows: each that takes several threads may wait long for them
+    while a model is loaded.
+    """
+    return numbers.unfold(0, len(numbers) - step * (count - 1), step).index_select(1, firsts)

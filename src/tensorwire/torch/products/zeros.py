@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ def zeros(nbytes: int) -> Tensor:
 
 
 def zeros_around(parts: Sequence[tuple[int, Tensor]], nbytes: int) -> Tensor:
-    """The same, 1 byte or more, with some parts that are not zero, each by its start and its bytes.
+    """The same, 1 byte or more, with some parts that are not zero, each by its start and its bytes, contiguous.
 
     Whatever reads all of it reads one large page of zeros again and again, where the system has large pages.
 
@@ -35,7 +36,7 @@ def zeros_around(parts: Sequence[tuple[int, Tensor]], nbytes: int) -> Tensor:
     _advise(memory, "MADV_NOHUGEPAGE")  # a byte that is written would take one
     found = torch.frombuffer(memory, dtype=torch.uint8)
     for start, part in parts:
-        found[start : start + part.numel()] = part
+        ctypes.memmove(found.data_ptr() + start, part.data_ptr(), part.numel())
     if parts:
         _advise(memory, "MADV_HUGEPAGE")
     return found
