@@ -133,6 +133,28 @@ def test_a_known_order_needs_no_decoded_weight(monkeypatch: pytest.MonkeyPatch) 
         check(x[:count], dense, None)
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("make", [normal, cancelling])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_last_positions_of_prompts(
+    dtype: Any, make: Any, bias: bool, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As slices, for which torch takes a path of its own. Where its order is known, no weight is decoded."""
+    kinds = []
+    choose = linear._choose
+    monkeypatch.setattr(linear, "_choose", lambda product: kinds.append(product) or choose(product))
+    with context():
+        for count, length in ((1, 2), (1, 7), (2, 3), (5, 4), (5, 9)):
+            dense, x = make(count, 512, torch.Generator().manual_seed(count))
+            prompts = torch.zeros(count, length, 512, dtype=dtype)
+            prompts[:, -1] = x.to(dtype)
+            check(prompts[:, -1:], dense.to(dtype), torch.randn(64).to(dtype) if bias else None)
+    if not bias:
+        assert [product.layout for product in kinds] == [linear.Layout.APART] * 5
+        assert len(set(kinds)) == 3, "lengths of prompts do not count"
+
+
 @pytest.mark.parametrize("columns", [1, 16, 2048])
 def test_no_rows_and_strided_inputs(columns: int) -> None:
     dense = torch.randn(64, 3 * columns)[:, :columns].bfloat16().contiguous()

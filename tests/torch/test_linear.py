@@ -218,6 +218,26 @@ def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
     assert odd.abs().max() < (1e-6 if columns % 2 else 1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("columns", [64, 4096])
+@pytest.mark.parametrize("count", [1, 16])
+def test_a_trial_sees_a_bias_that_is_added_to_rounded_sums(
+    dtype: Any, columns: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if Order.SUMS_64 not in linear_orders(linear._DTYPE_NAMES[dtype]):
+        pytest.skip("this machine has no kernels for an order")
+
+    def another_rounding(x: Any, weight: Any, bias: Any = None) -> Any:
+        found = linear.sums(x, weight, Order.SUMS_64, 1)
+        found = found.to(x.dtype) if seen else found
+        return (found if bias is None else found + bias).to(x.dtype)
+
+    monkeypatch.setattr(linear, "linear", another_rounding)
+    product = linear.product_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype))
+    for seen in (False, True):
+        assert linear.Trial(product).has_bits_of(Order.SUMS_64) == (not seen)
+
+
 @pytest.mark.parametrize("rows", [1, 64, 300, 5000])
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
 def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ Which way it goes is tried out once for each kind of product (`_choose`):
 
 from __future__ import annotations
 
+import enum
 import functools
 import logging
 import math
@@ -149,14 +150,25 @@ def _as_weight(memory: Tensor, rows: int, x: Tensor) -> Tensor:
     return memory[: rows * columns * x.element_size()].view(x.dtype).view(rows, columns)
 
 
-def are_usual(strides: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether they are those of a new tensor."""
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(strides), strict=True):
-        if step != expected:
-            return False
-        expected *= size
-    return True
+class Layout(enum.Enum):
+    """How inputs lie in memory.
+
+    APART are single inputs that do not lie one behind the other, such as the last position of each prompt: torch makes
+    one product for each of them, so how far apart they lie is not asked for.
+    """
+
+    USUAL = enum.auto()
+    APART = enum.auto()
+    OTHER = enum.auto()
+
+
+@functools.lru_cache(maxsize=4096)
+def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout:
+    """USUAL is that of a new tensor."""
+    if strides == tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))):
+        return Layout.USUAL
+    apart = len(shape) == 3 and shape[1] == strides[2] == 1 and shape[2] <= strides[0] != strides[1]
+    return Layout.APART if apart else Layout.OTHER
 
 
 def _slab_rows(rows: int, row_nbytes: int) -> int:
@@ -170,7 +182,7 @@ class Product(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    layout: Layout
     rows: int
     bias: bool
     threads: int
@@ -186,7 +198,8 @@ class Product(NamedTuple):
 
 
 def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
-    return Product(x.dtype, x.shape, x.stride(), rows, bias is not None, torch.get_num_threads(), _settings())
+    layout = layout_of(x.shape, x.stride())
+    return Product(x.dtype, x.shape, layout, rows, bias is not None, torch.get_num_threads(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
@@ -214,15 +227,14 @@ class _Choice(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _choose(product: Product) -> _Choice:
-    """Try it, once for each kind of product. For inputs in a slice of one row torch takes a path that is many times
-    slower; slabs, and the trial, would take it several times.
+    """Try it, once for each kind of product.
 
     It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `Product` has
     and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
     """
-    if 0 in (product.num_inputs, product.rows, product.columns) or not are_usual(product.strides, product.shape):
+    if 0 in (product.num_inputs, product.rows, product.columns) or product.layout is Layout.OTHER:
         return _Choice()
     name = _DTYPE_NAMES.get(product.dtype)
     orders = [
@@ -231,7 +243,8 @@ def _choose(product: Product) -> _Choice:
         if product.num_inputs <= _MAX_INPUT_ROWS.get(order, product.num_inputs)
     ]
     slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize)
-    by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS
+    # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
+    by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.layout is Layout.USUAL
     if not (orders or by_slabs):
         return _Choice()
     trial = Trial(product)
@@ -257,6 +270,13 @@ class Trial:
         self._tile, places = _cancelling_rows(count, columns, dtype, generator)
         self._x = _cancelling_inputs(product.shape, places, dtype, generator)
         self._inputs = self._x.to(torch.float32)  # for several orders
+        if product.layout is Layout.APART:
+            self._x = self._x.repeat(1, 2, 1)[:, 1:]
+        if product.bias:
+            # What is left of sums that cancel has so few bits that it may be the same whether torch rounds before it
+            # adds the bias. In some rows they do not.
+            self._tile[3::4, places[: columns // 2]] = 0
+            self._tile[3::4] *= 2.0**-8
         starts: Sequence[int] = range(0, rows, count)
         if len(starts) > _TRIAL_PLACES:
             starts = [(rows - count) * step // (_TRIAL_PLACES - 1) for step in range(_TRIAL_PLACES)]
@@ -269,9 +289,12 @@ class Trial:
         weight = zeros_around(parts, rows * row_nbytes)
         self._weight = weight.view(dtype).view(rows, columns)
         self._bias: Tensor | None = None
-        if product.bias:  # as large as the results: then it shows whether torch adds it before it rounds
-            size = linear(self._x, self._tile).to(torch.float32).abs().mean()
-            self._bias = _normal((rows,), generator).mul_(size).to(dtype)
+        if product.bias:  # as large as the results, which keep their bits
+            sizes = linear(self._x, self._tile).to(torch.float32).abs().view(-1, count).mean(0)
+            bias = _normal((rows,), generator)
+            for place in self._places:
+                bias[place] *= sizes[: place.stop - place.start]
+            self._bias = bias.to(dtype)
         self._results = linear(self._x, self._weight, self._bias)
 
     def has_bits_of(self, order: Order) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ..products.linear import MAX_FUSED_INPUT_ROWS
+from ..products.linear import MAX_FUSED_INPUT_ROWS, Layout, layout_of
 from .lazy import LazyTensor
 
 if TYPE_CHECKING:
@@ -97,12 +97,16 @@ def _addmm(bias: Any, x: Any, weight: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 
 
 def _bmm(x: Any, weight: Any) -> Any:
-    """Torch makes this of a product if the inputs do not lie one behind the other. In mode "exact" it needs the whole
-    weight, as the dense model does."""
-    few = x.shape[0] * x.shape[1] <= MAX_FUSED_INPUT_ROWS
-    if not few or not _is_transpose(weight) or weight.weight.linear_mode != "fused":
+    """Torch makes this of a product if the inputs do not lie one behind the other."""
+    if not _is_transpose(weight):
         return NotImplemented
-    return weight.weight._linear(x, None)
+    fused = weight.weight.linear_mode == "fused" and x.shape[0] * x.shape[1] <= MAX_FUSED_INPUT_ROWS
+    if type(x) is torch.Tensor:  # in a graph its shape has symbols
+        if x.shape[:2] == (1, 1):  # with the strides that it had, of which torch keeps one
+            x = x.as_strided(x.shape, (2 * x.shape[2], 1, x.stride(2)))
+        if layout_of(x.shape, x.stride()) is Layout.APART:
+            return weight.weight._linear(x, None)
+    return weight.weight._linear(x, None) if fused else NotImplemented
 
 
 VIEWS = (
