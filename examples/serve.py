@@ -61,7 +61,8 @@ def generate(model: Any, requests: list[Request]) -> list[list[int]]:
 
 def whole_inputs(head: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
     """For the head, which `generate` gives the last position of each prompt, a slice: torch 2.13 would copy the weight
-    for each sequence of the batch, dense or compressed. For one sequence `contiguous` would keep the strides."""
+    for each sequence of the batch, a compressed one at the first batch of each size. For one sequence `contiguous`
+    would keep the strides."""
     return (inputs[0].clone(memory_format=torch.contiguous_format),)
 
 

@@ -376,4 +376,4 @@ def _moved(numbers: Tensor, count: int, step: int, firsts: Tensor) -> Tensor:
     Few numbers are drawn then, and one operation makes all rows: each that takes several threads may wait long for them
     while a model is loaded.
     """
-    return numbers.unfold(0, len(numbers) - step * (count - 1), step).index_select(1, firsts)
+    return numbers.unfold(0, len(numbers) - step * (count - 1), step)[:, firsts].contiguous()
