@@ -178,8 +178,13 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
  * the upper half of the sums is added to the lower one until one is left. Of the other columns n / 4 at a time go to
  * n / 8 sums likewise, whose total is added. The last ones are added one by one.
  * TW_PAIRS_n, for BF16: each n columns are one sum, which takes a pair of columns after the other as the instruction
- * VDPBF16PS does, the upper column first, denormals as zeros. These sums are added in order. */
-typedef enum tw_order { TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024 } tw_order;
+ * VDPBF16PS does, the upper column first, denormals as zeros. These sums are added in order.
+ * TW_GEMV_16, for BF16: of 16 sums, sum j takes the pair of columns 2j and 2j + 1, then that 32 columns further, and so
+ * on, the upper column first, by fused multiply-add. The upper half of the sums is added to the lower one, then
+ * neighbours until one is left.
+ * TW_GEMM_768, for BF16: as TW_PAIRS_n by fused multiply-add, with denormals. Up to 384 columns are one block; fewer
+ * than 1536 are two, the first of half of them, rounded up to a whole pair; of more, each has 768. */
+typedef enum tw_order { TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768 } tw_order;
 /* Bit (1 << order) for each order in which this machine is faster with weights of a dtype than by decoding first; 0 for
  * a dtype other than BF16 and F16. */
 TW_API uint32_t tw_linear_orders(const char* dtype);

@@ -30,6 +30,9 @@ struct Vec {
 #include "linear/sums_impl.h"
 
 namespace tw {
+
+extern const DotKernels kGemvAvx2;
+
 namespace {
 
 constexpr size_t kSums = 64;
@@ -91,6 +94,7 @@ size_t add_runs(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, co
 const DotKernels* find(tw_order order, WeightFormat format) {
   using OfBf16 = Sums<InterleavedBf16, kSums>;
   static constexpr DotKernels kOfBf16 = {OfBf16::arrange, OfBf16::dot, 1, OfBf16::add_terms, OfBf16::total, add_runs};
+  if (order == TW_GEMV_16 && format == WeightFormat::kBf16) return &kGemvAvx2;
   if (order != TW_SUMS_64) return nullptr;
   return format == WeightFormat::kBf16 ? &kOfBf16 : &Sums<F16, kSums>::kTogether;
 }

@@ -29,14 +29,16 @@ struct Vec {
 
 namespace tw {
 
-extern const DotKernels kPairs512Avx512, kPairs1024Avx512;
+extern const DotKernels kPairs512Avx512, kPairs1024Avx512, kGemvAvx512, kGemmAvx512;
 
 namespace {
 
 const DotKernels* find(tw_order order, WeightFormat format) {
   static const bool has_pairs = __builtin_cpu_supports("avx512bf16");
   if (order == TW_SUMS_64) return find_sums<64>(format);
-  if (order == TW_SUMS_32 || format != WeightFormat::kBf16 || !has_pairs) return nullptr;
+  if (order == TW_SUMS_32 || format != WeightFormat::kBf16) return nullptr;
+  if (order == TW_GEMV_16 || order == TW_GEMM_768) return order == TW_GEMV_16 ? &kGemvAvx512 : &kGemmAvx512;
+  if (!has_pairs) return nullptr;
   return order == TW_PAIRS_512 ? &kPairs512Avx512 : &kPairs1024Avx512;
 }
 

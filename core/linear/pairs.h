@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "common/bits.h"
 #include "linear/dot.h"
@@ -16,6 +17,17 @@ static inline void arrange_pairs(const float* input, size_t columns, float* arra
   if (columns % 2 != 0) store(words + columns * kWeightNbytes, uint16_t{0});
 }
 
-static inline constexpr size_t block_of(tw_order order) { return order == TW_PAIRS_512 ? 512 : 1024; }
+// The input as it is, filled up likewise.
+static inline void arrange_floats(const float* input, size_t columns, float* arranged) {
+  std::memcpy(arranged, input, columns * sizeof(float));
+  if (columns % 2 != 0) arranged[columns] = 0.0f;
+}
+
+// Columns of a block.
+static inline size_t block_of(tw_order order, size_t columns) {
+  if (order != TW_GEMM_768) return order == TW_PAIRS_512 ? 512 : 1024;
+  constexpr size_t kOne = 384, kMost = 768;
+  return columns <= kOne ? kOne : columns < 2 * kMost ? ceil_to(ceil_div(columns, 2), 2) : kMost;
+}
 
 }  // namespace tw

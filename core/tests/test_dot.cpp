@@ -73,6 +73,40 @@ float flushed(double value) {
   return std::fabs(rounded) < 0x1p-126 ? std::copysign(0.0f, static_cast<float>(value)) : static_cast<float>(rounded);
 }
 
+float in_gemv(const Terms& terms) {
+  std::vector<float> sums(16);
+  std::vector<double> padded[] = {{terms.weights.begin(), terms.weights.end()},
+                                  {terms.inputs.begin(), terms.inputs.end()}};
+  for (auto& values : padded) values.resize(tw::ceil_to(values.size(), 32));
+  for (size_t c = 0; c < padded[0].size(); c += 32) {
+    for (const size_t upper : {1, 0}) {
+      for (size_t j = 0; j < 16; ++j) {
+        const size_t at = c + 2 * j + upper;
+        sums[j] = std::fma(static_cast<float>(padded[0][at]), static_cast<float>(padded[1][at]), sums[j]);
+      }
+    }
+  }
+  for (size_t j = 0; j < 8; ++j) sums[j] += sums[j + 8];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// By fused multiply-add in place of VDPBF16PS.
+float in_gemm(const Terms& terms) {
+  const size_t columns = terms.weights.size(), half = (columns + 1) / 2;
+  const size_t block = columns <= 384 ? columns : columns < 1536 ? half + half % 2 : 768;
+  float total = 0;
+  for (size_t c = 0; c < columns; c += block) {
+    float sum = 0;
+    for (size_t pair = c; pair < std::min(columns, c + block); pair += 2) {
+      const bool is_whole = pair + 1 < columns;
+      sum = std::fma(is_whole ? terms.weights[pair + 1] : 0.0f, is_whole ? terms.inputs[pair + 1] : 0.0f, sum);
+      sum = std::fma(terms.weights[pair], terms.inputs[pair], sum);
+    }
+    total = c == 0 ? sum : total + sum;
+  }
+  return total;
+}
+
 float in_pairs(const Terms& terms, size_t block) {
   const size_t columns = terms.weights.size();
   float total = 0;
@@ -100,6 +134,10 @@ float expected(tw_order order, const Terms& terms) {
       return in_sums(terms, 64);
     case TW_PAIRS_512:
       return in_pairs(terms, 512);
+    case TW_GEMV_16:
+      return in_gemv(terms);
+    case TW_GEMM_768:
+      return in_gemm(terms);
     default:
       return in_pairs(terms, 1024);
   }
@@ -173,7 +211,7 @@ void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, si
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const tw_order order : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024}) {
+  for (const tw_order order : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768}) {
     for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF16}) {
       for (int numbers = kOrdinary; numbers < kNumNumbers; ++numbers) {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {

@@ -343,7 +343,7 @@ void check_order() {
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const tw_order each : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024}) {
+  for (const tw_order each : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768}) {
     order = each;
     if ((tw_linear_orders("BF16") >> order & 1) != 0) check_order();
   }

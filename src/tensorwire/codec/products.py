@@ -38,6 +38,8 @@ class Order(enum.IntEnum):
     SUMS_64 = 1
     PAIRS_512 = 2
     PAIRS_1024 = 3
+    GEMV_16 = 4
+    GEMM_768 = 5
 
 
 def linear_orders(dtype: str) -> list[Order]:

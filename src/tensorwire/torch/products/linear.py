@@ -39,8 +39,8 @@ FUSED_ORDER = Order.SUMS_64
 MAX_FUSED_INPUT_ROWS = 8
 """More are multiplied by torch, which is faster from there on."""
 _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
-_MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64}
-"""In these orders torch is fast with more."""
+_MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64, Order.GEMV_16: 1, Order.GEMM_768: 64}
+"""In these orders torch is fast with more, or has another order."""
 _TRIAL_SUMS, _TRIAL_ROWS, _TRIAL_PLACES, _TRIAL_STEP = 256, 64, 8, 16
 
 _log = logging.getLogger(__name__)
