@@ -2,6 +2,7 @@
 // has kernels for it, in registers (row_taker.h).
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -209,12 +210,15 @@ int no_memory(tw_error* error) {
   return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for a product's scratch");
 }
 
-// Whether the products of rows [first, last) have no NaN, and this thread keeps denormals.
-bool is_plain(const Product& product, uint64_t first, uint64_t last) {
+// Whether the products of rows [first, last) have no NaN, nor what may become denormal with a bias if `flushed`, and
+// this thread keeps denormals.
+bool is_plain(const Product& product, uint64_t first, uint64_t last, bool flushed) {
+  constexpr float kTiny = 0x1p-103f;
   bool plain = !cpu_flushes_denormals();
   for (uint64_t m = 0; m < product.num_inputs; ++m) {
     const float* const outputs = product.outputs + m * product.rows();
     for (uint64_t r = first; r < last; ++r) plain &= outputs[r] == outputs[r];
+    for (uint64_t r = first; flushed && r < last; ++r) plain &= outputs[r] == 0 || std::fabs(outputs[r]) >= kTiny;
   }
   return plain;
 }
@@ -251,7 +255,7 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
   const Inputs arranged(*kernels, inputs, num_inputs, frame->shape[1]);
   if (arranged.values() == nullptr) return no_memory(error);
   const Product product = {blocks, *kernels, arranged, num_inputs, outputs};
-  const bool singly = product.takes_single_rows();
+  const bool singly = product.takes_single_rows(), in_pairs = order == TW_PAIRS_512 || order == TW_PAIRS_1024;
   const uint64_t per_tile = product.rows_of_tile(threads), step = singly ? per_tile : product.rows_at_once();
   FirstFailure failure;
   std::atomic<bool> all_plain{true};
@@ -266,7 +270,7 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
           failure.note(result, why);
           return false;
         }
-        if (!is_plain(product, tile * per_tile, stop)) all_plain = false;
+        if (!is_plain(product, tile * per_tile, stop, in_pairs)) all_plain = false;
         return true;
       });
   if (!all_plain) *plain = 0;

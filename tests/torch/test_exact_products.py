@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -78,9 +81,10 @@ def test_nan_infinity_and_overflow(dtype: Any, value: float, where: str) -> None
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("flush", [False, True], ids=["", "flush to zero"])
 @pytest.mark.parametrize("scale", [2.0**-70, 2.0**-64, 2.0**-12])
-def test_denormals(dtype: Any, flush: bool, scale: float) -> None:
+@pytest.mark.parametrize("columns", [512, 2048])
+def test_denormals(dtype: Any, flush: bool, scale: float, columns: int) -> None:
     """Inputs, weights, sums and results are denormal, or some of them."""
-    dense, x = (part.mul(scale).to(dtype) for part in cancelling(2, 512, torch.Generator().manual_seed(2)))
+    dense, x = (part.mul(scale).to(dtype) for part in cancelling(2, columns, torch.Generator().manual_seed(2)))
     try:
         assert torch.set_flush_denormal(flush)
         check(x, dense, None)
@@ -101,6 +105,34 @@ def test_threads_and_settings_that_change_between_calls(dtype: Any, threads: Any
             assert torch.equal(bits(multiply(x, compressed)), bits(multiply(x, dense)))
     finally:
         torch.backends.mkldnn.enabled = enabled
+
+
+HELD_BACK = """
+import torch
+from tensorwire.codec.products import Order
+from tensorwire.torch import CompressedTensor
+from tensorwire.torch.products import linear
+generator = torch.Generator().manual_seed(7)
+torch.set_num_threads(1)
+for columns in (77, 256, 500, 1000, 2048, 8192):
+    rows, places = linear._cancelling_rows(64, columns, torch.bfloat16, generator)
+    for profile in ("fast", "resident"):
+        compressed = CompressedTensor.from_dense(rows, profile)
+        for count in (1, 2, 3, 8, 33, 64):
+            x = linear._cancelling_inputs((count, columns), places, torch.bfloat16, generator)
+            order = linear._choose(linear.product_of(x, len(rows), None)).order
+            assert order is (Order.GEMV_16 if count == 1 else Order.GEMM_768), (columns, count, order)
+            multiply = torch.nn.functional.linear
+            assert torch.equal(multiply(x, compressed).view(torch.int16), multiply(x, rows).view(torch.int16))
+"""
+
+
+def test_onednn_without_the_instruction_for_pairs() -> None:
+    """As on CPUs with AVX-512 that lack AVX512_BF16. oneDNN reads the variable once, so this takes a process."""
+    if Order.GEMM_768 not in linear_orders("BF16"):
+        pytest.skip("this CPU has no AVX-512, or none that the kernels want")
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+    subprocess.run([sys.executable, "-c", HELD_BACK], check=True, env=environment)
 
 
 def multiply_in_child(x: Any, compressed: Any, expected: Any) -> None:
