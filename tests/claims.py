@@ -268,7 +268,7 @@ CLAIMS: dict[str, list[str]] = {
         f"`fast` decodes at {_decode_of_memcpy(BF16)} of memcpy's speed, on 548 MiB at {_decode_of_memcpy(LARGE)} "
         f"({_decodes('fast', LARGE)} GB/s). With AVX2 forced it is {_decode_of_memcpy(BF16, cpu='avx2')}, and "
         f"{_decode_of_memcpy(LARGE, cpu='avx2')} on 548 MiB ({_decodes('fast', LARGE, cpu='avx2')} GB/s).",
-        f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} jobs, and no other rank alone",
+        f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} runs, and no other rank alone",
         f"takes {_of_dense('token', 'exact, best profile', cpu='avx2')} times as long as with dense torch in "
         f"`resident`, {_of_dense('token', EXACT[0], cpu='avx2')} times in `fast`",
         f"With AVX512_BF16 it takes {_of_dense('token', *EXACT)} times as long by turns, "
@@ -434,7 +434,7 @@ CLAIMS: dict[str, list[str]] = {
         f"was right in {variants.after_mending('rank_right', *_MENDED)} runs of the",
         f"In {variants.after_mending('holds', *_MENDED)} the right rank was one of several",
         f"In\n{variants.after_mending('misnamed', *_MENDED)} a finding after the fault named others only",
-        f"In\n{variants.after_mending('same', *_MENDED, 'fourth')} runs the verdict was the same",
+        f"In\n{variants.after_mending('same', 'known', *_MENDED, 'fourth')} runs the verdict was the same",
         f"Every finding of high confidence was right, {variants.high_confidence(('second', 'mended'))}",
         f"{variants.false_looks('second', 'mended').replace('0 of', 'none of')} looks at the healthy jobs had one",
         f"{variants.high_confidence(('second', 'first'))} findings of high confidence were right; and "

@@ -283,6 +283,7 @@ int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint6
   WeightFormat format = WeightFormat::kBf16;
   const DotKernels* const kernels = find_format(dtype, &format) ? find_dot(order, format) : nullptr;
   if (kernels == nullptr) return no_kernels(error);
+  if (columns == 0) return std::fill(outputs, outputs + num_inputs * rows, 0.0f), TW_OK;
   const Inputs arranged(*kernels, inputs, num_inputs, columns);
   if (arranged.values() == nullptr) return no_memory(error);
   const uint64_t row_nbytes = columns * kWeightNbytes;

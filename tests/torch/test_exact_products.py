@@ -107,6 +107,17 @@ def test_threads_and_settings_that_change_between_calls(dtype: Any, threads: Any
         torch.backends.mkldnn.enabled = enabled
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("value", [2.0**-130, -(2.0**-130), float("nan"), -float("inf")])
+def test_a_bias_that_is_denormal_or_no_number(dtype: Any, value: float) -> None:
+    dense, x = (part.to(dtype) for part in normal(2, 512, torch.Generator().manual_seed(8)))
+    dense[3] = 0
+    bias = torch.zeros(64, dtype=dtype)
+    bias[3] = value
+    check(x, dense, bias)
+    check(x[:1], dense, bias)
+
+
 HELD_BACK = """
 import torch
 from tensorwire.codec.products import Order

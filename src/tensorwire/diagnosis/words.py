@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,9 @@ def count(number: int, noun: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """ "120 ms", "6.1 s", "12 s", "5 min 3 s", "2 h 5 min"."""
+    """ "120 ms", "6.1 s", "12 s", "5 min 3 s", "2 h 5 min"; "an unknown time" where it is no number."""
+    if not math.isfinite(value):
+        return "an unknown time"
     if value < 0.9995:
         return f"{value * 1000:.3g} ms"
     if value < 9.95:

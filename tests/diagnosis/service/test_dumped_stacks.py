@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tensorwire.diagnosis.service import dumped_stacks
 from tests.support.fake_job import run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # As py-spy 0.4.3 prints them.
 HEAD = """Process 3823: /venv/bin/python train.py
@@ -186,3 +184,22 @@ def test_options_without_effect_are_refused(capsys: pytest.CaptureFixture[str], 
     code, _, err = run(capsys, "diagnose", "--stacks", write(tmp_path, ASLEEP), option, "3")
     assert code == 2
     assert f"{option} has no effect with --stacks" in err
+
+
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rank0.txt", "rank1.txt"):
+        (tmp_path / name).write_text("no stack")
+
+    def refuse(path: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert dumped_stacks.read_places(tmp_path) == ({}, dict.fromkeys(["rank0.txt", "rank1.txt"], "Permission denied"))
+
+
+def test_a_line_that_is_of_no_stack_takes_no_time(tmp_path: Path) -> None:
+    """To match it would take a time that grows with the square of its length: minutes."""
+    (tmp_path / "rank0.txt").write_text('Thread 1 (idle): "MainThread"\n    a' + " (a:1" * 100_000)
+    places, skipped = dumped_stacks.read_places(tmp_path)
+    assert not places
+    assert list(skipped) == ["rank0.txt"]

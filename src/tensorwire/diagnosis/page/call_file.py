@@ -49,7 +49,7 @@ def read(page: Path) -> tuple[int, tuple[Call, ...]] | None:
             return None
         found = json.loads(data)
         ns, rows = found["ns"], found["calls"]
-        if type(ns) is not int or ns <= 0 or len(rows) > MAX_CALLS:
+        if type(ns) is not int or not 0 < ns < 2**63 or len(rows) > MAX_CALLS:
             return None
         return ns, tuple(map(_call, rows))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_AGE_SECONDS = 24 * 3600.0
 _PAGE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.page")
-_FILE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.(page|sock|stack)")
+_FILE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.(page|sock|stack|calls|calls\.new)")
 
 
 def job_directory(run_id: str) -> Path:

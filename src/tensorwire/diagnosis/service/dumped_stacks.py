@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_NBYTES: Final = 1 << 20
 _MAX_STACKS: Final = 3
+_MAX_LINE: Final = 4096  # longer ones are of no stack, and would take long to match
 _NUMBER = re.compile(r"[0-9]+")
 _THREAD = re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", re.MULTILINE)
 _COMMAND = re.compile(r"^Process [0-9]+: (?P<command>.*)$", re.MULTILINE)
@@ -87,7 +88,7 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
     The last number in the name of a file is the rank.
 
     Raises:
-        OSError: the directory or a file cannot be read.
+        OSError: the directory cannot be read.
     """
     places: dict[int, Place] = {}
     names: dict[int, str] = {}
@@ -99,8 +100,12 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
         if not numbers or len(numbers[-1]) > len(str(MAX_RANKS)):
             skipped[path.name] = "its name has no number of a rank"
             continue
-        with path.open("rb") as file:
-            place = _place(file.read(_MAX_NBYTES).decode(errors="replace"))
+        try:
+            with path.open("rb") as file:
+                place = _place(file.read(_MAX_NBYTES).decode(errors="replace"))
+        except OSError as error:
+            skipped[path.name] = error.strerror or str(error)
+            continue
         rank = int(numbers[-1])
         if isinstance(place, str):
             skipped[path.name] = place
@@ -125,7 +130,7 @@ def findings_of(places: dict[int, Place]) -> list[Finding]:
     calls: dict[str, list[int]] = defaultdict(list)
     for rank, place in places.items():
         calls[place.call].append(rank)
-    elsewhere = calls.pop("", [])
+    elsewhere = set(calls.pop("", []))
     needs: dict[int, list[Need]] = {}
     for call, inside in calls.items():
         others = [rank for rank in places if places[rank].call != call]
@@ -180,7 +185,7 @@ def _place(text: str) -> Place | str:
     for line in text.splitlines():
         if _THREAD.match(line):
             threads.append(('"MainThread"' in line, []))
-        elif threads and (found := _FUNCTION.match(line)):
+        elif threads and len(line) <= _MAX_LINE and (found := _FUNCTION.match(line)):
             threads[-1][1].append(_Function(**found.groupdict()))
     threads = sorted((thread for thread in threads if thread[1]), key=lambda thread: not thread[0])
     if not threads:

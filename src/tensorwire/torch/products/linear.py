@@ -42,7 +42,7 @@ _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64, Order.GEMV_16: 1, Order.GEMM_768: 64}
 """In these orders torch is fast with more, or has another order."""
 _TRIAL_SUMS, _TRIAL_ROWS, _TRIAL_PLACES, _TRIAL_STEP = 256, 64, 8, 16
-_TINY = 2.0**-103  # core/include/tensorwire.h says why
+_TINY, _LEAST_NORMAL = 2.0**-103, 2.0**-126  # core/include/tensorwire.h says why
 
 _log = logging.getLogger(__name__)
 
@@ -120,8 +120,18 @@ def is_in_known_order(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> b
 
 def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
     """None where the order alone does not say which bits come out."""
+    if bias is not None and (bias.dtype != x.dtype or bias.shape != (frame.shape[0],)):
+        return None
     output = frame.linear(x, order)
-    return None if output is None else _rounded(output, bias, x.dtype)
+    if output is None:
+        return None
+    rounded = _rounded(output, bias, x.dtype)
+    if bias is None:
+        return rounded
+    # With the bias, which is in `output` now, there may be a NaN, which may be any, or a denormal, which VDPBF16PS's
+    # companion rounds to zero.
+    size = output.abs()
+    return rounded if bool(((size >= _LEAST_NORMAL) | (size == 0)).all()) else None
 
 
 def _rounded(output: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
