@@ -318,7 +318,7 @@ class Trial:
         for place in self._places:
             some, results = slice(place.stop - place.start), self._results[..., place]
             rounded = _rounded(found[..., some].clone(), _part(self._bias, place), self._x.dtype)
-            if not torch.equal(results, rounded if tiny is None else torch.where(tiny[..., some], results, rounded)):
+            if not _same_bits(results, rounded if tiny is None else torch.where(tiny[..., some], results, rounded)):
                 return False
         return True
 
@@ -327,9 +327,14 @@ class Trial:
         total = len(self._weight)
         parts = [slice(start, min(total, start + rows)) for start in range(0, total, rows)]
         return all(
-            torch.equal(self._results[..., part], linear(self._x, self._weight[part], _part(self._bias, part)))
+            _same_bits(self._results[..., part], linear(self._x, self._weight[part], _part(self._bias, part)))
             for part in parts
         )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """A zero has a sign."""
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 @functools.cache
