@@ -334,7 +334,7 @@ class Trial:
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     """A zero has a sign."""
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return bool(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)))
 
 
 @functools.cache
