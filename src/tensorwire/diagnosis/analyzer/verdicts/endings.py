@@ -235,7 +235,7 @@ class _Ended:
     ) -> list[Verdict] | None:
         """The first of these to end, or all. What others lack is a process: nobody would find a stack of it.
 
-        Of several that died because another had, none is named: it may have been one that is not in view, or no rank.
+        None of several that died because another had is named: that may be one that is not in view, or no rank.
         """
         first, is_first = (sorted(candidates), True) if all_of else _first(candidates)
         same = alike(candidates)
