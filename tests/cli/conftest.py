@@ -13,6 +13,7 @@ from tensorwire.cli import main
 from tensorwire.cli.job import arguments as job_arguments
 from tensorwire.diagnosis.service import follow, job_directory
 from tests.support.command_line import Ran, tensors
+from tests.support.fake_job import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ def compressed(model: Path, run: Run) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
-    """A list: the commands open the job that a test puts into it."""
+    """A list: the commands open the job that a test puts into it, and poll it by a clock on which nothing takes time."""
     jobs: list[FakeJob] = []
 
     @contextmanager
@@ -71,5 +72,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
     monkeypatch.setattr(job_arguments, "open_job", open_job)
     monkeypatch.setattr(job_directory, "jobs_here", lambda: ([Path("a-job")], {}))
     monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "JITTER", (1, 1))
+    monkeypatch.setattr(follow, "time", StillClock())
     yield jobs
     assert jobs[0].closed

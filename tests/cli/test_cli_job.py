@@ -274,7 +274,7 @@ def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys:
     assert (code, err) == (3, "")
     (line,) = out.splitlines()
     assert line.partition(" ")[2] == f"TW-H1 high confidence: {not_entered().summary}"
-    assert opened[0].num_polls > 3
+    assert opened[0].num_polls == 5
 
 
 def test_watch_streams_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

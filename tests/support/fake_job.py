@@ -40,6 +40,19 @@ class FakeJob:
         return observation, [finding for finding in self.findings if finding.time <= observation.time]
 
 
+class StillClock:
+    """Stands in for the module `time`: its time passes in `sleep` alone, so that a number of polls can be told."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     code = main(["job", *map(str, arguments)])
     return code, *capsys.readouterr()
