@@ -58,7 +58,7 @@ def compressed(model: Path, run: Run) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
-    """A list: the commands open the job that a test puts into it, and poll it by a clock on which no work takes time."""
+    """A list: the commands open the job that a test puts into it, by a clock on which no work takes time."""
     jobs: list[FakeJob] = []
 
     @contextmanager
