@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,24 @@ Thread 0x7F11 (active): "pt_autograd_0"
     _exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)
     hook (train.py:15)
 """
+IN_DDP = """Thread 2566 ({state}): "MainThread"
+    _engine_run_backward (torch/autograd/graph.py:979)
+    backward (torch/autograd/__init__.py:395)
+    Tensor.backward (torch/_tensor.py:623)
+    train (train.py:50)
+"""
 LAUNCHER = """Thread 7 (idle): "MainThread"
     _invoke_run (torch/distributed/elastic/agent/server/api.py:906)
     launch_agent (torch/distributed/launcher/api.py:260)
     <module> (torchrun:8)
+"""
+DATA_WORKER = """Thread 3830 (idle): "MainThread"
+    poll (selectors.py:415)
+    get (multiprocessing/queues.py:113)
+    _worker_loop (torch/utils/data/_utils/worker.py:275)
+    run (multiprocessing/process.py:108)
+    __iter__ (torch/utils/data/dataloader.py:439)
+    <module> (train.py:10)
 """
 
 
@@ -111,6 +126,18 @@ def test_a_rank_that_does_not_come_to_the_set_up(capsys: pytest.CaptureFixture[s
     assert findings[0]["summary"] == "rank 1 has not entered init_process_group; 1 rank waits for it"
 
 
+def test_ranks_wait_for_gradients_inside_the_backward_pass(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """DDP reduces them in C++, which no stack of Python's shows; whoever computes is no rank that waits."""
+    waits, computes = IN_DDP.format(state="idle"), IN_DDP.format(state="active")
+    write(tmp_path, waits, waits, ASLEEP)
+    _, findings, _ = ask(capsys, tmp_path)
+    assert [(each["summary"], each["suspects"]) for each in findings] == [
+        ("rank 2 has not entered backward; 2 ranks wait for it", [2])
+    ]
+    code, findings, _ = ask(capsys, write(tmp_path, computes, computes, ASLEEP))
+    assert (code, findings) == (0, [])
+
+
 @pytest.mark.parametrize("threads", [in_call("all_reduce"), ASLEEP], ids=["all in one call", "nobody waits"])
 def test_where_nobody_waits_for_another_nothing_is_found(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, threads: str
@@ -128,7 +155,7 @@ def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixt
     (tmp_path / "gdb4.txt").write_text("#0 0x7f in futex_wait ()\n#1 main () at main.c:3\n")
     (tmp_path / "torchrun5.txt").write_text(HEAD + LAUNCHER)
     (tmp_path / "notes.txt").write_text(HEAD + ASLEEP)
-    (tmp_path / "rank0-again-0.txt").write_text(HEAD + ASLEEP)
+    (tmp_path / "worker-0.txt").write_text(HEAD + DATA_WORKER)
     (tmp_path / "old6").mkdir()
     code, findings, err = ask(capsys, tmp_path)
     assert (code, findings[0]["suspects"]) == (3, [1])
@@ -137,9 +164,41 @@ def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixt
         "tensorwire: empty-2.txt is skipped: it has no Python stack",
         "tensorwire: gdb4.txt is skipped: it has no Python stack",
         "tensorwire: notes.txt is skipped: its name has no number of a rank",
-        "tensorwire: rank0-again-0.txt is skipped: another file is of rank 0",
         "tensorwire: torchrun5.txt is skipped: it is the launcher's",
+        "tensorwire: worker-0.txt is skipped: it is a data loader's worker",
     ]
+
+
+def test_the_newest_of_two_files_of_a_rank_is_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Stacks are taken again after a minute, and it is told which of the two is judged."""
+    write(tmp_path, in_call("all_reduce"), ASLEEP)
+    (tmp_path / "again-rank1.txt").write_text(HEAD + in_call("all_reduce"))
+    for name, seconds in (("node7-rank1.txt", 1000), ("again-rank1.txt", 1060)):
+        os.utime(tmp_path / name, (seconds, seconds))
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, findings) == (0, [])
+    assert err == "tensorwire: node7-rank1.txt is skipped: again-rank1.txt is of rank 1 too, and is no older\n"
+
+
+def test_a_rank_without_a_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, *[in_call("all_reduce")] * 4)
+    (tmp_path / "node7-rank1.txt").unlink()
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, findings) == (0, [])
+    assert err == f"tensorwire: {tmp_path} has no stack of rank 1\n"
+
+
+def test_numbers_that_are_no_ranks_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for process in (3823, 3824):
+        (tmp_path / f"{process}.txt").write_text(HEAD + in_call("all_reduce"))
+    _, _, err = ask(capsys, tmp_path)
+    assert err == f"tensorwire: {tmp_path} has no stack of ranks 0-3822: is the last number in each name the rank?\n"
+
+
+def test_what_was_right_with_a_probe_is_not_said_of_stacks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, out, _ = run(capsys, "diagnose", "--stacks", write(tmp_path, in_call("all_reduce"), ASLEEP))
+    assert "low confidence, not measured: there was no probe" in " ".join(out.split())
+    assert "recorded faults" not in out
 
 
 OTHER = """Process 77: /venv/bin/python /venv/bin/tensorboard --logdir runs
@@ -203,3 +262,31 @@ def test_a_line_that_is_of_no_stack_takes_no_time(tmp_path: Path) -> None:
     places, skipped = dumped_stacks.read_places(tmp_path)
     assert not places
     assert list(skipped) == ["rank0.txt"]
+
+
+def test_a_directory_of_too_many_files_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dumped_stacks, "MAX_FILES", 2)
+    code, out, err = run(capsys, "diagnose", "--stacks", write(tmp_path, ASLEEP, ASLEEP, ASLEEP))
+    assert (code, out) == (2, "")
+    assert "has more than 2 files, expected one of each rank" in err
+
+
+def test_of_many_files_a_few_are_told_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, in_call("all_reduce"), ASLEEP)
+    for number in range(30):
+        (tmp_path / f"log.{number}").write_text("no stack")
+    _, findings, err = ask(capsys, tmp_path)
+    assert findings[0]["suspects"] == [1]
+    assert len(err.splitlines()) == 21
+    assert "tensorwire: 10 more files are skipped" in err
+
+
+def test_a_large_file_is_read_in_part(tmp_path: Path) -> None:
+    """So is what is kept of it: of every rank, until it is known which ones are shown."""
+    (tmp_path / "rank0.txt").write_text(HEAD + ASLEEP + ASLEEP.replace("Main", "Other") * 10_000)
+    places, skipped = dumped_stacks.read_places(tmp_path)
+    assert not skipped
+    assert places[0].text == "in train.<locals>.load (data.py:12)"
+    assert len(places[0].stack) < 100_000

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ...diagnosis.model import Finding, Thresholds
     from ...diagnosis.report import History
 
+_MAX_SKIPPED = 20  # files that are told by name
+
 
 @dataclass
 class _Judged:
@@ -151,12 +153,18 @@ def _read_stacks(directory: Path, *, as_json: bool) -> int:
     from ...diagnosis.service.dumped_stacks import findings_of, read_places
 
     places, skipped = read_places(directory)
-    for name, why in skipped.items():
-        arguments.warn(f"{escape(name)} is skipped: {why}")
+    for name, why in list(skipped.items())[:_MAX_SKIPPED]:
+        arguments.warn(f"{escape(name)} is skipped: {escape(why)}")
+    if len(skipped) > _MAX_SKIPPED:
+        arguments.warn(f"{len(skipped) - _MAX_SKIPPED} more files are skipped")
     if not places:
         raise click.UsageError(
             f"{escape(str(directory))} has no stack of a rank; take one of each: py-spy dump --pid PID > DIR/rank0.txt"
         )
+    lacking = set(range(max(places))) - places.keys()
+    if lacking:
+        hint = ": is the last number in each name the rank?" if len(lacking) > len(places) else ""
+        arguments.warn(f"{escape(str(directory))} has no stack of {words.ranks(lacking)}{hint}")
     findings = findings_of(places)
     if as_json:
         output.print_json({"findings": findings, "places": {rank: place.text for rank, place in places.items()}})

@@ -72,14 +72,15 @@ def print_end(history: History) -> None:
 
 
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
-    """Print each finding with its age, its evidence, its stacks and what to do."""
+    """Print each finding with its age, its evidence, its stacks and what to do. Jobs without the probe have no
+    history."""
     from ...diagnosis.report.codes import MEANINGS, advice, circle_text, confidence_text, finding_line
     from ...diagnosis.report.stack import grouped
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
         output.print_wrapped(finding_line(finding, history))
-        output.print_wrapped(f"  {meaning.title}; {confidence_text(finding.confidence)}")
+        output.print_wrapped(f"  {meaning.title}; {confidence_text(finding.confidence, has_probe=history is not None)}")
         for side in finding.sides:
             output.print_wrapped(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:

@@ -34,8 +34,10 @@ RECORDED = {Confidence.HIGH: (23, 23), Confidence.MEDIUM: (5, 5), Confidence.LOW
 ``python -m tests.system.faults --levels``."""
 
 
-def confidence_text(confidence: Confidence) -> str:
-    """ "high confidence, right in 23 of 23 recorded faults"."""
+def confidence_text(confidence: Confidence, *, has_probe: bool = True) -> str:
+    """ "high confidence, right in 23 of 23 recorded faults"; all of these jobs had the probe."""
+    if not has_probe:
+        return f"{confidence} confidence, not measured: there was no probe"
     right, told = RECORDED[confidence]
     share = f"right in {right} of {told} recorded faults" if told else "not measured: no recorded fault had it"
     return f"{confidence} confidence, {share}"

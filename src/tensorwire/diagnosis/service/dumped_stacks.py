@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .. import words
@@ -16,11 +18,13 @@ from ..analyzer.view.verdict import MAX_SUSPECTS, make_finding
 from ..model import MAX_RANKS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..model import Code, Finding
 
-_MAX_NBYTES: Final = 1 << 20
+MAX_FILES: Final = 1 << 14
+"""More files in one directory are not of ranks."""
+
+_MAX_NBYTES: Final = 1 << 18  # of a file
+_MAX_KEPT: Final = 1 << 14  # characters of a stack; every rank's is kept until it is known who is shown
 _MAX_STACKS: Final = 3
 _MAX_LINE: Final = 4096  # longer ones are of no stack, and would take long to match
 _NUMBER = re.compile(r"[0-9]+")
@@ -31,6 +35,8 @@ _DISTRIBUTED: Final = "torch/distributed/"
 _WAITING: Final = ("distributed_c10d.py", "rendezvous.py", "_functional_collectives.py")
 _WRAPPER: Final = "c10d_logger.py"  # stands around all calls
 _LAUNCHER: Final = ("torch/distributed/launcher/", "torch/distributed/elastic/")
+_DATA_WORKER: Final = "torch/utils/data/_utils/worker.py"  # a child of a rank, with its command and its environment
+_BACKWARD: Final = "backward"
 _ANY: Final = frozenset({"send", "recv", "send_object_list", "recv_object_list"})  # one peer is enough
 _LIBRARIES: Final = ("torch/", "<frozen ", "<string>")
 
@@ -40,7 +46,7 @@ class Place:
     """Where a rank stands.
 
     Attributes:
-        call: the function of torch.distributed that it waits in; "" if it waits in none.
+        call: the function of torch.distributed that it waits in, or the backward pass; "" if it waits in none.
         line: the innermost function that is the user's: "load (data.py:12)".
         stack: its threads, as they were dumped.
         program: words of its command that say which program it runs, numbers left out; none if the dump lacks it.
@@ -85,40 +91,50 @@ class _Function:
 def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
     """Where the ranks stand, and why the other files of the directory are left out, by name.
 
-    The last number in the name of a file is the rank.
+    The last number in the name of a file is the rank. The newest of several files of one rank is taken.
 
     Raises:
         OSError: the directory cannot be read.
+        ValueError: it has more than MAX_FILES files.
     """
+    with os.scandir(directory) as entries:
+        files = list(islice((entry for entry in entries if entry.is_file()), MAX_FILES + 1))
+    if len(files) > MAX_FILES:
+        raise ValueError(f"{directory} has more than {MAX_FILES:,} files, expected one of each rank")
     places: dict[int, Place] = {}
     names: dict[int, str] = {}
     skipped: dict[str, str] = {}
-    for path in sorted(directory.iterdir()):
-        if not path.is_file():
-            continue
-        numbers = _NUMBER.findall(path.name)
+    for file in sorted(files, key=lambda file: (-_changed(file), file.name)):
+        numbers = _NUMBER.findall(file.name)
         if not numbers or len(numbers[-1]) > len(str(MAX_RANKS)):
-            skipped[path.name] = "its name has no number of a rank"
+            skipped[file.name] = "its name has no number of a rank"
             continue
         try:
-            with path.open("rb") as file:
-                place = _place(file.read(_MAX_NBYTES).decode(errors="replace"))
+            with Path(file).open("rb") as opened:
+                place = _place(opened.read(_MAX_NBYTES).decode(errors="replace"))
         except OSError as error:
-            skipped[path.name] = error.strerror or str(error)
+            skipped[file.name] = error.strerror or str(error)
             continue
         rank = int(numbers[-1])
         if isinstance(place, str):
-            skipped[path.name] = place
+            skipped[file.name] = place
         elif rank in places:
-            skipped[path.name] = f"another file is of rank {rank}"
+            skipped[file.name] = f"{names[rank]} is of rank {rank} too, and is no older"
         else:
-            places[rank], names[rank] = place, path.name
+            places[rank], names[rank] = place, file.name
     waiting = {word for place in places.values() if place.call for word in place.program}
     for rank, place in list(places.items()):
         if waiting and not place.call and place.program and place.program.isdisjoint(waiting):
             skipped[names[rank]] = f"it is of another program ({', '.join(sorted(place.program))})"
             del places[rank]
-    return dict(sorted(places.items())), skipped
+    return dict(sorted(places.items())), dict(sorted(skipped.items()))
+
+
+def _changed(file: os.DirEntry[str]) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # it has gone: to open it says why
+        return 0
 
 
 def findings_of(places: dict[int, Place]) -> list[Finding]:
@@ -179,24 +195,30 @@ def _place(text: str) -> Place | str:
     """Where a rank stands, or why this is no dump of one."""
     first = _THREAD.search(text)
     command = _COMMAND.search(text)
-    program = _program(command["command"]) if command else frozenset()
+    program = _program(command["command"][:_MAX_LINE]) if command else frozenset()
     text = text[first.start() :].strip() if first else ""  # without the words about the process
-    threads: list[tuple[bool, list[_Function]]] = []
+    threads: list[tuple[str, list[_Function]]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
-            threads.append(('"MainThread"' in line, []))
+            threads.append((line, []))
         elif threads and len(line) <= _MAX_LINE and (found := _FUNCTION.match(line)):
             threads[-1][1].append(_Function(**found.groupdict()))
-    threads = sorted((thread for thread in threads if thread[1]), key=lambda thread: not thread[0])
+    threads = sorted((thread for thread in threads if thread[1]), key=lambda thread: '"MainThread"' not in thread[0])
     if not threads:
         return "it has no Python stack"
-    if any(launcher in function.path for _, functions in threads for function in functions for launcher in _LAUNCHER):
+    paths = {function.path for _, functions in threads for function in functions}
+    if any(launcher in path for path in paths for launcher in _LAUNCHER):
         return "it is the launcher's"
-    functions = threads[0][1]  # the main thread's
-    if "torch/autograd/" in functions[0].path:  # collectives of the backward pass are called by its threads
+    if any(path.endswith(_DATA_WORKER) for path in paths):
+        return "it is a data loader's worker"
+    head, functions = threads[0]  # the main thread's
+    call = ""
+    if "torch/autograd/" in functions[0].path:
+        # Collectives of the backward pass are called by its threads; or by DDP, in C++, which no stack of Python's has.
         functions = next((each for _, each in threads if _call(each)), functions)
+        call = _BACKWARD if "(idle)" in head else ""
     user = next((function for function in functions if function.is_user), functions[-1])
-    return Place(_call(functions), str(user), text, program)
+    return Place(_call(functions) or call, str(user), text[:_MAX_KEPT], program)
 
 
 def _program(command: str) -> frozenset[str]:
