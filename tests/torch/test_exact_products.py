@@ -138,12 +138,48 @@ for columns in (77, 256, 500, 1000, 2048, 8192):
 """
 
 
-def test_onednn_without_the_instruction_for_pairs() -> None:
-    """As on CPUs with AVX-512 that lack AVX512_BF16. oneDNN reads the variable once, so this takes a process."""
+# Of fewer rows than a trial's, which must see what becomes of denormals all the same.
+FEW_ROWS = """
+import torch
+from tensorwire.torch import CompressedTensor
+multiply = torch.nn.functional.linear
+torch.set_num_threads(1)
+for columns in (256, 384):
+    for rows in (1, 3, 5):
+        dense = torch.full((rows, columns), 2.0**-130).bfloat16()
+        compressed = CompressedTensor.from_dense(dense)
+        for count in (1, 16, 64):
+            x = torch.ones(count, columns).bfloat16()
+            assert torch.equal(multiply(x, compressed), multiply(x, dense)), (columns, rows, count)
+"""
+
+# It is set for one thread alone. Slabs would give that one other rows than a whole weight does.
+FLUSHING = """
+import torch
+from tensorwire.torch import CompressedTensor
+from tensorwire.torch.products import linear
+multiply, linear.linear_orders = torch.nn.functional.linear, lambda dtype: []
+torch.set_num_threads(2)
+dense = torch.full((8192, 2048), 2.0**-130).bfloat16()
+compressed, x = CompressedTensor.from_dense(dense), torch.ones(2, 2048).bfloat16()
+for flush in (False, True, False):
+    assert torch.set_flush_denormal(flush)
+    assert torch.equal(multiply(x, compressed), multiply(x, dense)), flush
+"""
+
+HELD = {
+    "without the instruction for pairs": (HELD_BACK, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}),
+    "few rows": (FEW_ROWS, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}),
+    "flushing that begins between calls": (FLUSHING, {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}),
+}
+
+
+@pytest.mark.parametrize(("script", "held"), HELD.values(), ids=HELD)
+def test_torch_as_on_other_cpus(script: str, held: dict[str, str]) -> None:
+    """oneDNN reads the variable once, so this takes a process."""
     if Order.GEMM_768 not in linear_orders("BF16"):
         pytest.skip("this CPU has no AVX-512, or none that the kernels want")
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
-    subprocess.run([sys.executable, "-c", HELD_BACK], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, **held})
 
 
 def multiply_in_child(x: Any, compressed: Any, expected: Any) -> None:

@@ -16,6 +16,7 @@ import enum
 import functools
 import logging
 import math
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -197,6 +198,7 @@ class Product(NamedTuple):
     rows: int
     bias: bool
     threads: int
+    flushes: bool
     settings: tuple[object, ...]
 
     @property
@@ -209,8 +211,8 @@ class Product(NamedTuple):
 
 
 def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
-    layout = layout_of(x.shape, x.stride())
-    return Product(x.dtype, x.shape, layout, rows, bias is not None, torch.get_num_threads(), _settings())
+    layout, threads = layout_of(x.shape, x.stride()), torch.get_num_threads()
+    return Product(x.dtype, x.shape, layout, rows, bias is not None, threads, _flushes_denormals(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
@@ -227,6 +229,14 @@ def _settings() -> tuple[object, ...]:
     precision = torch.get_float32_matmul_precision() if products is None else products.fp32_precision
     deterministic = torch.are_deterministic_algorithms_enabled(), getattr(onednn, "deterministic", None)
     return onednn.enabled, precision, *deterministic, _allows_f16_sums()
+
+
+_least_normal = sys.float_info.min
+
+
+def _flushes_denormals() -> bool:
+    """Whether this thread does. `torch.set_flush_denormal` is for one thread alone, and nothing tells what it set."""
+    return _least_normal / 2 == 0
 
 
 class _Choice(NamedTuple):
@@ -246,6 +256,8 @@ def _choose(product: Product) -> _Choice:
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
     """
     if 0 in (product.num_inputs, product.rows, product.columns) or product.layout is Layout.OTHER:
+        return _Choice()
+    if product.flushes:  # others may not: then bits depend on which thread of torch's has which rows
         return _Choice()
     name = _DTYPE_NAMES.get(product.dtype)
     orders = [
@@ -267,17 +279,39 @@ def _choose(product: Product) -> _Choice:
     return _Choice(slab=slab) if by_slabs and trial.allows_slabs(slab) else _Choice()
 
 
+class _Weight(NamedTuple):
+    words: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of_zeros(cls, rows: int, tile: Tensor, bias: Tensor | None, spans: Sequence[slice]) -> _Weight:
+        """A weight of so many rows that has those of `tile`, or the first of them, at some places."""
+        row_nbytes = tile.shape[1] * tile.itemsize
+        raw = tile.view(torch.uint8).view(-1)
+        parts = [(span.start * row_nbytes, raw[: (span.stop - span.start) * row_nbytes]) for span in spans]
+        words = zeros_around(parts, rows * row_nbytes).view(tile.dtype).view(rows, -1)
+        if bias is None:
+            return cls(words, None)
+        whole = bias.new_zeros(rows)
+        for span in spans:
+            whole[span] = bias[: span.stop - span.start]
+        return cls(words, whole)
+
+
 class Trial:
     """A product of torch's, of the true shape, with sums that cancel.
 
     At some places from the first row of the weight to the last one stand the same few rows, and zeros everywhere else:
-    so the weight takes hardly any memory, and hardly any time to be read.
+    so the weight takes hardly any memory, and hardly any time to be read. A weight of fewer rows than these has some of
+    them alone, and there are several products.
     """
 
     def __init__(self, product: Product) -> None:
         generator = torch.Generator(device="cpu").manual_seed(0)
         rows, columns, dtype = product.rows, product.columns, product.dtype
-        count = min(rows, max(_TRIAL_ROWS, _TRIAL_SUMS // product.num_inputs))
+        wanted = max(_TRIAL_ROWS, _TRIAL_SUMS // product.num_inputs)
+        together = min(rows, wanted)
+        count = -(-wanted // together) * together
         self._tile, places = _cancelling_rows(count, columns, dtype, generator)
         if dtype is torch.bfloat16:
             self._tile[5::8] *= 2.0**-122  # orders that are alike may differ in what becomes of denormals
@@ -285,49 +319,46 @@ class Trial:
         self._inputs = self._x.to(torch.float32)  # for several orders
         if product.layout is Layout.APART:
             self._x = self._x.repeat(1, 2, 1)[:, 1:]
+        self._bias: Tensor | None = None
         if product.bias:
             # What is left of sums that cancel has so few bits that it may be the same whether torch rounds before it
             # adds the bias. In some rows they do not.
             self._tile[3::4, places[: columns // 2]] = 0
             self._tile[3::4] *= 2.0**-8
-        starts: Sequence[int] = range(0, rows, count)
-        if len(starts) > _TRIAL_PLACES:
-            starts = [(rows - count) * step // (_TRIAL_PLACES - 1) for step in range(_TRIAL_PLACES)]
-        self._places = [slice(start, min(rows, start + count)) for start in starts]
-        row_nbytes = columns * dtype.itemsize
-        parts = [
-            (place.start * row_nbytes, self._tile[: place.stop - place.start].view(torch.uint8).view(-1))
-            for place in self._places
-        ]
-        weight = zeros_around(parts, rows * row_nbytes)
-        self._weight = weight.view(dtype).view(rows, columns)
-        self._bias: Tensor | None = None
-        if product.bias:  # as large as the results, which keep their bits
             sizes = linear(self._x, self._tile).to(torch.float32).abs().view(-1, count).mean(0)
-            bias = _normal((rows,), generator)
-            for place in self._places:
-                bias[place] *= sizes[: place.stop - place.start]
-            self._bias = bias.to(dtype)
-        self._results = linear(self._x, self._weight, self._bias)
+            self._bias = (_normal((count,), generator) * sizes).to(dtype)  # as large as the results, which keep theirs
+        if rows < wanted:
+            of_tile = [slice(start, start + rows) for start in range(0, count, rows)]
+            self._weights = [_Weight(self._tile[part].clone(), _part(self._bias, part)) for part in of_tile]
+            self._places = [(weight, slice(0, rows), part) for weight, part in enumerate(of_tile)]
+        else:
+            starts: Sequence[int] = range(0, rows, count)
+            if len(starts) > _TRIAL_PLACES:
+                starts = [(rows - count) * step // (_TRIAL_PLACES - 1) for step in range(_TRIAL_PLACES)]
+            spans = [slice(start, min(rows, start + count)) for start in starts]
+            self._weights = [_Weight.of_zeros(rows, self._tile, self._bias, spans)]
+            self._places = [(0, span, slice(0, span.stop - span.start)) for span in spans]
+        self._results = [linear(self._x, weight.words, weight.bias) for weight in self._weights]
 
     def has_bits_of(self, order: Order) -> bool:
         """Whether the sums in this order are torch's."""
         found = sums(self._inputs, self._tile, order, threads=1)  # which is little work: others would be waited for
         # These are torch's in a product, too.
         tiny = (found != 0) & (found.abs() < _TINY) if order in (Order.PAIRS_512, Order.PAIRS_1024) else None
-        for place in self._places:
-            some, results = slice(place.stop - place.start), self._results[..., place]
-            rounded = _rounded(found[..., some].clone(), _part(self._bias, place), self._x.dtype)
-            if not _same_bits(results, rounded if tiny is None else torch.where(tiny[..., some], results, rounded)):
+        rounded = _rounded(found, self._bias, self._x.dtype)
+        for weight, span, of_tile in self._places:
+            results, ours = self._results[weight][..., span], rounded[..., of_tile]
+            if not _same_bits(results, ours if tiny is None else torch.where(tiny[..., of_tile], results, ours)):
                 return False
         return True
 
     def allows_slabs(self, rows: int) -> bool:
         """Whether torch has the same bits with so many rows at a time."""
-        total = len(self._weight)
+        total = len(self._weights[0].words)
         parts = [slice(start, min(total, start + rows)) for start in range(0, total, rows)]
         return all(
-            _same_bits(self._results[..., part], linear(self._x, self._weight[part], _part(self._bias, part)))
+            _same_bits(results[..., part], linear(self._x, weight.words[part], _part(weight.bias, part)))
+            for weight, results in zip(self._weights, self._results, strict=True)
             for part in parts
         )
 
