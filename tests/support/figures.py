@@ -347,6 +347,29 @@ def served() -> list[str]:
     return claims
 
 
+def standstills() -> list[str]:
+    """What the last form of the analyzer says of generated standstills."""
+    *_, found = _load("diagnosis-standstills.json")["forms"].values()
+
+    def percent(part: int, whole: int) -> str:
+        return f"{100 * part / whole:.1f}"
+
+    def wrong(counts: dict[str, int]) -> str:
+        return percent(counts["wrong"], sum(counts.values()))
+
+    plain, pages, dead = found["plain"], found["by pages"], found["dead"]
+    total = sum(plain.values())
+    return [
+        f"one rank was named in {percent(found['named alone'], total)} %, and it was to blame in "
+        f"{percent(found['right alone'], found['named alone'])} % of these",
+        f"In {percent(plain['open'], total)} % several were named, and the culprit was one of them; in "
+        f"{percent(plain['not named'], total)} % nobody was",
+        f"and somebody was named all the same in {wrong(found['nobody'])} %",
+        f"only others were named in {wrong(pages['stale'])} and {wrong(pages['missing'])} %",
+        f"had the same verdict in {percent(dead['same'], dead['runs'])} %",
+    ]
+
+
 def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
     """Exact differences of layers: percent that change, bits a weight, times fewer bytes than BF16, and the bound."""
     for row in _load("traffic.json")["differences"]:

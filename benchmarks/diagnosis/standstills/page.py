@@ -157,8 +157,10 @@ def _details(found: dict[str, Any]) -> list[str]:
         f"{sum(found['over'].values())} programs came to their end in spite of the fault ({over})."
     )
     parts = ["\n".join(line.strip() for line in _lines(made))]
+    parts.append("By fault, by ranks and by place: one fault, somebody to blame, bad pages included.")
     for title, key in (("fault", "by kind"), ("ranks", "by ranks"), ("place", "by place"), ("pages", "by pages")):
         parts.append(_outcomes(title, found[key]))
+    parts.append("Two faults, and nobody to blame: bad pages included. By confidence: fresh pages alone.")
     others = {"two faults": found["two faults"], "nobody to blame": found["nobody"]}
     parts += [_outcomes("besides", others), _outcomes("confidence", found["by confidence"])]
     parts.append(_outcomes("the job", {"live": found["dead"]["live"], "dead": found["dead"]["dead"]}))
