@@ -388,3 +388,42 @@ def test_some_that_fail_alike_are_named_and_those_that_follow_are_not() -> None:
     finding = only(found(ranks))
     assert finding.suspects == [0, 1]
     assert finding.summary == f"ranks 0-1 failed with {ERROR}; ranks 2-3 followed"
+
+
+@every_rank
+def test_who_got_the_signal_and_still_waits_is_named_as_it_will_be_once_it_is_dead(culprit: int) -> None:
+    """Two got SIGINT. One ran Python and ended; the other one waits in gloo, which does not react."""
+    other = (culprit + 1) % WORLD
+    asked = {"signal": "SIGINT", "signal_seconds": AGO, "exit_seconds": AGO}
+
+    def state(n: int, *, is_over: bool) -> dict[str, Any]:
+        own = asked if n in (culprit, other) else {}
+        if n == culprit:
+            return dead(AGO, CTRL_C) | own | {"exit_kind": "interruption"}
+        return own | (dead(10.0) | ({"exit_seconds": 10.0} if own else {}) if is_over else {})
+
+    def at(*, is_over: bool) -> Finding:
+        groups = [member(30, idle=AGO) if n == culprit else member(31, waits=AGO) for n in range(WORLD)]
+        return only(found([rank(n, groups[n], **state(n, is_over=is_over)) for n in range(WORLD)]))
+
+    live, over = at(is_over=False), at(is_over=True)
+    assert (live.code, live.suspects) == ("TW-LOST", sorted((culprit, other)))
+    assert (over.code, over.suspects) == (live.code, live.suspects)
+    assert f"rank {other} got SIGINT and has completed nothing since" in live.summary
+
+
+@every_rank
+def test_who_is_interrupted_once_all_others_have_come_to_the_end_was_the_one_that_had_not(culprit: int) -> None:
+    """The same is said while it lives."""
+
+    def at(state: dict[str, Any]) -> Finding:
+        others = dead(AGO + 100.0, "exit 0") | {"exit_kind": "end"}
+        ranks = [
+            rank(n, member(31, idle=AGO + 100.0), setup="initialized", **(state if n == culprit else others))
+            for n in range(WORLD)
+        ]
+        return only(found(ranks))
+
+    live = at({})
+    over = at(dead(AGO, CTRL_C) | {"exit_kind": "interruption", "signal": "SIGINT", "signal_seconds": AGO})
+    assert (live.code, live.suspects) == (over.code, over.suspects) == ("TW-H1", [culprit])

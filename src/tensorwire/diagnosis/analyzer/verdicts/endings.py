@@ -179,10 +179,10 @@ class _Ended:
             asked = list(self.asked) if wait_on.any() else []
         if not asked or (self.are_noted and not others_live and 2 * len(asked) > len(ranks)):
             return []
-        by_it = {number: ranks[number] for number in asked if number in self.dead}
+        by_it = {number: ranks[number] for number in asked if number in self.dead or self._stands_still(number)}
         # A rank that has died of a lost connection by now may have been about to get it too.
         is_certain = any(rank.process.is_alive for n, rank in ranks.items() if n not in self.asked)
-        return self._lost(by_it, certain=is_certain, all_of=True) if by_it else None
+        return None if self.dead.keys().isdisjoint(by_it) else self._lost(by_it, certain=is_certain, all_of=True)
 
     def _before(self, transport: Transport, hangs: list[Verdict], patience: float) -> list[Verdict]:
         """What stood still when the first rank ended: as it was found then, or as it is found of that moment now."""
@@ -245,25 +245,27 @@ class _Ended:
             same = []
         if not self._is_time(first):
             return None
-        job, dead, waiting = self.job, self.dead, self._waiting()
-        others = [number for number in dead if number not in first]
-        what = "; ".join(f"rank {n} {_end(dead[n])}" for n in first)
+        job, ranks, waiting = self.job, self.job.ranks, self._waiting() - set(first)
+        seconds = max(gone(ranks[number]) for number in first)
+        before = {number for number, rank in self.left.items() if gone(rank) > seconds}
+        others = [number for number in self.dead if number not in before.union(first)]
+        what = "; ".join(f"rank {n} {_end(ranks[n])}" for n in first)
         if same:
             who = f"all {job.world_size} ranks" if len(same) == job.world_size else words.ranks(same)
-            what = f"{who} failed with {dead[same[0]].process.exit_reason}"
+            what = f"{who} failed with {ranks[same[0]].process.exit_reason}"
         what += f"; {words.ranks(others)} followed" if others else ""
         what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}" if waiting else ""
-        told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(dead[number]))[:4]]
-        facts = _evidence([dead[number] for number in told])
-        aborted = [number for number in first if _aborted(dead[number])]
+        told = [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(ranks[number]))[:4]]
+        facts = _evidence([ranks[number] for number in told])
+        aborted = [number for number in first if _aborted(ranks[number])]
         if aborted:
             facts.append(
                 f"{words.ranks(aborted)} aborted, as gloo does on more data than it expects, though what is known of "
                 "the calls agrees"
             )
-        are_secondary = not certain and all(is_secondary(dead[number]) for number in first)
+        are_secondary = not certain and all(is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
-        sides, seconds = list[list[int]](), max(gone(dead[number]) for number in first)
+        sides = list[list[int]]()
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
         return [
@@ -272,6 +274,11 @@ class _Ended:
                 seconds=seconds,
             )
         ]  # fmt: skip
+
+    def _stands_still(self, number: int) -> bool:
+        """Whether a rank that was asked has completed nothing since: it does not react before its wait ends."""
+        ages = (group.idle_seconds for group in self.job.ranks[number].process_groups)
+        return all(age is None or age >= self.asked[number] for age in ages)
 
     def _waiting(self) -> set[int]:
         are_open = self.job.columns.rows.open_seconds >= self.job.thresholds.lost_seconds
@@ -282,9 +289,10 @@ class _Ended:
         if not self.named.isdisjoint(first):
             return True
         patience = self.job.thresholds.lost_seconds
-        if all(self.dead[number].process.is_alive for number in first):
+        ranks = [self.job.ranks[number] for number in first]
+        if all(rank.process.is_alive for rank in ranks):
             patience = min(patience, _LIVES_ON)
-        return max(gone(self.dead[number]) for number in first) >= patience
+        return max(map(gone, ranks)) >= patience
 
 
 def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
@@ -293,12 +301,8 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     near = [number for number, rank in failed.items() if said(rank) >= earliest - _AFTERMATH]
     own = [number for number in near if not is_secondary(failed[number])] or near
     start = max(said(failed[number]) for number in own)
-    tied = [number for number in own if said(failed[number]) >= start - _MOMENT]
-    # Time does not tell these apart: the one that got less far had no part in the others' last operations.
-    progress = {number: sum(group.enqueued for group in failed[number].process_groups) for number in tied}
-    tied.sort(key=lambda number: (progress[number], -said(failed[number]), number))
-    least = [number for number in tied if progress[number] == progress[tied[0]]]
-    return least[:MAX_SUSPECTS], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
+    tied = sorted((n for n in own if said(failed[n]) >= start - _MOMENT), key=lambda n: (-said(failed[n]), n))
+    return tied[:MAX_SUSPECTS], len(tied) == 1
 
 
 def _aborted(rank: Rank) -> bool:
@@ -321,6 +325,8 @@ def _is_done(job: Job, rank: Rank) -> bool:
 def _end(rank: Rank, ago: str = "") -> str:
     """How it ended; when, only where that is asked for: a finding is shown with its age."""
     process = rank.process
+    if process.is_alive and not process.exit_reason:
+        return f"got {process.signal} and has completed nothing since"
     if process.is_alive:
         return f"failed with {process.exit_reason}{ago}, and its process lives on"
     if process.exit_reason == REPLACED:

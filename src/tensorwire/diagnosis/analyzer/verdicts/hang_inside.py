@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from ..view.verdict import Verdict
     from ..view.waits import Wait
 
-# Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
-# rank that has nothing to exchange with some of the others.
-_TOGETHER = frozenset({
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce",
-    "all_reduce_coalesced", "barrier", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
-})  # fmt: skip
 _WITNESSES = 2
 _MAX_WITNESSES = 32
 _MAX_ACCOUNTS = 5
@@ -61,16 +55,12 @@ def _stuck(job: Job, transport: Transport, wait: Wait) -> Blame | None:
 
 
 def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
-    """In the order of how much it tells. Unread data and busy edges may be the consequence of another mismatch: that a
-    rank has left an operation nobody can leave alone comes before them. If a group is not wholly in view, they tell
-    nothing: the others may wait for one that is not in view."""
+    """In the order of how much it tells. If a group is not wholly in view, unread data and busy edges tell nothing: the
+    others may wait for one that is not in view."""
     group = wait.of_group
     blame = _stuck(job, transport, wait)
     if blame is not None:
         return "TW-H3", blame
-    blame = _left_alone(wait)
-    if blame is not None:
-        return "TW-H2", blame
     unseen = [number for number in wait.unseen if number >= 0] if wait.is_pairwise else job.unseen(group)
     if unseen or not (wait.is_pairwise or group.is_whole):
         facts = [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"] if unseen else []
@@ -85,16 +75,6 @@ def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
     return "TW-H3", Blame([], [nothing], Basis.REMAINDER)
 
 
-def _left_alone(wait: Wait) -> Blame | None:
-    """The few that have completed an operation which needs all, and which the others are still in."""
-    ahead = sorted(wait.of_group.members.keys() - set(wait.inside))
-    needs_all = any(operation.name in _TOGETHER for operation, _ in wait.calls)
-    if wait.is_pairwise or not needs_all or not ahead or 2 * len(ahead) >= len(wait.of_group.members):
-        return None
-    fact = f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"
-    return Blame(ahead, [fact], Basis.COMPARISON)
-
-
 def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
     group, what, suspects = wait.of_group, wait.title, blame.suspects[:MAX_SUSPECTS]
     if code == "TW-UNKNOWN":
@@ -104,8 +84,6 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
             summary += f"; {words.ranks(blame.suspects)} not in view"
         elif not group.is_whole:
             summary += ": it is not known which other ranks are in the group"
-    elif code == "TW-H2":
-        summary = f"{words.ranks(suspects)} left {what}, which the other ranks are still in: the calls do not match"
     else:
         place = f" at {words.ranks(suspects)}" if suspects else ", and at which rank is unknown"
         who = "both ranks" if wait.is_pairwise else group.all_members

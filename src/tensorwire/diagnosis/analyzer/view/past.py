@@ -36,9 +36,9 @@ def _rank(rank: Rank, seconds: float) -> Rank:
     process = rank.process
     has_left = process.exit_reason in LEFT and gone(rank) > seconds
     if not process.is_alive and not has_left:
-        process = replace(process, life="running", state="", gone_seconds=None, exit_kind="")
+        process = replace(process, life="running", state="", gone_seconds=None, exit_reason="", exit_kind="")
     elif said(rank) <= seconds:
-        process = replace(process, exit_kind="")
+        process = replace(process, exit_reason="", exit_kind="")
     has_begun = rank.activity_seconds is None or rank.activity_seconds > seconds
     return replace(
         rank,
