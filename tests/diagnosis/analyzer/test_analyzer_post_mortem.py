@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import Call
+from tensorwire.diagnosis.model import Call, ProcessGroup
 from tests.support.observations import WORLD, dead, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, all_in, every_rank, hung, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup, Rank
+    from tensorwire.diagnosis.model import Finding, Observation, Rank
 
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
@@ -54,6 +54,18 @@ def test_who_was_not_there_when_the_others_timed_out_is_named_though_it_died_las
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
     assert "in all_reduce #21" in finding.evidence[0]
     assert TIMED_OUT in finding.evidence[-1]
+
+
+@every_rank
+def test_of_a_first_operation_that_nobody_knows_the_age_of_no_endless_wait_is_told(culprit: int) -> None:
+    states = {number: dead(4.0, TIMED_OUT) for number in range(WORLD) if number != culprit} | {culprit: {}}
+    never = ProcessGroup("world", "world", WORLD, 0, 0, None, None, None)
+    groups = {number: [failed(1)] for number in range(WORLD) if number != culprit} | {culprit: [never]}
+    finding = ended(states, groups)
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert finding.since is not None
+    assert 0.0 < finding.since < 50.0
+    assert not any("unknown time" in fact for fact in finding.evidence)
 
 
 @every_rank

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .groups import Group
     from .job import Job
 
+_UNKNOWN = float("inf")
 _AT_ONCE = 1.0  # a rank says what it ends of as soon as it gives up
 _TOGETHER = 5.0  # ranks that run out of time in one operation end so close to each other
 
@@ -69,7 +70,7 @@ class _Group:
             if own.open_seconds is not None:
                 number = own.open_sequence
                 self._open[number] = max(self._open.get(number, 0.0), own.open_seconds - seconds)
-            self._since.append((own.enqueued, float("inf") if age is None else age - seconds))
+            self._since.append((own.enqueued, _UNKNOWN if age is None else age - seconds))
 
     def of(self, rank: Rank, own: ProcessGroup) -> ProcessGroup:
         """A member's view of then."""
@@ -84,6 +85,8 @@ class _Group:
         ages = [age for entered, age in self._since if entered < number and age > 0.0]
         ages = [*ages, *_since_last(rank, own, self._seconds)] if ages else [self._open.get(number, 0.0)]
         waited = max(min(ages), self._gate if has_timed_out else 0.0)
+        if waited == _UNKNOWN:  # of the first operation of all: nobody says since when it could have been open
+            waited = self._gate
         return replace(
             own, completed=number - 1, operation=_called(rank, own, number), open_seconds=waited, idle_seconds=waited
         )
