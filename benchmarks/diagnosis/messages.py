@@ -24,12 +24,12 @@ ROUNDS = 30
 MESSAGES = 500
 
 
-def measure(folder: Path) -> dict[str, Any]:
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
     """Microseconds of CPU time of a message, and what the probe adds to either rank."""
     jobs = {mode: _Job(mode, folder / mode) for mode in MODES}
     try:
         warm_up = {mode: job.run() for mode, job in jobs.items()}
-        times = interleave({mode: job.run for mode, job in jobs.items()}, warm_up, ROUNDS, float("inf"))
+        times = interleave({mode: job.run for mode, job in jobs.items()}, warm_up, rounds, float("inf"))
     finally:
         for job in jobs.values():
             job.stop()

@@ -38,22 +38,26 @@ READINGS = 20  # of the last calls
 GOALS = {"passive": 5.0, "active": 60.0}  # microseconds; an exchange passes a kernel, as all do while they are timed
 
 
-def measure() -> dict[str, Any]:
-    """Costs in CPU microseconds for each operation, what they add, and the probe's share of a core when all is idle."""
+def measure(rounds: int | None = None) -> dict[str, Any]:
+    """Costs in CPU microseconds for each operation, what they add, and the probe's share of a core when all is idle.
+
+    Args:
+        rounds: of each part; None for those of the figures that are published.
+    """
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
         jobs = {mode: _Job(mode, Path(folder) / mode) for mode in MODES}
         try:
-            reduce = _costs(jobs, "reduce")
-            exchange = _costs({mode: jobs[mode] for mode in ("off", "passive")}, "exchange")
+            reduce = _costs(jobs, "reduce", rounds or ROUNDS)
+            exchange = _costs({mode: jobs[mode] for mode in ("off", "passive")}, "exchange", rounds or ROUNDS)
             idle = {mode: jobs[mode].ask("idle") for mode in ("off", "passive")}
-            readings = [jobs["passive"].ask("read") for _ in range(READINGS)]
+            readings = [jobs["passive"].ask("read") for _ in range(rounds or READINGS)]
         finally:
             for job in jobs.values():
                 job.stop()
         steps = Path(folder) / "steps"
         steps.mkdir()
-        step = training_step.measure(steps)
-        message = messages.measure(Path(folder) / "messages")
+        step = training_step.measure(steps, rounds or training_step.ROUNDS)
+        message = messages.measure(Path(folder) / "messages", rounds or messages.ROUNDS)
     return {
         **reduce,
         "goal_microseconds": GOALS,
@@ -65,11 +69,11 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _costs(jobs: dict[str, _Job], what: str) -> dict[str, Any]:
+def _costs(jobs: dict[str, _Job], what: str, rounds: int) -> dict[str, Any]:
     """CPU microseconds of an operation in each job, and what they add to those of the first, round by round."""
     operations: dict[str, Callable[[], float]] = {mode: partial(job.ask, what) for mode, job in jobs.items()}
     warm_up = {mode: run() for mode, run in operations.items()}
-    times = interleave(operations, warm_up, ROUNDS, float("inf"))
+    times = interleave(operations, warm_up, rounds, float("inf"))
     costs = {mode: [1e6 * (value or 0.0) for value in values] for mode, values in times.items()}
     off, *others = costs
     return {
@@ -250,11 +254,12 @@ def _step(step: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.probe", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, help="of each part, for a short run that writes no results")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args()
     facts = environment.describe("python -m benchmarks.diagnosis.probe")
-    results = {"environment": facts, "load": environment.load()} | measure()
-    pages.publish("probe", json.dumps(results, indent=1) + "\n", page(results), write=not options.no_write)
+    results = {"environment": facts, "load": environment.load()} | measure(options.rounds)
+    pages.publish("probe", json.dumps(results, indent=1) + "\n", page(results), write=not (options.no_write or options.rounds))
 
 
 if __name__ == "__main__":

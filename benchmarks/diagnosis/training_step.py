@@ -30,7 +30,7 @@ _PAUSE_SECONDS = 0.1  # before a turn: the heartbeat that a thread begins with i
 _WARM_UP_STEPS = 200
 
 
-def measure(folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
     """Time of a step, ratios with the probe to without it, its threads' share of a core, and the losses compared."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
