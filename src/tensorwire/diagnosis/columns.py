@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import LIVES, Call, Edge, Operation, ProcessGroup, Rank, Setup
+from .model import LIVES, SETUPS, Call, Edge, Operation, ProcessGroup, Rank
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -25,8 +25,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _Columns = TypeVar("_Columns", bound="DataclassInstance")
 
-_STOPPED = LIVES.index("stopped")
-_ALIVE = [LIVES.index("running"), _STOPPED]
+_RUNNING, _STOPPED = LIVES.index("running"), LIVES.index("stopped")
 
 
 class Source(Protocol):
@@ -42,8 +41,8 @@ class Source(Protocol):
     def transferred(self) -> tuple[Ints, Ints]:
         """Bytes read and written by each rank's process."""
 
-    def setups(self) -> dict[int, tuple[Setup, float | None]]:
-        """Where each rank is with init_process_group, and since when, for ranks where that is known."""
+    def setups(self) -> tuple[Ints, Floats]:
+        """Where each rank is with init_process_group, and since when."""
 
     def with_workers(self) -> list[int]:
         """Ranks whose workers were looked at."""
@@ -75,7 +74,7 @@ class Places:
 
     @property
     def are_alive(self) -> Bools:
-        return np.isin(self.lives, _ALIVE)
+        return np.logical_or(np.equal(self.lives, _RUNNING), np.equal(self.lives, _STOPPED))
 
     @property
     def are_stopped(self) -> Bools:
@@ -152,7 +151,7 @@ class RankColumns(Mapping[int, Rank]):
     @cached_property
     def place_of(self) -> dict[int, int]:
         """By the number of a rank."""
-        return {number: place for place, number in enumerate(self.places.numbers.tolist())}
+        return dict(zip(self.places.numbers.tolist(), range(len(self)), strict=True))
 
     def __getitem__(self, number: int) -> Rank:
         made = self._made.get(number)
@@ -189,9 +188,10 @@ class RankColumns(Mapping[int, Rank]):
         return read[self.places.origin], written[self.places.origin]
 
     @cached_property
-    def setups(self) -> Mapping[int, tuple[Setup, float | None]]:
-        """Where each rank is with init_process_group, and since when."""
-        return dict.fromkeys(self, ("", None)) | self._source.setups()
+    def setups(self) -> tuple[Ints, Floats]:
+        """Where the rank at each place is with init_process_group, as an index into SETUPS, and since when."""
+        setups, seconds = self._source.setups()
+        return setups[self.places.origin], seconds[self.places.origin]
 
     @cached_property
     def with_workers(self) -> list[int]:
@@ -283,8 +283,9 @@ class _Objects:
         group = self._groups[row]
         return group.id, group.name, group.size
 
-    def setups(self) -> dict[int, tuple[Setup, float | None]]:
-        return {rank.rank: (rank.setup, rank.setup_seconds) for rank in self._ranks}
+    def setups(self) -> tuple[Ints, Floats]:
+        setups = ints([SETUPS.index(rank.setup) for rank in self._ranks])
+        return setups, _floats([rank.setup_seconds for rank in self._ranks])
 
     def with_workers(self) -> list[int]:
         return [rank.rank for rank in self._ranks if rank.process.workers]

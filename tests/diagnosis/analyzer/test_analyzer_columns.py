@@ -110,11 +110,10 @@ def same(columns: RankColumns, expected: RankColumns) -> None:
                 np.testing.assert_array_equal(getattr(part, each.name), getattr(other, each.name), each.name)
     for name in ("exit_reasons", "phases", "signals"):
         assert getattr(columns, name) == getattr(expected, name), name
-    for left, right in zip(columns.transferred, expected.transferred, strict=True):
+    for left, right in zip(columns.transferred + columns.setups, expected.transferred + expected.setups, strict=True):
         np.testing.assert_array_equal(left, right)
     for name in ("with_workers", "activities"):
         assert sorted(getattr(columns, name)) == sorted(getattr(expected, name)), name
-    assert [columns.setups[number] for number in columns] == [expected.setups[number] for number in expected]
     nodes = [columns.node_names[node] for node in columns.places.nodes]
     assert nodes == [expected.node_names[node] for node in expected.places.nodes]
     for row in range(len(columns.rows.places)):

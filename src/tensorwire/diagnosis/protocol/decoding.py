@@ -177,7 +177,7 @@ class Decoder:
                 raise IndexError
             self._num_others += states.num_values(state) - states.num_values(found.get(rank, ()))
             found[rank] = state
-            (signalled.add if states.is_signalled(state) else signalled.discard)(rank)
+            (signalled.add if state[states.SIGNAL] else signalled.discard)(rank)
 
     def _take_transfers(self, data: Any) -> None:
         transfers = self._own("transfers")

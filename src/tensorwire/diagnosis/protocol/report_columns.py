@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from .encoding import EDGE, GROUP, GROUP_NUMBER, OVERFLOW, RANK, WORK
 
 if TYPE_CHECKING:
     from ..columns import Bools, Floats, Ints
-    from ..model import Call, Edge, Rank, Setup
+    from ..model import Call, Edge, Rank
     from .decoding import Known
 
 # Integers of a row, and of a process group in it.
@@ -157,8 +158,7 @@ class _Rows:
 
     def columns(self, order: Ints) -> RankColumns:
         """The columns of these places, which are in the order of their ranks."""
-        self._kept_nodes = self._node[order].tolist()
-        self._kept_ranks = self.described(self._descriptions.ranks)[order].tolist()
+        self._kept = order.tolist()
         heads = self._heads[order]
         speaking = [self._descriptions.heads[head] for head in heads[self._descriptions.speaks[heads]]]
         return RankColumns(
@@ -249,9 +249,7 @@ class _Rows:
     def _signals(self) -> dict[int, float]:
         if not any(node.known.signalled for node in self._nodes):
             return {}
-        return {
-            rank: states.signal_age(state, now) for rank, state, now in self._states() if states.is_signalled(state)
-        }
+        return {rank: states.signal_age(state, now) for rank, state, now in self._having(states.SIGNAL)}
 
     def rank(self, place: int) -> Rank:
         start, node = int(self._starts[place]), self._nodes[self._node[place]]
@@ -277,31 +275,43 @@ class _Rows:
         identity, name, size = self._descriptions.groups[first + number]
         return identity, name, size
 
-    def setups(self) -> dict[int, tuple[Setup, float | None]]:
-        return {rank: states.setup_of(state, now) for rank, state, now in self._states()}
+    def setups(self) -> tuple[Ints, Floats]:
+        setups, since = (ints([each[field] for each in self._states]) for field in (states.SETUP, states.SETUP_SINCE))
+        return setups, _ages(self._now, since)
 
     def with_workers(self) -> list[int]:
-        return [rank for rank, state, _ in self._states() if states.has_workers(state)]
+        return [rank for rank, _, _ in self._having(states.WORKERS)]
 
     def activities(self) -> dict[int, tuple[str, float | None]]:
-        return {rank: states.activity_of(state, now) for rank, state, now in self._states() if state[6]}
+        return {rank: states.activity_of(state, now) for rank, state, now in self._having(states.ACTIVITY)}
 
     def calls(self) -> dict[int, Sequence[Call]]:
-        kept = zip(self._kept_ranks, self._kept_nodes, strict=True)
-        known = ((rank, self._nodes[node].known.calls.get(rank)) for rank, node in kept)
-        return {rank: read[1] for rank, read in known if read is not None and read[1]}
+        read = self._known("calls", None)
+        return {self._ranks[place]: read[place][1] for place in self._kept if read[place] and read[place][1]}
 
-    def _states(self) -> Iterator[tuple[int, states.State, int]]:
-        """Each state with its rank and the time of its node. A rank of two nodes comes where it counts."""
-        for rank, node in zip(self._kept_ranks, self._kept_nodes, strict=True):
-            state = self._nodes[node].known.states.get(rank)
-            if state is not None:
-                yield rank, state, self._nodes[node].now
+    @cached_property
+    def _ranks(self) -> list[int]:
+        ranks: list[int] = self.described(self._descriptions.ranks).tolist()
+        return ranks
+
+    @cached_property
+    def _states(self) -> list[states.State]:
+        return self._known("states", states.NO_STATE)
+
+    def _known(self, what: str, otherwise: Any) -> list[Any]:
+        """What the node of each place knows of its rank."""
+        of_nodes = [getattr(node.known, what) for node in self._nodes]
+        places = zip(self._ranks, self._node.tolist(), strict=True)
+        return [of_nodes[node].get(rank, otherwise) for rank, node in places]
+
+    def _having(self, field: int) -> list[tuple[int, states.State, int]]:
+        """The states that have something there, each with its rank and the time of its node. A rank of two nodes comes
+        where it counts."""
+        having = [place for place in self._kept if self._states[place][field]]
+        return [(self._ranks[place], self._states[place], int(self._now[place])) for place in having]
 
     def transferred(self) -> tuple[Ints, Ints]:
-        ranks = self.described(self._descriptions.ranks).tolist()
-        of_nodes = [self._nodes[node].known.transfers for node in self._node.tolist()]
-        found = [known.get(rank, _UNKNOWN) for rank, known in zip(ranks, of_nodes, strict=True)]
+        found = self._known("transfers", _UNKNOWN)
         return ints([read for _, read, _ in found]), ints([written for _, _, written in found])
 
 

@@ -9,7 +9,7 @@ from ..model import EXIT_KINDS, SETUPS, Worker
 from .integers import size_of
 
 if TYPE_CHECKING:
-    from ..model import Rank, Setup
+    from ..model import Rank
 
 _MAX_WORKERS = 64
 _MAX_TEXT = 64
@@ -42,6 +42,7 @@ def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
 
 
 NO_STATE: Final[State] = (0, _NONE, "", _NONE, 0, _NONE, "", _NONE, [])
+SIGNAL, SETUP, SETUP_SINCE, ACTIVITY, WORKERS = 2, 4, 5, 6, 8  # places in a state
 
 
 def check(row: Any, max_value: int) -> None:
@@ -65,24 +66,9 @@ def num_values(state: State) -> int:
     return _OVERHEAD + size_of(state) + sum(map(size_of, state[-1])) if state else 0
 
 
-def is_signalled(state: State) -> bool:
-    """Whether a signal came that ends a job."""
-    return bool(state[2])
-
-
 def signal_age(state: State, now: int) -> float:
     """Seconds since that signal; 0 where its time is not known."""
     return max(0, now - state[3]) / 1e6 if state[3] >= 0 else 0.0
-
-
-def setup_of(state: State, now: int) -> tuple[Setup, float | None]:
-    """Where a rank is with init_process_group, and since when."""
-    return SETUPS[state[4]], None if state[5] < 0 else max(0, now - state[5]) / 1e6
-
-
-def has_workers(state: State) -> bool:
-    """Whether its workers were looked at, and it has some."""
-    return bool(state[8])
 
 
 def activity_of(state: State, now: int) -> tuple[str, float | None]:

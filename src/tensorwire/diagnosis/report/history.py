@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import words
 from ..columns import RankColumns
-from ..model import Observation
+from ..model import SETUPS, Observation
 from ..numbered import Family, families
 from .before import before
 from .rank_status import statuses
@@ -157,8 +157,9 @@ class History:
         last = self.last
         if last is None:
             return 0.0
-        ages = [seconds or 0.0 for setup, seconds in self.ranks.setups.values() if setup == "initialized"]
-        return max([*ages, last.time - self.samples[0].start])
+        setups, ages = self.ranks.setups
+        running = ages[setups == SETUPS.index("initialized")]
+        return float(np.fmax.reduce(running, initial=last.time - self.samples[0].start))
 
     @property
     def ranks(self) -> RankColumns:

@@ -60,16 +60,11 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
 def _idle_seconds(job: Job, alive: list[int], first_seen: dict[int, float]) -> float:
     """Since the last rank completed or entered anything, or came to where it is: what was entered later than the hang
     gate is judged when it is as old."""
-    columns, setups = job.columns, job.columns.setups
+    columns = job.columns
     least = np.fmin(columns.least(columns.rows.idle_seconds), columns.least(columns.rows.open_seconds))
-    ages = dict(zip(columns.numbers.tolist(), least.tolist(), strict=True))
-    seconds = np.inf
-    for number in alive:
-        age, since = ages[number], setups[number][1]
-        if since is not None:
-            age = min(age, since)
-        seconds = min(seconds, job.time - first_seen.get(number, job.time) if age == np.inf else age)
-    return float(seconds)
+    ages = dict(zip(columns.numbers.tolist(), np.fmin(least, columns.setups[1]).tolist(), strict=True))
+    known = (age if (age := ages[n]) < np.inf else job.time - first_seen.get(n, job.time) for n in alive)
+    return min(known)
 
 
 def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:

@@ -62,12 +62,13 @@ class Part:
         return self._nobody()
 
     def _hang(self, code: Code, wait: Wait, suspects: list[int], summary: str, facts: list[str], basis: Basis,
-              **more: Any) -> Verdict:  # fmt: skip
+              *, victims: int | None = None, **more: Any) -> Verdict:  # fmt: skip
         """Less sure where it rests on a page that is old, or on ranks that are not in view."""
-        more = {"victims": len(self.states.victims(suspects)), "seconds": wait.seconds} | more
+        more = {"seconds": wait.seconds} | more
+        victims = len(self.states.victims(suspects)) if victims is None else victims
         doubtful = bool(wait.unseen) or are_old(self.job, [*suspects, *wait.inside])
         return self.job.verdict(
-            "hang", code, wait.group, suspects, summary, facts, basis, is_incomplete=doubtful, **more
+            "hang", code, wait.group, suspects, summary, facts, basis, victims=victims, is_incomplete=doubtful, **more
         )
 
     def _entered(self, wait: Wait) -> Verdict:

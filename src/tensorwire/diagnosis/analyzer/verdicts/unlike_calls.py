@@ -24,9 +24,9 @@ _STALE_SECONDS = 3.0
 def are_old(job: Job, numbers: Collection[int]) -> bool:
     """Whether the page of a rank that runs is old: what it says may be over."""
     columns = job.columns
-    places = [columns.place_of[number] for number in numbers if number in columns.place_of]
-    old = columns.places.heartbeat_seconds[places] > _STALE_SECONDS
-    return bool((old & columns.places.are_alive[places] & ~columns.places.are_stopped[places]).any())
+    old = columns.places.heartbeat_seconds > _STALE_SECONDS
+    old &= columns.places.are_alive & ~columns.places.are_stopped
+    return not set(columns.numbers[old].tolist()).isdisjoint(numbers)
 
 
 def minority(sides: Sequence[Sequence[int]]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,7 @@ class Group:
     @cached_property
     def index_of(self) -> dict[int, int]:
         """The place of each rank in the columns."""
-        return {number: index for index, number in enumerate(self.numbers.tolist())}
+        return dict(zip(self.numbers.tolist(), range(len(self.numbers)), strict=True))
 
     enqueued = _column("enqueued")
     completed = _column("completed")
@@ -100,12 +99,12 @@ class Group:
     def calls(self, numbers: Sequence[int]) -> list[tuple[Operation, list[int]]]:
         """The calls of these ranks, as far as they are known: each once, with the ranks that made it."""
         rows = self._rows[np.isin(self.numbers[: len(self._rows)], numbers)]
-        made: dict[int, list[int]] = defaultdict(list)
-        for place, call in enumerate(self._columns.rows.calls[rows].tolist()):
-            made[call].append(place)
-        found = self._columns.operations(rows[[places[0] for places in made.values()]])
-        ranks = self._columns.row_numbers[rows]
-        return [(op, ranks[places].tolist()) for op, places in zip(found, made.values(), strict=True) if op is not None]
+        _, first, which = np.unique(self._columns.rows.calls[rows], return_index=True, return_inverse=True)
+        rows = rows[np.argsort(first[which], kind="stable")]  # in the order of the first that made each call
+        starts = np.flatnonzero(np.diff(np.sort(first[which]), prepend=-1))
+        found = self._columns.operations(rows[starts])
+        made = np.split(self._columns.row_numbers[rows], starts[1:])
+        return [(op, ranks.tolist()) for op, ranks in zip(found, made, strict=True) if op is not None]
 
     def operations(self, numbers: Iterable[int]) -> dict[int, Operation]:
         """The last call of each of these ranks, as far as it is known."""

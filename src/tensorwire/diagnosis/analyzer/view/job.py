@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ... import words
 from ...columns import EdgeColumns, RankColumns
 from .groups import Groups
@@ -190,7 +188,7 @@ class Job:
         if self.silent_nodes:
             names = ", ".join(sorted(self.silent_nodes)[:4])
             reasons.append(f"no news from the agents of {words.count(len(self.silent_nodes), 'node')} ({names})")
-        overflown = np.intersect1d(group.numbers, self.columns.numbers[self.columns.places.overflow]).tolist()
+        overflown = group.numbers[self.columns.places.overflow[group.places]].tolist()
         if overflown:
             reasons.append(f"{words.ranks(overflown)}: more process groups than a page has room for")
         is_incomplete = bool(reasons)

@@ -34,9 +34,7 @@ def is_unusual(job: Job, group: Group, seconds: float) -> bool:
     """
     rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))
     if not rate:  # of a job that ran too briefly to know, from its set-up on
-        setups = job.columns.setups
-        ages = [age for number in group.numbers.tolist() if (age := setups[number][1]) is not None]
-        elapsed = max(ages, default=0.0) - seconds
+        elapsed = float(np.fmax.reduce(job.columns.setups[1][group.places], initial=0.0)) - seconds
         if elapsed <= 0:
             return True
         completed = int(group.completed.max())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model import Link
+from ...model import SETUPS, Link
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
 from .patience import LONG, RECENT_SHARE, is_unusual
@@ -26,6 +26,7 @@ IN_ALL = ("new_group", "monitored_barrier")  # activities: all ranks have to com
 FOR_ANY = "recv from any source"
 FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
+_BEFORE_INIT, _IN_INIT = SETUPS.index("before init"), SETUPS.index("in init")
 _ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
 _MAX_LINKS = 32
@@ -47,6 +48,7 @@ class States:
         self.job = job
         self._least = BLOCKED_SHARE * job.thresholds.hang_seconds
         self._pairs: dict[tuple[str, int, int], Wait] = {}
+        self._leading_to: dict[tuple[int, ...], list[Wait]] = {}
         self._are_live = job.columns.places.are_alive & ~np.isin(job.columns.numbers, self._at_the_end())
         self.waits: list[Wait] = []
         for group in job.groups.having(job.columns.rows.open_seconds >= self._least):
@@ -57,10 +59,15 @@ class States:
         for index, wait in enumerate(self.waits):
             wait.vertex = -2 - index
         self._by_vertex = {wait.vertex: wait for wait in self.waits}
-        self.of: dict[int, list[Wait]] = defaultdict(list)
+        self.of: dict[int, tuple[Wait, ...]] = defaultdict(tuple)
+        self._in_several = set[int]()
+        self._standing: dict[Wait, set[int]] = {}
         for wait in self.waits:
-            for number in wait.blocked if self._is_overdue(wait) else set(wait.blocked) - self.moving:
-                self.of[number].append(wait)
+            standing = set(wait.blocked) if self._is_overdue(wait) else set(wait.blocked) - self.moving
+            again = self.of.keys() & standing
+            self.of |= dict.fromkeys(standing, (wait,)) | {number: (*self.of[number], wait) for number in again}
+            self._in_several |= again
+            self._standing[wait] = standing
         passing = (w.vertex for w in self.waits if not w.missing and len(w.sides) < 2 and goes_on(w))
         self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
 
@@ -83,16 +90,20 @@ class States:
 
     def leading_to(self, vertices: Iterable[int]) -> list[Wait]:
         """The waits that lack one of these, directly or through others, the nearest first."""
+        of = tuple(vertices)
+        if of in self._leading_to:
+            return self._leading_to[of]
         found: dict[Wait, None] = {}
-        queue = list(vertices)
-        seen = set(queue)
+        queue, seen = list(of), set(of)
         for vertex in queue:
             for wait in self._lacking.get(vertex, ()):
                 if wait not in found:
                     found[wait] = None
-                    queue += sorted((self._lacking.keys() & wait.blocked) - seen)
-                    seen.update(wait.blocked)
-        return list(found)
+                    new = (self._lacking.keys() & wait.blocked) - seen
+                    queue += sorted(new)
+                    seen |= new
+        self._leading_to[of] = list(found)
+        return self._leading_to[of]
 
     def victims(self, vertices: Iterable[int]) -> set[int]:
         """Ranks that wait for these, directly or through others."""
@@ -131,37 +142,40 @@ class States:
 
     def _needs(self) -> dict[int, tuple[Need, ...]]:
         """The needs of the ranks that stand for all."""
-        needs = {wait: self._needs_in(wait) for wait in self.waits}
-        every = {need for of_ranks in needs.values() for need in of_ranks.values()}
-        waited_for = set[int]().union(*(need.of for need in every))
-        found: dict[int, tuple[Need, ...]] = {}
-        alike: dict[tuple[Need, ...], int] = {}
-        for number, waits in self.of.items():
-            own = tuple([needs[wait][number] for wait in waits])
-            if number not in waited_for:
-                alike[own] = count = alike.get(own, 0) + 1
-                if count > _ENOUGH:
-                    continue
-            found[number] = own
+        needs = [(wait, *part) for wait in self.waits for part in self._needs_in(wait)]
+        waited_for = set[int]().union(*(need.of for _, need, _ in needs))
+        singular = waited_for | self._in_several
+        found: dict[int, tuple[Need, ...]] = defaultdict(tuple)
+        for wait, need, ranks in needs:
+            standing = self._standing[wait].intersection(ranks)
+            apart = standing & singular
+            for number in (*apart, *sorted(standing - apart)[:_ENOUGH]):
+                found[number] += (need,)
+        alike = Counter[tuple[Need, ...]]()
+        for number in sorted(found.keys() - waited_for):
+            alike[found[number]] += 1
+            if alike[found[number]] > _ENOUGH:
+                del found[number]
         return found
 
-    def _needs_in(self, wait: Wait) -> dict[int, Need]:
-        """The need that each rank has in it."""
+    def _needs_in(self, wait: Wait) -> list[tuple[Need, Collection[int]]]:
+        """The needs in it, each with the ranks that have it."""
         lacked = [*wait.missing, *([_UNSEEN] if wait.unseen or not wait.is_complete else [])]
         if wait.is_any and not self.moving.isdisjoint(wait.missing):
             lacked.append(_UNSEEN)  # whoever goes on may be the one
         if len(wait.sides) > 1:
             lacked = [*wait.missing, *(number for side in wait.sides for number in side)]
-        needs = dict.fromkeys(wait.blocked, Need(lacked or [wait.vertex], is_any=wait.is_any))
+        needs: list[tuple[Need, Collection[int]]] = []
         for side in wait.sides if len(wait.sides) > 1 else ():
             rest = [number for other in wait.sides if other is not side for number in other]
-            needs.update(dict.fromkeys(side, Need([*wait.missing, *rest])))
+            needs.append((Need([*wait.missing, *rest]), side))
         for operation, ranks in wait.calls if len(wait.sides) < 2 and wait.missing and not wait.is_pairwise else ():
             if operation.name in _ROOTED and operation.root >= 0:  # nobody waits for more than a root that has not come
                 root = self.job.groups.ranks_of(wait.of_group)[operation.root : operation.root + 1]
                 if root and root[0] in wait.missing:
-                    needs.update(dict.fromkeys(ranks, Need(root)))
-        return needs
+                    needs.append((Need(root), ranks))
+        others = set(wait.blocked).difference(*(ranks for _, ranks in needs))
+        return [*needs, (Need(lacked or [wait.vertex], is_any=wait.is_any), others)] if others else needs
 
     def _add(self, group: Group) -> None:
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
@@ -211,15 +225,14 @@ class States:
 
     def _calls(self) -> list[Wait]:
         """Waits that no process group counts. Stacks tell of them, and set-ups."""
-        job, setups = self.job, self.job.columns.setups
-        alive = set(job.columns.numbers[self._are_live].tolist())
+        job, numbers, (setups, ages) = self.job, self.job.columns.numbers, self.job.columns.setups
         at: dict[str, dict[int, float]] = defaultdict(dict)
         for number, (activity, seconds) in job.columns.activities.items():
-            if number in alive and activity in (*IN_ALL, FOR_ANY, FOR_KEY):
+            if activity in (*IN_ALL, FOR_ANY, FOR_KEY) and self._are_live[job.columns.place_of[number]]:
                 at[activity][number] = self._least if seconds is None else seconds
-        for number, (setup, seconds) in setups.items():
-            if setup == "in init" and number in alive:
-                at[IN_INIT][number] = seconds or 0.0
+        in_init = (setups == _IN_INIT) & self._are_live
+        if in_init.any():
+            at[IN_INIT] = dict(zip(numbers[in_init].tolist(), np.nan_to_num(ages[in_init]).tolist(), strict=True))
         unseen = [number for number in range(job.world_size) if number not in job.ranks] if at else []
         found = []
         for call, since in sorted(at.items()):
@@ -228,7 +241,7 @@ class States:
                 continue
             missing = [number for number in job.ranks if number not in since]
             if call == IN_INIT:
-                missing = [number for number in missing if setups[number][0] == "before init"]
+                missing = numbers[setups == _BEFORE_INIT].tolist()
             is_any = call in (FOR_ANY, FOR_KEY)
             if is_any and not missing:
                 missing = unseen = unseen or [_UNSEEN]
@@ -239,7 +252,7 @@ class States:
 
 def waits_elsewhere(job: Job) -> bool:
     """Whether a rank may be in what no process group counts."""
-    return bool(job.columns.activities) or any(setup == "in init" for setup, _ in job.columns.setups.values())
+    return bool(job.columns.activities) or bool((job.columns.setups[0] == _IN_INIT).any())
 
 
 def _match(group: Group, index: int, other: int) -> bool:
