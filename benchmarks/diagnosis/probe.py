@@ -77,6 +77,7 @@ def _costs(jobs: dict[str, _Job], what: str, rounds: int) -> dict[str, Any]:
     costs = {mode: [1e6 * (value or 0.0) for value in values] for mode, values in times.items()}
     off, *others = costs
     return {
+        "rounds": rounds,
         "microseconds": {mode: spread(values) for mode, values in costs.items()},
         "added_microseconds": {
             mode: statistics.median(b - a for a, b in zip(costs[off], costs[mode], strict=True)) for mode in others
@@ -174,9 +175,9 @@ def page(results: dict[str, Any]) -> str:
         "# What the probe costs",
         "",
         "CPU time of a process of one rank for each all_reduce of one number on gloo, all threads included: the median "
-        f"of {ROUNDS} rounds of {OPERATIONS} operations, and the quartiles. Added is the median of the differences to "
-        "a job without the probe, round by round. Detour is torch's share in active: a kernel in Python that only "
-        "passes the operation on.",
+        f"of {results['rounds']} rounds of {OPERATIONS} operations, and the quartiles. Added is the median of the "
+        "differences to a job without the probe, round by round. Detour is torch's share in active: a kernel in Python "
+        "that only passes the operation on.",
         "",
         f"- Machine: {facts['cpu']}, {facts['cores']} cores; {facts['system']}",
         f"- Python {facts['python']}, torch {facts['versions']['torch']}; load average at the start "
@@ -259,7 +260,8 @@ def main() -> None:
     options = parser.parse_args()
     facts = environment.describe("python -m benchmarks.diagnosis.probe")
     results = {"environment": facts, "load": environment.load()} | measure(options.rounds)
-    pages.publish("probe", json.dumps(results, indent=1) + "\n", page(results), write=not (options.no_write or options.rounds))
+    text = json.dumps(results, indent=1) + "\n"
+    pages.publish("probe", text, page(results), write=not (options.no_write or options.rounds))
 
 
 if __name__ == "__main__":
