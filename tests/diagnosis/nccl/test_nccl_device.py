@@ -1,4 +1,7 @@
-"""The profiler plugin and the client of RAS against NCCL itself: four ranks that share one GPU. Skipped without one."""
+"""The profiler plugin and the client of RAS against NCCL itself: four ranks that share one GPU.
+
+Skipped without one. docs/job/nccl.md says whether anybody has run it.
+"""
 
 from __future__ import annotations
 
