@@ -84,23 +84,22 @@ class Graph:
         return (), False
 
     def components(self) -> list[set[Vertex]]:
-        """The stuck vertices and what they wait for, in parts that have nothing to do with each other."""
+        """The stuck vertices and what they wait for, in parts that have nothing to do with each other, which begin with
+        the least."""
         within = self.stuck | self.sinks
-        parent = list(range(len(self._all)))  # needs that have a vertex in common are of one part
-
-        def root(index: int) -> int:
-            while (above := parent[index]) != index:
-                parent[index] = parent[above]  # paths grow shorter on the way
-                index = parent[index]
-            return index
-
-        first: dict[Vertex, int] = {}
-        for index, (need, waiters) in enumerate(zip(self._all, self._waiters, strict=True)):
-            for vertex in within.intersection((*waiters, *need.of)):
-                other = first.setdefault(vertex, index)
-                if other != index:
-                    parent[root(other)] = root(index)
-        parts: dict[int, set[Vertex]] = defaultdict(set)
-        for vertex, index in first.items():
-            parts[root(index)].add(vertex)
-        return sorted(parts.values(), key=min)
+        touching: dict[Vertex, list[set[Vertex]]] = defaultdict(list)
+        for need, waiters in zip(self._all, self._waiters, strict=True):
+            vertices = within.intersection((*waiters, *need.of))
+            for vertex in vertices:
+                touching[vertex].append(vertices)
+        parts = []
+        for start in sorted(touching):
+            part, queue = set[Vertex](), [start]
+            for vertex in queue:
+                for vertices in touching.pop(vertex, ()):
+                    queue += vertices
+                    part |= vertices
+                    vertices.clear()  # whoever else is in it is in the queue: once is enough
+            if part:
+                parts.append(part)
+        return parts

@@ -28,13 +28,15 @@ _MAX_ACCOUNTS = 5
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
     """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell."""
+    if wait.group is None:
+        return _does_not_return(job, wait)
     if len(wait.sides) > 1 and not (wait.is_pairwise and _stuck(job, transport, wait)):
         return inconsistent(job, wait)
     code, blame = _cause(job, transport, wait)
     return _verdict(job, wait, code, blame, num_victims)
 
 
-def does_not_return(job: Job, wait: Wait) -> Verdict:
+def _does_not_return(job: Job, wait: Wait) -> Verdict:
     """All that are in view are in a call that no group counts; a notice while some of them run."""
     runnable = sorted(job.runnable)
     rest = f"; {words.ranks(wait.unseen)} not in view" if wait.unseen else ", and the cause is unknown"

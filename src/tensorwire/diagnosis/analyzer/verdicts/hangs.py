@@ -12,7 +12,7 @@ from ..view.patience import LONG, RECENT_SHARE
 from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States
 from ..view.transport import PROGRESS
 from ..view.verdict import MAX_SUSPECTS
-from .hang_inside import all_entered, does_not_return
+from .hang_inside import all_entered
 from .part import Part
 
 if TYPE_CHECKING:
@@ -37,11 +37,7 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
             found.append(Part(job, transport, states, part, waits).verdict())
     old = [wait for wait in states.waits if wait.seconds >= gate]
     found += [_nobody_waits(states, wait) for wait in old if _is_left(states, wait)]
-    found = found or [
-        all_entered(job, transport, wait, len(wait.blocked)) if wait.group else does_not_return(job, wait)
-        for wait in old
-        if _is_for_unseen(job, wait)
-    ]
+    found = found or [all_entered(job, transport, wait, len(wait.blocked)) for wait in old if _is_for_unseen(job, wait)]
     found = found or _left_behind(job)
     found.sort(key=lambda verdict: _importance(verdict.finding))
     return found[:_MAX_FINDINGS]

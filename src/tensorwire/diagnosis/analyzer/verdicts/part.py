@@ -14,10 +14,9 @@ from ..view.confidence import Basis
 from ..view.histories import out_of_habit
 from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
-from ..view.patience import LONG, is_unusual
 from ..view.states import FOR_KEY, IN_INIT, States
 from ..view.waits import Wait, most_prominent
-from .hang_inside import all_entered, does_not_return
+from .hang_inside import all_entered
 from .unlike_calls import accused, are_old, inconsistent, parted, unlike_calls
 
 if TYPE_CHECKING:
@@ -72,9 +71,7 @@ class Part:
         )
 
     def _entered(self, wait: Wait) -> Verdict:
-        if wait.group is None:
-            return does_not_return(self.job, wait)
-        unlike = unlike_calls(self.job, wait) if len(wait.sides) < 2 else None
+        unlike = unlike_calls(self.job, wait) if wait.group and len(wait.sides) < 2 else None
         return unlike or all_entered(self.job, self.transport, wait, len(self.states.victims([wait.vertex])))
 
     def _tie(self, ranks: list[int]) -> Verdict:
@@ -118,7 +115,7 @@ class Part:
         if not lacking:  # it is in the operation, with another call
             return self._nobody()
         go_on = self.states.moving.issuperset(ranks)
-        is_meant = go_on and not self._is_overdue(ranks)
+        is_meant = go_on and not any(map(self.states.is_overdue, self.states.leading_to(ranks)))
         if go_on and not is_meant:
             strays = sorted(self.states.victims(ranks).intersection(out_of_step(self.job)) - self.states.moving)
             if len(strays) == 1:
@@ -258,13 +255,6 @@ class Part:
                     theirs = " to ".join(f"#{n}" for n in sorted({min(others), max(others)}))
                     facts.append(f"rank {number} has entered #{own.enqueued} of {own.title}, the other ranks {theirs}")
         return facts[:6]
-
-    def _is_overdue(self, ranks: list[int]) -> bool:
-        """Whether these, who go on elsewhere, have kept others waiting for longer than may be meant."""
-        if max(each.seconds for each in self.waits) >= LONG * self.job.thresholds.hang_seconds:
-            return True
-        waits = [wait for wait in self.states.leading_to(ranks) if wait.group is not None]
-        return any(is_unusual(self.job, wait.of_group, wait.seconds) for wait in waits)
 
     def _was_inside(self, wait: Wait, number: int) -> bool:
         """Whether a stopped rank, whose counts stand still, sent data while the others were in what it lacks."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ... import words
 from ..view.confidence import Basis
 from ..view.histories import out_of_habit
+from ..view.job import STALE_SECONDS
 
 if TYPE_CHECKING:
     from ...model import Operation
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
 
 _MAX_FACTS = 3
 _MAX_SIDES = 4
-_STALE_SECONDS = 3.0
 
 
 def are_old(job: Job, numbers: Collection[int]) -> bool:
     """Whether the page of a rank that runs is old: what it says may be over."""
     columns = job.columns
-    old = columns.places.heartbeat_seconds > _STALE_SECONDS
+    old = columns.places.heartbeat_seconds > STALE_SECONDS
     old &= columns.places.are_alive & ~columns.places.are_stopped
     return not set(columns.numbers[old].tolist()).isdisjoint(numbers)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
 _MAX_WORKERS = 2
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
-_STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
+STALE_SECONDS = 3.0  # of the page of a rank that runs: the probe sends many heartbeats a second
 
 
 def is_waiting(rank: Rank) -> bool:
@@ -194,7 +194,7 @@ class Job:
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)
-            if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > _STALE_SECONDS:
+            if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > STALE_SECONDS:
                 reasons.append(
                     f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: its process is "
                     f"in state {rank.process.state}" + ("" if rank.process.is_stopped else " and may hold the GIL")

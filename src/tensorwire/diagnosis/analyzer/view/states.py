@@ -63,7 +63,7 @@ class States:
         self._in_several = set[int]()
         self._standing: dict[Wait, set[int]] = {}
         for wait in self.waits:
-            standing = set(wait.blocked) if self._is_overdue(wait) else set(wait.blocked) - self.moving
+            standing = set(wait.blocked) if self.is_overdue(wait) else set(wait.blocked) - self.moving
             again = self.of.keys() & standing
             self.of |= dict.fromkeys(standing, (wait,)) | {number: (*self.of[number], wait) for number in again}
             self._in_several |= again
@@ -135,7 +135,8 @@ class States:
         left = [number for number, reason in self.job.columns.exit_reasons.items() if reason in LEFT]
         return [number for number in left if not self.job.ranks[number].process.is_alive]
 
-    def _is_overdue(self, wait: Wait) -> bool:
+    def is_overdue(self, wait: Wait) -> bool:
+        """Whether it is longer than may be meant by ranks that go on elsewhere."""
         return wait.seconds >= LONG * self.job.thresholds.hang_seconds or (
             wait.group is not None and is_unusual(self.job, wait.group, wait.seconds)
         )
