@@ -427,3 +427,17 @@ def test_who_is_interrupted_once_all_others_have_come_to_the_end_was_the_one_tha
     live = at({})
     over = at(dead(AGO, CTRL_C) | {"exit_kind": "interruption", "signal": "SIGINT", "signal_seconds": AGO})
     assert (live.code, live.suspects) == (over.code, over.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
+def test_who_had_failed_and_lived_on_until_the_job_was_ended_is_lost(culprit: int) -> None:
+    """A thread kept its process alive; that it got the signal too does not matter."""
+    ranks = []
+    for n in range(WORLD):
+        state = by_signal("SIGTERM")(n)
+        if n == culprit:
+            state |= {"exit_reason": "ValueError: no data", "exit_kind": "failure", "exit_seconds": AGO + 60.0}
+        group = member(30, idle=AGO + 60.0) if n == culprit else member(31, waits=AGO + 60.0)
+        ranks.append(rank(n, group, **state))
+    finding = only(found(ranks))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [culprit], "high")

@@ -88,12 +88,14 @@ class _Ended:
         self.asked = {n: age for n, age in asked.items() if self.start - age <= _TOGETHER}
         # Where signals are not noted, a rank that is killed with one that speaks of it may have been heard of before.
         since = self.start + _AFTERMATH if self.asked and not self.are_noted else float("-inf")
-        of_it = {n for n, rank in self.failed.items() if n in self.asked or (is_silent(rank) and gone(rank) <= since)}
+        earlier = {n for n, age in asked.items() if n in self.failed and _spoke_before(self.failed[n], age)}
+        of_it = self.asked.keys() - earlier
+        of_it |= {n for n, rank in self.failed.items() if is_silent(rank) and gone(rank) <= since}
         self.first = max([self.start, *(said(rank) for n, rank in self.failed.items() if n not in of_it)])
         # Peers of a process that has gone lose a connection. Where they ran out of time, it was silent and still there.
         timed_out = max((said(rank) for rank in self.failed.values() if ran_out_of_time(rank)), default=self.first)
-        earlier = (rank for rank in self.failed.values() if said(rank) > timed_out)
-        if not asked and not any(rank.process.exit_reason for rank in earlier):
+        before = (rank for rank in self.failed.values() if said(rank) > timed_out)
+        if not asked and not any(rank.process.exit_reason for rank in before):
             self.first = timed_out
         self.is_asked_first = bool(asked) and self.start >= self.first
 
@@ -303,6 +305,11 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     start = max(said(failed[number]) for number in own)
     tied = sorted((n for n in own if said(failed[n]) >= start - _MOMENT), key=lambda n: (-said(failed[n]), n))
     return tied[:MAX_SUSPECTS], len(tied) == 1
+
+
+def _spoke_before(rank: Rank, asked: float) -> bool:
+    """Whether it had failed, and told of what, when it was asked to end: its process lived on."""
+    return has_own_words(rank) and said(rank) > asked + _MOMENT
 
 
 def _aborted(rank: Rank) -> bool:
