@@ -131,7 +131,7 @@ def test_rank_is_a_member_once() -> None:
     (group,) = groups.values()
     assert group.numbers.tolist() == [0, 1]
     assert group.enqueued.tolist() == [6, 7]
-    assert group.members[0].enqueued == 6
+    assert group.member(0).enqueued == 6
 
 
 @pytest.mark.parametrize("seed", range(60))

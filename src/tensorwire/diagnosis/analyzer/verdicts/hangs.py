@@ -9,9 +9,10 @@ import numpy as np
 from ... import words
 from ..view.confidence import Basis
 from ..view.patience import LONG, RECENT_SHARE
-from ..view.states import FOR_ANY, FOR_KEY, IN_INIT, States
+from ..view.states import States
 from ..view.transport import PROGRESS
 from ..view.verdict import MAX_SUSPECTS
+from ..view.waits import FOR_ANY, FOR_KEY, IN_INIT
 from .hang_inside import all_entered
 from .part import Part
 
@@ -52,7 +53,7 @@ def _lacks_a_key(job: Job, wait: Wait) -> bool:
     ranks = [job.ranks[number] for number in wait.missing if number in job.ranks]
     gate = job.thresholds.hang_seconds
     may_work = wait.seconds < LONG * gate
-    works = any(job.has_done(rank, gate) or (may_work and job.is_busy(rank)) for rank in ranks)
+    works = any(job.doing(rank) or (may_work and job.is_busy(rank)) for rank in ranks)
     return wait.call == FOR_KEY and 0 < len(ranks) <= len(wait.inside) and not works
 
 
@@ -114,7 +115,7 @@ def _left_behind(job: Job) -> list[Verdict]:
     idle = [_idle_seconds(rank) for rank in ranks if rank.setup == "initialized"]
     if len(idle) < len(ranks) or min(idle, default=0.0) < gate:
         return []
-    if any(job.phases.get(rank.rank) or job.has_done(rank, gate) or job.is_busy(rank) for rank in ranks):
+    if any(job.phases.get(rank.rank) or job.doing(rank) or job.is_busy(rank) for rank in ranks):
         return []
     numbers = [rank.rank for rank in ranks]
     has = words.verb(numbers, "has", "have")

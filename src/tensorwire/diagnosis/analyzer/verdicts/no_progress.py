@@ -10,6 +10,7 @@ from ... import words
 from ..view.confidence import Basis
 from ..view.job import RUNS
 from ..view.patience import LONG
+from ..view.work import LEAST_SECONDS
 
 if TYPE_CHECKING:
     from ..view.job import Job
@@ -34,14 +35,14 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     """
     columns = job.columns
     alive = columns.numbers[columns.places.are_alive].tolist()
-    if not alive or not job.work.is_known(job.time):
+    if not alive or not job.work.covers(LEAST_SECONDS, job.time):
         return []
     seconds = _idle_seconds(job, alive, first_seen)
     if seconds < job.thresholds.hang_seconds:
         return []
     recent = max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
     candidates = job.work.candidates(job.time - recent, job.time, columns)
-    works = {number: what for number in candidates if (what := job.has_done(job.ranks[number], recent))}
+    works = {number: what for number in candidates if (what := job.doing(job.ranks[number], recent))}
     if seconds < LONG * job.thresholds.hang_seconds:  # slow storage may show nothing of it
         active = (job.ranks[number] for number in columns.activities)
         works = {rank.rank: f"is in {rank.activity}" for rank in active if job.is_busy(rank)} | works

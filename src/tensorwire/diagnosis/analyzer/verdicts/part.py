@@ -14,8 +14,7 @@ from ..view.confidence import Basis
 from ..view.histories import out_of_habit
 from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
-from ..view.states import FOR_KEY, IN_INIT, States
-from ..view.waits import Wait, most_prominent
+from ..view.waits import FOR_KEY, IN_INIT, Wait, most_prominent
 from .hang_inside import all_entered
 from .unlike_calls import accused, are_old, inconsistent, parted, unlike_calls
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ...model import Code
     from ..graph import Explanation
     from ..view.job import Job
+    from ..view.states import States
     from ..view.transport import Transport
     from ..view.verdict import Verdict
 
@@ -103,7 +103,7 @@ class Part:
 
         def entered(number: int) -> int:
             groups = [wait.group for wait in self.waits if wait.group is not None and number in wait.missing]
-            return min((group.members[number].enqueued for group in groups if number in group.index_of), default=0)
+            return min((group.member(number).enqueued for group in groups if number in group.members), default=0)
 
         return sorted(ranks, key=lambda number: (number in self.job.phases, entered(number), number))
 
@@ -164,8 +164,8 @@ class Part:
         if wait.call == IN_INIT:
             what = f"has not called {IN_INIT}"
             works = RUNS if number in self.job.runnable else ""
-        elif wait.group is not None and not wait.is_pairwise and number in wait.group.index_of:
-            what = f"has entered #{wait.group.members[number].enqueued} and nothing since"
+        elif wait.group is not None and not wait.is_pairwise and number in wait.group.members:
+            what = f"has entered #{wait.group.member(number).enqueued} and nothing since"
         if wait.group is None:
             works = self.job.doing(rank) or works
         if rank.process.is_alive and number not in self.states.moving and not self.states.of[number]:
@@ -258,9 +258,9 @@ class Part:
 
     def _was_inside(self, wait: Wait, number: int) -> bool:
         """Whether a stopped rank, whose counts stand still, sent data while the others were in what it lacks."""
-        if wait.group is None or number not in wait.group.index_of or not self.job.ranks[number].process.is_stopped:
+        if wait.group is None or number not in wait.group.members or not self.job.ranks[number].process.is_stopped:
             return False
-        is_next = wait.group.members[number].enqueued == wait.sequence - 1
+        is_next = wait.group.member(number).enqueued == wait.sequence - 1
         return is_next and self.transport.has_sent(self.job, number, wait.seconds)
 
     def _compile(self, numbers: list[int]) -> bool:
@@ -268,8 +268,5 @@ class Part:
 
         Between two graphs a rank does not compile for a moment. It works then all the same, and others compile.
         """
-        activities = {self.job.ranks[number].activity for number in numbers}
-        seconds = self.job.thresholds.hang_seconds
-        return _COMPILES in activities <= {_COMPILES, ""} and all(
-            self.job.has_done(self.job.ranks[number], seconds) for number in numbers
-        )
+        ranks = [self.job.ranks[number] for number in numbers]
+        return _COMPILES in {rank.activity for rank in ranks} <= {_COMPILES, ""} and all(map(self.job.doing, ranks))

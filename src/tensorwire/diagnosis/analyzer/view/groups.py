@@ -36,7 +36,6 @@ class Group:
 
     Attributes:
         numbers: the members' ranks. The other columns have a place for each of these.
-        members: what each sees of the group, by rank; made where it is asked for.
     """
 
     def __init__(self, columns: RankColumns, rows: Ints, newcomers: Iterable[int] = ()) -> None:
@@ -44,7 +43,6 @@ class Group:
         self._columns = columns
         self._rows = rows
         self._newcomers = np.fromiter(newcomers, dtype=np.int64)
-        self.members: Mapping[int, ProcessGroup] = _Members(self)
 
     @property
     def title(self) -> str:
@@ -61,17 +59,17 @@ class Group:
         return "all members" if self.is_whole else f"the {len(self.numbers)} of {self.size} members in view"
 
     @property
-    def peers(self) -> dict[int, int]:
-        """The other end, by the rank of each member in a send or receive, or whose last operation was one."""
-        return dict(zip(self.numbers[self.ends >= 0].tolist(), self.ends[self.ends >= 0].tolist(), strict=True))
+    def peers(self) -> set[int]:
+        """The other ends of members that are in a send or receive, or whose last operation was one."""
+        return set(self.ends[self.ends >= 0].tolist())
 
     @cached_property
     def numbers(self) -> Ints:
         return np.append(self._columns.row_numbers[self._rows], self._newcomers)
 
     @cached_property
-    def index_of(self) -> dict[int, int]:
-        """The place of each rank in the columns."""
+    def members(self) -> dict[int, int]:
+        """The ranks, each with its place in the columns."""
         return dict(zip(self.numbers.tolist(), range(len(self.numbers)), strict=True))
 
     enqueued = _column("enqueued")
@@ -108,39 +106,21 @@ class Group:
 
     def operations(self, numbers: Iterable[int]) -> dict[int, Operation]:
         """The last call of each of these ranks, as far as it is known."""
-        known = [(number, index) for number in numbers if (index := self.index_of[number]) < len(self._rows)]
+        known = [(number, index) for number in numbers if (index := self.members[number]) < len(self._rows)]
         found = self._columns.operations(self._rows[[index for _, index in known]])
         return {number: op for (number, _), op in zip(known, found, strict=True) if op is not None}
 
     def timings(self) -> dict[int, Timing]:
         """The times of members that are timed."""
-        found = {number: self.members[number].timing for number in self.numbers[self.timed].tolist()}
+        found = {number: self.member(number).timing for number in self.numbers[self.timed].tolist()}
         return {number: timing for number, timing in found.items() if timing is not None}
 
     def member(self, number: int) -> ProcessGroup:
-        index = self.index_of[number]
+        """What this member sees of the group."""
+        index = self.members[number]
         if index < len(self._rows):
             return self._columns.process_group(int(self._rows[index]))
         return ProcessGroup(self.id, self.name, self.size, 0, 0, None, None, None)
-
-
-class _Members(Mapping[int, ProcessGroup]):
-    """The members of a group, by rank."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def __getitem__(self, number: int) -> ProcessGroup:
-        return self._group.member(number)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._group.index_of)
-
-    def __len__(self) -> int:
-        return len(self._group.numbers)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._group.index_of
 
 
 class Groups(Mapping[str, Group]):
@@ -236,7 +216,7 @@ class Groups(Mapping[str, Group]):
         """The ranks of a group, where they are known: it says so itself, or has all there are."""
         if group.size == self._world_size:
             return range(self._world_size)
-        return next((member.members for member in group.members.values() if member.members), ())
+        return next((told for number in group.members if (told := group.member(number).members)), ())
 
 
 def _ends_of_runs(values: Ints) -> Bools:

@@ -12,6 +12,7 @@ from ...columns import EdgeColumns, RankColumns
 from .groups import Groups
 from .histories import Histories
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
+from .waits import UNCOUNTED
 from .work import Work
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ STALE_SECONDS = 3.0  # of the page of a rank that runs: the probe sends many hea
 
 def is_waiting(rank: Rank) -> bool:
     """Whether its stack shows that it waits for others."""
-    return rank.activity in ("new_group", "monitored_barrier", "recv from any source", "Store.wait")
+    return rank.activity in UNCOUNTED
 
 
 def _state(rank: Rank) -> str:
@@ -100,18 +101,13 @@ class Job:
         members = self.groups.ranks_of(group) or range(self.world_size)
         return [number for number in members if number not in self.ranks]
 
-    def doing(self, rank: Rank) -> str:
-        """What shows that a rank makes progress by itself; "" where nothing does."""
-        return self.has_done(rank, self.thresholds.hang_seconds)
-
-    def has_done(self, rank: Rank, seconds: float) -> str:
-        """The same within these seconds."""
-        return self.work.since(self.time - seconds, self.time, rank) or self._is_at_work(rank)
-
-    def _is_at_work(self, rank: Rank) -> str:
-        """By the states of its process and of its children, where their times tell little."""
+    def doing(self, rank: Rank, seconds: float | None = None) -> str:
+        """What shows that a rank has made progress by itself within these seconds, else the hang gate; "" where nothing
+        does. The states of its process and of its children tell where their times tell little."""
+        since = self.time - (self.thresholds.hang_seconds if seconds is None else seconds)
         runs = self.is_busy(rank) and rank.rank in self.runnable
-        return _child_at_work(rank) or (f"is in {rank.activity} and {RUNS}" if runs else "")
+        in_what = f"is in {rank.activity} and {RUNS}" if runs else ""
+        return self.work.since(since, self.time, rank) or _child_at_work(rank) or in_what
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
@@ -181,8 +177,8 @@ class Job:
     def _doubts(self, group: Group, ranks: Iterable[int]) -> tuple[bool, list[str]]:
         """Whether anything that a verdict on this group depends on is out of view; and what to know about the view."""
         reasons = []
-        ends = {peer for peer in group.peers.values() if peer in self.ranks}  # they may not know of the pair yet
-        lacking = group.size - len(group.numbers) - len(ends - group.index_of.keys())
+        ends = {peer for peer in group.peers if peer in self.ranks}  # they may not know of the pair yet
+        lacking = group.size - len(group.numbers) - len(ends - group.members.keys())
         if lacking > 0:
             reasons.append(f"{lacking} of {group.size} members of {group.title} are not in view")
         if self.silent_nodes:

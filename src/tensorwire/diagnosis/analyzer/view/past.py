@@ -56,7 +56,7 @@ class _Group:
 
     def __init__(self, job: Job, group: Group, seconds: float, gate: float) -> None:
         self._seconds, self._gate = seconds, gate
-        members = group.members
+        members = {number: group.member(number) for number in group.members}
         self._timed_out = {
             own.completed
             for number, own in members.items()

@@ -13,7 +13,7 @@ from ...model import SETUPS, Link
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
 from .patience import LONG, RECENT_SHARE, is_unusual
-from .waits import Wait, sides
+from .waits import FOR_ANY, FOR_KEY, IN_INIT, UNCOUNTED, Wait, sides
 
 if TYPE_CHECKING:
     from .groups import Group
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 BLOCKED_SHARE = 0.1
 """An operation open for this share of the hang gate blocks its rank; a younger one may be part of normal work."""
 
-IN_ALL = ("new_group", "monitored_barrier")  # activities: all ranks have to come to these
-FOR_ANY = "recv from any source"
-FOR_KEY = "Store.wait"
-IN_INIT = "init_process_group"
 _BEFORE_INIT, _IN_INIT = SETUPS.index("before init"), SETUPS.index("in init")
 _ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
@@ -207,7 +203,7 @@ class States:
     def _add_pair(self, group: Group, index: int) -> None:
         number, peer = int(group.numbers[index]), int(group.ends[index])
         sequence, age = int(group.open_sequence[index]), float(group.open_seconds[index])
-        other = group.index_of.get(peer)
+        other = group.members.get(peer)
         if other is None or not _match(group, index, other):
             missing = [peer] if peer in self.job.ranks else []  # it may never have had to do with these messages
             wait = Wait(group, "", sequence, [number], [number], missing, [] if missing else [peer], age)
@@ -229,7 +225,7 @@ class States:
         job, numbers, (setups, ages) = self.job, self.job.columns.numbers, self.job.columns.setups
         at: dict[str, dict[int, float]] = defaultdict(dict)
         for number, (activity, seconds) in job.columns.activities.items():
-            if activity in (*IN_ALL, FOR_ANY, FOR_KEY) and self._are_live[job.columns.place_of[number]]:
+            if activity in UNCOUNTED and self._are_live[job.columns.place_of[number]]:
                 at[activity][number] = self._least if seconds is None else seconds
         in_init = (setups == _IN_INIT) & self._are_live
         if in_init.any():

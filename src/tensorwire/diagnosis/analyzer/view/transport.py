@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -95,8 +95,8 @@ class Transport:
         counted = {key: (sample.time, nbytes) for sample in reversed(samples) for key, nbytes in sample.moved.items()}
         for (group_id, number), (time, nbytes) in counted.items():
             group = job.groups.get(group_id)
-            if group is not None and number in group.index_of:
-                rate = (int(group.moved[group.index_of[number]]) - nbytes) / (job.time - time)
+            if group is not None and number in group.members:
+                rate = (int(group.moved[group.members[number]]) - nbytes) / (job.time - time)
                 moving[number] = max(rate, moving[number])
         return {number: rate for number, rate in moving.items() if rate >= least}
 
@@ -144,10 +144,7 @@ class Transport:
         if not order:
             return None
         suspects = [number for number in order if queues[number] > 0.5 * queues[order[0]]]
-        if 2 * len(suspects) > len(set(ranks)):
-            return None
-        evidence = [f"{words.nbytes(queues[number])} lie unread at rank {number}" for number in suspects[:5]]
-        return Blame(suspects, evidence, Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER)
+        return _few(suspects, set(ranks), lambda number: f"{words.nbytes(queues[number])} lie unread at rank {number}")
 
     def busy(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
         """The endpoint common to the edges that had data in flight, or lost it, far more than the ordinary edge.
@@ -205,10 +202,15 @@ def least_moved(group: Group) -> Blame | None:
         return None
     least = min(moved.values())
     suspects = sorted(number for number, value in moved.items() if value == least)
-    if 2 * len(suspects) > len(moved):
+    return _few(suspects, moved, lambda number: f"rank {number} has moved {words.nbytes(moved[number])}, the least")
+
+
+def _few(suspects: list[int], ranks: Sized, fact: Callable[[int], str]) -> Blame | None:
+    """Those that stand out among the ranks, unless most do."""
+    if 2 * len(suspects) > len(ranks):
         return None
-    facts = [f"rank {number} has moved {words.nbytes(moved[number])}, the least" for number in suspects[:5]]
-    return Blame(suspects, facts, Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER)
+    basis = Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER
+    return Blame(suspects, list(map(fact, suspects[:5])), basis)
 
 
 def _endpoints(weights: dict[tuple[int, int], float], facts: list[str], basis: Basis) -> Blame | None:

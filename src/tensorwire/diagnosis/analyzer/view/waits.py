@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
     Calls = list[tuple[Operation, list[int]]]  # each call with the ranks that made it
 
+FOR_ANY = "recv from any source"
+FOR_KEY = "Store.wait"
+IN_INIT = "init_process_group"
+UNCOUNTED = ("new_group", "monitored_barrier", FOR_ANY, FOR_KEY)
+"""Activities in which a rank waits for others, and which no group counts."""
+
 # Their inputs may differ in size between ranks.
 _UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", "scatter"})
 

@@ -20,7 +20,8 @@ _CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those th
 _CPU_LEAST = 0.05  # from which the time that it waits for a CPU counts too; the threads of the probe use less
 _WRITTEN = 65536.0  # bytes per second
 _READ = float(1 << 20)  # the probe reads a little, again and again
-_LEAST_SECONDS = 2.0  # to tell from
+LEAST_SECONDS = 2.0
+"""Between two samples that tell something."""
 
 
 class Work:
@@ -34,10 +35,6 @@ class Work:
 
     def clear(self) -> None:
         self._samples.clear()
-
-    def is_known(self, time: float) -> bool:
-        """Whether there is an earlier sample to compare with."""
-        return self.covers(_LEAST_SECONDS, time)
 
     def covers(self, seconds: float, time: float) -> bool:
         """Whether there is a sample from so many seconds before."""
@@ -61,7 +58,7 @@ class Work:
         for start, before in reversed(self._samples):
             if start < first:
                 break
-            if end - start >= _LEAST_SECONDS:
+            if end - start >= LEAST_SECONDS:
                 found.update(_busy(before, now, end - start).tolist())
                 end, now = start, before
         return sorted(number for number in found if number in ranks)
@@ -72,7 +69,7 @@ class Work:
         for start, ranks in reversed(self._samples):
             if start < first or not rank.process.is_alive:
                 break
-            if end - start < _LEAST_SECONDS:
+            if end - start < LEAST_SECONDS:
                 continue
             before = ranks.get(rank.rank)
             found = _between(before, now, end - start)
