@@ -19,6 +19,7 @@ PACKAGES = (
     "numpy",
     "safetensors",
     "torch",
+    "triton",
     "transformers",
     "accelerate",
     "llama-cpp-python",

@@ -12,7 +12,8 @@ from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import write_model
 
 # Triton and its kernels read it when they are imported, and torch.compile imports Triton too.
-os.environ["TRITON_INTERPRET"] = "1"
+if "TENSORWIRE_TEST_DEVICE" not in os.environ:  # tests/support/devices.py
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,14 +1,13 @@
-"""The Triton decoder, in Triton's interpreter: bit for bit what the reference and the core encode.
+"""The Triton decoder, in Triton's interpreter or on a device (tests/support/devices.py): bit for bit what the reference
+and the core encode.
 
-Nothing here runs on a device; that the kernels compile for some is checked at the end, in a process of its own.
+That the kernels compile for devices that are not here is checked at the end, in a process of its own.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import itertools
-import mmap
 import os
 import re
 import subprocess
@@ -31,6 +30,7 @@ from tensorwire.torch.device.fields import PRMT_IN_STEPS, SHIFTS  # noqa: E402
 from tests.support import golden, registry  # noqa: E402
 from tests.support.cases import small_integers  # noqa: E402
 from tests.support.conformance import CASES, Case, floats  # noqa: E402
+from tests.support.devices import DEVICE, INTERPRETED, on_device  # noqa: E402
 from tests.support.frame_surgery import Surgery  # noqa: E402
 from tests.support.malformed import MALFORMED, Malformed  # noqa: E402
 from tests.support.registry import FLOATS, Input  # noqa: E402
@@ -85,29 +85,20 @@ CHOSEN = some_of_each_kind()
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes as long for a small tile as for a large one."""
+    if not INTERPRETED:
+        return
     monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 64)
     monkeypatch.setattr(device_decode, "_LATER_RUNS", 32)
 
 
-def on_device(frame: bytes | memoryview) -> torch.Tensor:
-    """Its bytes, as far as they are a multiple of 16, at the end of memory: who reads behind them ends the process."""
-    page = mmap.PAGESIZE
-    size = -(-len(frame) // page) * page
-    memory = mmap.mmap(-1, size + page)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory, size))
-    assert ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), page, 0) == 0
-    start = (size - len(frame)) // 16 * 16
-    memory[start : start + len(frame)] = bytes(frame)
-    return torch.frombuffer(memory, dtype=torch.uint8)[start : start + len(frame)]
-
-
 def content(tensor: torch.Tensor) -> bytes:
-    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
 
 
 def check(frame: bytes | memoryview, item: Input, permutation: Any = SHIFTS) -> device_decode.DeviceFrame:
     opened = device_decode.DeviceFrame(on_device(frame))
-    opened.permutation = permutation.value
+    if INTERPRETED:
+        opened.permutation = permutation.value
     tensor = opened.decode_all()
     assert (tensor.dtype, tuple(tensor.shape)) == (TORCH_DTYPES[item.dtype], item.shape)
     assert content(tensor) == item.data
@@ -176,7 +167,7 @@ def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeyp
 )
 def test_tiles_by_group(kind: Cascade | Enec, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an NPU: the host decodes the last block, which is short, and such as end too near to the frame's end."""
-    monkeypatch.setattr(device_decode, "_is_vector_processor", lambda device: device.type == "cpu")
+    monkeypatch.setattr(device_decode, "_is_vector_processor", lambda device: True)
     monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 2)
     monkeypatch.setattr(device_decode, "_LATER_RUNS", 2)
     n = 2 * 1280 + 1000
@@ -231,7 +222,7 @@ def test_ranges(first: int, count: int) -> None:
     words = registry.weights("BF16", 2000)
     frame = encode(words.tobytes(), "BF16", (2000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=768)
     opened = device_decode.DeviceFrame(on_device(frame))
-    around = torch.full((count + 16,), 7, dtype=torch.bfloat16)
+    around = torch.full((count + 16,), 7, dtype=torch.bfloat16, device=DEVICE)
     opened.decode(first, around[8 : 8 + count])
     assert content(around[8 : 8 + count]) == words[first : first + count].tobytes()
     assert (around[:8] == 7).all()

@@ -1,4 +1,4 @@
-"""Products with compressed rows, in Triton's interpreter."""
+"""Products with compressed rows, in Triton's interpreter or on a device (tests/support/devices.py)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from tensorwire.torch.device.linear import (  # noqa: E402
     DeviceWeight,
     can_multiply,
 )
+from tests.support.devices import DEVICE, INTERPRETED, on_device  # noqa: E402
 
 
 def opened(weight: Any, profile: Any) -> DeviceWeight:
-    return DeviceWeight(torch.frombuffer(bytearray(tensorwire.compress(weight, profile=profile)), dtype=torch.uint8))
+    return DeviceWeight(on_device(tensorwire.compress(weight, profile=profile)))
+
+
+def product(frame: DeviceWeight, x: Any) -> Any:
+    return DeviceLinear(frame).multiply(x.to(DEVICE)).cpu()
 
 
 def weights(rows: int, columns: int) -> Any:
@@ -36,11 +41,12 @@ def test_products(profile: str) -> None:
     """Whole numbers have no rounding: a product is wrong if one word, its column or its row is."""
     weight = weights(22, 512)
     frame = opened(weight, profile)
-    frame.permutation = PRMT_IN_STEPS.value
+    if INTERPRETED:
+        frame.permutation = PRMT_IN_STEPS.value
     generator = torch.Generator().manual_seed(1)
     places = torch.randint(0, 512, (3,), generator=generator)
     one_hot = torch.nn.functional.one_hot(torch.cat([torch.tensor([7, 100, 3, 511, 11]), places]), 512).float()
-    assert torch.equal(DeviceLinear(frame).multiply(one_hot), (one_hot @ weight.T.float()))
+    assert torch.equal(product(frame, one_hot), one_hot @ weight.T.float())
 
 
 @pytest.mark.parametrize("profile", ["resident", "enec"])
@@ -49,7 +55,7 @@ def test_sums_are_those_of_float32(profile: str) -> None:
     columns = 768
     weight = weights(8, columns).double()
     x = torch.randn(2, columns, generator=torch.Generator().manual_seed(2))
-    sums = DeviceLinear(opened(weight.bfloat16(), profile)).multiply(x)
+    sums = product(opened(weight.bfloat16(), profile), x)
     num_roundings = columns // 8 + 16  # those of a lane, and a few to add up lanes and what escapes
     bound = num_roundings * torch.finfo(torch.float32).eps / 2 * (x.double().abs() @ weight.abs().T)
     assert ((sums - x.double() @ weight.T).abs() <= bound).all()
@@ -60,7 +66,7 @@ def test_stored_rows() -> None:
     weight = weight.nan_to_num(0, 0, 0)
     frame = opened(weight, "fast")
     eye = torch.eye(256)[:8]
-    assert torch.equal(DeviceLinear(frame).multiply(eye), weight.float().T[:8])
+    assert torch.equal(product(frame, eye), weight.float().T[:8])
 
 
 @pytest.mark.parametrize("shape", [(64, 250), (64,), (2, 4, 256)], ids=str)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import functools
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,6 @@ from .plan import (
     EnecLaunch,
     Launch,
     StoredLaunch,
-    counts_of,
     host_bytes,
     leading,
     plan,
@@ -88,9 +85,9 @@ class DeviceFrame:
         self.runs_per_block = self.info.block_words // RUN
         self.word_nbytes = self.info.layout.word_nbytes
         self._word = _WORDS[self.word_nbytes]
-        # Through 64 bits: some of the 32-bit numbers are unsigned.
-        tables = {launch: torch.tensor(rows).to(torch.int32) for launch, rows in self.plan.rows.items()}
-        self._tables = {launch: self.to_device(table) for launch, table in tables.items()}
+        # In 64 bits: some of the 32-bit numbers are unsigned.
+        self._rows = {launch: torch.tensor(rows) for launch, rows in self.plan.rows.items()}
+        self._tables = {launch: self.to_device(rows.to(torch.int32)) for launch, rows in self._rows.items()}
         self._ordinals = {launch: [row[1] for row in rows] for launch, rows in self.plan.rows.items()}
         self._host_words = self.to_device(self._decode_by_host()).view(torch.uint32)
         self.before, self._before_later = self._count()
@@ -226,15 +223,16 @@ class DeviceFrame:
         first, later = first.cpu().to(torch.int64), later.cpu().to(torch.int64)
         by_block = first.view(-1, per_block) if per_block else first
         before = by_block.cumsum(1) - by_block
-        sums = functools.partial(_sums, later, later.cumsum(0) - later)
-        before_later = torch.zeros_like(later)
-        totals = by_block.sum(1).tolist()
-        for launch, rows in self.plan.rows.items():
-            for row in rows:
-                if isinstance(launch, EnecLaunch):
-                    _check_high(row, totals[row[1]], 4 << launch.quads_log2)
-                elif isinstance(launch, CascadeLaunch):
-                    _check_tiers(row, totals[row[1]], len(launch.widths), sums, before_later)
+        sums = torch.nn.functional.pad(later.cumsum(0), (1, 0))  # before each later run, and of all
+        begins = torch.zeros_like(later)
+        totals = by_block.sum(1)
+        for launch, rows in self._rows.items():
+            if isinstance(launch, EnecLaunch):
+                _check_high(rows, totals[rows[:, 1]], 4 << launch.quads_log2)
+            elif isinstance(launch, CascadeLaunch):
+                _check_tiers(rows, totals[rows[:, 1]], len(launch.widths), sums, begins)
+        # Sums do not decrease, so the greatest of those at the begins of tiers is that of the run's own tier.
+        before_later = sums[:-1] - begins.cummax(0).values if len(later) else later
         return self.to_device(before.reshape(-1).to(torch.int16)), self.to_device(before_later.to(torch.int16))
 
 
@@ -242,29 +240,31 @@ def _is_vector_processor(device: torch.device) -> bool:
     return str(device.type) == "npu"
 
 
-def _sums(counts: torch.Tensor, before: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, int]:
-    """The sum before each of the entries [start, stop), from `start` on, and that of all."""
-    return before[start:stop] - before[start], int(counts[start:stop].sum())
-
-
-def _check_high(row: list[int], groups: int, group: int) -> None:
+def _check_high(rows: torch.Tensor, groups: torch.Tensor, group: int) -> None:
     """The last group may be short."""
-    n, num_high = row[2], row[4]
-    if num_high != groups * group and not (groups and num_high == groups * group - (-n % group)):
-        raise CorruptDataError(f"expected high parts for {groups} groups of {group}, got {num_high}", block=row[1])
+    n, num_high = rows[:, 2], rows[:, 4]
+    all_full = groups * group
+    wrong = (num_high != all_full) & ((groups == 0) | (num_high != all_full - (-n % group)))
+    for k in wrong.nonzero()[:1, 0].tolist():
+        raise CorruptDataError(
+            f"expected high parts for {groups[k]} groups of {group}, got {num_high[k]}", block=int(rows[k, 1])
+        )
 
 
-def _check_tiers(row: list[int], total: int, tiers: int, sums: Any, before_later: torch.Tensor) -> None:
-    """Fill `before_later` for a block; what escapes from each tier must be as much as the next one holds."""
-    counts, run = counts_of(row), row[7]
-    for tier in range(1, tiers + 1):
-        if total != counts[tier - 1]:
-            raise CorruptDataError(
-                f"expected {counts[tier - 1]} escapes in tier {tier} by its descriptor, got {total}", block=row[1]
-            )
-        runs = math.ceil(counts[tier - 1] / RUN)
-        if tier < tiers:
-            total = 0
-        if tier < tiers and runs:
-            before_later[run : run + runs], total = sums(run, run + runs)
-            run += runs
+def _check_tiers(
+    rows: torch.Tensor, escaped: torch.Tensor, tiers: int, sums: torch.Tensor, begins: torch.Tensor
+) -> None:
+    """What escapes from each tier must be as much as the next one holds. Write to `begins` the sum before the first run
+    of each later tier."""
+    pairs = rows[:, 4:7, None] >> torch.tensor([0, 16])
+    counts = (pairs & 0xFFFF).flatten(1)[:, :tiers]
+    runs = (counts[:, :-1] + RUN - 1) // RUN
+    starts = rows[:, 7:] + runs.cumsum(1) - runs
+    totals = torch.cat([escaped[:, None], sums[starts + runs] - sums[starts]], 1)
+    for k, tier in (totals != counts).nonzero()[:1].tolist():
+        raise CorruptDataError(
+            f"expected {counts[k, tier]} escapes in tier {tier + 1} by its descriptor, got {totals[k, tier]}",
+            block=int(rows[k, 1]),
+        )
+    some = runs > 0
+    begins[starts[some]] = sums[starts[some]]

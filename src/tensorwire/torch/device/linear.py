@@ -41,6 +41,8 @@ class DeviceLinear:
             raise ValueError("expected a frame of BF16 whose blocks are whole rows of whole runs; decode it instead")
         self._frame = frame
         self._rows, self._columns = frame.shape
+        planned = frame.plan.rows.items()
+        self._num_rows = {launch: sum(row[2] for row in rows) // self._columns for launch, rows in planned}
         self._lists: dict[Launch, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {
             launch: self._list_escapes(launch)
             for launch, rows in frame.plan.rows.items()
@@ -64,7 +66,7 @@ class DeviceLinear:
         rows = _ROWS if count <= _FEW_INPUTS else _ROWS // 2
         chunks = next(c for c in (_MOST_CHUNKS, 2, 1) if columns // RUN % c == 0)
         for launch, blocks, number in frame.launches(0, frame.info.num_blocks):
-            num_rows = sum(row[2] for row in frame.plan.rows[launch]) // columns
+            num_rows = self._num_rows[launch]
             lead = leading(_width(launch))
             rest = (arranged(inputs, lead), out, num_rows, rows_per_block, columns, self._rows)
             tile = {"inputs": count, "lead": lead, "chunks": chunks, "rows": rows, "num_warps": 1}
