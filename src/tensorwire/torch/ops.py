@@ -131,10 +131,11 @@ def _linear_on_device(
     inputs = x.reshape(-1, shape[1]) if x.shape[-1:] == (shape[1],) else None
     if product is None or inputs is None or x.dtype != dtype or not 0 < len(inputs) <= product.max_inputs:
         return linear(x, _decode(frame, dtype, shape), bias)
-    output = product.multiply(inputs)
-    if bias is not None:
-        output += bias
-    return output.to(x.dtype).view(*x.shape[:-1], shape[0])
+    if bias is None:
+        output = product.multiply(inputs, x.dtype)
+    else:
+        output = (product.multiply(inputs) + bias).to(x.dtype)
+    return output.view(*x.shape[:-1], shape[0])
 
 
 for _key in ("CPU", "CUDA", "PrivateUse1"):

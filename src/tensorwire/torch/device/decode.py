@@ -27,8 +27,9 @@ from .plan import (
 if TYPE_CHECKING:
     from .plan import Plan
 
-_RUNS_OF_WORDS = 16  # runs that a program of one warp decodes at a time: 128 words a thread
+_RUNS_OF_WORDS = 8  # runs that a program of one warp decodes: 64 words a thread, so that 32 such fit on a processor
 _LATER_RUNS = 8
+_PARTS = 8  # programs that share the later runs of a block
 _BEHIND = 512  # bytes behind the resolved exponents that a group may read
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _STORE_NBYTES = 16
@@ -175,14 +176,15 @@ class DeviceFrame:
 
     def resolve(self, launch: CascadeLaunch | EnecLaunch, table: torch.Tensor, count: int, resolved: Any) -> None:
         """Fill the scratch memory as far as blocks of this launch need it, from the last tier to the second."""
+        grid = (count, 1 if self.by_group else _PARTS)
         if isinstance(launch, EnecLaunch):
             high_bits = launch.nb - launch.m
             high = (launch.rest_bits, launch.m, high_bits, launch.quads_log2, self.lead(high_bits), _LATER_RUNS)
-            kernels.high_kernel[(count,)](self.frame, table, resolved, *high, num_warps=1)
+            kernels.high_kernel[grid](self.frame, table, resolved, *high, num_warps=1)
             return
         widths, last = launch.packed_widths, len(launch.widths)
         for tier in range(last, 1, -1):
-            kernels.resolve_kernel[(count,)](
+            kernels.resolve_kernel[grid](
                 self.frame, table, self._before_later, resolved,
                 launch.rest_bits, widths, tier, last, self.lead(launch.widths[tier - 1]), self.permutation,
                 _LATER_RUNS, num_warps=1,

@@ -198,7 +198,7 @@ def resolve_kernel(
     first, below, jump = interval(row, tier, widths)
     target = later_octets(resolved, first_run)
     lane = tl.arange(0, 8 * lead)[None, :]
-    for start in range(0, (count + 255) >> 8, runs):
+    for start in range(tl.program_id(1) * runs, (count + 255) >> 8, tl.num_programs(1) * runs):
         run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         counts = escapes_of_rows(field, count, run, in_run, j, lane < stride, w, lead, False)
         rank = ranks_in_run(counts, 1, 8 // lead)
@@ -226,7 +226,7 @@ def high_kernel(
     field += field_nwords((n + (4 << quads_log2) - 1) >> (2 + quads_log2), 1)
     target = later_octets(resolved, tl.load(row + 7))
     lane = tl.arange(0, 8 * lead)[None, :]
-    for start in range(0, (count + 255) >> 8, runs):
+    for start in range(tl.program_id(1) * runs, (count + 255) >> 8, tl.num_programs(1) * runs):
         run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         for k in tl.static_range(8 // lead):
             high = numbers_in_group(field, count, run, in_run, j, k, high_bits, lead, False)

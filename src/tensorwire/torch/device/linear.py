@@ -14,9 +14,8 @@ from .plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, Stored
 __all__ = ["DeviceLinear", "DeviceWeight", "arranged", "can_multiply"]
 
 _BF16 = Layout(2, 8, 8, "float", True)
-_ROWS = 4  # that one program takes
+_ROWS = 1  # that one program takes: few, so that there are programs enough for all processors
 _MOST_CHUNKS = 4
-_FEW_INPUTS = 4  # with more, a program has half as many rows, so that its sums stay in registers
 _LISTED_SHAPE = (4,)
 _HIGHEST_LISTED_LO = 240
 _RUNS = 8
@@ -51,26 +50,26 @@ class DeviceLinear:
             and all(row[3] & 0xFF <= _HIGHEST_LISTED_LO for row in rows)
         }
 
-    def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """`x`, (count, columns), count up to max_inputs, times the transpose of the weight: float32, (count, rows)."""
+    def multiply(self, x: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """`x`, (count, columns), count up to max_inputs, times the transpose of the weight: (count, rows), rounded from
+        float32 to `dtype`."""
         frame = self._frame
-        inputs = x.to(torch.float32).contiguous()
-        count, columns = inputs.shape
+        count, columns = x.shape
         if not 0 < count <= self.max_inputs or columns != self._columns:
             raise ValueError(
                 f"expected up to {self.max_inputs} inputs of {self._columns} numbers, got {tuple(x.shape)}"
             )
-        out = torch.empty((count, self._rows), dtype=torch.float32, device=x.device)
+        out = torch.empty((count, self._rows), dtype=dtype, device=x.device)
         resolved = frame.scratch()
         rows_per_block = frame.info.block_words // columns
-        rows = _ROWS if count <= _FEW_INPUTS else _ROWS // 2
         chunks = next(c for c in (_MOST_CHUNKS, 2, 1) if columns // RUN % c == 0)
+        inputs = {lead: arranged(x, lead) for lead in {leading(_width(launch)) for launch in frame.plan.rows}}
         for launch, blocks, number in frame.launches(0, frame.info.num_blocks):
             num_rows = self._num_rows[launch]
             lead = leading(_width(launch))
-            rest = (arranged(inputs, lead), out, num_rows, rows_per_block, columns, self._rows)
-            tile = {"inputs": count, "lead": lead, "chunks": chunks, "rows": rows, "num_warps": 1}
-            grid = (-(-num_rows // rows),)
+            rest = (inputs[lead], out, num_rows, rows_per_block, columns, self._rows)
+            tile = {"inputs": count, "lead": lead, "chunks": chunks, "rows": _ROWS, "num_warps": 1}
+            grid = (-(-num_rows // _ROWS),)
             assert not isinstance(launch, ConstantLaunch)  # see `can_multiply`
             if isinstance(launch, StoredLaunch):
                 products.dense_kernel[grid](frame.source(launch), blocks, *rest, **tile)
@@ -143,6 +142,8 @@ def _width(launch: Launch) -> int:
 
 
 def arranged(inputs: torch.Tensor, lead: int) -> torch.Tensor:
-    """Inputs run by run, and in each in the order in which a tile sees them: by row, number in the group, lane."""
+    """Inputs as float32, run by run, and in each in the order in which a tile sees them: by row, number in the group,
+    lane."""
     count, columns = inputs.shape
-    return inputs.view(count, columns // RUN, 8 // lead, 8 * lead, 4).transpose(3, 4).contiguous()
+    runs = inputs.reshape(count, columns // RUN, 8 // lead, 8 * lead, 4).transpose(3, 4)
+    return torch.empty(runs.shape, dtype=torch.float32, device=inputs.device).copy_(runs)
