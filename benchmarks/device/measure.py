@@ -89,8 +89,7 @@ def medians(operations: Mapping[str, Callable[[], float]]) -> dict[str, dict[str
 
 @functools.cache
 def copy_bandwidth() -> float:
-    """Bytes a second that the inversion of 2 GiB reads and writes together. It is a kernel like any other; torch copies in
-    another way."""
+    """Bytes a second that a kernel of torch's reads and writes together, which inverts 2 GiB."""
     source = torch.randint(-(1 << 62), 1 << 62, (1 << 28,), device="cuda")
     target = torch.empty_like(source)
     seconds = medians({"": by_graph(lambda _: torch.bitwise_not(source, out=target), 1)})[""]["median"]

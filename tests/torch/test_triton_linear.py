@@ -46,7 +46,8 @@ def test_products(profile: str) -> None:
     generator = torch.Generator().manual_seed(1)
     places = torch.randint(0, 512, (3,), generator=generator)
     one_hot = torch.nn.functional.one_hot(torch.cat([torch.tensor([7, 100, 3, 511, 11]), places]), 512).float()
-    assert torch.equal(product(frame, one_hot), one_hot @ weight.T.float())
+    for some in one_hot.split(4):
+        assert torch.equal(product(frame, some), some @ weight.T.float())
 
 
 @pytest.mark.parametrize("profile", ["resident", "enec"])
@@ -65,8 +66,8 @@ def test_stored_rows() -> None:
     weight = torch.randint(-(2**15), 2**15, (4, 256), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     weight = weight.nan_to_num(0, 0, 0)
     frame = opened(weight, "fast")
-    eye = torch.eye(256)[:8]
-    assert torch.equal(product(frame, eye), weight.float().T[:8])
+    eye = torch.eye(256)[:4]
+    assert torch.equal(product(frame, eye), weight.float().T[:4])
 
 
 @pytest.mark.parametrize("shape", [(64, 250), (64,), (2, 4, 256)], ids=str)
@@ -79,8 +80,8 @@ def test_frames_that_are_decoded_instead(shape: tuple[int, ...]) -> None:
 
 
 def test_too_many_inputs() -> None:
-    with pytest.raises(ValueError, match="up to 8 inputs of 256"):
-        DeviceLinear(opened(weights(8, 256), "resident")).multiply(torch.zeros(9, 256))
+    with pytest.raises(ValueError, match="up to 4 inputs of 256"):
+        DeviceLinear(opened(weights(8, 256), "resident")).multiply(torch.zeros(5, 256))
 
 
 @pytest.mark.parametrize("name", ["decode", "decode.out", "rows", "linear"])

@@ -124,17 +124,14 @@ def linear_on_cpu(
 def _linear_on_device(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Tensor:
-    """Exact: torch's own linear with the decoded weight. Fused: up to eight inputs, where the frame allows it."""
+    """Exact: torch's own linear with the decoded weight. Fused: up to four inputs, where the frame allows it."""
     reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
     product = reader.product if check_linear_mode(mode) == "fused" else None
     inputs = x.reshape(-1, shape[1]) if x.shape[-1:] == (shape[1],) else None
     if product is None or inputs is None or x.dtype != dtype or not 0 < len(inputs) <= product.max_inputs:
         return linear(x, _decode(frame, dtype, shape), bias)
-    if bias is None:
-        output = product.multiply(inputs, x.dtype)
-    else:
-        output = (product.multiply(inputs) + bias).to(x.dtype)
+    output = product.multiply(inputs, x.dtype) if bias is None else (product.multiply(inputs) + bias).to(x.dtype)
     return output.view(*x.shape[:-1], shape[0])
 
 

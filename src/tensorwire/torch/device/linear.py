@@ -28,7 +28,7 @@ class DeviceLinear:
         max_inputs: how many inputs are multiplied at once. For more, decode the weight and let torch multiply.
     """
 
-    max_inputs = 8
+    max_inputs = 4
 
     def __init__(self, frame: DeviceFrame) -> None:
         """Make the lists of what escapes from tier shape (4).

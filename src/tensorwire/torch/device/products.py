@@ -1,7 +1,7 @@
 """Triton kernels that multiply inputs with compressed rows of BF16, which no memory ever holds dense.
 
 A block is whole rows, and a row whole runs. A program takes `rows` rows, which may be of several blocks, and `chunks`
-runs of each at a time. It makes float32 of the words and adds their products with up to eight inputs. A lane adds what
+runs of each at a time. It makes float32 of the words and adds their products with up to four inputs. A lane adds what
 it sees in order; lanes are summed at the end. A sum depends on nothing but its row, its input and these two numbers.
 
 From a cascade of the one tier (4) a few words in ten thousand escape. They count as zero at first. Their places and
@@ -56,11 +56,10 @@ def _add(total: tl.tensor, weight: tl.tensor, x: tl.tensor, number: tl.constexpr
 
 @_jit
 def _accumulate(
-    y0: tl.tensor, y1: tl.tensor, y2: tl.tensor, y3: tl.tensor, y4: tl.tensor, y5: tl.tensor, y6: tl.tensor,
-    y7: tl.tensor, pair0: tl.tensor, pair1: tl.tensor, x: tl.tensor, columns: tl.int32, k: tl.constexpr,
-    inputs: tl.constexpr, lead: tl.constexpr,
+    y0: tl.tensor, y1: tl.tensor, y2: tl.tensor, y3: tl.tensor, pair0: tl.tensor, pair1: tl.tensor, x: tl.tensor,
+    columns: tl.int32, k: tl.constexpr, inputs: tl.constexpr, lead: tl.constexpr,
 ) -> Any:  # fmt: skip
-    """Sums for up to eight inputs, with the products of the four words of each lane in step `k` of its run."""
+    """Sums for up to four inputs, with the products of the four words of each lane in step `k` of its run."""
     for i in tl.static_range(4):
         pair = pair0 if i < 2 else pair1
         word = pair << 16 if i % 2 == 0 else pair & 0xFFFF0000
@@ -70,28 +69,20 @@ def _accumulate(
         y1 = _add(y1, weight, at + columns, 1, inputs)
         y2 = _add(y2, weight, at + 2 * columns, 2, inputs)
         y3 = _add(y3, weight, at + 3 * columns, 3, inputs)
-        y4 = _add(y4, weight, at + 4 * columns, 4, inputs)
-        y5 = _add(y5, weight, at + 5 * columns, 5, inputs)
-        y6 = _add(y6, weight, at + 6 * columns, 6, inputs)
-        y7 = _add(y7, weight, at + 7 * columns, 7, inputs)
-    return y0, y1, y2, y3, y4, y5, y6, y7
+    return y0, y1, y2, y3
 
 
 @_jit
 def _no_sums(rows: tl.constexpr, chunks: tl.constexpr, lead: tl.constexpr) -> Any:
     zero = tl.zeros([rows, chunks, 8 * lead], tl.float32)
-    return zero, zero, zero, zero, zero, zero, zero, zero
+    return zero, zero, zero, zero
 
 
 @_jit
-def _sum(
-    y0: tl.tensor, y1: tl.tensor, y2: tl.tensor, y3: tl.tensor, y4: tl.tensor, y5: tl.tensor, y6: tl.tensor,
-    y7: tl.tensor, number: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+def _sum(y0: tl.tensor, y1: tl.tensor, y2: tl.tensor, y3: tl.tensor, number: tl.constexpr) -> tl.tensor:
     """The sum for input `number`, over lanes, then over the runs that stand side by side."""
-    low = y0 if number == 0 else (y1 if number == 1 else (y2 if number == 2 else y3))
-    high = y4 if number == 4 else (y5 if number == 5 else (y6 if number == 6 else y7))
-    return tl.sum(tl.sum(low if number < 4 else high, 2), 1)
+    total = y0 if number == 0 else (y1 if number == 1 else (y2 if number == 2 else y3))
+    return tl.sum(tl.sum(total, 2), 1)
 
 
 @_jit
@@ -150,7 +141,7 @@ def dense_kernel(
     runs_per_row = columns >> 8
     rest = block_stream(frame, row)
     j = tl.arange(0, 8 * lead)[None, None, :]
-    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    y0, y1, y2, y3 = _no_sums(rows, chunks, lead)
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block[:, None, None] * runs_per_row + in_row
@@ -158,11 +149,11 @@ def dense_kernel(
             at = rest + (run * 64 + 8 * lead * k + j) * 2
             pair0 = tl.load(at)
             pair1 = tl.load(at + 1)
-            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
-                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            y0, y1, y2, y3 = _accumulate(
+                y0, y1, y2, y3, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
             )  # fmt: skip
     for i in tl.static_range(inputs):
-        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        total = _sum(y0, y1, y2, y3, i)
         tl.store(out + i * all_rows, total, mask=exists)
 
 
@@ -186,7 +177,7 @@ def cascade_kernel(
     if last == 1:
         following = tier_stream(frame, row, 2, widths, 8, True)
     j = tl.arange(0, 8 * lead)[None, None, :]
-    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    y0, y1, y2, y3 = _no_sums(rows, chunks, lead)
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block[:, None, None] * runs_per_row + in_row
@@ -201,11 +192,11 @@ def cascade_kernel(
             lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
             upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
             pair0, pair1 = pairs_of_words(lower, upper, permutation)
-            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
-                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            y0, y1, y2, y3 = _accumulate(
+                y0, y1, y2, y3, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
             )  # fmt: skip
     for i in tl.static_range(inputs):
-        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        total = _sum(y0, y1, y2, y3, i)
         tl.store(out + i * all_rows, total, mask=exists)
 
 
@@ -226,7 +217,7 @@ def listed_kernel(
     field = tier_stream(frame, row, 1, widths, 8, True)
     first, _, _ = interval(row, 1, widths)
     j = tl.arange(0, 8 * lead)[None, None, :]
-    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    y0, y1, y2, y3 = _no_sums(rows, chunks, lead)
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block[:, None, None] * runs_per_row + in_row
@@ -237,11 +228,11 @@ def listed_kernel(
             lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
             upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
             pair0, pair1 = pairs_of_words(lower & ~escaped, upper & ~escaped, permutation)
-            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
-                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            y0, y1, y2, y3 = _accumulate(
+                y0, y1, y2, y3, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
             )  # fmt: skip
     for i in tl.static_range(inputs):
-        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        total = _sum(y0, y1, y2, y3, i)
         total += _listed_products(
             frame, flat, in_block, before, places, exponents, x + i * columns,
             columns, rows_per_block * runs_per_row, exists, lead,
@@ -269,7 +260,7 @@ def enec_kernel(
     b = tl.load(row + 3) & 0xFF
     following = later_octets(resolved, tl.load(row + 7))
     j = tl.arange(0, 8 * lead)[None, None, :]
-    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    y0, y1, y2, y3 = _no_sums(rows, chunks, lead)
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block[:, None, None] * runs_per_row + in_row
@@ -282,9 +273,9 @@ def enec_kernel(
             lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
             upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
             pair0, pair1 = pairs_of_words(lower, upper, permutation)
-            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
-                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            y0, y1, y2, y3 = _accumulate(
+                y0, y1, y2, y3, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
             )  # fmt: skip
     for i in tl.static_range(inputs):
-        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        total = _sum(y0, y1, y2, y3, i)
         tl.store(out + i * all_rows, total, mask=exists)
