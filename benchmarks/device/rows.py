@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,19 +17,9 @@ from tensorwire.torch.device.linear import DeviceWeight
 if TYPE_CHECKING:
     from benchmarks.tables import Row
 
-INSTRUCTIONS = {"fast": 18.4, "enec": 16.0, "resident": 12.6}
-"""A word, to decode: what `python -m benchmarks.codecs.instructions` counts for sm_90."""
+PROFILES = ("fast", "enec", "resident")
 INPUTS = (1, 2, 4, 8)
 _WORD_NBYTES = 2
-_SLOTS_USED = (0.5, 0.7)
-_LANES, _HERTZ = 128, 1.7e9
-
-
-def modelled(profile: str, ratio: float) -> list[float]:
-    """Bytes of output a second, least and most, that bandwidth and instructions allow."""
-    by_memory = copy_bandwidth() / (1 + 1 / ratio)
-    slots = torch.cuda.get_device_properties(0).multi_processor_count * _LANES * _HERTZ
-    return [min(by_memory, used * slots / INSTRUCTIONS[profile] * _WORD_NBYTES) for used in _SLOTS_USED]
 
 
 def decoding(quick: bool) -> list[Row]:
@@ -36,7 +27,7 @@ def decoding(quick: bool) -> list[Row]:
     for shape in [(256, 512)] if quick else [(4096, 4096), (14336, 4096), (28672, 8192)]:
         nbytes = shape[0] * shape[1] * _WORD_NBYTES
         dense = weights(*shape, 2 if quick else rotation(nbytes))
-        for profile in INSTRUCTIONS:
+        for profile in PROFILES:
             held = compressed(dense, profile)
             ratio = nbytes * len(held) / sum(each.frame.numel() for each in held)
             times = medians(
@@ -48,12 +39,12 @@ def decoding(quick: bool) -> list[Row]:
             seconds = times["graph"]["median"]
             rows.append(
                 {
-                    "what": f"{profile}, {shape[0]} x {shape[1]}",
+                    "what": profile,
+                    "shape": f"{shape[0]} x {shape[1]}",
                     "ratio": ratio,
                     "microseconds": seconds * 1e6,
                     "output": nbytes / seconds / 1e12,
                     "moved": nbytes * (1 + 1 / ratio) / seconds / copy_bandwidth(),
-                    "modelled": [each / 1e12 for each in modelled(profile, ratio)],
                     "by_call": times["calls"]["median"] * 1e6,
                 }
             )
@@ -64,7 +55,7 @@ def products(quick: bool) -> list[Row]:
     rows = []
     for shape in [(256, 512)] if quick else [(4096, 4096), (14336, 4096), (4096, 14336)]:
         dense = weights(*shape, 2 if quick else rotation(shape[0] * shape[1] * _WORD_NBYTES))
-        held = {f"fused, {profile}": compressed(dense, profile, "fused") for profile in INSTRUCTIONS}
+        held = {f"fused, {profile}": compressed(dense, profile, "fused") for profile in PROFILES}
         held["exact, fast"] = compressed(dense, "fast")
         contenders: dict[str, list[Any]] = {"dense": dense, **held}
         for count in INPUTS:
@@ -146,9 +137,8 @@ def models(quick: bool) -> list[Row]:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         row["resting"] = torch.cuda.memory_allocated() / 1e9
-        seconds = run(model, tokens, 1)[1]
-        seconds = run(model, tokens, count + 1)[1] - seconds
-        row["tokens"] = count / seconds
+        taken = [run(model, tokens, count + 1)[1] - run(model, tokens, 1)[1] for _ in range(3)]
+        row["tokens"] = count / statistics.median(taken)
         row["peak"] = torch.cuda.max_memory_allocated() / 1e9
         rows.append(row)
     return rows

@@ -12,6 +12,7 @@ import triton
 
 from benchmarks import environment, summary
 from benchmarks.device import measure, rows
+from benchmarks.device.model import modelled
 from benchmarks.tables import Table, runs
 from benchmarks.tables import measure as measure_tables
 
@@ -23,7 +24,8 @@ TABLES = (
         "a graph. Moved is what is read of the frame and written, as a part of what a copy moves in that time. "
         "Modelled is what docs/devices.md expects. A call also costs the host's time.",
         (
-            ("profile, matrix", "what", ""),
+            ("profile", "what", ""),
+            ("matrix", "shape", ""),
             ("ratio", "ratio", ".3f"),
             ("µs", "microseconds", ".0f"),
             ("TB/s", "output", ".2f"),
@@ -98,6 +100,8 @@ def render(results: dict[str, Any]) -> str:
         f"A copy on the device moves {device['copy'] / 1e12:.2f} TB/s, read and written together."
     )
     parts = ["# Results of kernels on a GPU", "[The page](../../docs/devices.md) says what they do.", line]
+    for row in results.get("decoding", []):
+        row["modelled"] = modelled(row["what"], row["ratio"], device)
     parts += [table.render(results[table.name]) for table in TABLES if table.name in results]
     return "\n\n".join(parts + runs(results)) + "\n"
 
@@ -113,7 +117,7 @@ def main() -> None:
     name = "device-" + re.sub(r"[^a-z0-9]+", "-", device["name"].lower().replace("nvidia", "")).strip("-")
     path = folder / f"{name}.json"
     results, failed = measure_tables(chosen, path, quick=options.quick, command="make device")
-    results = {"device": device, **results}
+    results = {**results, "device": device}
     path.write_text(summary.dumps(summary.rounded(results)))
     page = render(summary.rounded(results))
     (folder / f"{name}.md").write_text(page)

@@ -89,7 +89,7 @@ def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 64)
     monkeypatch.setattr(device_decode, "_LATER_RUNS", 32)
-    monkeypatch.setattr(device_decode, "_PARTS", 2)
+    monkeypatch.setattr(device_decode, "_MOST_PARTS", 2)
 
 
 def content(tensor: torch.Tensor) -> bytes:

@@ -186,8 +186,8 @@ def cascade_exponents(
     place = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
     start = earlier >> 2 if lead == BY_GROUP else 0
     at = (place >> 2) - start
-    low = look_up(following, start, at, escapes > 0, 128, lead)
-    high = look_up(following, start, at + 1, escapes > 0, 128, lead)
+    low = look_up(following, start, at, 128, lead)
+    high = look_up(following, start, at + 1, 128, lead)
     window = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
     window = (window >> ((place & 3) * 8).to(tl.uint64)).to(tl.uint32)
     return select_following(names, escapes, window, permutation)
@@ -206,7 +206,7 @@ def mask_bits(
     quad = in_mask >> 2
     row = (quad * ((65535 + stride) // stride)) >> 16  # quad // stride
     if lead == BY_GROUP:
-        words = look_up(mask, (run >> shared) * 8, quad - row * stride, valid, 8, lead)
+        words = look_up(mask, (run >> shared) * 8, quad - row * stride, 8, lead)
     else:
         at = mask + (run >> shared) * 8 + quad - row * stride
         words = tl.load(at, mask=valid & (in_mask < in_run), other=0)
@@ -245,7 +245,7 @@ def _high_of_groups(
     in_quads = g & ((1 << quads_log2) - 1)
     if lead == BY_GROUP:
         place = ((in_run << quads_log2) + in_quads) & 63
-        high = tl.where(flagged, look_up(high_parts, earlier << quads_log2, place, flagged, 64, lead), 0)
+        high = tl.where(flagged, look_up(high_parts, earlier << quads_log2, place, 64, lead), 0)
     else:
         high = tl.load(high_parts + (((earlier + in_run) << quads_log2) + in_quads), mask=flagged, other=0)
     return high

@@ -27,9 +27,10 @@ from .plan import (
 if TYPE_CHECKING:
     from .plan import Plan
 
-_RUNS_OF_WORDS = 8  # runs that a program of one warp decodes: 64 words a thread, so that 32 such fit on a processor
+_RUNS_OF_WORDS = 4  # that a program of one warp decodes: with more, registers let fewer programs run at once
 _LATER_RUNS = 8
-_PARTS = 8  # programs that share the later runs of a block
+_LATER_PROGRAMS = 4096  # among which the later runs of few blocks are shared out
+_MOST_PARTS = 8
 _BEHIND = 512  # bytes behind the resolved exponents that a group may read
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _STORE_NBYTES = 16
@@ -138,24 +139,23 @@ class DeviceFrame:
         """The launches that have any of the blocks [begin, end), with the launch data of these and their number."""
         for launch, ordinals in self._ordinals.items():
             lo, hi = bisect.bisect_left(ordinals, begin), bisect.bisect_left(ordinals, end)
+            table = self._tables[launch]
             if lo < hi:
-                yield launch, self._tables[launch][lo:hi], hi - lo
+                yield launch, table if hi - lo == len(ordinals) else table[lo:hi], hi - lo
 
-    def source(self, launch: StoredLaunch) -> torch.Tensor:
-        """Where the words of stored blocks are."""
-        return self._host_words if launch.by_host else self.frame
+    def source(self, launch: Launch) -> torch.Tensor:
+        """Where the words of a launch's blocks are, or its blocks."""
+        return self._host_words if launch == StoredLaunch(True) else self.frame
 
     def _launch(self, begin: int, end: int, words: torch.Tensor) -> None:
         layout, word_nbytes = self.info.layout, self.word_nbytes
-        copied = (words.view(torch.uint32), begin, self.info.block_words * word_nbytes // 4, word_nbytes)
         groups = words.view(torch.uint32 if word_nbytes == 1 else torch.uint64)
         resolved = self.scratch()
         for launch, table, count in self.launches(begin, end):
             grid = (count, -(-self.runs_per_block // _RUNS_OF_WORDS))
-            if isinstance(launch, StoredLaunch):
-                kernels.copy_kernel[(count,)](self.source(launch), table, *copied, False)
-            elif isinstance(launch, ConstantLaunch):
-                kernels.copy_kernel[(count,)](self.frame, table, *copied, True)
+            if isinstance(launch, StoredLaunch | ConstantLaunch):
+                copied = (words.view(torch.uint32), begin, self.info.block_words * word_nbytes // 4, word_nbytes)
+                kernels.copy_kernel[(count,)](self.source(launch), table, *copied, isinstance(launch, ConstantLaunch))
             else:
                 self.resolve(launch, table, count, resolved)
                 fields = (layout.exponent_bits, layout.rest_bits - 1)
@@ -171,12 +171,15 @@ class DeviceFrame:
                 kernel[grid](*arguments, *rest, *coding, *tail, num_warps=1)
 
     def scratch(self) -> torch.Tensor:
-        """Memory for the exponents of later tiers and for high parts."""
+        """Memory for the exponents of later tiers and for high parts; any if there are none."""
+        if not self.plan.later_runs:
+            return self.frame
         return torch.empty((self.plan.later_runs * RUN + _BEHIND) // 4, dtype=torch.uint32, device=self.frame.device)
 
     def resolve(self, launch: CascadeLaunch | EnecLaunch, table: torch.Tensor, count: int, resolved: Any) -> None:
         """Fill the scratch memory as far as blocks of this launch need it, from the last tier to the second."""
-        grid = (count, 1 if self.by_group else _PARTS)
+        parts = 1 if self.by_group else min(max(1, _LATER_PROGRAMS // count), _MOST_PARTS)
+        grid = (count, parts)
         if isinstance(launch, EnecLaunch):
             high_bits = launch.nb - launch.m
             high = (launch.rest_bits, launch.m, high_bits, launch.quads_log2, self.lead(high_bits), _LATER_RUNS)

@@ -74,15 +74,15 @@ def row_stride(in_run: tl.tensor, p: tl.constexpr, whole: tl.constexpr) -> tl.te
 
 @_jit
 def look_up(
-    stream: tl.tensor, start: tl.tensor, place: tl.tensor, needed: tl.tensor, length: tl.constexpr, lead: tl.constexpr
-) -> tl.tensor:  # fmt: skip
-    """Words `place`, below `length`, of those that begin at word `start` of a stream; any where none is needed."""
+    stream: tl.tensor, start: tl.tensor, place: tl.tensor, length: tl.constexpr, lead: tl.constexpr
+) -> tl.tensor:
+    """Words `place`, below `length`, of those that begin at word `start` of a stream."""
     if lead == BY_GROUP:
         window = tl.load(stream + (start + tl.arange(0, length)[None, :]))
         # Triton-Ascend gathers floats, and no 32-bit integers.
         words = tl.gather(window.to(tl.float32, bitcast=True), place, 1).to(tl.uint32, bitcast=True)
     else:
-        words = tl.load(stream + start + place, mask=needed, other=0)
+        words = tl.load(stream + start + place)
     return words
 
 
@@ -109,7 +109,7 @@ def group(
         g = tl.minimum(row_stride(in_run, lead, False) * k + j, (in_run - 1) >> 2)
         stride = row_stride(in_run, p, False)
         row = (g * ((65535 + stride) // stride)) >> 16  # g // stride, for g and strides up to 64
-        words = look_up(plane, run * (8 * p), g - row * stride, g >= 0, 8 * p, lead) >> (p * row).to(tl.uint32)
+        words = look_up(plane, run * (8 * p), g - row * stride, 8 * p, lead) >> (p * row).to(tl.uint32)
     return words & (((1 << p) - 1) * 0x01010101)
 
 
