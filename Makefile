@@ -129,7 +129,7 @@ oldest: $(OLDEST_ENV)/.package ## What runs under torch with the oldest Python, 
 
 # Huawei's fork of Triton installs a package named triton too. It needs neither an NPU nor CANN for what is tested.
 ascend: $(ASCEND_ENV)/.package ## The Triton kernels lowered by Triton-Ascend, in an environment of its own; Python 3.10 or 3.11
-	$(ASCEND_ENV)/bin/python -m pytest -q tests/torch/test_ascend.py
+	TENSORWIRE_TEST_DEVICE=npu $(ASCEND_ENV)/bin/python -m pytest -q tests/torch/test_ascend.py
 
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks.codecs
@@ -152,6 +152,9 @@ sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
+device: $(VENV)/.package $(VENV)/.test ## Kernels on the GPU of this machine: decoding, products and a model, beside dense weights
+	$(VENV)/bin/python -m benchmarks.device $(DEVICE)
+
 instructions: $(VENV)/.package $(VENV)/.test ## Instructions a word of the Triton kernels, compiled for a GPU that need not be there
 	$(VENV)/bin/python -m benchmarks.codecs.instructions
 
@@ -166,7 +169,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks, and 10,000 s
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference instructions hang faults simulate \
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device instructions hang faults simulate \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

@@ -1,7 +1,7 @@
 """Decode frames with the Triton kernels, in Triton's interpreter on the CPU or on a device, and compare every bit.
 
     python examples/device_kernels.py          # no GPU needed: the interpreter runs the kernels, slowly
-    python examples/device_kernels.py cuda     # on a GPU; never tried
+    python examples/device_kernels.py cuda     # on a GPU
 
 Needs torch and triton. docs/devices.md says what was proven, and on what. The exit code is 1 if any bit differs.
 """

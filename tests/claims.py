@@ -16,6 +16,7 @@ from benchmarks.codecs import targets
 from benchmarks.codecs.targets import KNOWN_RATIOS
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
+from tests.support import device_figures
 from tests.support.figures import (
     Row,
     above_bound,
@@ -248,8 +249,6 @@ LIMITED = {  # names on the page
     "in memory, *fused*": "fused, fast",
 }
 FAR_FORMS = {name: codec for name, codec in NEAR_FORMS.items() if codec not in ("hdiffpatch", "xdelta3")}
-
-
 RIGHT, RUNS = faults.count()
 _MENDED = ("unseen", "second", "third")
 
@@ -270,6 +269,8 @@ CLAIMS: dict[str, list[str]] = {
         f"({_decodes('fast', LARGE)} GB/s). With AVX2 forced it is {_decode_of_memcpy(BF16, cpu='avx2')}, and "
         f"{_decode_of_memcpy(LARGE, cpu='avx2')} on 548 MiB ({_decodes('fast', LARGE, cpu='avx2')} GB/s).",
         f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} runs, and no other rank alone",
+        f"On an H200 a token takes {device_figures.token('exact, fast')} times as long as with dense weights, "
+        f"*fused* {device_figures.token('fused, resident')} times.",
         f"takes {_of_dense('token', 'exact, best profile', cpu='avx2')} times as long as with dense torch in "
         f"`resident`, {_of_dense('token', EXACT[0], cpu='avx2')} times in `fast`",
         f"With AVX512_BF16 it takes {_of_dense('token', *EXACT)} times as long by turns, "
@@ -279,7 +280,10 @@ CLAIMS: dict[str, list[str]] = {
         f"{inference.alone('12b', 'streaming all, fast'):.1f} s with all on the disk. "
         f"The mapped dense model takes {inference.alone('12b', 'dense, mmap'):.0f} s",
     ],
+    "docs/devices.md": device_figures.page(),
     "docs/choose.md": [
+        f"{device_figures.resting('exact, fast')} GB in place of {device_figures.resting('dense')}",
+        f"on [an H200] a token takes {device_figures.token('exact, fast')} times as long",
         f"in F32 shrinks by a ratio of {trainer('F32', 'directory')}, in BF16 by {trainer('BF16', 'directory')}",
         f"encodes BF16 at {epyc(BF16, 'compact').compress.gbs:.2f} GB/s and decodes it at "
         f"{epyc(BF16, 'compact').decompress.gbs:.2f}",
@@ -461,9 +465,9 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/traffic.md": ["4.016 bits a weight at every rate", "only if the shortest step became 5 % shorter"],
     "docs/inference-benchmark.md": ["with 4 GB/s a core"],
     "docs/devices.md": [
+        "28672 x 8192 | 14336 x 4096 | 4096 x 4096",
         "1024 x 4096 normal numbers",
-        "90 % of its bandwidth, with 1.33 bytes",
-        "slots 50 to 70 % are used",
+        "50 to 70 % are used",
     ],
     "docs/job/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
     "docs/job/launchers.md": [

@@ -40,7 +40,7 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     permuted = {"permutation": permutation, "runs": 8}
     f8 = {**F8, "widths": 0x81, "last": 1, "whole": by_group, "lead": lead[1]}
     f32 = {**F32, "quads_log2": 0, "m": 1, "nb": 8, "whole": by_group, "lead": lead[1]}
-    product = {"chunks": 4, "rows": 4, "inputs": 1, "lead": 2}
+    product = {"chunks": 4, "rows": 1, "inputs": 1, "lead": 2}
     permuted_product = {**product, "permutation": permutation}
     kernels = [
         (k.copy_kernel, {"word_nbytes": 2, "constant": 0}, "*u32"),

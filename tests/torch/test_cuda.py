@@ -101,7 +101,7 @@ def test_compiled(mode: str) -> None:
 
 
 def test_models(tmp_path: Path) -> None:
-    """Of a compressed checkpoint, and compressed on the device."""
+    """One is loaded from a compressed checkpoint, one is compressed on the device."""
     pytest.importorskip("transformers", minversion="5.16")
     from tensorwire.checkpoint import compress_checkpoint
     from tests.support.transformer_models import load, save
