@@ -441,3 +441,20 @@ def test_who_had_failed_and_lived_on_until_the_job_was_ended_is_lost(culprit: in
         ranks.append(rank(n, group, **state))
     finding = only(found(ranks))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [culprit], "high")
+
+
+@every_rank
+def test_who_was_silent_while_the_others_waited_until_the_job_was_ended_had_not_gone(culprit: int) -> None:
+    """It was stopped, or in a debugger: the others would have lost its connections."""
+
+    def at(waited: float) -> Finding:
+        ranks = []
+        for n in range(WORLD):
+            group = member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited)
+            ranks.append(rank(n, group, **(dead(AGO + waited) if n == culprit else by_signal("SIGTERM")(n))))
+        return only(found(ranks))
+
+    finding = at(60.0)
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "medium")
+    assert any("it was stopped, or held the GIL" in fact for fact in finding.evidence)
+    assert (at(2.0).code, at(2.0).suspects) == ("TW-LOST", [culprit])

@@ -75,6 +75,7 @@ class _Ended:
         are_noted: the probes of these ranks note signals.
         first: how long ago the first of the failed ended, or the first was asked to.
         is_asked_first: somebody asked a rank to end before any failed.
+        were_silent: ranks had given no sign of life for a while by then.
     """
 
     def __init__(self, job: Job, dead: dict[int, Rank], named: Set[int]) -> None:
@@ -92,11 +93,14 @@ class _Ended:
         of_it = self.asked.keys() - earlier
         of_it |= {n for n, rank in self.failed.items() if is_silent(rank) and gone(rank) <= since}
         self.first = max([self.start, *(said(rank) for n, rank in self.failed.items() if n not in of_it)])
-        # Peers of a process that has gone lose a connection. Where they ran out of time, it was silent and still there.
-        timed_out = max((said(rank) for rank in self.failed.values() if ran_out_of_time(rank)), default=self.first)
-        before = (rank for rank in self.failed.values() if said(rank) > timed_out)
-        if not asked and not any(rank.process.exit_reason for rank in before):
-            self.first = timed_out
+        # Peers of a process that has gone lose a connection. Where they ran out of time, or waited on until somebody
+        # ended the job, it was silent and still there.
+        timed_out = (said(rank) for rank in self.failed.values() if ran_out_of_time(rank))
+        since, least = (self.start, job.thresholds.lost_seconds) if asked else (max(timed_out, default=self.first), 0.0)
+        before = [rank for n, rank in self.failed.items() if n not in of_it and said(rank) > since]
+        if all(not rank.process.exit_reason and said(rank) > since + least for rank in before):
+            self.first = since
+        self.were_silent = bool(before)
         self.is_asked_first = bool(asked) and self.start >= self.first
 
     def verdicts(self, transport: Transport, hangs: list[Verdict]) -> list[Verdict] | None:
@@ -112,7 +116,9 @@ class _Ended:
         if not failed and not self.asked:
             return None
         if self.is_asked_first:
-            return self._before(transport, hangs, _WATCHED) or self._asked_alone()
+            found = self._before(transport, hangs, _WATCHED)
+            if found or not self.were_silent:
+                return found or self._asked_alone()
         own_words = {n for n, rank in failed.items() if has_own_words(rank)}
         if not any(said(failed[n]) >= self.first - _MOMENT for n in own_words):
             # Ranks that ran out of time had waited. Ranks that somebody killed, within seconds, may have.

@@ -191,8 +191,10 @@ class Job:
         for number in ranks:
             rank = self.ranks.get(number)
             if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > STALE_SECONDS:
+                state = "it was stopped, or held the GIL"  # in a job that has ended
+                if rank.process.state:
+                    state = _state(rank) + ("" if rank.process.is_stopped else " and may hold the GIL")
                 reasons.append(
-                    f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: its process is "
-                    f"in state {rank.process.state}" + ("" if rank.process.is_stopped else " and may hold the GIL")
+                    f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: {state}"
                 )
         return is_incomplete, reasons

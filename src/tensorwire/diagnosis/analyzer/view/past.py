@@ -44,7 +44,7 @@ def _rank(rank: Rank, seconds: float) -> Rank:
     return replace(
         rank,
         process=process,
-        heartbeat_seconds=max(rank.heartbeat_seconds - seconds, 0.0) if rank.process.is_alive else 0.0,
+        heartbeat_seconds=max((rank.heartbeat_seconds if rank.process.is_alive else gone(rank)) - seconds, 0.0),
         activity=rank.activity if has_begun else "",
         activity_seconds=_before(rank.activity_seconds, seconds),
         setup_seconds=_before(rank.setup_seconds, seconds),
