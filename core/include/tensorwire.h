@@ -183,10 +183,11 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
  * on, the upper column first, by fused multiply-add. The upper half of the sums is added to the lower one, then
  * neighbours until one is left.
  * TW_GEMM_768, for BF16: as TW_PAIRS_n by fused multiply-add, with denormals. Up to 384 columns are one block; fewer
- * than 1536 are two, the first of half of them, rounded up to a whole pair; of more, each has 768. */
+ * than 1536 are two, the first of half of them, rounded up to a whole pair; of 1536 and more each has 768.
+ * In the orders of pairs, what the last columns lack to a whole pair, or to 32 in TW_GEMV_16, is zeros. */
 typedef enum tw_order { TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768 } tw_order;
 /* Bit (1 << order) for each order in which this machine is faster with weights of a dtype than by decoding first; 0 for
- * a dtype other than BF16 and F16. */
+ * a dtype other than BF16 and F16. The scalar target, which is slow in all, names all. */
 TW_API uint32_t tw_linear_orders(const char* dtype);
 /* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32 and one of these
  * orders, for a plain frame of shape (rows, columns). Inputs are numbers of the weight's dtype. Each thread decodes a

@@ -11,6 +11,7 @@
 
 namespace tw {
 
+constexpr tw_order kOrders[] = {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768};
 constexpr size_t kMostSums = 64;
 
 enum class WeightFormat : uint8_t { kBf16, kF16 };
@@ -49,7 +50,8 @@ struct DotKernels {
 
 using FindDot = const DotKernels* (*)(tw_order order, WeightFormat format);
 
-// nullptr where this CPU has none that are faster than to decode first.
+// nullptr where the target has none that are faster than to decode first. The scalar target has all, slow ones, which
+// the others are held to.
 const DotKernels* find_dot(tw_order order, WeightFormat format);
 
 }  // namespace tw

@@ -56,13 +56,7 @@ struct InterleavedBf16 : Bf16 {
   }
 };
 
-// Sums and prefetcher are copies, which stay in registers.
-struct Multiply {
-  V sums[8];
-  const float* input;
-  Prefetcher<kSecondLevel> prefetcher;
-
-  void begin_run() { prefetcher.step(); }
+struct Multiply : Sink<kSums / kWidth> {
   // Words of 32 columns, the first or the second ones of each 64.
   template <unsigned half>
   inline __attribute__((always_inline)) void take(__m256i first, __m256i second) {
@@ -79,21 +73,10 @@ struct Multiply {
   }
 };
 
-size_t add_runs(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* sums,
-                Prefetcher<kSecondLevel>* prefetcher) {
-  Multiply sink = {{}, input, *prefetcher};
-#pragma GCC unroll 8
-  for (size_t i = 0; i < 8; ++i) sink.sums[i] = load_floats(sums + 8 * i);
-  const size_t used = for_words(runs, rests, num_runs, &sink);
-#pragma GCC unroll 8
-  for (size_t i = 0; i < 8; ++i) store_floats(sums + 8 * i, sink.sums[i]);
-  *prefetcher = sink.prefetcher;
-  return used;
-}
-
 const DotKernels* find(tw_order order, WeightFormat format) {
   using OfBf16 = Sums<InterleavedBf16, kSums>;
-  static constexpr DotKernels kOfBf16 = {OfBf16::arrange, OfBf16::dot, 1, OfBf16::add_terms, OfBf16::total, add_runs};
+  static constexpr DotKernels kOfBf16 = {OfBf16::arrange,   OfBf16::dot,   1,
+                                         OfBf16::add_terms, OfBf16::total, add_runs<Multiply>};
   if (order == TW_GEMV_16 && format == WeightFormat::kBf16) return &kGemvAvx2;
   if (order != TW_SUMS_64) return nullptr;
   return format == WeightFormat::kBf16 ? &kOfBf16 : &Sums<F16, kSums>::kTogether;

@@ -29,7 +29,8 @@ namespace {
 
 float without_denormals(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value; }
 
-// A step of VDPBF16PS: denormals are zeros before and after, and what is tiny is seen before a last rounding to 2^-126.
+// A step of VDPBF16PS, which takes denormals for zeros, those of its result too. Whether that is denormal, it sees by
+// its value rounded to 24 bits, however small; fma() rounds some such values up to 2^-126.
 float add_term(float sum, float a, float b) {
   a = without_denormals(a), b = without_denormals(b), sum = without_denormals(sum);
   const float result = without_denormals(std::fma(a, b, sum));

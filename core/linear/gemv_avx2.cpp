@@ -11,7 +11,6 @@ namespace {
 struct Vec {
   using V = __m256;
   typedef uint32_t Words __attribute__((vector_size(32)));
-  static constexpr size_t kWidth = 8;
   static constexpr size_t pair(size_t vector, size_t lane) { return vector * 4 + lane % 4 + lane / 4 * 8; }
   static inline V multiply_add(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   static inline void load(const uint8_t* from, Words* words) {
@@ -35,11 +34,11 @@ struct Vec {
 namespace tw {
 namespace {
 
-struct Sink : Multiply {
+struct Multiply : Sink<kVectors> {
   template <unsigned>
   inline __attribute__((always_inline)) void take(__m256i first, __m256i second) {
-    add<0>(reinterpret_cast<Vec::Words>(first));
-    add<1>(reinterpret_cast<Vec::Words>(second));
+    add_words(reinterpret_cast<Vec::Words>(first), input, sums);
+    add_words(reinterpret_cast<Vec::Words>(second), input + 2 * kWidth, sums + 1);
     input += kColumns;
   }
 };
@@ -47,7 +46,7 @@ struct Sink : Multiply {
 }  // namespace
 
 extern const DotKernels kGemvAvx2;
-const DotKernels kGemvAvx2 = {arrange, dot, kRows, add_terms, total, add_digits<Sink>};
+const DotKernels kGemvAvx2 = {arrange, dot, kRows, add_terms, total, add_runs<Multiply>};
 
 }  // namespace tw
 #endif

@@ -9,7 +9,6 @@ namespace {
 struct Vec {
   using V = __m512;
   typedef uint32_t Words __attribute__((vector_size(64)));
-  static constexpr size_t kWidth = 16;
   static constexpr size_t pair(size_t, size_t lane) { return lane; }
   static inline V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static inline void load(const uint8_t* from, Words* words) {
@@ -30,19 +29,18 @@ struct Vec {
 namespace tw {
 namespace {
 
-struct Sink : Multiply {
+struct Multiply : Sink<kVectors> {
   inline __attribute__((always_inline)) void take(__m512i first, __m512i second) {
-    add<0>(reinterpret_cast<Vec::Words>(first));
-    input += kColumns;
-    add<0>(reinterpret_cast<Vec::Words>(second));
-    input += kColumns;
+    add_words(reinterpret_cast<Vec::Words>(first), input, sums);
+    add_words(reinterpret_cast<Vec::Words>(second), input + kColumns, sums);
+    input += 2 * kColumns;
   }
 };
 
 }  // namespace
 
 extern const DotKernels kGemvAvx512;
-const DotKernels kGemvAvx512 = {arrange, dot, kRows, add_terms, total, add_digits<Sink>};
+const DotKernels kGemvAvx512 = {arrange, dot, kRows, add_terms, total, add_runs<Multiply>};
 
 }  // namespace tw
 #endif

@@ -1,18 +1,14 @@
 // TW_GEMV_16 over the vectors of a target. Its file defines, before it includes this one:
-//   struct Vec: V of kWidth floats, Words of as many uint32_t, which are pairs of columns; multiply_add(); load(), of
+//   struct Vec: V of floats, Words of as many uint32_t, which are pairs of columns; multiply_add(); load(), of
 //   32 words as kVectors of Words; pair(), which pair of the 32 columns a lane of one of these has; total().
 #include <cstring>
 
-#include "linear/dot.h"
+#include "linear/vectors.h"
 
 namespace tw {
 namespace {
 
-using V = Vec::V;
-typedef V UnalignedV __attribute__((aligned(1), may_alias));
-constexpr size_t kColumns = 32, kWidth = Vec::kWidth, kVectors = kColumns / 2 / kWidth, kRows = 4;
-
-inline V load_floats(const float* from) { return *reinterpret_cast<const UnalignedV*>(from); }
+constexpr size_t kColumns = 32, kVectors = kColumns / 2 / kWidth, kRows = 4;
 
 // The upper columns of the lanes of a vector, then the lower ones.
 inline size_t column_of(size_t place) {
@@ -98,30 +94,6 @@ float total(const float* lanes) {
   V sums[kVectors];
   std::memcpy(sums, lanes, sizeof sums);
   return Vec::total(sums);
-}
-
-// Sums and prefetcher are copies, which stay in registers.
-struct Multiply {
-  V sums[kVectors];
-  const float* input;
-  Prefetcher<kSecondLevel> prefetcher;
-
-  void begin_run() { prefetcher.step(); }
-  template <size_t v>
-  inline __attribute__((always_inline)) void add(Vec::Words words) {
-    add_words(words, input + v * 2 * kWidth, sums + v);
-  }
-};
-
-template <class Sink>
-inline size_t add_digits(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* lanes,
-                         Prefetcher<kSecondLevel>* prefetcher) {
-  Sink sink = {{{}, input, *prefetcher}};
-  std::memcpy(sink.sums, lanes, sizeof sink.sums);
-  const size_t used = for_words(runs, rests, num_runs, &sink);
-  std::memcpy(lanes, sink.sums, sizeof sink.sums);
-  *prefetcher = sink.prefetcher;
-  return used;
 }
 
 }  // namespace

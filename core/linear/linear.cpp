@@ -232,7 +232,7 @@ uint32_t tw_linear_orders(const char* dtype) {
   WeightFormat format = WeightFormat::kBf16;
   uint32_t orders = 0;
   if (!find_format(dtype, &format)) return orders;
-  for (const tw_order order : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768}) {
+  for (const tw_order order : kOrders) {
     if (find_dot(order, format) != nullptr) orders |= 1u << order;
   }
   return orders;

@@ -5,18 +5,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "linear/dot.h"
 #include "linear/half.h"
+#include "linear/vectors.h"
 
 namespace tw {
 namespace {
 
-using V = Vec::V;
-typedef V UnalignedV __attribute__((aligned(1), may_alias));
-constexpr size_t kWidth = sizeof(V) / sizeof(float), kPart = 2 * kWidth;
-
-inline V load_floats(const void* from) { return *static_cast<const UnalignedV*>(from); }
-inline void store_floats(float* to, V floats) { *reinterpret_cast<UnalignedV*>(to) = floats; }
+constexpr size_t kPart = 2 * kWidth;
 
 // Weights of L columns come part by part, as two vectors, of which lane i takes the column that column() says.
 struct Bf16 {

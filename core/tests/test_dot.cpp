@@ -211,7 +211,7 @@ void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, si
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const tw_order order : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768}) {
+  for (const tw_order order : tw::kOrders) {
     for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF16}) {
       for (int numbers = kOrdinary; numbers < kNumNumbers; ++numbers) {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "linear/dot.h"
 #include "tests/check.h"
 #include "tests/form.h"
 #include "tests/mutation.h"
@@ -347,7 +348,7 @@ void check_order() {
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const tw_order each : {TW_SUMS_32, TW_SUMS_64, TW_PAIRS_512, TW_PAIRS_1024, TW_GEMV_16, TW_GEMM_768}) {
+  for (const tw_order each : tw::kOrders) {
     order = each;
     if ((tw_linear_orders("BF16") >> order & 1) != 0) check_order();
   }

@@ -73,8 +73,8 @@ class PlacedFrame:
         )  # fmt: skip
 
     def linear(self, order: Order, inputs: int, count: int, outputs: int, threads: int, parallel: int | None) -> bool:
-        """`count` inputs at one address, float32 and contiguous, to outputs at another. False if an output is NaN or a
-        thread flushes denormals: other bits than those of the same order elsewhere may come out then."""
+        """`count` inputs at one address, float32 and contiguous, to outputs at another. False where tw_linear's `plain`
+        is 0: other bits than those of the same order elsewhere may come out then."""
         plain = _u32()
         _linear(
             self._frame, self._header_address, self._address, self._nbytes, order, inputs, count, outputs,
