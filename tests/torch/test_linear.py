@@ -14,6 +14,7 @@ import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
 from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
 from tensorwire.torch.products import linear, zeros  # noqa: E402
 
 if TYPE_CHECKING:
@@ -89,6 +90,52 @@ def test_a_kernel_that_does_not_gets_slabs(multiply: Callable[..., Any], bias: b
     result = multiply(kernel, x, CompressedTensor.from_dense(dense), b)
     assert kernel.rows == [SLAB] * (ROWS // SLAB)
     assert torch.equal(result, kernel(x, dense, b))
+
+
+@pytest.fixture
+def by_slabs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A weight of five slabs, of which each is decoded in one of two threads."""
+    monkeypatch.setattr(linear, "_SLAB_NBYTES", SLAB * COLUMNS * 4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    linear._choose.cache_clear()
+    yield weights(dtype=torch.float32)
+    linear._choose.cache_clear()
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_slabs_whatever_a_thread_knows_of_gradients(by_slabs: Any, context: Any) -> None:
+    compressed = CompressedTensor.from_dense(by_slabs)
+    inputs = [torch.randn(2, COLUMNS, requires_grad=True) for _ in range(2)]
+    with context():
+        results = [
+            torch.nn.functional.linear(x, weight) for x, weight in zip(inputs, (by_slabs, compressed), strict=True)
+        ]
+        assert linear._choose(linear.product_of(inputs[1], ROWS, None)).slab == SLAB
+        assert torch.equal(torch.nn.functional.linear(inputs[0], compressed), results[0])
+        assert results[1].requires_grad == results[0].requires_grad
+        if context is torch.enable_grad:
+            results[1].sum().backward()
+            assert torch.allclose(inputs[1].grad, by_slabs.sum(0).expand(2, -1), atol=1e-5)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_an_error_in_a_slab_reaches_the_caller(by_slabs: Any, error: type[BaseException], monkeypatch: Any) -> None:
+    compressed, x = CompressedTensor.from_dense(by_slabs), torch.randn(2, COLUMNS)
+    expected = torch.nn.functional.linear(x, compressed)
+    decode = OpenFrame.decode
+
+    def fail(frame: Any, first: int, *rest: Any, **threads: Any) -> None:
+        if first == 3 * SLAB * COLUMNS:
+            raise error("in the fourth slab")
+        decode(frame, first, *rest, **threads)
+
+    monkeypatch.setattr(OpenFrame, "decode", fail)
+    with pytest.raises(error, match="in the fourth slab"):
+        torch.nn.functional.linear(x, compressed)
+    monkeypatch.setattr(OpenFrame, "decode", decode)
+    assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
 
 
 INPUTS = {

@@ -8,8 +8,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PARALLEL = ctypes.CFUNCTYPE(None, _BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 _MAPS = Path("/proc/self/maps")
 _PROCESS = os.getpid()
 
@@ -20,6 +23,31 @@ def team() -> int | None:
     None in a process that was forked, too: the threads stayed in its parent, and OpenMP would wait for them for ever.
     """
     return _gomp_parallel() if os.getpid() == _PROCESS else None
+
+
+def on_team(work: Callable[[], None], threads: int) -> BaseException | None:
+    """Call `work` on each of so many threads at once, those of the team; on this thread alone where there is none.
+
+    On a team each operation of torch is for one thread. What `work` finds of the state that torch keeps for a thread,
+    such as whether gradients are recorded, is that of a new one.
+
+    Returns:
+        what one of them has raised, if one has. An interrupt may get lost, and the work of its thread with it.
+    """
+    parallel = team() if threads > 1 else None
+    raised: list[BaseException] = []
+
+    def body(_: int | None) -> None:
+        try:
+            work()
+        except BaseException as error:  # nothing but a thread of C's would meet it
+            raised.append(error)
+
+    if parallel is None:
+        body(None)
+    else:
+        _PARALLEL(parallel)(_BODY(body), None, threads, 0)
+    return raised[0] if raised else None
 
 
 @functools.cache

@@ -4,7 +4,8 @@ Which way it goes is tried out once for each kind of product (`_choose`):
 
 - rows are decoded and multiplied in the cache of a thread, or in its registers, in torch's own order of summation, if
   that is one of those that we have kernels for (`PlacedFrame.linear`);
-- for few rows of input the weight is decoded slab by slab, each of which torch multiplies while it lies in the cache;
+- for few rows of input the weight is decoded slab by slab, each by one thread, in which torch multiplies it while it
+  lies in the cache;
 - otherwise the whole weight is decoded, into memory that the next layer uses again.
 
 *fused* takes the first way always, in one order of summation on every CPU.
@@ -14,18 +15,19 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import logging
 import math
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import linear
 
 from ...codec.products import Order, linear_dense, linear_orders
-from ..frames.team import team
+from ..frames.team import on_team, team
 from .zeros import zeros_around
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from ..frames.open_frame import OpenFrame
 
 _SLAB_NBYTES = 4 << 20
-_MAX_SLAB_INPUT_ROWS = 8
+_MAX_SLAB_INPUT_ROWS = 64
 _ROWS_ALIGNMENT = 64
 FUSED_ORDER = Order.SUMS_64
 MAX_FUSED_INPUT_ROWS = 8
@@ -105,7 +107,7 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
         if output is not None:
             return output
     elif choice.slab is not None:
-        return _linear_by_slabs(x, frame, rows, choice.slab, bias)
+        return _decoded_by_slabs(x, frame, choice.slab, bias)
     memory = _scratch.take(rows * columns * x.element_size())
     weight = _as_weight(memory, rows, x)
     frame.decode(0, weight)
@@ -142,17 +144,45 @@ def _rounded(output: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     return output.to(dtype)
 
 
-def _linear_by_slabs(x: Tensor, frame: OpenFrame, rows: int, slab: int, bias: Tensor | None) -> Tensor:
-    output = x.new_empty((*x.shape[:-1], rows))
-    columns = x.shape[-1]
-    memory = _scratch.take(slab * columns * x.element_size())
-    part = _as_weight(memory, slab, x)
-    for start in range(0, rows, slab):
-        stop = min(rows, start + slab)
-        weight = part if stop - start == slab else part[: stop - start]
-        frame.decode(start * columns, weight)
-        output[..., start:stop] = linear(x, weight, None if bias is None else bias[start:stop])
+def _decoded_by_slabs(x: Tensor, frame: OpenFrame, slab: int, bias: Tensor | None) -> Tensor:
+    rows, columns = frame.shape
+    threads = torch.get_num_threads()
+    nbytes = slab * columns * x.element_size()
+    memory = _scratch.take(threads * nbytes)
+
+    def decoded(worker: int, start: int, stop: int) -> Tensor:
+        weight = _as_weight(memory[worker * nbytes :], stop - start, x)
+        frame.decode(start * columns, weight, threads=None if team() is None else 1)
+        return weight
+
+    output = linear_by_slabs(x, rows, slab, bias, threads, decoded)
     _scratch.give_back(memory)
+    return output
+
+
+def linear_by_slabs(
+    x: Tensor, rows: int, slab: int, bias: Tensor | None, threads: int, weights: Callable[[int, int, int], Tensor]
+) -> Tensor:
+    """A slab a thread.
+
+    Args:
+        weights: some rows of the weight, by the number of the thread, the first of them, and the one behind the last.
+    """
+    output = x.new_empty((*x.shape[:-1], rows))
+    starts, workers = iter(range(0, rows, slab)), itertools.count()
+    finished: list[int] = []
+
+    def work() -> None:
+        worker = next(workers)
+        with torch.inference_mode():  # the output may be of it
+            for start in starts:
+                part = slice(start, min(rows, start + slab))
+                output[..., part] = linear(x, weights(worker, part.start, part.stop), _part(bias, part))
+                finished.append(start)
+
+    error = on_team(work, threads)
+    if len(finished) < -(-rows // slab):
+        raise error or KeyboardInterrupt
     return output
 
 
@@ -183,10 +213,13 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout:
     return Layout.APART if apart else Layout.OTHER
 
 
-def _slab_rows(rows: int, row_nbytes: int) -> int:
-    """Rows of about _SLAB_NBYTES, which the kernels of torch take in equal steps."""
-    wanted = max(1, _SLAB_NBYTES // max(row_nbytes, 1))
-    return min(rows, max(_ROWS_ALIGNMENT, wanted // _ROWS_ALIGNMENT * _ROWS_ALIGNMENT))
+def _slab_rows(rows: int, row_nbytes: int, threads: int) -> int:
+    """Rows of about _SLAB_NBYTES, or fewer, so that all threads have some; which the kernels of torch take in equal
+    steps."""
+    most = max(1, _SLAB_NBYTES // max(row_nbytes, 1))
+    count = -(-rows // most)
+    share = -(-rows // (-(-count // threads) * threads))
+    return min(rows, -(-share // _ROWS_ALIGNMENT) * _ROWS_ALIGNMENT)
 
 
 class Product(NamedTuple):
@@ -265,7 +298,7 @@ def _choose(product: Product) -> _Choice:
         for order in (linear_orders(name) if name is not None else [])
         if product.num_inputs <= _MAX_INPUT_ROWS.get(order, product.num_inputs)
     ]
-    slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize)
+    slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize, product.threads)
     # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
     by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.layout is Layout.USUAL
     if not (orders or by_slabs):
@@ -276,7 +309,7 @@ def _choose(product: Product) -> _Choice:
             return _Choice(order)
     if name is not None:
         _say_slower(name)
-    return _Choice(slab=slab) if by_slabs and trial.allows_slabs(slab) else _Choice()
+    return _Choice(slab=slab) if by_slabs and trial.allows_slabs(slab, product.threads) else _Choice()
 
 
 class _Weight(NamedTuple):
@@ -352,14 +385,15 @@ class Trial:
                 return False
         return True
 
-    def allows_slabs(self, rows: int) -> bool:
-        """Whether torch has the same bits with so many rows at a time."""
-        total = len(self._weights[0].words)
-        parts = [slice(start, min(total, start + rows)) for start in range(0, total, rows)]
+    def allows_slabs(self, rows: int, threads: int) -> bool:
+        """Whether torch has the same bits with so many rows at a time, each time on one thread of so many."""
+
+        def by_slabs(weight: _Weight) -> Tensor:
+            words = weight.words
+            return linear_by_slabs(self._x, len(words), rows, weight.bias, threads, lambda _, a, b: words[a:b])
+
         return all(
-            _same_bits(results[..., part], linear(self._x, weight.words[part], _part(weight.bias, part)))
-            for weight, results in zip(self._weights, self._results, strict=True)
-            for part in parts
+            _same_bits(results, by_slabs(weight)) for weight, results in zip(self._weights, self._results, strict=True)
         )
 
 
