@@ -308,6 +308,13 @@ CLAIMS: dict[str, list[str]] = {
         f"For a token *fused* takes {_of_dense('token', 'fused, fast')} times as long as dense torch, *exact* "
         f"{_of_dense('token', *EXACT)} times, and with decode ahead {_of_dense('token', 'decode ahead, fast')} times",
         f"With AVX2 forced *exact* takes {_of_dense('token', EXACT[0], 'exact, best profile', cpu='avx2')} times as",
+        f"`resident` took {inference.single_turn('exact, resident'):.2f} times and `fast` "
+        f"{inference.single_turn('exact, fast'):.2f} times as long",
+        f"Dense weights take {inference.weights():.2f} GB, `fast` {inference.weights('fast'):.2f} GB and `resident` "
+        f"{inference.weights('resident'):.2f} GB",
+        f"is {inference.peak('1b', 'dense'):.2f} GB dense, {inference.peak('1b', 'exact, fast'):.2f} GB with `fast` and "
+        f"{inference.peak('1b', 'exact, resident'):.2f} GB with `resident`, *exact*",
+        *inference.missed_rows(),
         f"For eight sequences at a time *fused* takes {_of_dense('batch of 8', *FUSED)} times as long and *exact* "
         f"{_of_dense('batch of 8', *EXACT)} times; for a prompt of 512 tokens both take "
         f"{_of_dense('prefill of 512 tokens', *FUSED, *EXACT)} times as long",

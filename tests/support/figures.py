@@ -276,6 +276,15 @@ class Inference:
         """How many were met."""
         return _met(inference_targets.evaluate(self._results))
 
+    def missed_rows(self) -> list[str]:
+        """Rows of the table of targets that were missed, but for the reason."""
+        return [
+            f"| {each.target} | {each.subject}{each.cpu and f', {each.cpu}'} | at most {each.bound:g} "
+            f"| {each.measured:.4g} |"
+            for each in inference_targets.evaluate(self._results)
+            if each.met is False
+        ]
+
     def target(self, name: str, on: str, cpu: str = "") -> float:
         """What was measured for a target."""
         verdicts = inference_targets.evaluate(self._results)
@@ -311,6 +320,21 @@ class Inference:
             if (row["contender"], row["cpu"], row["threads"]) == (contender, "", 2) and what in row:
                 return float(row[what][figure])
         raise LookupError(f"inference.json has no turns of {contender}")
+
+    def single_turn(self, contender: str) -> float:
+        """Times that of dense torch for a token, held to AVX2, in the group that has one round."""
+        rows = self._results["turns"]
+        found = [
+            row["token"]["vs_dense"]
+            for row in rows
+            if (row["contender"], row["cpu"], row["threads"]) == (contender, "avx2", 2)
+        ]
+        return float(found[-1])
+
+    def weights(self, profile: str | None = None) -> float:
+        """GB of the model 1b's, dense or in a profile."""
+        facts = next(facts for facts in self._results["models"] if facts["name"] == "1b")
+        return float(facts["compressed_nbytes"][profile] if profile else facts["dense_nbytes"]) / 1e9
 
     def peak(self, model: str, contender: str) -> float:
         """GB beyond what the process had after imports."""
