@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_BODY = ctypes.CFUNCTYPE(None)  # which leaves its argument where it is
 _PARALLEL = ctypes.CFUNCTYPE(None, _BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 _MAPS = Path("/proc/self/maps")
 _PROCESS = os.getpid()
@@ -25,29 +25,36 @@ def team() -> int | None:
     return _gomp_parallel() if os.getpid() == _PROCESS else None
 
 
-def on_team(work: Callable[[], None], threads: int) -> BaseException | None:
+def on_team(work: Callable[[], None], threads: int) -> None:
     """Call `work` on each of so many threads at once, those of the team; on this thread alone where there is none.
 
     On a team each operation of torch is for one thread. What `work` finds of the state that torch keeps for a thread,
-    such as whether gradients are recorded, is that of a new one.
-
-    Returns:
-        what one of them has raised, if one has. An interrupt may get lost, and the work of its thread with it.
+    such as whether gradients are recorded, is that of a new one. What it raises is raised here, once all have ended.
     """
     parallel = team() if threads > 1 else None
+    if parallel is None:
+        work()
+        return
     raised: list[BaseException] = []
 
-    def body(_: int | None) -> None:
+    def call() -> Iterator[None]:
         try:
+            yield
             work()
-        except BaseException as error:  # nothing but a thread of C's would meet it
+        except GeneratorExit:  # there were fewer threads
+            return
+        except BaseException as error:  # C would drop it
             raised.append(error)
+        yield
 
-    if parallel is None:
-        body(None)
-    else:
-        _PARALLEL(parallel)(_BODY(body), None, threads, 0)
-    return raised[0] if raised else None
+    # The handler of a signal may raise where a function of Python begins, before any "try". A generator goes on inside
+    # of one, and nothing but C comes before.
+    calls = [call() for _ in range(threads)]
+    for each in calls:
+        next(each)
+    _PARALLEL(parallel)(_BODY(map(next, calls).__next__), None, threads, 0)
+    if raised:
+        raise raised[0]
 
 
 @functools.cache
