@@ -138,7 +138,7 @@ for columns in (77, 256, 500, 1000, 2048, 8192):
 """
 
 
-# Of fewer rows than a trial's, which must see what becomes of denormals all the same.
+# It has fewer rows than a trial, and must see what becomes of denormals all the same.
 FEW_ROWS = """
 import torch
 from tensorwire.torch import CompressedTensor

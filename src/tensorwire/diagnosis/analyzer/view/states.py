@@ -57,13 +57,13 @@ class States:
         self._by_vertex = {wait.vertex: wait for wait in self.waits}
         self.of: dict[int, tuple[Wait, ...]] = defaultdict(tuple)
         self._in_several = set[int]()
-        self._standing: dict[Wait, set[int]] = {}
+        self._stuck: dict[Wait, set[int]] = {}
         for wait in self.waits:
-            standing = set(wait.blocked) if self.is_overdue(wait) else set(wait.blocked) - self.moving
-            again = self.of.keys() & standing
-            self.of |= dict.fromkeys(standing, (wait,)) | {number: (*self.of[number], wait) for number in again}
+            stuck = set(wait.blocked) if self.is_overdue(wait) else set(wait.blocked) - self.moving
+            again = self.of.keys() & stuck
+            self.of |= dict.fromkeys(stuck, (wait,)) | {number: (*self.of[number], wait) for number in again}
             self._in_several |= again
-            self._standing[wait] = standing
+            self._stuck[wait] = stuck
         passing = (w.vertex for w in self.waits if not w.missing and len(w.sides) < 2 and goes_on(w))
         self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
 
@@ -144,9 +144,9 @@ class States:
         singular = waited_for | self._in_several
         found: dict[int, tuple[Need, ...]] = defaultdict(tuple)
         for wait, need, ranks in needs:
-            standing = self._standing[wait].intersection(ranks)
-            apart = standing & singular
-            for number in (*apart, *sorted(standing - apart)[:_ENOUGH]):
+            stuck = self._stuck[wait].intersection(ranks)
+            apart = stuck & singular
+            for number in (*apart, *sorted(stuck - apart)[:_ENOUGH]):
                 found[number] += (need,)
         alike = Counter[tuple[Need, ...]]()
         for number in sorted(found.keys() - waited_for):
