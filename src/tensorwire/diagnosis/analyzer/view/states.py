@@ -116,9 +116,10 @@ class States:
     def _moving(self) -> set[int]:
         """Ranks that have completed an operation of late, of a group that nobody waits in."""
         rows, columns = self.job.columns.rows, self.job.columns
-        waited_in = np.unique(rows.groups[rows.open_seconds >= self._least])
+        waited_in = np.zeros(rows.groups.max(initial=-1) + 1, dtype=np.bool_)
+        waited_in[rows.groups[rows.open_seconds >= self._least]] = True
         recent = rows.idle_seconds < RECENT_SHARE * self.job.thresholds.hang_seconds
-        recent &= ~np.isin(rows.groups, waited_in) & columns.places.are_alive[rows.places]
+        recent &= ~waited_in[rows.groups] & columns.places.are_alive[rows.places]
         return set(columns.row_numbers[recent].tolist())
 
     def _at_the_end(self) -> list[int]:
