@@ -460,6 +460,8 @@ CLAIMS: dict[str, list[str]] = {
         f"probe at work, and {_probe_ratio('cpu')} of its CPU time",
         f"threads took {100 * probe['step']['share_of_a_core']['median']:.2f} % of a core in each rank",
         f"a send or recv took {probe['message']['added_microseconds']:.0f} us more",
+        f"an all_to_all took {probe['exchange']['added_microseconds']['passive']:.0f} us more",
+        f"reads its last calls once, which took {probe['reading_milliseconds']['median']:.0f} ms of CPU time",
     ],
 }
 
