@@ -312,8 +312,8 @@ CLAIMS: dict[str, list[str]] = {
         f"{inference.single_turn('exact, fast'):.2f} times as long",
         f"Dense weights take {inference.weights():.2f} GB, `fast` {inference.weights('fast'):.2f} GB and `resident` "
         f"{inference.weights('resident'):.2f} GB",
-        f"is {inference.peak('1b', 'dense'):.2f} GB dense, {inference.peak('1b', 'exact, fast'):.2f} GB with `fast` and "
-        f"{inference.peak('1b', 'exact, resident'):.2f} GB with `resident`, *exact*",
+        f"is {inference.peak('1b', 'dense'):.2f} GB dense, {inference.peak('1b', 'exact, fast'):.2f} GB with `fast` "
+        f"and {inference.peak('1b', 'exact, resident'):.2f} GB with `resident`, *exact*",
         *inference.missed_rows(),
         f"For eight sequences at a time *fused* takes {_of_dense('batch of 8', *FUSED)} times as long and *exact* "
         f"{_of_dense('batch of 8', *EXACT)} times; for a prompt of 512 tokens both take "
