@@ -56,7 +56,7 @@ def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
     if not unlike:
         return []
     histories: dict[int, list[Entry]] = defaultdict(list)
-    for group in groups.values():
+    for group in sorted(groups.values(), key=lambda each: (each.name, each.id)):  # what ranks are in has no other order
         kind = without_number(group.name)
         if group in unlike or (group.name and kind in kinds):
             for number, operation in group.operations(group.numbers.tolist()).items():
