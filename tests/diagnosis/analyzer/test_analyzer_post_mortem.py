@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -373,3 +374,11 @@ def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out
     assert {(f.code, tuple(f.suspects)) for _, analysis in watch(at, 40.0) for f in analysis.findings} == {
         ("TW-H3", (1,))
     }
+
+
+@pytest.mark.parametrize("names", itertools.permutations(range(WORLD)))
+def test_numbers_of_ranks_do_not_decide_which_of_two_differences_is_told(names: tuple[int, ...]) -> None:
+    a, b = ({size: member(29, group=group, numel=size) for size in (8, 9)} for group in "ab")
+    own = [[a[8], b[9]], [b[8]], [a[8], b[8]], [a[9]]]
+    finding = found([rank(name, *groups, **dead(5.0, CLOSED)) for name, groups in zip(names, own, strict=True)])
+    assert (finding.code, finding.process_group) == ("TW-H2", "a")
