@@ -376,7 +376,7 @@ def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out
     }
 
 
-@pytest.mark.parametrize("names", itertools.permutations(range(WORLD)))
+@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))))
 def test_numbers_of_ranks_do_not_decide_which_of_two_differences_is_told(names: tuple[int, ...]) -> None:
     a, b = ({size: member(29, group=group, numel=size) for size in (8, 9)} for group in "ab")
     own = [[a[8], b[9]], [b[8]], [a[8], b[8]], [a[9]]]
