@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from tensorwire.torch.products import linear as products
+from tensorwire.torch.products.linear import FUSED_ORDER, MAX_FUSED_INPUT_ROWS
+from tensorwire.torch.products.ways import sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,6 @@ class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         columns = self.weight.shape[1]
-        if x.numel() > products.MAX_FUSED_INPUT_ROWS * columns:
+        if x.numel() > MAX_FUSED_INPUT_ROWS * columns:
             return linear(x, self.weight)
-        return products.sums(x, self.weight, products.FUSED_ORDER, torch.get_num_threads()).to(x.dtype)
+        return sums(x, self.weight, FUSED_ORDER, torch.get_num_threads()).to(x.dtype)

@@ -15,7 +15,8 @@ import torch
 
 from benchmarks.environment import describe
 from tensorwire.codec.products import linear_orders
-from tensorwire.torch.products import linear as products
+from tensorwire.torch.products.product import product_of
+from tensorwire.torch.products.trial import Trial
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 WIDTHS = (48, 77, 1000, 2048, 2056, 8192)
@@ -27,7 +28,7 @@ def orders_of(dtype: str, columns: int, count: int, threads: int, bias: bool) ->
     """Names of the orders that have torch's bits, with a bias that is added before the result is rounded."""
     torch.set_num_threads(threads)
     x = torch.empty(count, columns, dtype=DTYPES[dtype])
-    trial = products.Trial(products.product_of(x, ROWS, torch.empty(ROWS) if bias else None))
+    trial = Trial(product_of(x, ROWS, torch.empty(ROWS) if bias else None))
     return " or ".join(order.name for order in linear_orders(dtype) if trial.has_bits_of(order)) or "none that is known"
 
 

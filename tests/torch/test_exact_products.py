@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.products import linear  # noqa: E402
+from tensorwire.torch.products import linear, product, trial  # noqa: E402
 
 multiply = torch.nn.functional.linear
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -28,8 +28,8 @@ def bits(tensor: Any) -> Any:
 
 def cancelling(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
     """Weights and inputs of which every sum is what rounding leaves."""
-    rows, places = linear._cancelling_rows(64, columns, torch.float32, generator)
-    return rows, linear._cancelling_inputs((count, columns), places, torch.float32, generator)
+    rows, places = trial._cancelling_rows(64, columns, torch.float32, generator)
+    return rows, trial._cancelling_inputs((count, columns), places, torch.float32, generator)
 
 
 def normal(count: int, columns: int, generator: Any) -> tuple[Any, Any]:
@@ -122,16 +122,16 @@ HELD_BACK = """
 import torch
 from tensorwire.codec.products import Order
 from tensorwire.torch import CompressedTensor
-from tensorwire.torch.products import linear
+from tensorwire.torch.products import linear, product, trial
 generator = torch.Generator().manual_seed(7)
 torch.set_num_threads(1)
 for columns in (77, 256, 500, 1000, 2048, 8192):
-    rows, places = linear._cancelling_rows(64, columns, torch.bfloat16, generator)
+    rows, places = trial._cancelling_rows(64, columns, torch.bfloat16, generator)
     for profile in ("fast", "resident"):
         compressed = CompressedTensor.from_dense(rows, profile)
         for count in (1, 2, 3, 8, 33, 64):
-            x = linear._cancelling_inputs((count, columns), places, torch.bfloat16, generator)
-            order = linear._choose(linear.product_of(x, len(rows), None)).order
+            x = trial._cancelling_inputs((count, columns), places, torch.bfloat16, generator)
+            order = linear._choose(product.product_of(x, len(rows), None)).order
             assert order is (Order.GEMV_16 if count == 1 else Order.GEMM_768), (columns, count, order)
             multiply = torch.nn.functional.linear
             assert torch.equal(multiply(x, compressed).view(torch.int16), multiply(x, rows).view(torch.int16))
@@ -192,7 +192,7 @@ def test_a_forked_process_multiplies_in_a_known_order(threads: Any) -> None:
     threads(2)
     compressed = CompressedTensor.from_dense(dense.repeat(16, 1))
     expected = bits(multiply(x, compressed))
-    if linear._choose(linear.product_of(x, len(compressed), None)).order is None:
+    if linear._choose(product.product_of(x, len(compressed), None)).order is None:
         pytest.skip("torch has an order here that we have no kernels for")
     child = multiprocessing.get_context("fork").Process(target=multiply_in_child, args=(x, compressed, expected))
     child.start()
@@ -230,7 +230,7 @@ def test_last_positions_of_prompts(
             prompts[:, -1] = x.to(dtype)
             check(prompts[:, -1:], dense.to(dtype), torch.randn(64).to(dtype) if bias else None)
     if not bias:
-        assert [product.layout for product in kinds] == [linear.Layout.APART] * 5
+        assert [kind.layout for kind in kinds] == [product.Layout.APART] * 5
         assert len(set(kinds)) == 3, "lengths of prompts do not count"
 
 

@@ -15,7 +15,7 @@ from tensorwire.codec import FrameReader  # noqa: E402
 from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
-from tensorwire.torch.products import linear, zeros  # noqa: E402
+from tensorwire.torch.products import linear, product, trial, ways, zeros  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,8 @@ def multiply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     linear._choose.cache_clear()
 
     def run(kernel: Kernel, x: Any, weight: Any, bias: Any = None) -> Any:
-        monkeypatch.setattr(linear, "linear", kernel)
+        for module in (linear, ways, trial):
+            monkeypatch.setattr(module, "linear", kernel)
         torch.nn.functional.linear(x, weight, bias)
         kernel.rows.clear()  # those of the trial
         return torch.nn.functional.linear(x, weight, bias)
@@ -112,7 +113,7 @@ def test_slabs_whatever_a_thread_knows_of_gradients(by_slabs: Any, context: Any)
         results = [
             torch.nn.functional.linear(x, weight) for x, weight in zip(inputs, (by_slabs, compressed), strict=True)
         ]
-        assert linear._choose(linear.product_of(inputs[1], ROWS, None)).slab == SLAB
+        assert linear._choose(product.product_of(inputs[1], ROWS, None)).slab == SLAB
         assert torch.equal(torch.nn.functional.linear(inputs[0], compressed), results[0])
         assert results[1].requires_grad == results[0].requires_grad
         if context is torch.enable_grad:
@@ -253,8 +254,8 @@ def test_parts_among_zeros() -> None:
 def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
     """What is left of them is nothing in exact arithmetic but for the odd column, which is tiny."""
     generator = torch.Generator().manual_seed(1)
-    rows, places = linear._cancelling_rows(9, columns, dtype, generator)
-    x = linear._cancelling_inputs((3, columns), places, dtype, generator)
+    rows, places = trial._cancelling_rows(9, columns, dtype, generator)
+    x = trial._cancelling_inputs((3, columns), places, dtype, generator)
     pairs = places[: columns // 2 * 2].view(2, -1)
     assert (rows.dtype, rows.shape) == (dtype, (9, columns))
     sizes = rows[:, pairs].abs()
@@ -271,18 +272,18 @@ def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
 def test_a_trial_sees_a_bias_that_is_added_to_rounded_sums(
     dtype: Any, columns: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if Order.SUMS_64 not in linear_orders(linear._DTYPE_NAMES[dtype]):
+    if Order.SUMS_64 not in linear_orders(ways.DTYPE_NAMES[dtype]):
         pytest.skip("this machine has no kernels for an order")
 
     def another_rounding(x: Any, weight: Any, bias: Any = None) -> Any:
-        found = linear.sums(x, weight, Order.SUMS_64, 1)
+        found = ways.sums(x, weight, Order.SUMS_64, 1)
         found = found.to(x.dtype) if seen else found
         return (found if bias is None else found + bias).to(x.dtype)
 
-    monkeypatch.setattr(linear, "linear", another_rounding)
-    product = linear.product_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype))
+    monkeypatch.setattr(trial, "linear", another_rounding)
+    kind = product.product_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype))
     for seen in (False, True):
-        assert linear.Trial(product).has_bits_of(Order.SUMS_64) == (not seen)
+        assert trial.Trial(kind).has_bits_of(Order.SUMS_64) == (not seen)
 
 
 @pytest.mark.parametrize("rows", [1, 64, 300, 5000])
@@ -294,13 +295,13 @@ def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkey
     start = int(place * (rows - 1))
 
     def another_order(x: Any, weight: Any, bias: Any = None) -> Any:
-        found = linear.sums(x, weight, Order.SUMS_64, 1)
+        found = ways.sums(x, weight, Order.SUMS_64, 1)
         if len(weight) == rows and seen:
             part = slice(start, start + 600)
-            found[:, part] = linear.sums(x, weight[part].flip(1), Order.SUMS_64, 1)
+            found[:, part] = ways.sums(x, weight[part].flip(1), Order.SUMS_64, 1)
         return found.to(x.dtype)
 
-    monkeypatch.setattr(linear, "linear", another_order)
-    product = linear.product_of(torch.empty(1, 512, dtype=torch.float16), rows, None)
+    monkeypatch.setattr(trial, "linear", another_order)
+    kind = product.product_of(torch.empty(1, 512, dtype=torch.float16), rows, None)
     for seen in (False, True):
-        assert linear.Trial(product).has_bits_of(Order.SUMS_64) == (not seen)
+        assert trial.Trial(kind).has_bits_of(Order.SUMS_64) == (not seen)

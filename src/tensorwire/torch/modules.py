@@ -11,7 +11,7 @@ import torch
 
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
-from .products.linear import Layout, layout_of
+from .products.product import Layout, layout_of
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:

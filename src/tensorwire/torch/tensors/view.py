@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ..products.linear import MAX_FUSED_INPUT_ROWS, Layout, layout_of
+from ..products.linear import MAX_FUSED_INPUT_ROWS
+from ..products.product import Layout, layout_of
 from .lazy import LazyTensor
 
 if TYPE_CHECKING:
