@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, summary, verdicts
-from benchmarks.tables import measure, runs
+from benchmarks.tables import chosen, measure, runs
 
 if TYPE_CHECKING:
     import argparse
@@ -44,23 +44,14 @@ class Page:
         return "\n\n".join(parts + runs(results)) + "\n"
 
     def measure(self, options: argparse.Namespace) -> None:
-        """Do what the command line says, and write and print the page."""
-        names = [table.name for table in self.tables]
-        if unknown := set(options.tables) - set(names):
-            sys.exit(f"expected tables among {', '.join(names)}, got {', '.join(unknown)}")
-        chosen = [table for table in self.tables if table.name in (options.tables or names)]
+        """Do what the command line says (`tables.add_options`), and write and print the page."""
+        tables = chosen(self.tables, options.tables)
         folder = environment.folder(quick=options.quick)
         results, failed = measure(
-            chosen, folder / f"{self.name}.json", quick=options.quick, command=f"make {self.name}"
+            tables, folder / f"{self.name}.json", quick=options.quick, command=f"make {self.name}"
         )
         text = self.render(summary.rounded(results), folder)
         (folder / f"{self.name}.md").write_text(text)
         print(text, end="")
         if failed:
             sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `Page.measure` takes."""
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="of the page; by default all")
-    parser.add_argument("--quick", action="store_true", help="little data, which measures nothing, into build/bench")

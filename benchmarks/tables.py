@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 import time
 import traceback
@@ -13,6 +14,7 @@ from benchmarks import environment, pages, summary
 from tests.support import links
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
@@ -52,6 +54,20 @@ def _cell(value: Any, form: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:{form}}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every page of tables takes."""
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="of the page; by default all")
+    parser.add_argument("--quick", action="store_true", help="little data, which measures nothing, into build/bench")
+
+
+def chosen(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
+    """The tables of these names, in the order of the page; all if there are no names. SystemExit for an unknown one."""
+    known = [table.name for table in tables]
+    if unknown := set(names) - set(known):
+        sys.exit(f"expected tables among {', '.join(known)}, got {', '.join(sorted(unknown))}")
+    return [table for table in tables if table.name in (names or known)]
 
 
 def measure(tables: Sequence[Table], path: Path, *, quick: bool, command: str) -> tuple[dict[str, Any], list[str]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.checkpoints import dcp, remote, targets
-from benchmarks.results_page import Page, add_options
+from benchmarks.results_page import Page
+from benchmarks.tables import add_options
 
 PAGES = {
     "dcp": Page("dcp", "distributed checkpoints", dcp.TABLES, targets.evaluate),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TARGET = GPUTarget("cuda", 90, 32)
 THREADS = 32
 ROWS, COLUMNS = 1024, 4096
-CHUNKS = 4
+CHUNKS = linear._MOST_CHUNKS
 PROFILES = ("fast", "enec", "resident")
 _LINE = re.compile(r"^(\.L_x_\d+):|^\s+/\*[0-9a-f]{4,}\*/\s+([^;]*);", re.MULTILINE)
 _BRANCH = re.compile(r"\bBRA\b.*?(\.L_x_\d+)")

@@ -13,7 +13,7 @@ import triton
 from benchmarks import environment, summary
 from benchmarks.device import measure, rows
 from benchmarks.device.model import modelled
-from benchmarks.tables import Table, runs
+from benchmarks.tables import Table, add_options, chosen, runs
 from benchmarks.tables import measure as measure_tables
 
 TABLES = (
@@ -108,15 +108,14 @@ def render(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="of the page; by default all")
-    parser.add_argument("--quick", action="store_true", help="little data, which measures nothing, into build/bench")
+    add_options(parser)
     options = parser.parse_args()
-    chosen = [table for table in TABLES if table.name in (options.tables or [each.name for each in TABLES])]
+    tables = chosen(TABLES, options.tables)
     folder = environment.folder(quick=options.quick)
     device = facts()
     name = "device-" + re.sub(r"[^a-z0-9]+", "-", device["name"].lower().replace("nvidia", "")).strip("-")
     path = folder / f"{name}.json"
-    results, failed = measure_tables(chosen, path, quick=options.quick, command="make device")
+    results, failed = measure_tables(tables, path, quick=options.quick, command="make device")
     results = {**results, "device": device}
     path.write_text(summary.dumps(summary.rounded(results)))
     page = render(summary.rounded(results))

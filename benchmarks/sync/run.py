@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.results_page import Page, add_options
+from benchmarks.results_page import Page
 from benchmarks.sync import commit, cost, endurance, finetune, links, targets
+from benchmarks.tables import add_options
 
 TABLES = (
     cost.COST,

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from benchmarks import environment, verdicts
-from benchmarks.tables import measure
+from benchmarks.tables import add_options, chosen, measure
 from benchmarks.traffic import (
     auto,
     budget,
@@ -36,19 +36,15 @@ TABLES = (
 
 
 def main() -> None:
-    names = [table.name for table in TABLES]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(names))
-    parser.add_argument("--quick", action="store_true", help="few steps, which measure nothing, into build/bench")
+    add_options(parser)
     options = parser.parse_args()
-    if unknown := set(options.tables) - set(names):
-        parser.error(f"expected tables among {', '.join(names)}, got {', '.join(unknown)}")
-    chosen = [table for table in TABLES if table.name in (options.tables or names)]
+    tables = chosen(TABLES, options.tables)
     folder = environment.folder(quick=options.quick)
     command = f"make traffic TRAFFIC='{' '.join(options.tables)}'" if options.tables else "make traffic"
-    results, failed = measure(chosen, folder / "traffic.json", quick=options.quick, command=command)
+    results, failed = measure(tables, folder / "traffic.json", quick=options.quick, command=command)
     page = report.write(folder, TABLES)
-    for table in chosen:
+    for table in tables:
         if table.name in results:
             print(table.render(results[table.name]), end="\n\n")
     if not options.quick:

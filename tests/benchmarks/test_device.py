@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
 from benchmarks.device.model import INSTRUCTIONS, modelled
-from benchmarks.device.run import render
+from benchmarks.device.run import main, render
 from tests.support.device_figures import DEVICE
 from tests.support.figures import RESULTS
 
 
 def test_the_page_is_that_of_the_results() -> None:
     assert (RESULTS / "device-h200.md").read_text() == render(DEVICE)
+
+
+def test_an_unknown_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["device", "decodings"])
+    with pytest.raises(SystemExit, match="expected tables among decoding, products, models, got decodings"):
+        main()
 
 
 def test_the_smaller_rate_counts() -> None:

@@ -63,11 +63,12 @@ def test_linear(profile: str, count: int) -> None:
     assert (linear(x, held, bias).double() - exactly).abs().max() <= 2 * (dense.double() - exactly).abs().max()
 
 
+@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("mode", ["exact", "fused"])
-def test_other_streams(mode: str) -> None:
+def test_other_streams(mode: str, profile: str) -> None:
     """The frame is opened on one stream, and used on another one that waits for nothing but its input."""
     weight, x = normal(4096, 4096), normal(1, 4096, scale=1, seed=1)
-    held = compressed(weight, "fast", mode)
+    held = compressed(weight, profile, mode)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

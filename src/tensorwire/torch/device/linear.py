@@ -18,7 +18,7 @@ _ROWS = 1  # that one program takes: few, so that there are programs enough for 
 _MOST_CHUNKS = 4
 _LISTED_SHAPE = (4,)
 _HIGHEST_LISTED_LO = 240
-_RUNS = 8
+_LISTED_RUNS = 8  # that a program looks for escapes in at a time
 
 
 class DeviceLinear:
@@ -98,8 +98,9 @@ class DeviceLinear:
         places = torch.zeros(listed + 1, dtype=torch.int32, device=table.device)
         exponents = torch.zeros(listed + 1, dtype=torch.uint8, device=table.device)
         kernels.escapes_kernel[(len(rows),)](
-            frame.frame, table, frame.before, places, exponents, frame.runs_per_block, launch.rest_bits, _RUNS
+            frame.frame, table, frame.before, places, exponents, frame.runs_per_block, launch.rest_bits, _LISTED_RUNS
         )
+        places[-1].item()  # waits for the lists: what reads them may run on another stream
         return table, places, exponents
 
 

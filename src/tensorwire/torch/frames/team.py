@@ -29,7 +29,8 @@ def on_team(work: Callable[[], None], threads: int) -> None:
     """Call `work` on each of so many threads at once, those of the team; on this thread alone where there is none.
 
     On a team each operation of torch is for one thread. What `work` finds of the state that torch keeps for a thread,
-    such as whether gradients are recorded, is that of a new one. What it raises is raised here, once all have ended.
+    such as whether gradients are recorded, is that of a new one. What it raises first is raised here, once all have
+    ended: the others go on until then.
     """
     parallel = team() if threads > 1 else None
     if parallel is None:

@@ -46,10 +46,6 @@ _LEAST_NORMAL = 2.0**-126
 _log = logging.getLogger(__name__)
 
 
-def _bytes(nbytes: int) -> Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")  # whatever the default device is
-
-
 class _Scratch(threading.local):
     """Memory for decoded weights, one piece a thread, as large as the largest so far.
 
@@ -64,7 +60,7 @@ class _Scratch(threading.local):
         memory, self._memory = self._memory, None
         if memory is None or memory.numel() < nbytes:
             memory = None  # the old piece is freed before the new one is asked for
-            memory = _bytes(nbytes)
+            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu")  # whatever the default device is
         return memory
 
     def give_back(self, memory: Tensor) -> None:

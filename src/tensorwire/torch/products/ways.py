@@ -42,7 +42,7 @@ def rounded(output: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
 def linear_by_slabs(
     x: Tensor, rows: int, slab: int, bias: Tensor | None, threads: int, weights: Callable[[int, int, int], Tensor]
 ) -> Tensor:
-    """A slab a thread.
+    """torch's product, of a weight that comes slab by slab: each thread makes its slabs and multiplies with them.
 
     Args:
         weights: some rows of the weight, by the number of the thread, the first of them, and the one behind the last.

@@ -1,4 +1,4 @@
-"""Operations that all members in view have entered: called differently (H2), or stopped on the way (H3)."""
+"""What all members in view have entered: calls that differ (H2), operations that stopped on the way (H3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _MAX_ACCOUNTS = 5
 
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
-    """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell."""
+    """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell. The
+    cause of a call that no group counts is unknown."""
     if wait.group is None:
         return _does_not_return(job, wait)
     if len(wait.sides) > 1 and not (wait.is_pairwise and _stuck(job, transport, wait)):
