@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
-from benchmarks.device.model import INSTRUCTIONS, modelled
-from benchmarks.device.run import main, render
-from tests.support.device_figures import DEVICE
-from tests.support.figures import RESULTS
+from benchmarks.device.model import INSTRUCTIONS, modelled  # noqa: E402
+from benchmarks.device.rows import check  # noqa: E402
+from benchmarks.device.run import main, render  # noqa: E402
+from tests.support.device_figures import DEVICE  # noqa: E402
+from tests.support.figures import RESULTS  # noqa: E402
 
 
 def test_the_page_is_that_of_the_results() -> None:
@@ -23,6 +24,14 @@ def test_an_unknown_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["device", "decodings"])
     with pytest.raises(SystemExit, match="expected tables among decoding, products, models, got decodings"):
         main()
+
+
+@pytest.mark.parametrize(("name", "error"), [("exact, fast", 0.01), ("fused, fast", 0.5)])
+def test_a_wrong_product_is_not_timed(name: str, error: float) -> None:
+    weight, x = torch.full((2, 256), 0.5, dtype=torch.bfloat16), torch.ones(1, 256, dtype=torch.bfloat16)
+    check(x, {"dense": [weight], name: [weight]})
+    with pytest.raises(RuntimeError, match="is wrong"):
+        check(x, {"dense": [weight], name: [weight * (1 + error)]})
 
 
 def test_the_smaller_rate_counts() -> None:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 WIDTH = 1024
 NUM_LAYERS = 6
-FRAME_NBYTES = 1_400_000
-"""About what a weight of the chain takes compressed."""
 
 
 def chain(width: int = WIDTH, num_layers: int = NUM_LAYERS, dtype: Any = torch.bfloat16) -> nn.Sequential:

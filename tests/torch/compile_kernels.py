@@ -13,11 +13,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tensorwire.torch.device import kernels as device_kernels
-from tensorwire.torch.device import products
+from tensorwire.torch.device import linear, products
 from tensorwire.torch.device.fields import BY_GROUP
 from tensorwire.torch.device.plan import leading
 
-Source = tuple[Any, dict[str, int], str]  # a kernel, its constants, and the type of `words`
+Source = tuple[Any, dict[str, int], dict[str, str]]  # a kernel, its constants, and what it has in place of TYPES
 TYPES = {
     **dict.fromkeys(("frame", "blocks", "resolved"), "*u32"),
     **dict.fromkeys(("table", "counts", "places"), "*i32"),
@@ -40,50 +40,50 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     permuted = {"permutation": permutation, "runs": 8}
     f8 = {**F8, "widths": 0x81, "last": 1, "whole": by_group, "lead": lead[1]}
     f32 = {**F32, "quads_log2": 0, "m": 1, "nb": 8, "whole": by_group, "lead": lead[1]}
-    product = {"chunks": 4, "rows": 1, "inputs": 1, "lead": 2}
-    permuted_product = {**product, "permutation": permutation}
+    product = {"chunks": linear._MOST_CHUNKS, "rows": linear._ROWS, "inputs": 1, "lead": 2}
+    permuted_product, most = {**product, "permutation": permutation}, linear.DeviceLinear.max_inputs
     kernels = [
-        (k.copy_kernel, {"word_nbytes": 2, "constant": 0}, "*u32"),
-        (k.copy_kernel, {"word_nbytes": 4, "constant": 1}, "*u32"),
-        (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "lead": lead[3], "runs": 8}, "*u64"),
-        (k.count_kernel, {"rest_bits": 8, "widths": 0x84, "tier": 1, "lead": lead[4], "runs": 8}, "*u64"),
-        (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "lead": lead[1], "runs": 8}, "*u64"),
-        (k.resolve_kernel, {"rest_bits": 8, **tiers, "tier": 3, "lead": lead[3], **permuted}, "*u64"),
-        (k.high_kernel, {"rest_bits": 8, "m": 3, "high_bits": 3, "quads_log2": 2, "lead": lead[3], "runs": 8}, "*u64"),
-        (k.cascade_words_kernel, {**BF16, **tiers, "whole": 1, "lead": lead[2], **permuted}, "*u64"),
-        (k.cascade_words_kernel, {**BF16, **resident, "whole": 1, **permuted}, "*u64"),
-        (k.cascade_words_kernel, {**f8, **permuted}, "*u32"),
-        (k.enec_words_kernel, {**BF16, **enec, "whole": 1, "lead": lead[3], **permuted}, "*u64"),
-        (k.enec_words_kernel, {**f32, **permuted}, "*u64"),
+        (k.copy_kernel, {"word_nbytes": 2, "constant": 0}, {"words": "*u32"}),
+        (k.copy_kernel, {"word_nbytes": 4, "constant": 1}, {"words": "*u32"}),
+        (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "lead": lead[3], "runs": 8}, {}),
+        (k.count_kernel, {"rest_bits": 8, "widths": 0x84, "tier": 1, "lead": lead[4], "runs": 8}, {}),
+        (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "lead": lead[1], "runs": 8}, {}),
+        (k.resolve_kernel, {"rest_bits": 8, **tiers, "tier": 3, "lead": lead[3], **permuted}, {}),
+        (k.high_kernel, {"rest_bits": 8, "m": 3, "high_bits": 3, "quads_log2": 2, "lead": lead[3], "runs": 8}, {}),
+        (k.cascade_words_kernel, {**BF16, **tiers, "whole": 1, "lead": lead[2], **permuted}, {}),
+        (k.cascade_words_kernel, {**BF16, **resident, "whole": 1, **permuted}, {}),
+        (k.cascade_words_kernel, {**f8, **permuted}, {"words": "*u32"}),
+        (k.enec_words_kernel, {**BF16, **enec, "whole": 1, "lead": lead[3], **permuted}, {}),
+        (k.enec_words_kernel, {**f32, **permuted}, {}),
     ]
     if by_group:
         return kernels
     return [
         *kernels,
-        (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, "*u64"),
-        (products.dense_kernel, product, "*u64"),
-        (products.cascade_kernel, {**permuted_product, **tiers}, "*u64"),
-        (products.enec_kernel, {**permuted_product, **enec}, "*u64"),
-        (products.listed_kernel, {**permuted_product, "widths": 0x84, "lead": lead[4], "inputs": 8}, "*u64"),
+        (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, {}),
+        (products.dense_kernel, product, {}),
+        (products.cascade_kernel, {**permuted_product, **tiers}, {}),
+        (products.enec_kernel, {**permuted_product, **enec}, {}),
+        (products.listed_kernel, {**permuted_product, "widths": 0x84, "lead": lead[4], "inputs": most}, {"y": "*bf16"}),
     ]
 
 
-def types_of(kernel: Any, words: str) -> dict[str, str]:
-    """The types of a kernel's arguments that are no constants."""
-    types = {name: words if name == "words" else TYPES[name] for name in kernel.arg_names if name in TYPES}
-    return types | {name: "i32" for name in kernel.arg_names if name in NUMBERS}
+def types_of(kernel: Any, changed: dict[str, str] | None = None) -> dict[str, str]:
+    """The types of a kernel's arguments that are no constants: TYPES, but for those that are changed."""
+    types = {**TYPES, **dict.fromkeys(NUMBERS, "i32"), **(changed or {})}
+    return {name: types[name] for name in kernel.arg_names if name in types}
 
 
-def compile_kernel(kernel: Any, constants: dict[str, int], target: Any, words: str = "*u64", warps: int = 1) -> Any:
-    """What Triton makes of a kernel whose pointers are multiples of 16 bytes."""
-    types = types_of(kernel, words)
+def compile_kernel(kernel: Any, constants: dict[str, int], target: Any, changed: dict[str, str] | None = None) -> Any:
+    """What Triton makes of a kernel of one warp whose pointers are multiples of 16 bytes."""
+    types = types_of(kernel, changed)
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, name in enumerate(kernel.arg_names)
         if types.get(name, "").startswith("*")
     }
-    options = {"num_warps": warps, "enable_fp_fusion": True}
+    options = {"num_warps": 1, "enable_fp_fusion": True}
     return triton.compile(ASTSource(kernel, signature, constants, aligned), target=target, options=options)
 
 
@@ -92,8 +92,8 @@ def main() -> None:
     if {"cuda": "nvidia", "hip": "amd"}[backend] not in triton.backends.backends:
         sys.exit(77)
     target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, int(warp))
-    for kernel, constants, words in sources(1 if backend == "cuda" else 0):
-        compiled = compile_kernel(kernel, constants, target, words)
+    for kernel, constants, changed in sources(1 if backend == "cuda" else 0):
+        compiled = compile_kernel(kernel, constants, target, changed)
         assert compiled.asm["cubin" if backend == "cuda" else "hsaco"][:4] == b"\x7fELF"
 
 

@@ -34,13 +34,13 @@ _SINGLE_NUMBER = re.compile(r"tensor\.insert |(?:memref\.copy|materialize_in_des
 
 def ttir(source: Source) -> tuple[Any, Any]:
     """Triton's own IR, and the options with which it was made. The front end is that of Triton 3.2."""
-    kernel, constants, words = source
+    kernel, constants, changed = source
     backend = make_backend(TARGET)
     options = backend.parse_options({})
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    parsed = ASTSource(kernel, types_of(kernel, words), constants)
+    parsed = ASTSource(kernel, types_of(kernel, changed), constants)
     module = parsed.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
     return compiler.make_ttir(module, {"hash": ""}, options), options
 

@@ -14,6 +14,7 @@ import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
 from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch.frames import team  # noqa: E402
 from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
 from tensorwire.torch.products import linear, product, trial, ways, zeros  # noqa: E402
 
@@ -120,6 +121,17 @@ def test_slabs_whatever_a_thread_knows_of_gradients(by_slabs: Any, context: Any)
         if context is torch.enable_grad:
             result.sum().backward()
             assert torch.allclose(x.grad, by_slabs.sum(0).expand(2, -1), atol=1e-5)
+
+
+def test_slabs_are_tried_again_in_a_process_that_was_forked(by_slabs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no team, so torch multiplies each slab on all threads: other bits may come of that."""
+    if team.team() is None:
+        pytest.skip("torch has no team on this machine")
+    compressed, x = CompressedTensor.from_dense(by_slabs), torch.randn(2, COLUMNS)
+    for process, trials in ((team._PROCESS, 1), (-1, 2), (-1, 2)):
+        monkeypatch.setattr(team, "_PROCESS", process)
+        torch.nn.functional.linear(x, compressed)
+        assert linear._choose.cache_info().misses == trials
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])

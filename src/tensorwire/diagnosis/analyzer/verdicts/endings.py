@@ -96,10 +96,10 @@ class _Ended:
         # Peers of a process that has gone lose a connection. Where they ran out of time, or waited on until somebody
         # ended the job, it was silent and still there.
         timed_out = (said(rank) for rank in self.failed.values() if ran_out_of_time(rank))
-        since, least = (self.start, job.thresholds.lost_seconds) if asked else (max(timed_out, default=self.first), 0.0)
-        before = [rank for n, rank in self.failed.items() if n not in of_it and said(rank) > since]
-        if all(not rank.process.exit_reason and said(rank) > since + least for rank in before):
-            self.first = since
+        until, least = (self.start, job.thresholds.lost_seconds) if asked else (max(timed_out, default=self.first), 0.0)
+        before = [rank for n, rank in self.failed.items() if n not in of_it and said(rank) > until]
+        if all(not rank.process.exit_reason and said(rank) > until + least for rank in before):
+            self.first = until
         self.were_silent = bool(before)
         self.is_asked_first = bool(asked) and self.start >= self.first
 
