@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
-"""Those in which we have orders of summation."""
+"""The dtypes that we have orders of summation for."""
 
 
 def sums(x: Tensor, weight: Tensor, order: Order, threads: int) -> Tensor:
