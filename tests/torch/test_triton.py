@@ -26,6 +26,7 @@ from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, dec
 from tensorwire import CorruptDataError, FormatError, TruncatedDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
 from tensorwire.torch.device import decode as device_decode  # noqa: E402
+from tensorwire.torch.device import plan as device_plan  # noqa: E402
 from tensorwire.torch.device.fields import PRMT_IN_STEPS, SHIFTS  # noqa: E402
 from tests.support import golden, registry  # noqa: E402
 from tests.support.cases import small_integers  # noqa: E402
@@ -155,6 +156,19 @@ def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeyp
     frame = encode(item.data, dtype, item.shape, **options)
     assert kinds(frame) == [("enec", "verbatim", group.bit_length() - 1)] * 2
     check(frame, item, PRMT_IN_STEPS)
+
+
+@pytest.mark.parametrize("kind", [Cascade(variant=3), Enec(group=4)], ids=str)
+def test_later_runs_that_no_32_bits_count(kind: Cascade | Enec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host decodes their blocks."""
+    n = 3 * 512
+    item = Input("", "BF16", (n,), floats("BF16", n, f"later {kind}"))
+    frame = encode(item.data, "BF16", item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=512)
+    most = check(frame, item).plan.later_runs // 2
+    monkeypatch.setattr(device_plan, "_MOST_LATER_RUNS", most)
+    opened = check(frame, item)
+    assert opened.plan.host_blocks
+    assert 0 < opened.plan.later_runs <= most
 
 
 @pytest.mark.parametrize(

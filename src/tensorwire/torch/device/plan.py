@@ -2,7 +2,8 @@
 
 A block is decoded by kernels if it is stored, constant, or enec or cascade with sign_mantissa verbatim or trimmed alike
 in the whole block; the last two in layouts that the kernels know, those of BF16, F16, F32, F8_E4M3 and F8_E5M2. The
-dtype's name has no say. The host decodes any other block, once. Kernels that work by group (fields.py) also leave short
+dtype's name has no say. The host decodes any other block, once; and blocks whose later runs (blocks.py) no 32-bit
+number counts the words of, in frames of tens of gigabytes. Kernels that work by group (fields.py) also leave short
 blocks to it, and those at the end of a frame that has no padding.
 """
 
@@ -28,6 +29,7 @@ _EXTENDED_TIER_WIDTHS = ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2)
 _MOST_TIERS = 5
 _PER_RUN = 255
 RUN = 256
+_MOST_LATER_RUNS = (1 << 31) // 64  # each has 64 words of memory
 
 
 class StoredLaunch(NamedTuple):
@@ -138,6 +140,9 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
             short = full_runs and (block.num_words % RUN or block.num_words < full_runs * RUN)
             if short or block.position + block.nbytes + overread > len(frame):
                 planned = None
+        own_runs = 0 if planned is None else _later_runs(*planned)
+        if later_runs + own_runs > _MOST_LATER_RUNS:
+            planned, own_runs = None, 0
         if planned is None:
             units = len(host_blocks) * -(-reader.block_nbytes // 32)
             host_blocks.append(block.ordinal)
@@ -145,7 +150,7 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         launch, row = planned
         row += [0] * (7 - len(row))
         row.append(later_runs)
-        later_runs += _later_runs(launch, row)
+        later_runs += own_runs
         rows.setdefault(launch, []).append(row)
     return Plan(reader, rows, later_runs, host_blocks)
 
