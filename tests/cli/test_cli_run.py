@@ -186,6 +186,13 @@ def config(**changes: object) -> Callable[[Path], None]:
     return change
 
 
+def holding(name: str, text: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        (path / name).write_text(text)
+
+    return change
+
+
 def other(model: str) -> Callable[[Path], None]:
     """Another architecture, whose tokenizer is made of no file at all without an error."""
 
@@ -213,11 +220,15 @@ def gguf(path: Path) -> None:
         (without("config.json"), 2, "expected a directory with config.json"),
         (gguf, 2, "GGUF is another format"),
         (config(architectures=None), 2, "names no architecture"),
+        (holding("config.json", '{"architectures": ["Llama'), 2, "is no JSON, is it damaged? Unterminated string"),
+        (holding("config.json", "[" * 100_000), 2, "is no JSON, is it damaged? maximum recursion depth"),
         (config(architectures=["BertModel"]), 2, "is a BertModel, which does not continue text"),
         (config(quantization_config={"quant_method": "gptq"}), 2, "quantized already"),
         (without("tokenizer.json", "tokenizer_config.json"), 2, "copy tokenizer.json"),
         (other("qwen3"), 2, "copy tokenizer.json"),
         (without("model.safetensors"), 1, "no file named model.safetensors"),
+        (holding("chat_template.jinja", "{% for"), 1, "or its chat template, cannot take the prompt: unexpected 'end"),
+        (holding("chat_template.jinja", "{{ raise_exception('users alone') }}"), 1, "take the prompt: users alone"),
         (lacking_a_tensor, 1, "lacks 1 tensor of the model, such as 'model.layers.1.mlp.up_proj.weight'"),
     ],
 )
@@ -229,6 +240,28 @@ def test_what_is_no_model_that_continues_text(
     assert (ran.code, ran.out) == (code, "")
     assert words in ran.err
     assert run("run", copied, PROMPT, "--json").json["error"]["message"] in ran.err
+
+
+def test_code_beside_a_model_is_not_run_even_if_standard_input_agrees(
+    copied: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers would ask whether to run it, and read the answer there."""
+    classes = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.Tokens", None]}
+    config(model_type="own", auto_map=classes)(copied)
+    (copied / "own.py").write_text(f"open({str(copied / 'ran')!r}, 'w')\nclass Config: ...\n")
+    typed(monkeypatch, b"y\n" * 9)
+    ran = run("run", copied, PROMPT)
+    assert (ran.code, ran.out) == (1, "")
+    assert "contains custom code" in ran.err
+    assert not (copied / "ran").exists()
+
+
+def test_settings_of_generation_that_change_nothing_of_the_text(copied: Path, run: Run) -> None:
+    """Transformers would give an object in place of tokens."""
+    config(quantization_config=None)(copied)
+    tokens = run("run", copied, PROMPT, "-n", 5, "--json").json["tokens"]
+    (copied / "generation_config.json").write_text(json.dumps({"return_dict_in_generate": True}))
+    assert run("run", copied, PROMPT, "-n", 5, "--json").json["tokens"] == tokens
 
 
 def test_a_name_of_a_hub_is_told_how_to_get_it(run: Run) -> None:

@@ -28,7 +28,7 @@ from . import output
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _GREEDY = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
-_LOCAL = {"local_files_only": True}
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}  # or Transformers asks whether to run a model's code
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,11 @@ def _check_directory(path: Path) -> bool:
     data = config.read_bytes()
     try:
         facts = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{str(config)!r} is no JSON, is it damaged? {_line(error)}") from None
+    try:
         architecture = facts["architectures"][0]
-    except (ValueError, LookupError, TypeError):
+    except (LookupError, TypeError):
         raise click.UsageError(f"{str(config)!r} names no architecture: expected the config.json of a model") from None
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise click.UsageError(
@@ -128,7 +131,7 @@ def _check_directory(path: Path) -> bool:
             "LlamaForCausalLM; others run in Python, with from_pretrained"
         )
     compressed = is_compressed_config(data)
-    if not compressed and "quantization_config" in facts:
+    if not compressed and facts.get("quantization_config") is not None:
         raise click.UsageError(f"{name} is quantized already: expected weights of BF16, F16, F32 or F8")
     return compressed
 
@@ -163,9 +166,14 @@ def generate(loaded: Loaded, prompt: str, *, max_new_tokens: int, seed: int | No
 
     Raises:
         click.UsageError: the prompt has no tokens, or more than the model can read.
+        click.ClickException: the tokenizer or its chat template fails.
     """
     model = loaded.model
-    inputs = _tokens(loaded.tokenizer, prompt)
+    try:
+        inputs = _tokens(loaded.tokenizer, prompt)
+    except Exception as error:  # a template is a program of the model's, and raises what it likes
+        what = f"the tokenizer of {str(loaded.path)!r}, or its chat template, cannot take the prompt"
+        raise click.ClickException(f"{what}: {_line(error)}") from error
     length = inputs["input_ids"].shape[1]
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
     if not 0 < length < limit:
@@ -178,6 +186,7 @@ def generate(loaded: Loaded, prompt: str, *, max_new_tokens: int, seed: int | No
         **inputs,
         **({"do_sample": True} if seed is not None else _GREEDY),
         num_beams=1,
+        return_dict_in_generate=False,
         max_new_tokens=min(max_new_tokens, limit - length),
         streamer=streamer,
     )

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorwire.diagnosis.model import MAX_RANKS
 from tensorwire.diagnosis.service import dumped_stacks
 from tests.support.fake_job import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # As py-spy 0.4.3 prints them.
 HEAD = """Process 3823: /venv/bin/python train.py
@@ -249,11 +254,52 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pyt
     for name in ("rank0.txt", "rank1.txt"):
         (tmp_path / name).write_text("no stack")
 
-    def refuse(path: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(path: os.DirEntry[str], flags: int) -> None:
+        raise PermissionError(13, "Permission denied", path.name)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     assert dumped_stacks.read_places(tmp_path) == ({}, dict.fromkeys(["rank0.txt", "rank1.txt"], "Permission denied"))
+
+
+def test_what_is_no_file_is_told_and_not_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, in_call("all_reduce"), ASLEEP)
+    os.mkfifo(tmp_path / "rank2.txt")
+    for rank, target in ((3, "rank3.txt"), (4, "nowhere"), (5, "/dev/zero"), (6, "rank2.txt")):
+        (tmp_path / f"rank{rank}.txt").symlink_to(target)
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, [each["suspects"] for each in findings]) == (3, [[1]])
+    assert err.splitlines() == [
+        "tensorwire: rank2.txt is skipped: not a regular file",
+        "tensorwire: rank3.txt is skipped: Too many levels of symbolic links",
+        "tensorwire: rank4.txt is skipped: No such file or directory",
+        "tensorwire: rank5.txt is skipped: not a regular file",
+        "tensorwire: rank6.txt is skipped: not a regular file",
+    ]
+
+
+def test_a_file_that_is_written_later_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link may lead to a file of /proc that looks regular, and gives its bytes once there are some."""
+    opened: list[int] = []
+
+    def note(file: os.DirEntry[str], flags: int, real: Callable[..., int] = os.open) -> int:
+        opened.append(flags)
+        return real(file, flags)
+
+    write(tmp_path, ASLEEP)
+    monkeypatch.setattr(os, "open", note)
+    dumped_stacks.read_places(tmp_path)
+    assert opened
+    assert all(flags & os.O_NONBLOCK for flags in opened)
+
+
+def test_a_number_beyond_all_ranks_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """To list all ranks below it that lack a file would take memory."""
+    write(tmp_path, in_call("all_reduce"))
+    (tmp_path / f"{MAX_RANKS}.txt").write_text(HEAD + in_call("all_reduce"))
+    (tmp_path / "rank00000000001.txt").write_text(HEAD + in_call("all_reduce"))
+    code, findings, err = ask(capsys, tmp_path)
+    assert (code, findings) == (0, [])
+    assert err == f"tensorwire: {MAX_RANKS}.txt is skipped: its name has no number of a rank\n"
 
 
 def test_a_line_that_is_of_no_stack_takes_no_time(tmp_path: Path) -> None:

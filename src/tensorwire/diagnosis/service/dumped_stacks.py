@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -98,7 +100,7 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
         ValueError: it has more than MAX_FILES files.
     """
     with os.scandir(directory) as entries:
-        files = list(islice((entry for entry in entries if entry.is_file()), MAX_FILES + 1))
+        files = list(islice((entry for entry in entries if not entry.is_dir(follow_symlinks=False)), MAX_FILES + 1))
     if len(files) > MAX_FILES:
         raise ValueError(f"{directory} has more than {MAX_FILES:,} files, expected one of each rank")
     places: dict[int, Place] = {}
@@ -106,16 +108,15 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
     skipped: dict[str, str] = {}
     for file in sorted(files, key=lambda file: (-_changed(file), file.name)):
         numbers = _NUMBER.findall(file.name)
-        if not numbers or len(numbers[-1]) > len(str(MAX_RANKS)):
+        rank = int(numbers[-1]) if numbers else MAX_RANKS
+        if rank >= MAX_RANKS:
             skipped[file.name] = "its name has no number of a rank"
             continue
         try:
-            with Path(file).open("rb") as opened:
-                place = _place(opened.read(_MAX_NBYTES).decode(errors="replace"))
+            place = _place(_read(file))
         except OSError as error:
             skipped[file.name] = error.strerror or str(error)
             continue
-        rank = int(numbers[-1])
         if isinstance(place, str):
             skipped[file.name] = place
         elif rank in places:
@@ -135,6 +136,18 @@ def _changed(file: os.DirEntry[str]) -> int:
         return file.stat().st_mtime_ns
     except OSError:  # it has gone: to open it says why
         return 0
+
+
+def _read(file: os.DirEntry[str]) -> str:
+    """The front of a file."""
+    # Without O_NONBLOCK a pipe, and some files of /proc, would be waited for.
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return os.read(descriptor, _MAX_NBYTES).decode(errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def findings_of(places: dict[int, Place]) -> list[Finding]:
