@@ -214,8 +214,8 @@ CLAIMS: dict[str, list[str]] = {
         f"({_decodes('fast', LARGE)} GB/s). With AVX2 forced it is {_decode_of_memcpy(BF16, cpu='avx2')}, and "
         f"{_decode_of_memcpy(LARGE, cpu='avx2')} on 548 MiB ({_decodes('fast', LARGE, cpu='avx2')} GB/s).",
         f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} runs, and no other rank alone",
-        f"On an H200 a token takes {device_figures.token('exact, fast')} times as long as with dense weights, "
-        f"*fused* {device_figures.token('fused, resident')} times.",
+        f"a token takes {device_figures.token('exact, fast')} times as long as with dense weights in `fast`, "
+        f"{device_figures.token('fused, resident')} times in `resident` and *fused*",
         f"takes {_of_dense('token', 'exact, best profile', cpu='avx2')} times as long as with dense torch in "
         f"`resident`, {_of_dense('token', EXACT[0], cpu='avx2')} times in `fast`",
         f"With AVX512_BF16 it takes {_of_dense('token', *EXACT)} times as long by turns, "
@@ -228,7 +228,8 @@ CLAIMS: dict[str, list[str]] = {
     "docs/devices.md": device_figures.page(),
     "docs/choose.md": [
         f"{device_figures.resting('exact, fast')} GB in place of {device_figures.resting('dense')}",
-        f"on [an H200] a token takes {device_figures.token('exact, fast')} times as long",
+        f"on [an H200] a token takes {device_figures.token('exact, fast')} times as long as with dense weights, "
+        f"{device_figures.token('fused, resident')} times in `resident` and *fused*",
         f"in F32 shrinks by a ratio of {trainer('F32', 'directory')}, in BF16 by {trainer('BF16', 'directory')}",
         f"encodes BF16 at {epyc(BF16, 'compact').compress.gbs:.2f} GB/s and decodes it at "
         f"{epyc(BF16, 'compact').decompress.gbs:.2f}",
