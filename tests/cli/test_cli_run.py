@@ -264,6 +264,14 @@ def test_settings_of_generation_that_change_nothing_of_the_text(copied: Path, ru
     assert run("run", copied, PROMPT, "-n", 5, "--json").json["tokens"] == tokens
 
 
+def test_a_config_that_is_not_the_compressed_one_is_named(folder: Path, tmp_path: Path, run: Run) -> None:
+    path = shutil.copytree(folder / "small", tmp_path / "model")
+    shutil.copy(folder / "plain" / "config.json", path)
+    ran = run("run", path, PROMPT)
+    assert (ran.code, ran.out) == (1, "")
+    assert "its config.json says nothing of compressed weights" in ran.err
+
+
 def test_a_name_of_a_hub_is_told_how_to_get_it(run: Run) -> None:
     ran = run("run", "someone/a-model", PROMPT)
     assert ran.code == 2

@@ -196,6 +196,14 @@ def test_a_link_in_a_staging_directory(tmp_path: Path, name: str) -> None:
     refused(tmp_path / "x")
 
 
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_a_line_of_a_journal_that_is_no_json_counts_for_nothing(tmp_path: Path, text: str) -> None:
+    plant(tmp_path / "x.partial", {})
+    (tmp_path / "x.partial" / "journal.jsonl").write_text(f"{text}\n")
+    save_file({"a": np.zeros(4, np.float32)}, tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 def test_a_pipe_for_a_journal_is_not_waited_for(tmp_path: Path) -> None:
     plant(tmp_path / "x.partial", {"action": "save"})
     (tmp_path / "x.partial" / "journal.jsonl").unlink()

@@ -75,9 +75,10 @@ def _edit(path: Path) -> None:
         lambda path: (path / "model.safetensors").unlink(),
         lambda path: (path / "model.safetensors").write_bytes(b"short"),
         lambda path: (path / ".tensorwire-sync" / "state.json").write_bytes(b"{"),
+        lambda path: (path / ".tensorwire-sync" / "state.json").write_bytes(b"[" * 100_000),
         lambda path: shutil.rmtree(path / ".tensorwire-sync" / "staged"),
     ],
-    ids=["bytes", "gone", "short", "state", "staged"],
+    ids=["bytes", "gone", "short", "state", "deep state", "staged"],
 )
 @pytest.mark.parametrize("is_staged", [False, True])
 @pytest.mark.parametrize("in_place", [False, True], ids=["staged", "in place"])

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from .._ground.text import escape
 from ..checkpoint import verify
 from ..checkpoint.directory.config_and_index import is_compressed_config
+from ..checkpoint.directory.paths import MANIFEST_NAME
 from ..errors import CorruptDataError
 from ..torch import memory_report
 from ..torch.integrations.transformers import TensorwireConfig
@@ -93,9 +94,12 @@ def load(path: Path) -> Loaded:
         how = {} if compressed else {"quantization_config": TensorwireConfig()}
         model, report = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, **how, **_LOCAL)
     except Exception as error:  # what Transformers raises is its own business
+        text = f"Transformers cannot load {str(path)!r}: {_line(error)}"
         if compressed:
             _raise_damage(path)
-        raise click.ClickException(f"Transformers cannot load {str(path)!r}: {_line(error)}") from error
+        elif (path / MANIFEST_NAME).is_file():
+            text += "; its config.json says nothing of compressed weights: is it the one that compress wrote?"
+        raise click.ClickException(text) from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         lacks = output.count(len(missing), "tensor")

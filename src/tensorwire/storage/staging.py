@@ -186,7 +186,7 @@ class Staging:
         path = self._partial / _JOURNAL
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         records: list[dict[str, Any]] = []
-        with suppress(ValueError):  # what a crash has cut off counts for nothing
+        with suppress(ValueError, RecursionError):  # what a crash has cut off counts for nothing
             records.extend(json.loads(line) for line in lines[:-1])
         if not all(isinstance(record, dict) for record in records):
             raise self._foreign()

@@ -78,7 +78,7 @@ def read_state(path: Path) -> State:
         if coming is not None:
             coming = Next(**{**coming, "position": _loaded(coming["position"]), "spare": _spare(coming["spare"])})
         return State(_loaded(body["position"]), body["files"], _spare(body["spare"]), coming)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return State()
 
 

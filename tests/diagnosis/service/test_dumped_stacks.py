@@ -329,6 +329,12 @@ def test_of_many_files_a_few_are_told_by_name(capsys: pytest.CaptureFixture[str]
     assert "tensorwire: 10 more files are skipped" in err
 
 
+def test_of_many_places_a_few_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path, in_call("all_reduce"), *[ASLEEP.replace("train.<locals>.load", f"load{i}") for i in range(30)])
+    _, out, _ = run(capsys, "diagnose", "--stacks", tmp_path)
+    assert out.endswith("rank 19: in load18 (data.py:12)\n11 more places; --json lists all\n")
+
+
 def test_a_large_file_is_read_in_part(tmp_path: Path) -> None:
     """So is what is kept of it: of every rank, until it is known which ones are shown."""
     (tmp_path / "rank0.txt").write_text(HEAD + ASLEEP + ASLEEP.replace("Main", "Other") * 10_000)

@@ -173,8 +173,8 @@ def _read_stacks(directory: Path, *, as_json: bool) -> int:
     by_place: dict[str, list[int]] = {}
     for rank, place in places.items():
         by_place.setdefault(place.text, []).append(rank)
-    for text, ranks in by_place.items():
-        output.print_line(f"{words.ranks(ranks)}: {text}")
+    for line in output.first([f"{words.ranks(ranks)}: {text}" for text, ranks in by_place.items()], "place"):
+        output.print_line(line)
     if not findings:
         output.print_wrapped("no finding: no rank waits for another one that has a stack here")
     return verdict.exit_code(findings)
