@@ -227,7 +227,8 @@ CLAIMS: dict[str, list[str]] = {
     ],
     "docs/devices.md": device_figures.page(),
     "docs/choose.md": [
-        f"{device_figures.resting('exact, fast')} GB in place of {device_figures.resting('dense')}",
+        f"{device_figures.resting('exact, fast')} GB in place of {device_figures.resting('dense')}, at most "
+        f"{device_figures.peak('exact, fast')} in place of {device_figures.peak('dense')} while the model runs",
         f"on [an H200] a token takes {device_figures.token('exact, fast')} times as long as with dense weights, "
         f"{device_figures.token('fused, resident')} times in `resident` and *fused*",
         f"in F32 shrinks by a ratio of {trainer('F32', 'directory')}, in BF16 by {trainer('BF16', 'directory')}",

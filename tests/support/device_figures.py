@@ -36,6 +36,11 @@ def resting(what: str) -> str:
     return f"{_of('models', 'resting', what=what):.2f}"
 
 
+def peak(what: str) -> str:
+    """The most GB that a model takes while it runs."""
+    return f"{_of('models', 'peak', what=what):.2f}"
+
+
 def _of(table: str, figure: str, **wanted: object) -> float:
     (row,) = [row for row in DEVICE[table] if all(row[key] == value for key, value in wanted.items())]
     return float(row[figure])
@@ -54,5 +59,4 @@ def _product(name: str, what: str) -> str:
 
 
 def _model(name: str, what: str) -> str:
-    memory = f"{resting(what)} | {_of('models', 'peak', what=what):.2f}"
-    return f"| {name} | {_of('models', 'tokens', what=what):.0f} | {memory} |"
+    return f"| {name} | {_of('models', 'tokens', what=what):.0f} | {resting(what)} | {peak(what)} |"
