@@ -148,7 +148,9 @@ DOORS = {
     },
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
-    ("cli", "checkpoint"): {"", "directory.config_and_index", "operations.conversion", "operations.stream"},
+    ("cli", "checkpoint"): {
+        "", "directory.config_and_index", "directory.paths", "operations.conversion", "operations.stream",
+    },
     ("cli", "storage"): {"locations", "remote"},
     ("cli", "torch"): {"", "integrations.transformers"},
     ("cli", "sync"): {"", "store"},
