@@ -377,8 +377,6 @@ CASES = [
     Case("lost-sigkill", "TW-LOST", _die, "SIGKILL"),
     Case("lost-exit", "TW-LOST", _differ("exit"), "sys.exit(1)"),
     Case("lost-exception", "TW-LOST", _differ("fail"), "an uncaught ValueError"),
-    Case("lost-abort", "TW-LOST", _differ("smaller_size"), "128 elements instead of 256: gloo aborts the culprit "
-         "itself, and what it called is lost with it"),
     Case("h1-sleep", "TW-H1", _sleep, "sleeps instead of entering", mends=True, stack="sleep"),
     Case("h1-gil", "TW-H1", _differ("hold_gil"), "busy loop in C that holds the GIL", stack="hold_gil"),
     Case("h1-sigstop", "TW-H1", _stop_before, "SIGSTOP before it enters", mends=True),
@@ -394,6 +392,7 @@ CASES = [
          mends=True, only_rank=0, stack="checkpoint"),
     Case("h2-operation", "TW-H2", _differ("other_operation"), "broadcast instead of all_reduce"),
     Case("h2-order", "TW-H2", _other_order, "two groups in opposite order"),
+    Case("h2-smaller", "TW-H2", _differ("smaller_size"), "128 elements instead of 256; gloo aborts the culprit itself"),
     Case("h2-size", "TW-H2", _differ("other_size"), "512 elements instead of 256; gloo aborts a victim"),
     Case("h2-dtype", "TW-H2", _differ("other_dtype"), "float64 instead of float32; gloo aborts a victim"),
     Case("h2-root", "TW-H2", _wrong_root, "broadcast from another root"),
