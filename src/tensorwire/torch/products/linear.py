@@ -98,7 +98,7 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
         output = _in_order(x, frame, choice.order, bias)
         if output is not None:
             return output
-    elif choice.slab is not None:
+    elif choice.slab is not None and choice.team == team():
         return _decoded_by_slabs(x, frame, choice.slab, bias)
     memory = _scratch.take(rows * columns * x.element_size())
     weight = _as_weight(memory, rows, x)
@@ -161,10 +161,15 @@ def _slab_rows(rows: int, row_nbytes: int, threads: int) -> int:
 
 
 class _Choice(NamedTuple):
-    """How a kind of product is made: in an order of ours, by slabs of so many rows, or of the whole weight."""
+    """How a kind of product is made: in an order of ours, by slabs of so many rows, or of the whole weight.
+
+    Slabs were tried with the team of threads that there was then. A process that was forked has none, and torch then
+    multiplies a slab on all threads, and not on one. An order holds there as well.
+    """
 
     order: Order | None = None
     slab: int | None = None
+    team: int | None = None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -197,7 +202,8 @@ def _choose(product: Product) -> _Choice:
             return _Choice(order)
     if name is not None:
         _say_slower(name)
-    return _Choice(slab=slab) if by_slabs and trial.allows_slabs(slab, product.threads) else _Choice()
+    by_slabs = by_slabs and trial.allows_slabs(slab, product.threads)
+    return _Choice(slab=slab, team=team()) if by_slabs else _Choice()
 
 
 @functools.cache

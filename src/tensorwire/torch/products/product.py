@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..frames.team import team
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -39,10 +37,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout:
 
 
 class Product(NamedTuple):
-    """All that torch may choose a kernel by, and in that kernel an order of summation: the values are not among it.
-
-    `by_team` says that a slab is multiplied on one thread, and not on all: a process that was forked has no team.
-    """
+    """All that torch may choose a kernel by, and in that kernel an order of summation: the values are not among it."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -50,7 +45,6 @@ class Product(NamedTuple):
     rows: int
     bias: bool
     threads: int
-    by_team: bool
     flushes: bool
     settings: tuple[object, ...]
 
@@ -64,9 +58,8 @@ class Product(NamedTuple):
 
 
 def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
-    layout, threads, by_team = layout_of(x.shape, x.stride()), torch.get_num_threads(), team() is not None
-    flushes, settings = _flushes_denormals(), _settings()
-    return Product(x.dtype, x.shape, layout, rows, bias is not None, threads, by_team, flushes, settings)
+    layout, threads = layout_of(x.shape, x.stride()), torch.get_num_threads()
+    return Product(x.dtype, x.shape, layout, rows, bias is not None, threads, _flushes_denormals(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
