@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, summary, verdicts
-from benchmarks.tables import chosen, measure, runs
+from benchmarks.tables import asked, exit_if, measure, runs
 
 if TYPE_CHECKING:
     import argparse
@@ -45,13 +44,11 @@ class Page:
 
     def measure(self, options: argparse.Namespace) -> None:
         """Do what the command line says (`tables.add_options`), and write and print the page."""
-        tables = chosen(self.tables, options.tables)
-        folder = environment.folder(quick=options.quick)
+        tables, folder = asked(self.tables, options)
         results, failed = measure(
             tables, folder / f"{self.name}.json", quick=options.quick, command=f"make {self.name}"
         )
         text = self.render(summary.rounded(results), folder)
         (folder / f"{self.name}.md").write_text(text)
         print(text, end="")
-        if failed:
-            sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
+        exit_if(failed)

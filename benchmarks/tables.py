@@ -62,12 +62,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="little data, which measures nothing, into build/bench")
 
 
-def chosen(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
-    """The tables of these names, in the order of the page; all if there are no names. SystemExit for an unknown one."""
+def asked(tables: Sequence[Table], options: argparse.Namespace) -> tuple[list[Table], Path]:
+    """Which tables the command line asks for, in the order of the page, and the folder that their results belong to.
+    SystemExit for a table that is unknown."""
     known = [table.name for table in tables]
-    if unknown := set(names) - set(known):
+    if unknown := set(options.tables) - set(known):
         sys.exit(f"expected tables among {', '.join(known)}, got {', '.join(sorted(unknown))}")
-    return [table for table in tables if table.name in (names or known)]
+    chosen = [table for table in tables if table.name in (options.tables or known)]
+    return chosen, environment.folder(quick=options.quick)
 
 
 def measure(tables: Sequence[Table], path: Path, *, quick: bool, command: str) -> tuple[dict[str, Any], list[str]]:
@@ -92,6 +94,12 @@ def measure(tables: Sequence[Table], path: Path, *, quick: bool, command: str) -
         results["runs"].append({"table": table.name, "seconds": time.monotonic() - began, "environment": facts})
         path.write_text(summary.dumps(summary.rounded(results)))
     return results, failed
+
+
+def exit_if(failed: Sequence[str]) -> None:
+    """End the program where these tables have failed, once its page is written."""
+    if failed:
+        sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
 
 
 def runs(results: dict[str, Any]) -> list[str]:

@@ -11,23 +11,22 @@ import torch
 from torch.nn.functional import linear
 
 from benchmarks.device.measure import by_calls, by_graph, compressed, copy_bandwidth, medians, rotation, weights
+from benchmarks.device.model import INSTRUCTIONS, WORD_NBYTES
 from tensorwire.torch import CompressedTensor, decompress_module, set_linear_mode
 from tensorwire.torch.device.linear import DeviceWeight
 
 if TYPE_CHECKING:
     from benchmarks.tables import Row
 
-PROFILES = ("fast", "enec", "resident")
 INPUTS = (1, 2, 4, 8)
-_WORD_NBYTES = 2
 
 
 def decoding(quick: bool) -> list[Row]:
     rows = []
     for shape in [(256, 512)] if quick else [(4096, 4096), (14336, 4096), (28672, 8192)]:
-        nbytes = shape[0] * shape[1] * _WORD_NBYTES
+        nbytes = shape[0] * shape[1] * WORD_NBYTES
         dense = weights(*shape, 2 if quick else rotation(nbytes))
-        for profile in PROFILES:
+        for profile in INSTRUCTIONS:
             held = compressed(dense, profile)
             ratio = nbytes * len(held) / sum(each.frame.numel() for each in held)
             times = medians(
@@ -54,8 +53,8 @@ def decoding(quick: bool) -> list[Row]:
 def products(quick: bool) -> list[Row]:
     rows = []
     for shape in [(256, 512)] if quick else [(4096, 4096), (14336, 4096), (4096, 14336)]:
-        dense = weights(*shape, 2 if quick else rotation(shape[0] * shape[1] * _WORD_NBYTES))
-        held = {f"fused, {profile}": compressed(dense, profile, "fused") for profile in PROFILES}
+        dense = weights(*shape, 2 if quick else rotation(shape[0] * shape[1] * WORD_NBYTES))
+        held = {f"fused, {profile}": compressed(dense, profile, "fused") for profile in INSTRUCTIONS}
         held["exact, fast"] = compressed(dense, "fast")
         contenders: dict[str, list[Any]] = {"dense": dense, **held}
         for count in INPUTS:
@@ -167,7 +166,7 @@ def compress(model: Any, profile: Any) -> Row:
         every = pool.map(lambda place: CompressedTensor.from_dense(place[2], profile), places)
         for (module, name, _), held in zip(places, every, strict=True):
             module._parameters[name] = torch.nn.Parameter(held, requires_grad=False)
-    dense_nbytes = sum(parameter.numel() * _WORD_NBYTES for _, _, parameter in places)
+    dense_nbytes = sum(parameter.numel() * WORD_NBYTES for _, _, parameter in places)
     frames = [module._parameters[name].frame for module, name, _ in places]
     DeviceWeight(frames[0])  # compiles the kernels
     torch.cuda.synchronize()

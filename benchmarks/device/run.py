@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks import environment, summary
+from benchmarks import summary
 from benchmarks.device import measure, rows
 from benchmarks.device.model import modelled
-from benchmarks.tables import Table, add_options, chosen, runs
+from benchmarks.tables import Table, add_options, asked, exit_if, runs
 from benchmarks.tables import measure as measure_tables
 
 TABLES = (
@@ -110,8 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     options = parser.parse_args()
-    tables = chosen(TABLES, options.tables)
-    folder = environment.folder(quick=options.quick)
+    tables, folder = asked(TABLES, options)
     device = facts()
     name = "device-" + re.sub(r"[^a-z0-9]+", "-", device["name"].lower().replace("nvidia", "")).strip("-")
     path = folder / f"{name}.json"
@@ -121,5 +120,4 @@ def main() -> None:
     page = render(summary.rounded(results))
     (folder / f"{name}.md").write_text(page)
     print(page, end="")
-    if failed:
-        raise SystemExit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
+    exit_if(failed)

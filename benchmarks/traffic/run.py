@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from benchmarks import environment, verdicts
-from benchmarks.tables import add_options, chosen, measure
+from benchmarks import verdicts
+from benchmarks.tables import add_options, asked, exit_if, measure
 from benchmarks.traffic import (
     auto,
     budget,
@@ -39,8 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     options = parser.parse_args()
-    tables = chosen(TABLES, options.tables)
-    folder = environment.folder(quick=options.quick)
+    tables, folder = asked(TABLES, options)
     command = f"make traffic TRAFFIC='{' '.join(options.tables)}'" if options.tables else "make traffic"
     results, failed = measure(tables, folder / "traffic.json", quick=options.quick, command=command)
     page = report.write(folder, TABLES)
@@ -50,8 +48,7 @@ def main() -> None:
     if not options.quick:
         print(verdicts.render(evaluate(results)), end="\n\n")
     print(f"All of it is in {page}")
-    if failed:
-        sys.exit(f"these tables have failed, and their old results stay: {', '.join(failed)}")
+    exit_if(failed)
 
 
 if __name__ == "__main__":

@@ -221,8 +221,8 @@ def test_a_run_prints_its_tables_and_says_where_the_page_is(
     rows = [{"what": "ours", "with": "raw", "how": "so", "expected": "same", "same": False}]
     columns = (("what", "what", ""), ("same", "same", ""))
     monkeypatch.setattr(run, "TABLES", (Table("equality", "Bits", "Text.", columns, lambda quick: rows),))
-    monkeypatch.setattr(run.environment, "folder", lambda quick: tmp_path)
-    monkeypatch.setattr(run.sys, "argv", ["traffic", "equality", *["--quick"] * quick])
+    monkeypatch.setattr(tables.environment, "folder", lambda quick: tmp_path)
+    monkeypatch.setattr("sys.argv", ["traffic", "equality", *["--quick"] * quick])
     run.main()
     printed = capsys.readouterr().out
     assert "## Bits" in printed

@@ -42,7 +42,7 @@ def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
 
 
 NO_STATE: Final[State] = (0, _NONE, "", _NONE, 0, _NONE, "", _NONE, [])
-SIGNAL, SETUP, SETUP_SINCE, ACTIVITY, WORKERS = 2, 4, 5, 6, 8  # places in a state
+SIGNAL, SIGNAL_SINCE, SETUP, SETUP_SINCE, ACTIVITY, ACTIVITY_SINCE, WORKERS = range(2, 9)  # places in a state
 
 
 def check(row: Any, max_value: int) -> None:
@@ -68,12 +68,13 @@ def num_values(state: State) -> int:
 
 def signal_age(state: State, now: int) -> float:
     """Seconds since that signal; 0 where its time is not known."""
-    return max(0, now - state[3]) / 1e6 if state[3] >= 0 else 0.0
+    return max(0, now - state[SIGNAL_SINCE]) / 1e6 if state[SIGNAL_SINCE] >= 0 else 0.0
 
 
 def activity_of(state: State, now: int) -> tuple[str, float | None]:
     """What it is in as its stack shows, and since when."""
-    return state[6], None if state[7] < 0 else max(0, now - state[7]) / 1e6
+    since = state[ACTIVITY_SINCE]
+    return state[ACTIVITY], None if since < 0 else max(0, now - since) / 1e6
 
 
 def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:

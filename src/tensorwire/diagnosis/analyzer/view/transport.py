@@ -206,7 +206,7 @@ def least_moved(group: Group) -> Blame | None:
 
 
 def _few(suspects: list[int], ranks: Sized, fact: Callable[[int], str]) -> Blame | None:
-    """Those that stand out among the ranks, unless most do."""
+    """The suspects stand out among the ranks, unless most are suspects."""
     if 2 * len(suspects) > len(ranks):
         return None
     basis = Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER
