@@ -93,6 +93,26 @@ def test_a_declared_phase_makes_it_a_notice() -> None:
     assert "(in declared phase: checkpoint)" in finding.summary
 
 
+@every_rank
+def test_who_lives_on_after_it_has_destroyed_its_groups_is_a_notice(culprit: int) -> None:
+    """It saves the model, or waits for a tracker: nobody needs it any more."""
+
+    def of(n: int, time: float) -> dict[str, Any]:
+        at_end = {"setup": "destroyed", "setup_seconds": time - 4.0} if time >= 4.0 else {}
+        return at_end if n == culprit or time < 5.0 else {**at_end, "life": "exited", "exit_reason": "exit 0"}
+
+    found = everything(quiet(of), 30.0)
+    assert {(notice.code, notice.level, notice.victims) for notice in found} == {("TW-UNKNOWN", "notice", 1)}
+    assert found[-1].summary.endswith("(after destroy_process_group)")
+
+
+def test_who_has_not_destroyed_its_groups_makes_the_silence_a_finding() -> None:
+    def of(n: int, time: float) -> dict[str, Any]:
+        return {"setup": "destroyed" if n else "initialized", "setup_seconds": max(time - 4.0, 0.0)}
+
+    assert only(last(quiet(of), 20.0)).level == "finding"
+
+
 @pytest.mark.parametrize(("rate", "says"), [(1e6, "976.6 KiB/s"), (2e4, "19.5 KiB/s")])
 def test_ranks_that_exchange_bytes_in_messages_nobody_counts_are_a_notice(rate: float, says: str) -> None:
     def at(time: float) -> Observation:

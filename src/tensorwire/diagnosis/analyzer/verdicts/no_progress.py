@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import words
+from ...model import SETUPS
 from ..view.confidence import Basis
 from ..view.job import RUNS
 from ..view.patience import LONG
@@ -22,13 +23,15 @@ _WHOLE = 0.8  # of the window that samples go back: whoever has looked for less 
 _MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
 _MAX_STACKS = 32
 _MAX_FACTS = 6
+_DESTROYED = SETUPS.index("destroyed")
 
 
 def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float]) -> list[Verdict]:
     """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
 
     Unknown trouble if no rank works; a notice if one does, has of late, or has declared what it does: a rank that
-    writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later.
+    writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later. A notice,
+    too, if none has a process group any more: whoever lives on keeps nobody waiting.
 
     Args:
         first_seen: of each rank, on the clock of observations.
@@ -83,6 +86,8 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     unseen = [number for number in range(job.world_size) if number not in job.ranks]
     phases = sorted({job.phases[number] for number in alive if number in job.phases})
     declared = f" (in declared phase: {', '.join(phases)})" if phases else ""
+    are_at_end = bool((job.columns.setups[0][job.columns.places.are_alive] == _DESTROYED).all())
+    declared += " (after destroy_process_group)" if are_at_end else ""
     facts = [job.account(number) for number in alive[:_MAX_FACTS]]
     if len(alive) > _MAX_FACTS:
         facts.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
@@ -92,6 +97,6 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
         "no progress", "TW-UNKNOWN", None, [],
         f"no rank has completed an operation for {words.seconds(seconds)}, and none of the "
         f"{words.count(len(alive), 'rank')} in view uses a CPU or moves bytes{declared}",
-        facts, Basis.REMAINDER, victims=len(alive), seconds=seconds, level="notice" if phases else "finding",
-        witnesses=alive[:_MAX_STACKS],
+        facts, Basis.REMAINDER, victims=len(alive), seconds=seconds, witnesses=alive[:_MAX_STACKS],
+        level="notice" if phases or are_at_end else "finding",
     )  # fmt: skip
