@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
 @pytest.fixture
 def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "py-spy" else which(name))
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == "py-spy" else which(name))
 
 
 @pytest.mark.usefixtures("no_py_spy")
@@ -145,9 +146,11 @@ def test_stopped_rank_gives_its_last_operation(start: Start) -> None:
     assert "in stuck_in_sleep" in stacks.fetch(target), "no signal was left behind, and none is lost"
 
 
-def test_stopped_rank_is_read_by_py_spy(start: Start) -> None:
-    if shutil.which("py-spy") is None:
+def test_stopped_rank_is_read_by_py_spy(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment is not activated: py-spy lies beside the interpreter, and not on PATH."""
+    if shutil.which("py-spy", path=sysconfig.get_path("scripts")) is None:
         pytest.skip("py-spy is not installed")
+    monkeypatch.setenv("PATH", os.defpath)
     target = start("silent", "stuck_in_sleep")
     stop(target)
     text = stacks.fetch(target)

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -165,7 +166,8 @@ def _send_signal(target: Target) -> None:
 
 
 def _py_spy(target: Target) -> str:
-    program = shutil.which("py-spy")
+    own = sysconfig.get_path("scripts")  # whose environment need not be activated
+    program = shutil.which("py-spy") or shutil.which("py-spy", path=own)
     if program is None:
         raise _UnavailableError("py-spy is not installed")
     command = [program, "dump", "--nonblocking", "--pid", str(target.pid)]
