@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     ],
 )
 def test_what_is_out_of_view_costs_one_level(basis: Basis, whole: str, incomplete: str) -> None:
-    assert confidence_of("TW-H1", basis, names_ranks=True, is_incomplete=False) == whole
-    assert confidence_of("TW-H1", basis, names_ranks=True, is_incomplete=True) == incomplete
+    assert confidence_of("TW-H1", basis, [1], is_incomplete=False) == whole
+    assert confidence_of("TW-H1", basis, [1], is_incomplete=True) == incomplete
 
 
-@pytest.mark.parametrize(("code", "names_ranks"), [("TW-UNKNOWN", True), ("TW-H3", False)])
-def test_who_names_no_rank_or_no_cause_is_never_sure(code: Code, names_ranks: bool) -> None:
-    assert confidence_of(code, Basis.STATE, names_ranks=names_ranks, is_incomplete=False) == "low"
+@pytest.mark.parametrize(("code", "suspects"), [("TW-UNKNOWN", [1]), ("TW-H3", [])])
+def test_who_names_no_rank_or_no_cause_is_never_sure(code: Code, suspects: list[int]) -> None:
+    assert confidence_of(code, Basis.STATE, suspects, is_incomplete=False) == "low"
 
 
 @pytest.mark.parametrize(("basis", "level"), [(Basis.STATE, "medium"), (Basis.COMPARISON, "medium")])
 def test_who_names_sides_alone_is_not_sure_of_a_rank(basis: Basis, level: str) -> None:
-    assert confidence_of("TW-H2", basis, names_ranks=False, has_sides=True, is_incomplete=False) == level
-    assert confidence_of("TW-H2", basis, names_ranks=False, has_sides=True, is_incomplete=True) == "low"
-    assert confidence_of("TW-UNKNOWN", basis, names_ranks=False, has_sides=True, is_incomplete=False) == "low"
+    assert confidence_of("TW-H2", basis, [], [[0], [1]], is_incomplete=False) == level
+    assert confidence_of("TW-H2", basis, [], [[0], [1]], is_incomplete=True) == "low"
+    assert confidence_of("TW-UNKNOWN", basis, [], [[0], [1]], is_incomplete=False) == "low"
 
 
 def test_the_highest_comes_first() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..analyzer.view.confidence import Basis
-from ..analyzer.view.verdict import MAX_SUSPECTS, make_finding
+from ..analyzer.view.confidence import Basis, confidence_of
+from ..analyzer.view.verdict import MAX_SUSPECTS
+from ..model import Finding
 
 if TYPE_CHECKING:
-    from ..model import Finding
     from .ras import RasCommunicator, RasProcess, RasStatus
 
 # RAS counts launches, so ranks behind may be in a long kernel. A process that it gives up may live.
@@ -31,15 +31,16 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
         dead = set(after.dead)
         ranks = sorted({member.rank for member in missing if member.process in dead})
         findings.append(
-            make_finding(
+            Finding(
                 code="TW-LOST",
+                level="finding",
                 time=seconds,
+                suspects=ranks[:MAX_SUSPECTS],
+                sides=[],
                 process_group="",
-                suspects=ranks,
                 summary=f"NCCL has given up {_processes(after.dead)}",
                 evidence=[f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} processes of the job dead", *gaps],
-                basis=_BASIS,
-                is_incomplete=bool(gaps),
+                confidence=confidence_of("TW-LOST", _BASIS, ranks, is_incomplete=bool(gaps)),
             )
         )
     earlier = {group.hash: group for group in before.communicators}
@@ -66,16 +67,17 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         for rank in ranks[:MAX_SUSPECTS]
         if (member := members.get(rank)) is not None and member.process is not None
     ]
-    return make_finding(
+    return Finding(
         code="TW-H1",
+        level="finding",
         time=seconds,
+        suspects=ranks[:MAX_SUSPECTS],
+        sides=[],
         process_group=title,
-        suspects=ranks,
         summary=f"{words.ranks(ranks)} launched {function} {lowest.launched} times in {title}, "
         f"others {highest.launched}, and no rank goes on",
         evidence=evidence + gaps,
-        basis=_BASIS,
-        is_incomplete=bool(gaps),
+        confidence=confidence_of("TW-H1", _BASIS, ranks, is_incomplete=bool(gaps)),
         victims=max(0, group.size - len(lowest.ranks)),
     )
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from .. import words
 from ..analyzer.graph import Graph, Need, explain
-from ..analyzer.view.confidence import Basis
-from ..analyzer.view.verdict import MAX_SUSPECTS, make_finding
-from ..model import MAX_RANKS
+from ..analyzer.view.confidence import Basis, confidence_of
+from ..analyzer.view.verdict import MAX_SUSPECTS
+from ..model import MAX_RANKS, Finding
 
 if TYPE_CHECKING:
-    from ..model import Code, Finding
+    from ..model import Code
 
 MAX_FILES: Final = 1 << 14
 """More files in one directory are not of ranks."""
@@ -192,12 +192,12 @@ def _finding(
     code: Code, places: dict[int, Place], suspects: list[int], sides: list[list[int]], summary: str, told: list[str]
 ) -> Finding:
     waiting = [rank for rank, place in places.items() if place.call and rank not in suspects]
-    finding = make_finding(
-        code, 0.0, "", suspects, summary, told, Basis.REMAINDER, victims=len(waiting), sides=sides, is_incomplete=True
-    )
     shown = suspects or [side[0] for side in sides]
-    finding.stacks = {rank: places[rank].stack for rank in shown[:_MAX_STACKS]}
-    return finding
+    return Finding(
+        code, "finding", 0.0, suspects[:MAX_SUSPECTS], sides, "", summary, told,
+        confidence_of(code, Basis.REMAINDER, suspects, sides, is_incomplete=True), len(waiting),
+        stacks={rank: places[rank].stack for rank in shown[:_MAX_STACKS]},
+    )  # fmt: skip
 
 
 def _short(side: list[int], places: dict[int, Place]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from ...model import Code, Confidence
@@ -24,7 +25,7 @@ class Basis(IntEnum):
 
 
 def confidence_of(
-    code: Code, basis: Basis, *, names_ranks: bool, has_sides: bool = False, is_incomplete: bool
+    code: Code, basis: Basis, suspects: Sequence[int], sides: Sequence[Sequence[int]] = (), *, is_incomplete: bool
 ) -> Confidence:
     """The rules; docs/job/findings.md has them too.
 
@@ -33,12 +34,11 @@ def confidence_of(
     anything that it depends on is out of view.
 
     Args:
-        names_ranks: there are suspects.
-        has_sides: there are sides that disagree.
+        sides: ranks that disagree.
         is_incomplete: members of the group, nodes or times are out of view.
     """
-    if code == "TW-UNKNOWN" or not (names_ranks or has_sides):
+    if code == "TW-UNKNOWN" or not (suspects or sides):
         return Confidence.LOW
-    if not names_ranks:
+    if not suspects:
         basis = max(basis, Basis.COMPARISON)
     return _LEVELS[min(basis + is_incomplete, len(_LEVELS) - 1)]

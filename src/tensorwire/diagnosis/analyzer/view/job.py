@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from ... import words
 from ...columns import EdgeColumns, RankColumns
+from ...model import Finding
+from .confidence import confidence_of
 from .groups import Groups
 from .histories import Histories
-from .verdict import MAX_SUSPECTS, Verdict, make_finding
+from .verdict import MAX_SUSPECTS, Verdict
 from .waits import UNCOUNTED
 from .work import Work
 
@@ -157,21 +159,15 @@ class Job:
         Args:
             seconds: how long ago the trouble began, if that is known.
         """
-        doubtful, reasons = self._doubts(group, suspects[:MAX_SUSPECTS]) if group else (False, [])
-        finding = make_finding(
-            code,
-            self.time,
-            group.title if group else "",
-            suspects,
-            summary,
-            evidence + reasons,
-            basis,
-            victims=victims,
-            is_incomplete=doubtful or is_incomplete,
-            level=level,
-            sides=sides,
-            since=None if seconds is None else self.time - seconds,
-        )
+        named = list(suspects[:MAX_SUSPECTS])
+        doubtful, reasons = self._doubts(group, named) if group else (False, [])
+        confidence = confidence_of(code, basis, named, sides, is_incomplete=doubtful or is_incomplete)
+        title = group.title if group else ""
+        since = None if seconds is None else self.time - seconds
+        finding = Finding(
+            code, level, self.time, named, list(sides), title, summary, evidence + reasons, confidence, victims,
+            since=since,
+        )  # fmt: skip
         return Verdict(kind, finding, list(witnesses))
 
     def _doubts(self, group: Group, ranks: Iterable[int]) -> tuple[bool, list[str]]:
