@@ -75,12 +75,13 @@ class Analyzer:
             state.next_sample = observation.time + 0.999 * self._step
             state.slow_verdicts = state.slow.sample(job, state.transport)
             state.unlike_types_verdicts = state.unlike_types.sample(job)
-            state.no_progress_verdicts = find_no_progress(job, state.transport, state.first_seen)
+            if not _say_why(state.current):  # it asks each rank
+                state.no_progress_verdicts = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
             state.work.sample(job.time, job.columns)
             state.waits_elsewhere = waits_elsewhere(job)
         verdicts = _judge(job, state)
-        if any(verdict.kind not in ("no progress", "unlike types") for verdict in verdicts):
+        if _say_why(verdicts):
             state.no_progress_verdicts = []  # once what was found is over, the job moves again
         state.settle(verdicts, observation)
         state.keep_hangs()
@@ -108,6 +109,11 @@ class Analyzer:
         state.time, state.silent = observation.time, set(observation.silent_nodes)
         state.look_at(ranks, self._thresholds.hang_seconds)
         self._state = state
+
+
+def _say_why(verdicts: list[Verdict]) -> bool:
+    """Whether something was found that explains why nothing goes on."""
+    return any(verdict.kind not in ("no progress", "unlike types") for verdict in verdicts)
 
 
 def _judge(job: Job, state: State) -> list[Verdict]:
