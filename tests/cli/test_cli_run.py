@@ -230,6 +230,7 @@ def gguf(path: Path) -> None:
         (holding("chat_template.jinja", "{% for"), 1, "or its chat template, cannot take the prompt: unexpected 'end"),
         (holding("chat_template.jinja", "{{ raise_exception('users alone') }}"), 1, "take the prompt: users alone"),
         (lacking_a_tensor, 1, "lacks 1 tensor of the model, such as 'model.layers.1.mlp.up_proj.weight'"),
+        (holding("generation_config.json", '{"cache_implementation": "quantized"}'), 1, "Transformers cannot generate"),
     ],
 )
 def test_what_is_no_model_that_continues_text(
@@ -262,6 +263,17 @@ def test_settings_of_generation_that_change_nothing_of_the_text(copied: Path, ru
     tokens = run("run", copied, PROMPT, "-n", 5, "--json").json["tokens"]
     (copied / "generation_config.json").write_text(json.dumps({"return_dict_in_generate": True}))
     assert run("run", copied, PROMPT, "-n", 5, "--json").json["tokens"] == tokens
+
+
+@pytest.mark.parametrize("name", ["plain", "small"])
+def test_tensors_that_the_model_has_no_place_for_are_told(folder: Path, tmp_path: Path, run: Run, name: str) -> None:
+    path = shutil.copytree(folder / name, tmp_path / "model")
+    config(num_hidden_layers=1)(path)
+    unused = run("run", path, PROMPT, "-n", 2, "--json").json["unused"]
+    assert len(unused) == 9
+    assert unused[0] == "model.layers.1.input_layernorm.weight"
+    assert f"has no place for 9 tensors of the files, such as {unused[0]!r}" in run("run", path, PROMPT, "-n", 2).err
+    assert run("run", folder / name, PROMPT, "-n", 2, "--json").json["unused"] == []
 
 
 def test_a_config_that_is_not_the_compressed_one_is_named(folder: Path, tmp_path: Path, run: Run) -> None:

@@ -38,6 +38,7 @@ class Loaded:
 
     Attributes:
         compressed_while_loading: whether its files are plain.
+        unused: tensors of its files that the model has no place for.
         seconds: that loading took.
     """
 
@@ -45,6 +46,7 @@ class Loaded:
     model: Any
     tokenizer: Any
     compressed_while_loading: bool
+    unused: list[str]
     seconds: float
 
 
@@ -59,6 +61,7 @@ class Generation:
         tokens_per_second: from the first token on; None if there is one token only.
         nbytes, dense_nbytes: of all parameters and buffers, as they are in memory and as they would be uncompressed.
         peak_nbytes: the most memory that the process has had.
+        unused: tensors of the files that the model has no place for.
     """
 
     model: str
@@ -72,6 +75,7 @@ class Generation:
     dense_nbytes: int
     peak_nbytes: int
     compressed_while_loading: bool
+    unused: list[str]
 
     @property
     def ratio(self) -> float:
@@ -104,7 +108,8 @@ def load(path: Path) -> Loaded:
         missing = sorted(report["missing_keys"])
         lacks = output.count(len(missing), "tensor")
         raise click.ClickException(f"{str(path)!r} lacks {lacks} of the model, such as {missing[0]!r}")
-    return Loaded(path, model.eval(), tokenizer, not compressed, time.perf_counter() - start)
+    unused = sorted(report["unexpected_keys"])
+    return Loaded(path, model.eval(), tokenizer, not compressed, unused, time.perf_counter() - start)
 
 
 def _check_directory(path: Path) -> bool:
@@ -170,7 +175,7 @@ def generate(loaded: Loaded, prompt: str, *, max_new_tokens: int, seed: int | No
 
     Raises:
         click.UsageError: the prompt has no tokens, or more than the model can read.
-        click.ClickException: the tokenizer or its chat template fails.
+        click.ClickException: the tokenizer, its chat template or Transformers fails.
     """
     model = loaded.model
     try:
@@ -186,14 +191,19 @@ def generate(loaded: Loaded, prompt: str, *, max_new_tokens: int, seed: int | No
         torch.manual_seed(seed)
     streamer = _Stream(loaded.tokenizer, echo=stream)
     start = time.perf_counter()
-    found = model.generate(
-        **inputs,
-        **({"do_sample": True} if seed is not None else _GREEDY),
-        num_beams=1,
-        return_dict_in_generate=False,
-        max_new_tokens=min(max_new_tokens, limit - length),
-        streamer=streamer,
-    )
+    try:
+        found = model.generate(
+            **inputs,
+            **({"do_sample": True} if seed is not None else _GREEDY),
+            num_beams=1,
+            return_dict_in_generate=False,
+            max_new_tokens=min(max_new_tokens, limit - length),
+            streamer=streamer,
+        )
+    except OSError:  # of standard output
+        raise
+    except Exception as error:  # such as a setting of generation_config.json whose package is not there
+        raise click.ClickException(f"Transformers cannot generate with {str(loaded.path)!r}: {_line(error)}") from error
     tokens = found[0, length:].tolist()
     first, *_, last = streamer.times[0], *streamer.times
     memory = memory_report(model)
@@ -209,6 +219,7 @@ def generate(loaded: Loaded, prompt: str, *, max_new_tokens: int, seed: int | No
         dense_nbytes=memory.dense_nbytes,
         peak_nbytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
         compressed_while_loading=loaded.compressed_while_loading,
+        unused=loaded.unused,
     )
 
 
