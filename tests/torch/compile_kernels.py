@@ -12,8 +12,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tensorwire.torch.device import decode, linear, products
 from tensorwire.torch.device import kernels as device_kernels
-from tensorwire.torch.device import linear, products
 from tensorwire.torch.device.fields import BY_GROUP
 from tensorwire.torch.device.plan import leading
 
@@ -37,30 +37,32 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     k, lead = device_kernels, {w: BY_GROUP.value if by_group else leading(w) for w in range(1, 5)}
     tiers, enec = {"widths": 0x8322, "last": 3}, {"quads_log2": 2, "m": 3, "nb": 6}
     resident = {"widths": 0x84, "last": 1, "lead": lead[4]}
-    permuted = {"permutation": permutation, "runs": 8}
+    later, listed = {"runs": decode._LATER_RUNS}, {"runs": linear._LISTED_RUNS}
+    permuted = {"permutation": permutation}
+    words = {**permuted, "runs": decode._RUNS_OF_WORDS}
     f8 = {**F8, "widths": 0x81, "last": 1, "whole": by_group, "lead": lead[1]}
     f32 = {**F32, "quads_log2": 0, "m": 1, "nb": 8, "whole": by_group, "lead": lead[1]}
     product = {"chunks": linear._MOST_CHUNKS, "rows": linear._ROWS, "inputs": 1, "lead": 2}
-    permuted_product, most = {**product, "permutation": permutation}, linear.DeviceLinear.max_inputs
+    permuted_product, most = {**product, **permuted}, linear.DeviceLinear.max_inputs
     kernels = [
         (k.copy_kernel, {"word_nbytes": 2, "constant": 0}, {"words": "*u32"}),
         (k.copy_kernel, {"word_nbytes": 4, "constant": 1}, {"words": "*u32"}),
-        (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "lead": lead[3], "runs": 8}, {}),
-        (k.count_kernel, {"rest_bits": 8, "widths": 0x84, "tier": 1, "lead": lead[4], "runs": 8}, {}),
-        (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "lead": lead[1], "runs": 8}, {}),
-        (k.resolve_kernel, {"rest_bits": 8, **tiers, "tier": 3, "lead": lead[3], **permuted}, {}),
-        (k.high_kernel, {"rest_bits": 8, "m": 3, "high_bits": 3, "quads_log2": 2, "lead": lead[3], "runs": 8}, {}),
-        (k.cascade_words_kernel, {**BF16, **tiers, "whole": 1, "lead": lead[2], **permuted}, {}),
-        (k.cascade_words_kernel, {**BF16, **resident, "whole": 1, **permuted}, {}),
-        (k.cascade_words_kernel, {**f8, **permuted}, {"words": "*u32"}),
-        (k.enec_words_kernel, {**BF16, **enec, "whole": 1, "lead": lead[3], **permuted}, {}),
-        (k.enec_words_kernel, {**f32, **permuted}, {}),
+        (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "lead": lead[3], **later}, {}),
+        (k.count_kernel, {"rest_bits": 8, "widths": 0x84, "tier": 1, "lead": lead[4], **later}, {}),
+        (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "lead": lead[1], **later}, {}),
+        (k.resolve_kernel, {"rest_bits": 8, **tiers, "tier": 3, "lead": lead[3], **permuted, **later}, {}),
+        (k.high_kernel, {"rest_bits": 8, "m": 3, "high_bits": 3, "quads_log2": 2, "lead": lead[3], **later}, {}),
+        (k.cascade_words_kernel, {**BF16, **tiers, "whole": 1, "lead": lead[2], **words}, {}),
+        (k.cascade_words_kernel, {**BF16, **resident, "whole": 1, **words}, {}),
+        (k.cascade_words_kernel, {**f8, **words}, {"words": "*u32"}),
+        (k.enec_words_kernel, {**BF16, **enec, "whole": 1, "lead": lead[3], **words}, {}),
+        (k.enec_words_kernel, {**f32, **words}, {}),
     ]
     if by_group:
         return kernels
     return [
         *kernels,
-        (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, {}),
+        (k.escapes_kernel, {"rest_bits": 8, **listed}, {}),
         (products.dense_kernel, product, {}),
         (products.cascade_kernel, {**permuted_product, **tiers}, {}),
         (products.enec_kernel, {**permuted_product, **enec}, {}),
