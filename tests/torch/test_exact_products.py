@@ -230,7 +230,7 @@ def test_last_positions_of_prompts(
             prompts[:, -1] = x.to(dtype)
             check(prompts[:, -1:], dense.to(dtype), torch.randn(64).to(dtype) if bias else None)
     if not bias:
-        assert [kind.layout for kind in kinds] == [product.Layout.APART] * 5
+        assert [kind.strides for kind in kinds] == [product.Strides.APART] * 5
         assert len(set(kinds)) == 3, "lengths of prompts do not count"
 
 

@@ -11,7 +11,7 @@ import torch
 
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
-from .products.product import Layout, layout_of
+from .products.product import Strides, strides_of
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
 def _worth_it(parameter: torch.Tensor, min_numel: int) -> bool:
     if isinstance(parameter, CompressedTensor) or parameter.dtype not in DTYPES or parameter.numel() < min_numel:
         return False
-    return layout_of(parameter.shape, parameter.stride()) is Layout.USUAL
+    return strides_of(parameter.shape, parameter.stride()) is Strides.USUAL
 
 
 def _shared_storages(model: nn.Module) -> set[object]:

@@ -24,7 +24,7 @@ from torch.nn.functional import linear
 
 from ...codec.products import Order, linear_orders
 from ..frames.team import team
-from .product import Layout, Product, product_of
+from .product import Product, Strides, product_of
 from .trial import Trial
 from .ways import DTYPE_NAMES, linear_by_slabs, rounded
 
@@ -181,7 +181,7 @@ def _choose(product: Product) -> _Choice:
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
     """
-    if 0 in (product.num_inputs, product.rows, product.columns) or product.layout is Layout.OTHER:
+    if 0 in (product.num_inputs, product.rows, product.columns) or product.strides is Strides.OTHER:
         return _Choice()
     if product.flushes:  # others may not: then bits depend on which thread of torch's has which rows
         return _Choice()
@@ -193,7 +193,7 @@ def _choose(product: Product) -> _Choice:
     ]
     slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize, product.threads)
     # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
-    by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.layout is Layout.USUAL
+    by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.strides is Strides.USUAL
     if not (orders or by_slabs):
         return _Choice()
     trial = Trial(product)

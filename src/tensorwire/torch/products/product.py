@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Layout(enum.Enum):
+class Strides(enum.Enum):
     """How inputs lie in memory.
 
     APART are single inputs that do not lie one behind the other, such as the last position of each prompt: torch makes
@@ -28,12 +28,12 @@ class Layout(enum.Enum):
 
 
 @functools.lru_cache(maxsize=4096)
-def layout_of(shape: Sequence[int], strides: Sequence[int]) -> Layout:
+def strides_of(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     """USUAL is that of a new tensor."""
     if strides == tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))):
-        return Layout.USUAL
+        return Strides.USUAL
     apart = len(shape) == 3 and shape[1] == strides[2] == 1 and shape[2] <= strides[0] != strides[1]
-    return Layout.APART if apart else Layout.OTHER
+    return Strides.APART if apart else Strides.OTHER
 
 
 class Product(NamedTuple):
@@ -41,7 +41,7 @@ class Product(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    layout: Layout
+    strides: Strides
     rows: int
     bias: bool
     threads: int
@@ -58,8 +58,8 @@ class Product(NamedTuple):
 
 
 def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
-    layout, threads = layout_of(x.shape, x.stride()), torch.get_num_threads()
-    return Product(x.dtype, x.shape, layout, rows, bias is not None, threads, _flushes_denormals(), _settings())
+    kind, threads = strides_of(x.shape, x.stride()), torch.get_num_threads()
+    return Product(x.dtype, x.shape, kind, rows, bias is not None, threads, _flushes_denormals(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import linear
 
 from ...codec.products import Order
-from .product import Layout, Product
+from .product import Product, Strides
 from .ways import linear_by_slabs, part_of, rounded, sums
 from .zeros import zeros_around
 
@@ -59,7 +59,7 @@ class Trial:
             self._tile[5::8] *= 2.0**-122  # orders that are alike may differ in what becomes of denormals
         self._x = _cancelling_inputs(product.shape, places, dtype, generator)
         self._inputs = self._x.to(torch.float32)  # for several orders
-        if product.layout is Layout.APART:
+        if product.strides is Strides.APART:
             self._x = self._x.repeat(1, 2, 1)[:, 1:]
         self._bias: Tensor | None = None
         if product.bias:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ..products.linear import MAX_FUSED_INPUT_ROWS
-from ..products.product import Layout, layout_of
+from ..products.product import Strides, strides_of
 from .lazy import LazyTensor
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _bmm(x: Any, weight: Any) -> Any:
     if type(x) is torch.Tensor:  # in a graph its shape has symbols
         if x.shape[:2] == (1, 1):  # with the strides that it had, of which torch keeps one
             x = x.as_strided(x.shape, (2 * x.shape[2], 1, x.stride(2)))
-        if layout_of(x.shape, x.stride()) is Layout.APART:
+        if strides_of(x.shape, x.stride()) is Strides.APART:
             return weight.weight._linear(x, None)
     return weight.weight._linear(x, None) if fused else NotImplemented
 
