@@ -284,7 +284,7 @@ class Thresholds:
 
     hang_seconds: float = 300.0
     slow_seconds: float = 60.0  # how long slowness has to last, and the window of the rolling baseline's samples
-    slow_factor: float = 3.0  # slow: T or the time per operation exceeds the baseline by this factor
+    slow_factor: float = 3.0  # slow: the time per operation exceeds the baseline by this factor
     compute_share: float = 0.7  # P from here on: S1
     transfer_share: float = 0.3  # P up to here: S2
     lost_seconds: float = 10.0  # a rank without a sign of life

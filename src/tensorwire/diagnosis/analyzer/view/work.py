@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ... import words
 
 if TYPE_CHECKING:
-    from ...columns import Ints, RankColumns
+    from ...columns import Bools, Floats, Ints, Places, RankColumns
     from ...model import Rank
 
 STEPS = 6
@@ -40,16 +41,33 @@ class Work:
         """Whether there is a sample from so many seconds before."""
         return bool(self._samples) and time - self._samples[0][0] >= seconds
 
+    def looks(
+        self, first: float, time: float, ranks: RankColumns, wanted: Callable[[Places], Bools]
+    ) -> dict[int, float]:
+        """The share of the looks from `first` on in which ranks were so: those of now that were in any."""
+        looks = [*(before for start, before in self._samples if first <= start < time), ranks]
+        numbers, times_seen = np.unique(
+            np.concatenate([each.numbers[wanted(each.places)] for each in looks]), return_counts=True
+        )
+        shares = zip(numbers.tolist(), (times_seen / len(looks)).tolist(), strict=True)
+        return {number: share for number, share in shares if number in ranks}
+
     def runnable(self, first: float, time: float, ranks: RankColumns) -> frozenset[int]:
         """Ranks of now that were in state R in half of the looks from `first` on, or in more.
 
         A thread that sleeps in a call that does not return is in that state at no time. One that has to share a CPU
         with many others is in it nearly always, and uses little of the CPU.
         """
-        looks = [*(before for start, before in self._samples if first <= start < time), ranks]
-        running = [each.numbers[each.places.runnable & each.places.are_alive] for each in looks]
-        numbers, times_seen = np.unique(np.concatenate(running), return_counts=True)
-        return frozenset(number for number in numbers[2 * times_seen >= len(looks)].tolist() if number in ranks)
+        looks = self.looks(first, time, ranks, lambda places: places.runnable & places.are_alive)
+        return frozenset(number for number, share in looks.items() if share >= 0.5)
+
+    def shares(self, time: float, ranks: RankColumns, counter: Callable[[Places], Floats]) -> dict[int, float]:
+        """By how much a counter of each rank grew, per second, as far as samples go back. One that adds up threads may
+        grow faster than time."""
+        start, before = self._samples[0] if self._samples else (time - 1.0, ranks)
+        numbers, then, now = np.intersect1d(before.numbers, ranks.numbers, assume_unique=True, return_indices=True)
+        grown = (counter(ranks.places)[now] - counter(before.places)[then]) / (time - start)
+        return dict(zip(numbers.tolist(), grown.tolist(), strict=True))
 
     def candidates(self, first: float, time: float, ranks: RankColumns) -> list[int]:
         """The ranks of now that `since` may say something of: only these need to be looked at one by one."""
