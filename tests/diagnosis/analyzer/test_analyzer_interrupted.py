@@ -458,3 +458,33 @@ def test_who_was_silent_while_the_others_waited_until_the_job_was_ended_had_not_
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "medium")
     assert any("it was stopped, or held the GIL" in fact for fact in finding.evidence)
     assert (at(2.0).code, at(2.0).suspects) == ("TW-LOST", [culprit])
+
+
+@every_rank
+def test_who_had_come_to_its_end_and_lived_on_until_the_job_was_ended_is_named_as_while_it_lived(culprit: int) -> None:
+    """A thread keeps its process, which notes the signal long after its last words."""
+
+    def at(states: Callable[[int], dict[str, Any]], ago: float) -> Finding:
+        words = {"exit_reason": "exit 0", "exit_kind": "end", "exit_seconds": ago + 20.0}
+        ranks = []
+        for n in range(WORLD):
+            group = member(30, idle=ago + 20.0) if n == culprit else member(31, waits=ago + 20.0)
+            ranks.append(rank(n, group, **(states(n) | (words if n == culprit else {}))))
+        return only(found(ranks))
+
+    over = by_signal("SIGTERM")
+    live = at(lambda _: {}, 0.0)
+    after = at(lambda n: over(n) | ({"gone_seconds": AGO + 20.0} if n == culprit else {}), AGO)
+    assert (live.code, live.suspects) == (after.code, after.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
+def test_an_operation_that_a_stuck_page_has_as_open_was_over_where_the_others_have_passed_it(culprit: int) -> None:
+    """It was written last while that operation lasted; the rank holds Python's lock since, in something else."""
+    ranks = []
+    for n in range(WORLD):
+        group = member(25, waits=AGO + 20.0) if n == culprit else member(31, idle=AGO)
+        more = {"heartbeat_seconds": AGO + 20.0 if n == culprit else AGO}
+        ranks.append(rank(n, group, **(by_signal("SIGTERM")(n) | {"setup_seconds": AGO + 90.0} | more)))
+    finding = only(found(ranks))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])

@@ -300,7 +300,7 @@ class _Ended:
         ranks = [self.job.ranks[number] for number in first]
         if all(rank.process.is_alive for rank in ranks):
             patience = min(patience, _LIVES_ON)
-        return max(map(gone, ranks)) >= patience
+        return max(map(said, ranks)) >= patience
 
 
 def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:

@@ -33,8 +33,11 @@ _PROMPT = 0.15
 
 
 def gone(rank: Rank) -> float:
-    """Seconds since the last sign of life; 0 of one that lives."""
-    return rank.process.gone_seconds or 0.0
+    """Seconds since the last sign of life; 0 of one that lives. One that noted a signal lived then, whatever it had
+    said before."""
+    process = rank.process
+    seconds = process.gone_seconds or 0.0
+    return seconds if process.signal_seconds is None else min(seconds, process.signal_seconds)
 
 
 def said(rank: Rank) -> float:

@@ -37,18 +37,23 @@ def _rank(rank: Rank, seconds: float) -> Rank:
     process = rank.process
     has_left = process.exit_reason in LEFT and gone(rank) > seconds
     if not process.is_alive and not has_left:
-        process = replace(process, life="running", state="", gone_seconds=None, exit_reason="", exit_kind="")
-    elif said(rank) <= seconds:
+        process = replace(process, life="running", state="", gone_seconds=None)
+    if said(rank) <= seconds:
         process = replace(process, exit_reason="", exit_kind="")
     has_begun = rank.activity_seconds is None or rank.activity_seconds > seconds
     return replace(
         rank,
         process=process,
-        heartbeat_seconds=max((rank.heartbeat_seconds if rank.process.is_alive else gone(rank)) - seconds, 0.0),
+        heartbeat_seconds=max(_page_seconds(rank) - seconds, 0.0),
         activity=rank.activity if has_begun else "",
         activity_seconds=_before(rank.activity_seconds, seconds),
         setup_seconds=_before(rank.setup_seconds, seconds),
     )
+
+
+def _page_seconds(rank: Rank) -> float:
+    """The age of its page."""
+    return max(rank.heartbeat_seconds, gone(rank))
 
 
 class _Group:
@@ -64,12 +69,16 @@ class _Group:
             if _timed_out_in(job.ranks[number], own)
         }
         self._open: dict[int, float] = {}  # by the number of an operation, for how long a member had been in it
+        self._stayed = set[int]()  # of these, those that pages had as open for a while, or when the job ended
         self._since: list[tuple[int, float]] = []  # what members had entered, and since when nothing more
-        for own in members.values():
+        for member, own in members.items():
             age = own.open_seconds if own.open_seconds is not None else own.idle_seconds
             if own.open_seconds is not None:
                 number = own.open_sequence
                 self._open[number] = max(self._open.get(number, 0.0), own.open_seconds - seconds)
+                heard = _page_seconds(job.ranks[member]) if member in job.ranks else seconds
+                if heard <= seconds + _AT_ONCE or own.open_seconds > heard + _AT_ONCE:
+                    self._stayed.add(number)
             self._since.append((own.enqueued, _UNKNOWN if age is None else age - seconds))
 
     def of(self, rank: Rank, own: ProcessGroup) -> ProcessGroup:
@@ -81,7 +90,7 @@ class _Group:
         is_earlier = own.idle_seconds is None or own.idle_seconds > self._seconds + _AT_ONCE * has_timed_out
         if is_earlier or (own.is_pairwise and not has_timed_out) or own.completed < 1:
             return replace(own, idle_seconds=idle)
-        number = own.completed if own.is_pairwise else min((own.completed, *self._open))
+        number = own.completed if own.is_pairwise else min((own.completed, *self._stayed))
         ages = [age for entered, age in self._since if entered < number and age > 0.0]
         ages = [*ages, *_since_last(rank, own, self._seconds)] if ages else [self._open.get(number, 0.0)]
         waited = max(min(ages), self._gate if has_timed_out else 0.0)
