@@ -390,17 +390,23 @@ def test_a_configuration_that_a_later_version_wrote(folder: Path) -> None:
     assert isinstance(model.lm_head.weight, CompressedTensor)
 
 
-def test_a_damaged_block_is_named(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)  # to where pytest looks
-    path = tmp_path / "a"
+def damaged_model(folder: Path, path: Path) -> Path:
+    """A compressed model with one wrong bit in a weight, and its file."""
     tensorwire.compress_checkpoint(original(folder, "llama"), path)
     file = path / "model.safetensors"
     weight = load(path, "llama").model.layers[1].mlp.up_proj.weight.frame.numpy().tobytes()
     data = bytearray(file.read_bytes())
     data[bytes(data).index(weight) + len(weight) // 2] ^= 1
     file.write_bytes(data)
+    return file
+
+
+def test_a_damaged_block_is_named(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)  # to where pytest looks
+    path = tmp_path / "a"
+    file = damaged_model(folder, path)
     for config in (choosing(path, verify="load"), choosing(path, dequantize=True)):
         caplog.clear()
         with caplog.at_level("WARNING"), pytest.raises(RuntimeError, match="CONVERSION"):
@@ -412,8 +418,14 @@ def test_a_damaged_block_is_named(
     with pytest.raises(tensorwire.CorruptDataError, match="expected checksum") as caught:
         outputs(model)
     assert (caught.value.file, caught.value.tensor) == (str(file), "model.layers.1.mlp.up_proj.weight")
+
+
+@torch_since(2, 8)
+def test_a_damaged_block_is_saved_by_those_alone_who_check_nothing(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    damaged_model(folder, path)
     with pytest.raises(tensorwire.CorruptDataError, match="expected checksum"):
-        model.save_pretrained(tmp_path / "copy")
+        load(path, "llama").save_pretrained(tmp_path / "copy")
     unchecked = load(path, "llama", config=choosing(path, verify=False))
     unchecked.save_pretrained(tmp_path / "copy")
     assert "verify" not in json.loads((tmp_path / "copy/config.json").read_text())["quantization_config"]

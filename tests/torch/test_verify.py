@@ -228,7 +228,7 @@ def test_a_pickle_is_checked_anew(file: Path) -> None:
     memory = io.BytesIO()
     torch.save(w, memory)
     memory.seek(0)
-    assert is_refused(torch.load(memory))
+    assert is_refused(torch.load(memory, weights_only=True))
 
 
 def test_a_copy_is_checked_anew(file: Path) -> None:
