@@ -29,7 +29,6 @@ WRONG = {
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "uncalled-norm": "gloo aborts a rank that receives too much, which is named as lost",
     "world-size": "a rank that nobody has started is named as not in view",
-    "wrong-neighbour": "the rank it sends to may as well have left out a receive, and both are named",
     "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
 

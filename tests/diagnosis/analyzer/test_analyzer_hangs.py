@@ -9,6 +9,7 @@ import pytest
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.analyzer.verdicts import unlike_types
 from tensorwire.diagnosis.analyzer.view import waits
+from tensorwire.diagnosis.model import Call
 from tensorwire.diagnosis.page import native
 from tests.support.observations import WORLD, edge, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
@@ -217,6 +218,33 @@ def test_calls_that_differ_half_and_half_name_both_sides() -> None:
     assert "unknown" in finding.summary
 
 
+@pytest.mark.parametrize("culprit", range(2))
+@pytest.mark.parametrize(("before", "is_told"), [(8, True), (9, False)], ids=["never this", "this as well"])
+def test_of_two_that_differ_the_one_is_wrong_whose_line_had_called_something_else(
+    culprit: int, before: int, is_told: bool
+) -> None:
+    def calls(number: int) -> list[Call]:
+        """All from one line; the last of the culprit with nine elements."""
+        sizes = [(29, before if number == culprit else 8), (30, 8), (31, 9 if number == culprit else 8)]
+        called = [(entered, member(entered, size=2, numel=numel).operation) for entered, numel in sizes]
+        return [Call("world", op, line=7) for _, op in called if op is not None]
+
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        return [member(31, waits=age, size=2, numel=9 if number == culprit else 8)]
+
+    seen_at = hung(groups, world=2)
+
+    def at(time: float) -> Observation:
+        seen = seen_at(time)
+        for number, one in seen.ranks.items():
+            one.calls = calls(number) if time > 3.0 else []
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit] * is_told, "medium")
+    assert len(finding.sides) == (0 if is_told else 2)
+
+
 @every_rank
 def test_an_abort_names_who_called_something_else_not_who_died(culprit: int) -> None:
     victim = (culprit + 1) % WORLD
@@ -299,6 +327,15 @@ def test_nothing_tells_where_it_stopped() -> None:
     assert (finding.code, finding.suspects) == ("TW-H3", [])
     assert "unknown" in finding.summary
     assert finding.confidence == "low"
+
+
+@every_rank
+def test_who_does_not_get_out_of_what_the_others_have_left_may_be_wrong_or_those_who_left(culprit: int) -> None:
+    """As the root of a reduce does to which nobody has sent: it has another root than the others."""
+    others = [number for number in range(WORLD) if number != culprit]
+    finding = only(last(hung(lambda number, age: [member(31 if number == culprit else 32, waits=age)])))
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H3", [], [[culprit], others])
+    assert f"stopped inside at rank {culprit}, and ranks" in finding.summary
 
 
 def test_all_have_entered_what_is_not_known() -> None:

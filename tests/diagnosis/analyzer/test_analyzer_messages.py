@@ -156,8 +156,7 @@ class TestSendAndReceive:
         assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [3])
 
 
-@every_rank
-def test_who_sends_to_another_than_expects_it_looks_like_one_that_left_out_a_receive(culprit: int) -> None:
+def sends_to_another(culprit: int) -> Any:
     """Ranks send to the next one, and then reduce; the culprit sends to the one after that."""
     wronged, after = (culprit + 1) % WORLD, (culprit + 2) % WORLD
 
@@ -168,8 +167,47 @@ def test_who_sends_to_another_than_expects_it_looks_like_one_that_left_out_a_rec
             return [member(70), member(1, waits=age, group="from", size=2, name="recv", root=culprit)]
         return [member(71, waits=age)]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], sorted([[culprit], [after]]))
+    return hung(groups)
+
+
+@every_rank
+def test_who_sends_to_another_than_the_one_that_waits_for_it(culprit: int) -> None:
+    finding = only(last(sends_to_another(culprit)))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
+    assert any("nobody is at the other end of its message" in fact for fact in finding.evidence)
+
+
+@every_rank
+def test_who_waits_for_a_send_as_well_tells_nothing_of_one_that_sends(culprit: int) -> None:
+    """Both want to give: the other rank may have left out a receive."""
+    seen_at, wronged = sends_to_another(culprit), (culprit + 1) % WORLD
+
+    def at(time: float) -> Any:
+        seen = seen_at(time)
+        for group in seen.ranks[wronged].process_groups:
+            if group.operation is not None and group.operation.name == "recv":
+                group.operation.name = "send"
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects, len(finding.sides)) == ("TW-H2", [], 2)
+
+
+@pytest.mark.parametrize("state", ["S", "T"])
+def test_who_does_nothing_while_the_only_other_rank_waits_for_a_message_from_any(state: str) -> None:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        return [member(30, idle=age, size=2)]
+
+    seen_at = hung(groups, world=2, states={1: {"state": state}})
+
+    def at(time: float) -> Any:
+        seen = seen_at(time)
+        if time > 3.0:
+            seen.ranks[0].activity, seen.ranks[0].activity_seconds = "recv from any source", time - 3.0
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H1", [1])
 
 
 def test_two_faults_that_each_leave_a_circle_are_told_as_sides() -> None:

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from tensorwire.diagnosis.analyzer.graph import Entry, Explanation, Graph, Need, explain, first_differences
+from tensorwire.diagnosis.analyzer.graph import Entry, Explanation, Graph, Need, explain, first_differences, last_stray
 
 
 def of(*done: int, **waits: list[int]) -> Graph:
@@ -140,3 +140,20 @@ def test_what_comes_later_is_a_consequence() -> None:
     first = [Entry("g", 1, "a"), Entry("h", 1, "x")]
     second = [Entry("g", 1, "b"), Entry("h", 1, "y")]
     assert [each.group for each in first_differences({0: first, 1: second})] == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("abcabca", "abcabcb", [1]),
+        ("abcabca", "abcabca", []),
+        ("abcabcb", "abcabcb", []),  # as an evaluation in both
+        ("abcabcac", "abcabcb", []),  # each in its own way, at one time
+        ("abcacabca", "abcabcabcb", [1]),  # each in its own way, and 1 by far the later
+        ("abcbabcabca", "abcabcabca", []),  # too long ago
+        ("abc", "abd", []),  # never made before
+        ("", "abcac", [1]),
+    ],
+)
+def test_who_leaves_its_own_order_of_late_and_last_is_a_stray(first: str, second: str, found: list[int]) -> None:
+    assert last_stray({0: first, 1: second}) == found

@@ -5,7 +5,7 @@ Nothing here knows what a rank, a page or a process is. docs/job/method.md is th
 
 from .explanations import Explanation, explain
 from .graph import Graph, Need
-from .history import Difference, Entry, first_differences, strays, unequal_exchanges
+from .history import Difference, Entry, first_differences, last_stray, unequal_exchanges
 
 __all__ = [
     "Difference",
@@ -15,6 +15,6 @@ __all__ = [
     "Need",
     "explain",
     "first_differences",
-    "strays",
+    "last_stray",
     "unequal_exchanges",
 ]

@@ -3,10 +3,14 @@ operation of one number is alike; the first number at which it is not tells more
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
+
+_LATE, _BY_FAR = 6, 3  # calls
 
 
 class Entry(NamedTuple):
@@ -26,6 +30,7 @@ class Difference:
     number: int
     sides: tuple[tuple[int, ...], ...]  # the members, the most on one side first
     accused: tuple[int, ...]  # whom most of those that made this call speak against; () where no side has most
+    is_by_line: bool = False  # instead, the lines that the accused called from speak against them
 
 
 def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Difference]:
@@ -106,21 +111,22 @@ def _earliest(histories: Mapping[int, Sequence[Entry]], first: Mapping[Hashable,
     return sorted(first.keys() - later, key=str) or sorted(first, key=str)
 
 
-def strays(histories: Mapping[int, Sequence[Hashable]], tail: int) -> list[int]:
-    """The ranks that of late followed a call by one that they had never made after it, though they had made that call
-    before. A loop makes the same calls again and again.
+def last_stray(histories: Mapping[int, Sequence[Hashable]]) -> list[int]:
+    """The rank that of late followed a call by one that nobody ever made after it, though it had made that one before:
+    a loop makes the same calls again and again. Where several did, the last of them, if it was the last by far.
 
     Args:
         histories: what each rank called, in order.
-        tail: so many of the last calls are looked at.
     """
-    found = []
-    for rank, calls in histories.items():
-        after: dict[Hashable, set[Hashable]] = defaultdict(set)
-        for index in range(1, len(calls)):
-            before, call = calls[index - 1], calls[index]
-            if index >= len(calls) - tail and after[before] and call not in after[before]:
-                found.append(rank)
-                break
-            after[before].add(call)
-    return found
+    times = Counter(pair for calls in histories.values() for pair in pairwise(calls))
+    (since, last), *others = sorted((_calls_since_stray(calls, times), rank) for rank, calls in histories.items())
+    return [last] if since < _LATE and all(other - since >= _BY_FAR for other, _ in others) else []
+
+
+def _calls_since_stray(calls: Sequence[Hashable], times: Mapping[tuple[Hashable, Hashable], int]) -> float:
+    since, known = math.inf, set[Hashable]()
+    for index, (before, call) in enumerate(pairwise(calls), 2):
+        if before in known and times[before, call] == 1:
+            since = len(calls) - index
+        known.add(before)
+    return since

@@ -80,6 +80,7 @@ def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
 
 def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
     group, what, suspects = wait.of_group, wait.title, blame.suspects[:MAX_SUSPECTS]
+    sides: list[list[int]] = []
     if code == "TW-UNKNOWN":
         seen = f"all {len(wait.inside)} ranks that are seen in it" if len(wait.inside) > 1 else "the one rank in it"
         summary = f"{what} hangs at {seen}, and the cause is unknown"
@@ -89,6 +90,9 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
             summary += ": it is not known which other ranks are in the group"
     else:
         place = f" at {words.ranks(suspects)}" if suspects else ", and at which rank is unknown"
+        left = [] if suspects else sorted(set(wait.blocked).difference(wait.inside))
+        if left:  # either those did not do their part, or these do not call what they called
+            place, sides = f" at {words.ranks(wait.inside)}, and {words.ranks(left)} left it", [wait.inside, left]
         who = "both ranks" if wait.is_pairwise else group.all_members
         summary = f"{what} stopped inside{place}; {who} had entered it alike"
     facts = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
@@ -98,7 +102,7 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
     return job.verdict(
         "hang", code, group, suspects, summary, facts + blame.evidence, blame.basis,
         victims=max(0, num_victims - len(suspects)), seconds=wait.seconds, is_incomplete=are_old(job, wait.inside),
-        witnesses=sorted(wait.inside)[:_WITNESSES] + outside,
+        sides=sides, witnesses=sorted(wait.inside)[:_WITNESSES] + outside,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     found = []
     for part in states.graph.components():
         waits = [wait for wait in states.waits if not part.isdisjoint(wait.blocked)]
-        is_firm = any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_a_key(job, wait) for wait in waits)
+        is_firm = any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_one(job, wait) for wait in waits)
         if is_firm and max(wait.seconds for wait in waits) >= gate:
             found.append(Part(job, transport, states, part, waits).verdict())
     old = [wait for wait in states.waits if wait.seconds >= gate]
@@ -48,13 +48,13 @@ def _importance(finding: Finding) -> tuple[bool, int, int, str]:
     return finding.level == "notice", -finding.victims, finding.confidence.order, finding.summary
 
 
-def _lacks_a_key(job: Job, wait: Wait) -> bool:
-    """Whether the few that may have to set a key of a store, which others wait for, do nothing."""
+def _lacks_one(job: Job, wait: Wait) -> bool:
+    """Whether the few of which one may have to set a key, or to send a message, do nothing."""
     ranks = [job.ranks[number] for number in wait.missing if number in job.ranks]
     gate = job.thresholds.hang_seconds
     may_work = wait.seconds < LONG * gate
     works = any(job.doing(rank) or (may_work and job.is_busy(rank)) for rank in ranks)
-    return wait.call == FOR_KEY and 0 < len(ranks) <= len(wait.inside) and not works
+    return 0 < len(ranks) <= len(wait.inside) and not works
 
 
 def _is_ending(job: Job, wait: Wait) -> bool:

@@ -30,6 +30,7 @@ _MAX_WAITS = 4  # that the evidence has
 _MAX_ACCOUNTS = 5
 _COMPILES = "torch.compile"
 _OUT_OF_HABIT = "its last calls do not follow each other as those before did, and those of the others do"
+_WITH_ANOTHER_PEER = "nobody is at the other end of its message, and a rank waits for it with a message that would fit"
 
 
 @dataclass
@@ -88,6 +89,7 @@ class Part:
             (accused(self.job), parted(self.job)),
             (strays, self._order_of(strays)),
             (out_of_habit(self.job.columns, ranks), [_OUT_OF_HABIT]),
+            (self._with_another_peer(ranks), [_WITH_ANOTHER_PEER]),
         ):
             left = [number for number in ranks if number in found]
             if len(left) == 1:
@@ -97,6 +99,19 @@ class Part:
             own = self.states.of[number]
             places.setdefault(id(most_prominent(own)) if own else number, []).append(number)
         return self._sides(list(places.values()) if len(places) > 1 else [[number] for number in ranks])
+
+    def _with_another_peer(self, ranks: list[int]) -> list[int]:
+        """Those at one end of a message of which the other is not there, while a rank that explains nothing waits for
+        such an end with the other one."""
+        ends = {
+            (number, wait.missing[0], bool(wait.of_group.sending[wait.of_group.members[number]]))
+            for wait in self.waits
+            if wait.is_pairwise and wait.missing
+            for number in wait.inside
+        }
+        others = {(peer, not sends) for number, peer, sends in ends if number not in ranks}
+        met = {(peer, number) for number, peer, _ in ends}
+        return [n for n, peer, sends in ends if n in ranks and (n, sends) in others and (n, peer) not in met]
 
     def _in_order(self, ranks: Sequence[int]) -> list[int]:
         """Ranks that have declared what they do are suspected last, and first the one that is furthest behind."""

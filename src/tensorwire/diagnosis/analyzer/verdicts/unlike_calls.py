@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ... import words
@@ -84,6 +85,9 @@ def parted(job: Job) -> list[str]:
             made = [words.call(c.operation) for c in own if (c.group, c.operation.sequence) == at]
             calls.append(f"{words.ranks(side)} called {made[0]}" if made else words.ranks(side))
         facts.append(f"{_title(job, difference)} is the first call that differs: {', '.join(calls)}")
+        if difference.is_by_line:
+            who = words.ranks(difference.accused)
+            facts.append(f"the line of {who} had called something else before, and never this")
     return facts
 
 
@@ -99,14 +103,14 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
             continue
         if wait is not None and (group.id != wait.of_group.id or difference.number > wait.sequence):
             continue
-        suspects = list(difference.accused) or _by_habit(job, difference)
+        suspects = list(difference.accused) or out_of_habit(job.columns, chain(*difference.sides))
         sides = [] if suspects else [list(side) for side in difference.sides]
         what = _title(job, difference)
         summary = f"{words.ranks(suspects)} called something else than the other ranks as {what}"
         if sides:
             told = " or ".join(map(words.ranks, sides))
             summary = f"ranks disagree on {what}, and it is unknown which are wrong: {told}"
-        is_firm = difference.accused and 2 * len(suspects) < len(group.members)
+        is_firm = difference.accused and not difference.is_by_line and 2 * len(suspects) < len(group.members)
         return job.verdict(
             "hang", "TW-H2", group, suspects, summary, parted(job), Basis.STATE if is_firm else Basis.COMPARISON,
             victims=len(group.members) - len(suspects), sides=sides, is_incomplete=are_old(job, group.members),
@@ -117,9 +121,3 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
 def _title(job: Job, difference: Difference) -> str:
     group = job.groups.get(str(difference.group))
     return f"#{difference.number} of {difference.group if group is None else group.title}"
-
-
-def _by_habit(job: Job, difference: Difference) -> list[int]:
-    """The one of two sides whose last calls do not follow each other as those before did."""
-    found = out_of_habit(job.columns, [number for side in difference.sides for number in side])
-    return found if len(found) == 1 else []

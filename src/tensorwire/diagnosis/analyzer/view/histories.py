@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ...numbered import without_number
-from ..graph import Entry, first_differences, strays, unequal_exchanges
+from ..graph import Entry, first_differences, last_stray, unequal_exchanges
 
 if TYPE_CHECKING:
     from ...columns import RankColumns
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from ..graph import Difference
     from .groups import Groups
 
-_LATE_CALLS = 8
 _MAX_RANKS = 1024  # the most whose histories are compared: of a larger job a part
 
 
@@ -41,11 +42,29 @@ class Histories:
 def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Difference]:
     """Differences of what was called, else of roots, else of what an all_to_all exchanged."""
     kinds = {group.id: (without_number(group.name), group.size) for group in groups.values() if group.name}
-    return (
+    found = (
         first_differences({number: _by_call(each, kinds) for number, each in calls.items()})
         or first_differences({number: _by_root(each) for number, each in calls.items()})
         or _exchanges(calls, groups)
     )
+    return [each if each.accused else _by_line(each, calls) for each in found]
+
+
+def _by_line(difference: Difference, calls: Mapping[int, Sequence[Call]]) -> Difference:
+    """With the one accused whose line had called something else before, and never that."""
+    at = difference.group, difference.number
+    accused = [
+        number
+        for number in chain(*difference.sides)
+        for index, call in enumerate(calls[number])
+        if (call.group, call.operation.sequence) == at and _is_new(call, calls[number][:index])
+    ]
+    return replace(difference, accused=tuple(accused), is_by_line=True) if len(accused) == 1 else difference
+
+
+def _is_new(call: Call, before: Sequence[Call]) -> bool:
+    made = {_habit(each) for each in before if (each.line, each.group) == (call.line, call.group)}
+    return bool(call.line and made) and _habit(call) not in made
 
 
 def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
@@ -103,9 +122,8 @@ def _by_root(calls: Sequence[Call]) -> list[Entry]:
 
 
 def out_of_habit(columns: RankColumns, numbers: Iterable[int]) -> list[int]:
-    """The ranks among these whose last calls are not in the order of their calls before."""
-    histories = {number: [_habit(call) for call in columns.calls.get(number, ())] for number in numbers}
-    return strays(histories, _LATE_CALLS)
+    """The one of these ranks whose last calls are not in the order of its calls before, nor of those of the others."""
+    return last_stray({number: [_habit(call) for call in columns.calls.get(number, ())] for number in numbers})
 
 
 def _habit(call: Call) -> Hashable:
