@@ -39,6 +39,7 @@ class End:
     words: str  # exit reason
     kind: str  # model.ExitKind
     is_of_others: bool  # because of what another one sent, or because it had gone
+    heard: float  # when its page was written last: one that was stopped has been silent since
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ def observe(player: Player, time: float, noise: Noise | None = None) -> Observat
 def _last_look(state: RankState, time: float) -> float:
     """The time of the page: it stands still once the process has ended or is stopped."""
     if state.end is not None:
-        return min(time, state.end.time)
+        return min(time, state.end.heard)
     return min(time, state.local_since) if state.local == "stop" else time
 
 
@@ -104,7 +104,7 @@ def _process(state: RankState, time: float, page: float) -> Process:
             **signal,
         )  # fmt: skip
     told = {"exit_reason": reason, "exit_kind": end.kind, "exit_seconds": ago} if reason else {}
-    return Process("lost", cpu_seconds=1.0, gone_seconds=ago, **told, **signal)
+    return Process("lost", cpu_seconds=1.0, gone_seconds=time - end.heard, **told, **signal)
 
 
 def _groups(

@@ -147,7 +147,8 @@ class Player:
         state = self.ranks[rank]
         if not state.is_alive:
             return
-        state.end = End(self.now, words, kind, of_others)
+        heard = state.local_since if state.local == "stop" else self.now
+        state.end = End(self.now, words, kind, of_others, heard)
         state.local = ""
         self._gone.add(rank)
         self._take_out(rank)

@@ -189,8 +189,27 @@ def test_who_is_still_stopped_where_the_others_were_ended_is_named(culprit: int)
 
 
 @every_rank
-def test_who_had_gone_before_the_others_were_ended_may_have_died(culprit: int) -> None:
+def test_who_was_silent_long_before_the_others_were_killed_had_not_gone(culprit: int) -> None:
+    """They would have lost a connection, and said so."""
     finding = ended({number: dead(4.0) for number in range(WORLD)} | {culprit: dead(11.0)})
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+
+
+@every_rank
+@pytest.mark.parametrize("said", ["", CLOSED], ids=["with the others", "so that they lose the connection"])
+def test_who_was_stopped_outside_and_is_killed_is_named_as_while_it_lived(culprit: int, said: str) -> None:
+    ranks = [rank(n, member(21, waits=64.0), **dead(4.0, said)) for n in range(WORLD) if n != culprit]
+    finding = found([*ranks, rank(culprit, member(20), **dead(64.0))])
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
+def test_a_crash_is_an_end_however_long_the_others_wait(culprit: int) -> None:
+    """They wait for a key of the store, and lose no connection."""
+    crash = dead(64.0, "killed by SIGSEGV") | {"exit_kind": "crash"}
+    state = {"activity": "Store.wait", "activity_seconds": 64.0}
+    ranks = [rank(n, member(20), **dead(4.0, TIMED_OUT), **state) for n in range(WORLD) if n != culprit]
+    finding = found([*ranks, rank(culprit, member(20), **crash)])
     assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
 
 

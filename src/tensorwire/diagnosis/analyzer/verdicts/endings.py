@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ... import words
@@ -73,9 +74,8 @@ class _Ended:
         left: ranks that left well, whether the others were done or not.
         asked: ranks that were asked by a signal, and how long ago.
         are_noted: the probes of these ranks note signals.
-        first: how long ago the first of the failed ended, or the first was asked to.
-        is_asked_first: somebody asked a rank to end before any failed.
-        were_silent: ranks had given no sign of life for a while by then.
+        first: how long ago the job changed first: a rank failed, gave up, or was asked to end.
+        stuck: ranks that had given no sign of life for a while by then.
     """
 
     def __init__(self, job: Job, dead: dict[int, Rank], named: Set[int]) -> None:
@@ -87,21 +87,25 @@ class _Ended:
         asked |= {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
         self.start = max(asked.values(), default=0.0)
         self.asked = {n: age for n, age in asked.items() if self.start - age <= _TOGETHER}
-        # Where signals are not noted, a rank that is killed with one that speaks of it may have been heard of before.
-        since = self.start + _AFTERMATH if self.asked and not self.are_noted else float("-inf")
-        earlier = {n for n, age in asked.items() if n in self.failed and _spoke_before(self.failed[n], age)}
-        of_it = self.asked.keys() - earlier
-        of_it |= {n for n, rank in self.failed.items() if is_silent(rank) and gone(rank) <= since}
-        self.first = max([self.start, *(said(rank) for n, rank in self.failed.items() if n not in of_it)])
-        # Peers of a process that has gone lose a connection. Where they ran out of time, or waited on until somebody
-        # ended the job, it was silent and still there.
-        timed_out = (said(rank) for rank in self.failed.values() if ran_out_of_time(rank))
-        until, least = (self.start, job.thresholds.lost_seconds) if asked else (max(timed_out, default=self.first), 0.0)
-        before = [rank for n, rank in self.failed.items() if n not in of_it and said(rank) > until]
-        if all(not rank.process.exit_reason and said(rank) > until + least for rank in before):
-            self.first = until
-        self.were_silent = bool(before)
+        self.first, self.stuck = self._change()
         self.is_asked_first = bool(asked) and self.start >= self.first
+
+    def _change(self) -> tuple[float, set[int]]:
+        """How long ago the job changed first, and who had been silent until then: not gone, or the others would have lost
+        a connection at once. Who fails of something else tells nothing about that."""
+        ages = self.asked | {n: max(said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
+        silent = {n for n, rank in self.failed.items() if is_silent(rank) and n not in self.asked}
+        if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
+            ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
+        order = sorted(ages, key=lambda number: -ages[number])
+        first, stuck = max(ages.values(), default=0.0), set[int]()
+        for place, (number, after) in enumerate(pairwise(order), 1):
+            if number not in silent:
+                break
+            is_own = after in self.failed and has_own_words(self.failed[after]) and ages[after] != self.asked.get(after)
+            if not is_own and ages[number] - ages[after] > self.job.thresholds.lost_seconds:
+                first, stuck = ages[after], set(order[:place])
+        return first, stuck
 
     def verdicts(self, transport: Transport, hangs: list[Verdict]) -> list[Verdict] | None:
         job, failed = self.job, self.failed
@@ -115,17 +119,13 @@ class _Ended:
             return self._lost(early, certain=True)
         if not failed and not self.asked:
             return None
-        if self.is_asked_first:
-            found = self._before(transport, hangs, _WATCHED)
-            if found or not self.were_silent:
-                return found or self._asked_alone()
         own_words = {n for n, rank in failed.items() if has_own_words(rank)}
-        if not any(said(failed[n]) >= self.first - _MOMENT for n in own_words):
-            # Ranks that ran out of time had waited. Ranks that somebody killed, within seconds, may have.
-            timed_out = any(map(ran_out_of_time, failed.values()))
-            before = self._before(transport, hangs, _PATIENCE if timed_out else job.thresholds.hang_seconds)
+        if self.is_asked_first or not any(said(failed[n]) >= self.first - _MOMENT for n in own_words):
+            before = self._before(transport, hangs)
             if before:
                 return before
+        if self.is_asked_first and not self.stuck:
+            return self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):
             unlike = unlike_calls(job)
@@ -192,27 +192,33 @@ class _Ended:
         is_certain = any(rank.process.is_alive for n, rank in ranks.items() if n not in self.asked)
         return None if self.dead.keys().isdisjoint(by_it) else self._lost(by_it, certain=is_certain, all_of=True)
 
-    def _before(self, transport: Transport, hangs: list[Verdict], patience: float) -> list[Verdict]:
-        """What stood still when the first rank ended: as it was found then, or as it is found of that moment now."""
-        job = self.job
-        then = rewound(job, self.first, min(job.thresholds.hang_seconds, patience))
+    def _before(self, transport: Transport, hangs: list[Verdict]) -> list[Verdict]:
+        """What stood still when the job first changed: as it was found then, or as it is found of that moment now."""
+        patience = self.job.thresholds.hang_seconds
+        if self.is_asked_first:
+            patience = min(patience, _WATCHED)
+        elif any(map(ran_out_of_time, self.failed.values())):
+            patience = min(patience, _PATIENCE)
+        then = rewound(self.job, self.first, patience)
         found = [verdict for verdict in hangs if verdict.finding.level == "finding"]
         if not any(verdict.finding.suspects or verdict.finding.sides for verdict in found):
             found = [self._of_then(verdict) for verdict in find_hangs(then, transport)] or found
-        if found and not self.is_asked_first and not any(each.finding.suspects or each.finding.sides for each in found):
-            return [self._stayed(found[0]) or found[0]]
-        prompt = {n for n, rank in job.ranks.items() if reacted_at_once(rank)}
+        if found and not any(each.finding.suspects or each.finding.sides for each in found):
+            return [self._stayed(found[0], then) or found[0]]
+        prompt = {n for n, rank in self.job.ranks.items() if reacted_at_once(rank)}
         return [verdict for verdict in found if not prompt.isdisjoint(verdict.finding.suspects)] or found
 
-    def _stayed(self, verdict: Verdict) -> Verdict | None:
+    def _stayed(self, verdict: Verdict, then: Job) -> Verdict | None:
         """H3 on the few that did not give up as the others did: they were silent from earlier on, or said nothing."""
         finding = verdict.finding
         group = next((group for group in self.job.groups.values() if group.title == finding.process_group), None)
-        ranks = [self.job.ranks[number] for number in group.members] if group else []
-        quiet = [rank for rank in ranks if not has_spoken(rank)]
-        silent = [rank for rank in quiet if gone(rank) > self.first + _PATIENCE]
-        numbers = [rank.rank for rank in silent or quiet]
-        if group is None or len(quiet) == len(ranks) or (not silent and 2 * len(quiet) >= len(ranks)) or not numbers:
+        members = [number for number in group.members if number in then.ranks] if group else []
+        silent = [number for number in members if then.ranks[number].heartbeat_seconds > _PATIENCE]
+        quiet = [number for number in members if self._said_nothing(self.job.ranks[number])]
+        if 2 * len(quiet) >= len(members):
+            quiet = []
+        numbers = silent or quiet
+        if group is None or not 0 < len(numbers) < len(members):
             return None
         how = "was last heard of before the others gave up" if silent else "ended without a reason, as no other did"
         what = finding.summary.partition(";")[0].partition(", and")[0].removesuffix(" stopped inside")
@@ -220,9 +226,12 @@ class _Ended:
             "lost", "TW-H3", group, numbers,
             f"{what} stopped inside at {words.ranks(numbers)}; {group.all_members} had entered it",
             [*finding.evidence, *(f"rank {number} {how}" for number in numbers[:MAX_SUSPECTS])],
-            Basis.COMPARISON if silent else Basis.REMAINDER, victims=len(ranks) - len(numbers),
+            Basis.COMPARISON if silent else Basis.REMAINDER, victims=len(members) - len(numbers),
             seconds=finding.since and self.job.time - finding.since,
         )  # fmt: skip
+
+    def _said_nothing(self, rank: Rank) -> bool:
+        return not has_spoken(rank) and not (self.is_asked_first and rank.process.signal)
 
     def _of_then(self, verdict: Verdict) -> Verdict:
         """What is found of that moment, told of now; with a rank that tells how they ended."""
@@ -311,11 +320,6 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     start = max(said(failed[number]) for number in own)
     tied = sorted((n for n in own if said(failed[n]) >= start - _MOMENT), key=lambda n: (-said(failed[n]), n))
     return tied[:MAX_SUSPECTS], len(tied) == 1
-
-
-def _spoke_before(rank: Rank, asked: float) -> bool:
-    """Whether it had failed, and told of what, when it was asked to end: its process lived on."""
-    return has_own_words(rank) and said(rank) > asked + _MOMENT
 
 
 def _aborted(rank: Rank) -> bool:

@@ -95,4 +95,4 @@ def was_interrupted(rank: Rank) -> bool:
 
 def is_silent(rank: Rank) -> bool:
     """Whether it ended without a word or a signal that it noted."""
-    return not has_spoken(rank) and not rank.process.signal
+    return not rank.process.exit_reason and not rank.process.signal
