@@ -91,8 +91,8 @@ class _Ended:
         self.is_asked_first = bool(asked) and self.start >= self.first
 
     def _change(self) -> tuple[float, set[int]]:
-        """How long ago the job changed first, and who had been silent until then: not gone, or the others would have lost
-        a connection at once. Who fails of something else tells nothing about that."""
+        """How long ago the job changed first, and who had been silent until then: they were not gone, or the others
+        would have lost a connection at once. Who fails of something else tells nothing about that."""
         ages = self.asked | {n: max(said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
         silent = {n for n, rank in self.failed.items() if is_silent(rank) and n not in self.asked}
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
