@@ -1,4 +1,4 @@
-"""Process groups that were timed while the job was slow, and how long ranks take between their operations.
+"""Process groups that were timed while the job was slow: whose ranks are late, and what kept them.
 
 P is after CCL-D (arXiv 2605.04478). In a pipeline all stages wait for whoever takes longer. T of messages alone says
 little: the stages wait for each other when all is well, the first and the last for longer than the rest, and longer yet
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from math import inf
+from math import inf, nan
+from statistics import median
 from typing import TYPE_CHECKING
+
+from ... import words
 
 if TYPE_CHECKING:
     from ..view.groups import Group
+    from ..view.job import Job
     from .pace import Pace, Rounds
 
 ACCOUNTS = 0.5
@@ -21,6 +25,10 @@ ACCOUNTS = 0.5
 
 _LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
 _PAIRWISE = 0.1  # share of rounds from which P means nothing
+_THROTTLED = 0.1  # of the time
+_STOPPED = 0.25  # of the looks
+_STARVED = 0.3  # of the time
+_EXPLAINS = 0.5  # of the time that the others wait for the latest
 
 
 class Slow:
@@ -34,7 +42,7 @@ class Slow:
         good_seconds: per operation in good times.
         lost: the share of the time that is lost in here.
         late_by: the share of the time that the others wait for the latest.
-        p: the share of the lost time that is due to late arrival.
+        p: the share of the lost time that is due to late arrival; NaN where that means nothing.
     """
 
     def __init__(self, group: Group, pace: Pace, rounds: Rounds) -> None:
@@ -51,12 +59,9 @@ class Slow:
         self.late = late if 2 * len(late) <= len(self.mean) else []
         self.lost = (self.t_max - t_base) / self.seconds
         self.late_by = (self.t_max - self.t_min) / self.seconds
-        self.p = (self.t_max - self.t_min) / ((self.t_max - min(t_base, self.t_min)) or 1.0)
-        self.p_is_valid = len(self.mean) > 2 and rounds.pairwise.max() <= _PAIRWISE * rounds.counts.max()
+        p_is_valid = len(self.mean) > 2 and rounds.pairwise.max() <= _PAIRWISE * rounds.counts.max()
+        self.p = (self.t_max - self.t_min) / ((self.t_max - min(t_base, self.t_min)) or 1.0) if p_is_valid else nan
         self.accounts = pace.is_slow and self.lost >= ACCOUNTS * (1.0 - self.good_seconds / self.seconds)
-
-    def p_is_low(self, share: float) -> bool:
-        return self.p_is_valid and self.p <= share
 
 
 def own_time(one: Slow, measured: Iterable[Slow]) -> tuple[dict[int, float], dict[int, float]]:
@@ -76,3 +81,27 @@ def own_time(one: Slow, measured: Iterable[Slow]) -> tuple[dict[int, float], dic
     waits = {number: min(now[number], 1.0) for number, share in before.items() if share < inf}
     longer = {n: one.seconds * (1.0 - waits[n]) - one.good_seconds * (1.0 - min(before[n], 1.0)) for n in waits}
     return longer, waits
+
+
+def held_back(job: Job, one: Slow) -> dict[int, str]:
+    """Members that were kept from running far more than the others, the most first, each with the fact.
+
+    Their transfers are slow too, so that P looks mixed. Whoever waits for a CPU has to be late as well, and about as
+    long as the others wait for it.
+    """
+    time, ranks, work = job.time, job.columns, job.work
+    throttled = work.per_second(time, ranks, lambda ranks: ranks.places.throttled_seconds)
+    stopped = work.looks(time, ranks, lambda places: places.are_stopped)
+    starved = work.per_second(time, ranks, lambda ranks: ranks.places.wait_seconds)
+    starvation = max(_STARVED, _EXPLAINS * min(one.late_by, 1.0))
+    for found, least, members, told in (
+        (throttled, _THROTTLED, one.mean, "was throttled by its CPU quota for {} of the time"),
+        (stopped, _STOPPED, one.mean, "was stopped (state T) in {} of the looks at it"),
+        (starved, starvation, one.late, "waited for a CPU for {} of the time: others had it"),
+    ):
+        ordinary = median(found.get(number, 0.0) for number in one.mean)
+        far_above = [n for n in members if found.get(n, 0.0) >= least and found[n] > 2 * ordinary]
+        if far_above:
+            most_first = sorted(far_above, key=lambda number: (-found[number], number))
+            return {n: f"rank {n} {told.format(words.percent(found[n]))}" for n in most_first}
+    return {}

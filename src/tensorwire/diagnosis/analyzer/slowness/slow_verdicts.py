@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING
 
 from ... import words
 from ..view.confidence import Basis
-from .held_back import held_back
-from .slow_group import ACCOUNTS, own_time
+from .slow_group import ACCOUNTS, held_back, own_time
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -32,7 +32,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow]) -> list[Verdict]
         if one.lost < ACCOUNTS * collective[0].lost:
             break
         are_victims = any(_waits_elsewhere(number, one, slow) for number in one.late)
-        if are_victims and not one.p_is_low(job.thresholds.transfer_share):
+        if are_victims and not one.p <= job.thresholds.transfer_share:
             continue
         verdict = _verdict(job, transport, one)
         suspects = set(verdict.finding.suspects)
@@ -85,11 +85,11 @@ def _verdict(job: Job, transport: Transport, one: Slow) -> Verdict:
         return _finding(job, one, "TW-S1", list(limited), Basis.STATE, list(limited.values()))
     edges = transport.busy(job, list(one.group.members), job.thresholds.slow_seconds)
     least, basis, are_late = job.thresholds.compute_share, Basis.STATE, one.p
-    if not one.p_is_valid:
+    if isnan(one.p):
         basis, are_late = Basis.COMPARISON, 0.0 if edges else (one.t_max - one.t_min) / (one.t_max or 1.0)
     if one.late and are_late >= least:
         return _finding(job, one, "TW-S1", one.late, basis, _waits(job, one))
-    if not one.p_is_valid or one.p_is_low(job.thresholds.transfer_share):
+    if not one.p > job.thresholds.transfer_share:  # or there is none
         return _slow_transfer(job, one, edges, basis)
     suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
     facts = _waits(job, one) + (edges.evidence if edges else [])
@@ -121,7 +121,7 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
     told = [
         f"{words.seconds(one.seconds)} per operation, {words.seconds(one.good_seconds)} in good times",
         f"T over {one.num_rounds} rounds: {words.seconds(one.t_min)} (rank {one.latest}) to {most}",
-        f"P = {one.p:.2f}" if one.p_is_valid else nothing,
+        nothing if isnan(one.p) else f"P = {one.p:.2f}",
         *facts,
         *([f"no times of {words.ranks(one.untimed)}"] if one.untimed else []),
     ]
@@ -133,8 +133,8 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
 
 def _waits(job: Job, one: Slow) -> list[str]:
     """The kernel's facts on the late ranks meanwhile."""
-    used = job.work.shares(job.time, job.columns, lambda places: places.cpu_seconds)
-    queued = job.work.shares(job.time, job.columns, lambda places: places.wait_seconds)
+    used = job.work.per_second(job.time, job.columns, lambda ranks: ranks.places.cpu_seconds)
+    queued = job.work.per_second(job.time, job.columns, lambda ranks: ranks.places.wait_seconds)
     ordinary = words.seconds(median(one.mean.values()))
     facts = []
     for number in one.late[:3]:

@@ -8,7 +8,6 @@ from ..view.confidence import Basis
 from .unlike_calls import called, minority
 
 if TYPE_CHECKING:
-    from ...model import Operation
     from ..view.groups import Group
     from ..view.job import Job
     from ..view.verdict import Verdict
@@ -35,18 +34,16 @@ class UnlikeTypes:
             verdict = _unlike(job, group)
             if verdict is not None:
                 self._found[group.id] = job.time, verdict
-        for group_id, (time, _) in list(self._found.items()):
-            if group_id not in job.groups or job.time - time >= _REMEMBERED_SECONDS:
-                del self._found[group_id]
+        since = job.time - _REMEMBERED_SECONDS
+        self._found = {each: found for each, found in self._found.items() if each in job.groups and found[0] > since}
         return [verdict for _, verdict in self._found.values()]
 
 
 def _unlike(job: Job, group: Group) -> Verdict | None:
     by_type: dict[tuple[int, str], dict[str, list[int]]] = {}
-    operations: dict[int, Operation] = {}
-    for number, operation in group.operations(group.numbers.tolist()).items():
+    operations = group.operations(group.numbers.tolist())
+    for number, operation in operations.items():
         if operation.name in _OF_ONE_TYPE and operation.dtype:
-            operations[number] = operation
             of_call = by_type.setdefault((operation.sequence, operation.name), {})
             of_call.setdefault(operation.dtype, []).append(number)
     for (sequence, _), types in by_type.items():

@@ -1,90 +1,77 @@
-"""The bytes that flow between ranks, over all connections of a pair, now or since an earlier time."""
+"""The bytes that flow between ranks, over all connections of a pair, now and since an earlier time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ... import words
+
 if TYPE_CHECKING:
-    from ...columns import Bools, EdgeColumns, Ends, Floats, Ints
+    from ...columns import EdgeColumns, Ends, Floats, Ints
 
 _SHIFT = 32  # bits for a rank, where two make one number
 
 
-class Flow(NamedTuple):
-    """One direction between two ranks, all connections together."""
-
-    ends: tuple[int, int]
-    share: float
-    retransmits: float
-    send_queue: float
-    backoff: int
-
-
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """Columns with a place for each pair of ranks. Counters are those since an earlier time."""
+    """Columns with a place for each two ranks that had a connection then and have one now, in their order."""
 
     senders: Ints
     receivers: Ints
-    acked_bytes: Floats
-    received_bytes: Floats
+    acked: Floats  # bytes per second
+    received: Floats  # at the sender's end, of what comes back
     retransmits: Floats
     shares: Floats  # of the time, with data in flight
-    send_queue: Floats  # now
-    backoff: Ints
+    send_queue: Floats  # bytes, now
+    backoff: Floats
+
+    def __len__(self) -> int:
+        return len(self.senders)
 
     @property
-    def moved(self) -> Floats:
-        """Bytes in either direction."""
-        return np.maximum(self.acked_bytes, self.received_bytes)
+    def ordinary(self) -> float:
+        """The share of the ordinary edge."""
+        return float(np.sort(self.shares)[len(self) // 2]) if len(self) else 0.0
 
-    def where(self, wanted: Bools) -> list[Flow]:
-        columns = (self.senders, self.receivers, self.shares, self.retransmits, self.send_queue, self.backoff)
-        return [
-            Flow((sender, receiver), *rest)
-            for sender, receiver, *rest in zip(*(column[wanted].tolist() for column in columns), strict=True)
-        ]
+    def told(self, place: int) -> str:
+        retransmits = words.count(int(self.retransmits[place]), "retransmission")
+        return (
+            f"edge {self.senders[place]} -> {self.receivers[place]}: busy {words.percent(self.shares[place])} of the "
+            f"time, the ordinary edge {words.percent(self.ordinary)}; {retransmits}, "
+            f"{words.nbytes(self.send_queue[place])} unacknowledged, timer backed off {self.backoff[place]:.0f} times"
+        )
 
 
-def flows_between(ranks: Collection[int], edges: EdgeColumns, earlier: EdgeColumns | None, seconds: float) -> Flows:
-    """Between these ranks: counters since `earlier`, which is so many seconds ago, if that is given."""
+def flows_between(ranks: Collection[int], then: EdgeColumns, now: EdgeColumns, seconds: float) -> Flows:
+    """Between these ranks, from one time to another, so many seconds later."""
     members = np.fromiter(ranks, dtype=np.int64, count=len(ranks))
-    now, then = edges.ends, (earlier or edges).ends
-    pairs, rows = _pairs(members, now)
-    keys, index = np.unique(pairs, return_inverse=True)
-    pairs, rows_then = _pairs(members, then)
-    place = np.searchsorted(keys, pairs)
-    known = (np.append(keys, -1)[place] == pairs) & (earlier is not None)
-    place, rows_then = place[known], rows_then[known]
+    before, after = _pairs(members, then.ends), _pairs(members, now.ends)
+    keys = np.intersect1d(before[0], after[0])
 
-    def total(places: Ints, column: Ints) -> Floats:
-        return np.bincount(places, column, len(keys)).astype(np.float64)
+    def sums(ends: Ends, pairs: Ints, rows: Ints) -> Callable[[str], Floats]:
+        rows, pairs = rows[np.isin(pairs, keys)], pairs[np.isin(pairs, keys)]
+        places = np.searchsorted(keys, pairs)
+        return lambda name: np.bincount(places, getattr(ends, name)[rows], len(keys)).astype(np.float64)
 
-    def grown(name: str) -> Floats:
-        return total(index, getattr(now, name)[rows]) - total(place, getattr(then, name)[rows_then])
-
-    backoff, shares = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys))
-    np.maximum.at(backoff, index, now.backoff[rows])
-    if seconds > 0 and len(place):
-        shares[place] = grown("busy_seconds")[place] / seconds
+    old, new = sums(then.ends, *before), sums(now.ends, *after)
+    elapsed = seconds or 1.0
     return Flows(
         senders=keys >> _SHIFT,
         receivers=keys & ((1 << _SHIFT) - 1),
-        acked_bytes=grown("acked_bytes"),
-        received_bytes=grown("received_bytes"),
-        retransmits=grown("retransmits"),
-        shares=shares,
-        send_queue=total(index, now.send_queue[rows]),
-        backoff=backoff,
+        acked=(new("acked_bytes") - old("acked_bytes")) / elapsed,
+        received=(new("received_bytes") - old("received_bytes")) / elapsed,
+        retransmits=new("retransmits") - old("retransmits"),
+        shares=(new("busy_seconds") - old("busy_seconds")) / elapsed,
+        send_queue=new("send_queue"),
+        backoff=new("backoff"),
     )
 
 
 def _pairs(members: Ints, ends: Ends) -> tuple[Ints, Ints]:
     """The connections between these ranks: both ends as one number, and their places."""
-    between = np.isin(ends.ranks, members) & np.isin(ends.peers, members) & (ends.ranks != ends.peers)
-    rows = np.flatnonzero(between)
+    rows = np.flatnonzero(np.isin(ends.ranks, members) & np.isin(ends.peers, members) & (ends.ranks != ends.peers))
     return (ends.ranks[rows] << _SHIFT) | ends.peers[rows], rows

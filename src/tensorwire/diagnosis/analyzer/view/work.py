@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,9 @@ from ... import words
 if TYPE_CHECKING:
     from ...columns import Bools, Floats, Ints, Places, RankColumns
     from ...model import Rank
+
+    Counter = Callable[[RankColumns], Floats]  # a value for each rank
+    Wanted = Callable[[Places], Bools]
 
 STEPS = 6
 """Samples in a window of slow_seconds."""
@@ -41,14 +44,11 @@ class Work:
         """Whether there is a sample from so many seconds before."""
         return bool(self._samples) and time - self._samples[0][0] >= seconds
 
-    def looks(
-        self, first: float, time: float, ranks: RankColumns, wanted: Callable[[Places], Bools]
-    ) -> dict[int, float]:
-        """The share of the looks from `first` on in which ranks were so: those of now that were in any."""
+    def looks(self, time: float, ranks: RankColumns, wanted: Wanted, first: float = 0.0) -> dict[int, float]:
+        """The share of the looks from `first` on in which ranks were so: of ranks of now that were in any."""
         looks = [*(before for start, before in self._samples if first <= start < time), ranks]
-        numbers, times_seen = np.unique(
-            np.concatenate([each.numbers[wanted(each.places)] for each in looks]), return_counts=True
-        )
+        found = np.concatenate([each.numbers[wanted(each.places)] for each in looks])
+        numbers, times_seen = np.unique(found, return_counts=True)
         shares = zip(numbers.tolist(), (times_seen / len(looks)).tolist(), strict=True)
         return {number: share for number, share in shares if number in ranks}
 
@@ -58,56 +58,59 @@ class Work:
         A thread that sleeps in a call that does not return is in that state at no time. One that has to share a CPU
         with many others is in it nearly always, and uses little of the CPU.
         """
-        looks = self.looks(first, time, ranks, lambda places: places.runnable & places.are_alive)
+        looks = self.looks(time, ranks, lambda places: places.runnable & places.are_alive, first)
         return frozenset(number for number, share in looks.items() if share >= 0.5)
 
-    def shares(self, time: float, ranks: RankColumns, counter: Callable[[Places], Floats]) -> dict[int, float]:
-        """By how much a counter of each rank grew, per second, as far as samples go back. One that adds up threads may
-        grow faster than time."""
-        start, before = self._samples[0] if self._samples else (time - 1.0, ranks)
-        numbers, then, now = np.intersect1d(before.numbers, ranks.numbers, assume_unique=True, return_indices=True)
-        grown = (counter(ranks.places)[now] - counter(before.places)[then]) / (time - start)
-        return dict(zip(numbers.tolist(), grown.tolist(), strict=True))
+    def per_second(self, time: float, ranks: RankColumns, counter: Counter, first: float = 0.0) -> dict[int, float]:
+        """By how much a counter of each rank has grown per second from `first` on, as far as samples go back. One that
+        adds up threads may grow faster than time."""
+        within = (sample for sample in self._samples if first <= sample[0] < time)
+        start, before = next(within, (time - 1.0, ranks))
+        numbers, grown = _growth(before, ranks, counter)
+        return dict(zip(numbers.tolist(), (grown / (time - start)).tolist(), strict=True))
 
     def candidates(self, first: float, time: float, ranks: RankColumns) -> list[int]:
         """The ranks of now that `since` may say something of: only these need to be looked at one by one."""
-        found = set(ranks.with_workers)
-        end, now = time, ranks
-        for start, before in reversed(self._samples):
-            if start < first:
-                break
-            if end - start >= LEAST_SECONDS:
-                found.update(_busy(before, now, end - start).tolist())
-                end, now = start, before
+        found, now = set(ranks.with_workers), ranks
+        for before, seconds in self._intervals(first, time):
+            found.update(_busy(before, now, seconds).tolist())
+            now = before
         return sorted(number for number in found if number in ranks)
 
     def since(self, first: float, time: float, rank: Rank) -> str:
         """The same at any time from `first` on, as far as samples go back; the last such: some pause now and then."""
-        end, now = time, rank
-        for start, ranks in reversed(self._samples):
-            if start < first or not rank.process.is_alive:
-                break
-            if end - start < LEAST_SECONDS:
-                continue
+        now: Rank | None = rank if rank.process.is_alive else None
+        for ranks, seconds in self._intervals(first, time):
             before = ranks.get(rank.rank)
-            found = _between(before, now, end - start)
-            if found or before is None:
+            if found := _between(before, now, seconds):
                 return found
-            end, now = start, before
+            now = before
         return ""
+
+    def _intervals(self, first: float, time: float) -> Iterator[tuple[RankColumns, float]]:
+        """Times long enough to tell something, from the last to that which begins at `first`: what was at the start of
+        each, and its length."""
+        for start, before in reversed(self._samples):
+            if first <= start <= time - LEAST_SECONDS:
+                yield before, time - start
+                time = start
+
+
+def _growth(before: RankColumns, now: RankColumns, counter: Counter) -> tuple[Ints, Floats]:
+    """Ranks that are there at both times, and by how much a counter of theirs grew."""
+    numbers, then, here = np.intersect1d(before.numbers, now.numbers, assume_unique=True, return_indices=True)
+    return numbers, counter(now)[..., here] - counter(before)[..., then]
 
 
 def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:
     """Ranks whose processes used a CPU between, or read or wrote enough."""
-    numbers, then, here = np.intersect1d(before.numbers, now.numbers, assume_unique=True, return_indices=True)
-    cpu = (now.places.cpu_seconds[here] - before.places.cpu_seconds[then]) / seconds
-    read, written = ((each[here] - old[then]) / seconds
-                     for each, old in zip(now.transferred, before.transferred, strict=True))  # fmt: skip
-    return numbers[(cpu >= _CPU_LEAST) | (written >= _WRITTEN) | (read >= _READ)]
+    numbers, grown = _growth(before, now, lambda ranks: np.array([ranks.places.cpu_seconds, *ranks.transferred]))
+    cpu, read, written = grown / seconds
+    return np.extract((cpu >= _CPU_LEAST) | (written >= _WRITTEN) | (read >= _READ), numbers)
 
 
-def _between(before: Rank | None, now: Rank, seconds: float) -> str:
-    if before is None or before.pid != now.pid:
+def _between(before: Rank | None, now: Rank | None, seconds: float) -> str:
+    if before is None or now is None or before.pid != now.pid:
         return ""
     then, process = before.process, now.process
     # Workers are looked at only while the rank completes nothing.
