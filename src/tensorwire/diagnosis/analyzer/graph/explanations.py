@@ -60,7 +60,7 @@ def explain(graph: Graph, stuck: set[Vertex] | None = None) -> Explanation:
         return Explanation(circle=tuple(circle))
     if found:
         return Explanation(single=tuple(sorted(found)), circle=tuple(circle))
-    sinks = graph.sinks & _reached(graph, stuck)
+    sinks = graph.sinks & stuck.union(*(need.of for waiter in stuck for need in graph.needs.get(waiter, ())))
     if sinks and not stuck - graph.released(sinks):
         return Explanation(together=tuple(sorted(sinks)))
     return Explanation(partly=tuple(sorted(sinks)), circle=tuple(circle))
@@ -89,8 +89,3 @@ def _knot(graph: Graph, stuck: set[Vertex], released: set[Vertex]) -> tuple[set[
         at = max(back, key=seen.__getitem__) if back else min(blocking)
     circle = way[seen[at] :]
     return set(circle), circle
-
-
-def _reached(graph: Graph, stuck: set[Vertex]) -> set[Vertex]:
-    """What these wait for, and these themselves."""
-    return stuck | {vertex for waiter in stuck for need in graph.needs.get(waiter, ()) for vertex in need.of}

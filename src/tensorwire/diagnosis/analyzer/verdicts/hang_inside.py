@@ -9,7 +9,7 @@ import numpy as np
 from ... import words
 from ..view.confidence import Basis
 from ..view.job import RUNS
-from ..view.patience import RECENT_SHARE
+from ..view.patience import recent
 from ..view.transport import Blame, least_moved
 from ..view.verdict import MAX_SUSPECTS
 from .unlike_calls import are_old, inconsistent
@@ -54,7 +54,7 @@ def _stuck(job: Job, transport: Transport, wait: Wait) -> Blame | None:
 
     With one of them the two ends may be in two messages, of which the earlier was sent and not received.
     """
-    return transport.stopped(job, _members(wait)) or transport.broken(job, _members(wait), _window(job))
+    return transport.stopped(job, wait.members) or transport.broken(job, wait.members, recent(job))
 
 
 def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
@@ -68,7 +68,7 @@ def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
     if unseen or not (wait.is_pairwise or group.is_whole):
         facts = [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"] if unseen else []
         return "TW-UNKNOWN", Blame(unseen, facts, Basis.REMAINDER)
-    blame = transport.unread(job, _members(wait)) or transport.busy(job, _members(wait), _window(job))
+    blame = transport.unread(job, wait.members) or transport.busy(job, wait.members, recent(job))
     blame = blame or least_moved(group)
     if blame is not None:
         return "TW-H3", blame
@@ -104,11 +104,3 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
         victims=max(0, num_victims - len(suspects)), seconds=wait.seconds, is_incomplete=are_old(job, wait.inside),
         sides=sides, witnesses=sorted(wait.inside)[:_WITNESSES] + outside,
     )  # fmt: skip
-
-
-def _members(wait: Wait) -> list[int]:
-    return wait.inside if wait.is_pairwise else list(wait.of_group.members)
-
-
-def _window(job: Job) -> float:
-    return RECENT_SHARE * job.thresholds.hang_seconds

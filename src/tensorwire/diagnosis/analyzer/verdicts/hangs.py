@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import words
 from ..view.confidence import Basis
-from ..view.patience import LONG, RECENT_SHARE
+from ..view.patience import LONG, recent
 from ..view.states import States
 from ..view.transport import PROGRESS
 from ..view.verdict import MAX_SUSPECTS
@@ -67,7 +67,7 @@ def _is_ending(job: Job, wait: Wait) -> bool:
     left = (group.enqueued >= wait.sequence) & (not wait.is_pairwise)  # and may be in the next one by now
     since_left = np.where(np.isnan(group.open_seconds), group.idle_seconds, group.open_seconds)
     ages = np.where(inside, group.open_seconds, np.where(left, since_left, np.nan))
-    return bool((ages < RECENT_SHARE * job.thresholds.hang_seconds).any())
+    return bool((ages < recent(job)).any())
 
 
 def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
@@ -77,10 +77,9 @@ def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
     """
     if wait.group is None:
         return False
-    recent = RECENT_SHARE * job.thresholds.hang_seconds
-    completing = job.columns.row_numbers[job.columns.rows.idle_seconds < recent]
+    completing = job.columns.row_numbers[job.columns.rows.idle_seconds < recent(job)]
     still = set(wait.inside) - set(completing.tolist())
-    return transport.progress(job, wait.group, still, recent) >= PROGRESS
+    return transport.progress(job, wait.group, still, recent(job)) >= PROGRESS
 
 
 def _is_left(states: States, wait: Wait) -> bool:

@@ -16,7 +16,7 @@ from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
 from ..view.waits import FOR_KEY, IN_INIT, Wait, most_prominent
 from .hang_inside import all_entered
-from .unlike_calls import accused, are_old, inconsistent, parted, unlike_calls
+from .unlike_calls import are_old, inconsistent, parted, unlike_calls
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -51,7 +51,7 @@ class Part:
 
     def _verdict(self, explanation: Explanation) -> Verdict:
         found = explanation.single or explanation.together or explanation.partly
-        inside = [wait for each in found if (wait := self.states.entered_by_all(each)) is not None]
+        inside = [self.states.by_vertex[each] for each in found if each in self.states.by_vertex]
         ranks = [number for number in found if number >= 0]
         if inside and (explanation.single or not ranks):
             return self._entered(most_prominent(inside))
@@ -84,9 +84,10 @@ class Part:
             if wait.call == FOR_KEY and 2 * len(wait.inside) < len(self.job.ranks) and set(wait.inside) <= set(ranks):
                 others = [each for each in self.states.leading_to(wait.inside) if each is not wait]
                 return self._not_entered(most_prominent(others or [wait]), wait.inside, Basis.COMPARISON)
+        accused = [number for difference in self.job.differences for number in difference.accused]
         strays = out_of_step(self.job)
         for found, why in (
-            (accused(self.job), parted(self.job)),
+            (accused, parted(self.job)),
             (strays, self._order_of(strays)),
             (out_of_habit(self.job.columns, ranks), [_OUT_OF_HABIT]),
             (self._with_another_peer(ranks), [_WITH_ANOTHER_PEER]),

@@ -46,8 +46,8 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
     Args:
         explained_by: the ranks that are to blame, where that is known.
     """
-    group, sides, members = wait.of_group, wait.sides, wait.inside if wait.is_pairwise else wait.of_group.members
-    operations = group.operations(wait.inside) if wait.is_pairwise else wait.operations  # ends have their own numbers
+    group, sides = wait.of_group, wait.sides
+    operations = group.operations(wait.inside)
     suspects = minority(sides)
     if explained_by is not None:
         basis = Basis.STATE if suspects == explained_by else basis
@@ -64,14 +64,9 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
     elif len({words.call(operations[side[0]]) for side in sides}) < len(sides):
         facts.append("the signatures of these calls differ, though what is known of them reads the same")
     return job.verdict(
-        "hang", "TW-H2", group, suspects, summary, facts, basis, victims=len(members) - len(suspects),
+        "hang", "TW-H2", group, suspects, summary, facts, basis, victims=len(wait.members) - len(suspects),
         sides=[] if suspects else sides, seconds=wait.seconds, is_incomplete=are_old(job, wait.inside),
     )  # fmt: skip
-
-
-def accused(job: Job) -> list[int]:
-    """Ranks that the first difference speaks against."""
-    return sorted({number for difference in job.differences for number in difference.accused})
 
 
 def parted(job: Job) -> list[str]:

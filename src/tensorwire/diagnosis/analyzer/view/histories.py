@@ -40,13 +40,10 @@ class Histories:
 
 
 def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Difference]:
-    """Differences of what was called, else of roots, else of what an all_to_all exchanged."""
+    """Differences of what was called, else of what an all_to_all exchanged."""
     kinds = {group.id: (without_number(group.name), group.size) for group in groups.values() if group.name}
-    found = (
-        first_differences({number: _by_call(each, kinds) for number, each in calls.items()})
-        or first_differences({number: _by_root(each) for number, each in calls.items()})
-        or _exchanges(calls, groups)
-    )
+    histories = {number: _entries(each, kinds) for number, each in calls.items()}
+    found = first_differences(histories) or _exchanges(calls, groups)
     return [each if each.accused else _by_line(each, calls) for each in found]
 
 
@@ -103,21 +100,13 @@ def _exchanges(calls_of: Mapping[int, Sequence[Call]], groups: Groups) -> list[D
     return list(found.values())
 
 
-def _by_call(calls: Sequence[Call], kinds: Mapping[str, Hashable]) -> list[Entry]:
+def _entries(calls: Sequence[Call], kinds: Mapping[str, Hashable]) -> list[Entry]:
     # A rank that receives from any source takes messages that would have been the next of their sender.
     takes_any = any(call.operation.is_pairwise and call.operation.root < 0 for call in calls)
     return [
         Entry(group, op.sequence, op.signature or None, None if op.is_pairwise else kinds.get(group))
         for group, op in ((call.group, call.operation) for call in calls)
         if not (takes_any and op.name == "recv")
-    ]
-
-
-def _by_root(calls: Sequence[Call]) -> list[Entry]:
-    return [
-        Entry(call.group, call.operation.sequence, (call.operation.signature, call.operation.root))
-        for call in calls
-        if call.operation.root >= 0 and not call.operation.is_pairwise
     ]
 
 

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
 
-RECENT_SHARE = 0.5
-"""Things that happened within this share of the hang gate go on: operations are completed, bytes move. Ranks of a job
-that is well compute for some time in between, and at the end of a large transfer the last one waits with the rest at
-rest; whoever is stuck since the hang began has done nothing for the whole gate. On the recordings 0.3 leads to the same
-verdicts."""
+_RECENT_SHARE = 0.5  # of the hang gate; on the recordings 0.3 leads to the same verdicts
+_USUAL = 20.0  # a wait of so many times the usual time between operations is none of a job that is well
+_ENOUGH = 10  # operations of a group, from which the time between them is known
 
-USUAL = 20.0
-"""A wait of so many times the usual time between operations is none of a job that is well."""
 
-ENOUGH = 10
-"""Operations of a group, from which the time between them is known."""
+def recent(job: Job) -> float:
+    """Seconds within which things happened that go on: operations are completed, bytes move.
+
+    Ranks of a job that is well compute for some time in between, and at the end of a large transfer the last one waits
+    with the rest at rest; whoever is stuck since the hang began has done nothing for the whole gate.
+    """
+    return _RECENT_SHARE * job.thresholds.hang_seconds
 
 
 def is_unusual(job: Job, group: Group, seconds: float) -> bool:
@@ -38,5 +39,5 @@ def is_unusual(job: Job, group: Group, seconds: float) -> bool:
         if elapsed <= 0:
             return True
         completed = int(group.completed.max())
-        rate = completed / elapsed if completed >= ENOUGH else 0.0
-    return rate * seconds >= USUAL
+        rate = completed / elapsed if completed >= _ENOUGH else 0.0
+    return rate * seconds >= _USUAL

@@ -12,7 +12,7 @@ import numpy as np
 from ...model import SETUPS, Link
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
-from .patience import LONG, RECENT_SHARE, is_unusual
+from .patience import LONG, is_unusual, recent
 from .waits import FOR_ANY, FOR_KEY, IN_INIT, UNCOUNTED, Wait, sides
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class States:
         waits: what ranks wait in, the most prominent first.
         of: the waits of each rank that stands still.
         moving: ranks that complete operations: they are in no wait that a standstill is made of.
+        by_vertex: the wait of each vertex that is no rank.
         graph: ranks that wait for the same, and for which nobody waits, are alike. A few of them stand for all.
     """
 
@@ -54,7 +55,7 @@ class States:
         self.waits.sort(key=lambda wait: (wait.prominence, -wait.inside[0]), reverse=True)
         for index, wait in enumerate(self.waits):
             wait.vertex = -2 - index
-        self._by_vertex = {wait.vertex: wait for wait in self.waits}
+        self.by_vertex = {wait.vertex: wait for wait in self.waits}
         self.of: dict[int, tuple[Wait, ...]] = defaultdict(tuple)
         self._in_several = set[int]()
         self._stuck: dict[Wait, set[int]] = {}
@@ -66,10 +67,6 @@ class States:
             self._stuck[wait] = stuck
         passing = (w.vertex for w in self.waits if not w.missing and len(w.sides) < 2 and goes_on(w))
         self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
-
-    def entered_by_all(self, vertex: int) -> Wait | None:
-        """The wait of a vertex that is no rank."""
-        return self._by_vertex.get(vertex)
 
     def links(self, circle: Sequence[int]) -> list[Link]:
         """Each of these ranks with what it waits in for the next one. None of a circle that is one operation, whose
@@ -118,9 +115,9 @@ class States:
         rows, columns = self.job.columns.rows, self.job.columns
         waited_in = np.zeros(rows.groups.max(initial=-1) + 1, dtype=np.bool_)
         waited_in[rows.groups[rows.open_seconds >= self._least]] = True
-        recent = rows.idle_seconds < RECENT_SHARE * self.job.thresholds.hang_seconds
-        recent &= ~waited_in[rows.groups] & columns.places.are_alive[rows.places]
-        return set(columns.row_numbers[recent].tolist())
+        are_moving = rows.idle_seconds < recent(self.job)
+        are_moving &= ~waited_in[rows.groups] & columns.places.are_alive[rows.places]
+        return set(columns.row_numbers[are_moving].tolist())
 
     def _at_the_end(self) -> list[int]:
         """Ranks that have run their script to its end, whether their processes have gone or not. Nobody waits in them,

@@ -50,15 +50,15 @@ class Wait:
         return [(operation, ranks) for operation, ranks in found if operation.sequence == self.sequence]
 
     @property
-    def operations(self) -> dict[int, Operation]:
-        """The same by rank."""
-        return {number: operation for operation, ranks in self.calls for number in ranks}
-
-    @property
     def of_group(self) -> Group:
         """The group, where one counts the operation."""
         assert self.group is not None
         return self.group
+
+    @property
+    def members(self) -> list[int]:
+        """The ranks that take part in it, as far as they are in view, where a group counts it."""
+        return self.inside if self.is_pairwise else list(self.of_group.members)
 
     @property
     def lacked(self) -> Collection[int]:
@@ -81,10 +81,10 @@ class Wait:
         name, identity = (self.group.title, self.group.id) if self.group else (self.call, "")
         return len(self.blocked), self.seconds, name, identity, not self.is_pairwise, -self.sequence
 
-    def told(self, *, lacked: bool = True) -> str:
+    def told(self) -> str:
         """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""
         who = f"{words.ranks(self.inside)} {words.verb(self.inside, 'waits', 'wait')} in {self.title}"
-        for_whom = f" for {words.ranks(self.missing)}" if lacked and self.missing else ""
+        for_whom = f" for {words.ranks(self.missing)}" if self.missing else ""
         return f"{who}{for_whom}, the longest for {words.seconds(self.seconds)}"
 
     def lacked_by(self, number: int) -> list[int]:
