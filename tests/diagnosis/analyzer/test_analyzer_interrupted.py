@@ -212,36 +212,6 @@ def test_a_job_that_goes_on_after_a_signal_is_well() -> None:
     assert everything(at, 60.0) == []
 
 
-def test_of_two_that_were_in_no_message_the_one_that_reacted_at_once_is_named() -> None:
-    """The wait of the other one was over before its page was read: it failed because the first had gone."""
-    said = {"exit_kind": "interruption", "signal": "SIGINT", "signal_seconds": AGO}
-    ranks = []
-    for n in range(WORLD):
-        peer = {0: 1, 3: 2}.get(n)
-        waits = (
-            {} if peer is None else {"waits": AGO + 20.0, "name": "recv", "root": peer, "group": f"pair{n}", "size": 2}
-        )
-        ended = AGO if n == 2 else AGO - 3.5
-        groups = [member(1, **waits)] if waits else []
-        ranks.append(rank(n, *groups, **(dead(ended, CTRL_C) | said | {"exit_seconds": ended})))
-    finding = only(found(ranks))
-    assert (finding.code, finding.suspects) == ("TW-H1", [2])
-
-
-@every_rank
-def test_a_victim_that_speaks_once_its_peer_is_gone_did_not_react_at_once(culprit: int) -> None:
-    """Half a second after the signal, as measured: the culprit, which ran Python, spoke within milliseconds."""
-    victim = (culprit + 1) % WORLD
-    said = {"exit_kind": "interruption", "signal": "SIGINT", "signal_seconds": AGO}
-    ranks = []
-    for n in range(WORLD):
-        ended = AGO - {culprit: 0.001, victim: 0.5}.get(n, 3.5)
-        waits = {} if n in (culprit, victim) else {"waits": AGO + 20.0, "name": "recv", "root": n ^ 1}
-        groups = [member(1, **waits, group=f"pair{n}", size=2)] if waits else []
-        ranks.append(rank(n, *groups, **(dead(ended, CTRL_C) | said | {"exit_seconds": ended})))
-    assert all(victim not in finding.suspects for finding in found(ranks))
-
-
 @every_rank
 def test_who_is_interrupted_alone_is_lost_where_the_others_wait_on(culprit: int) -> None:
     finding = only(ended(0.3, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {}))

@@ -23,7 +23,6 @@ from ..view.exit_reasons import (
     is_secondary,
     is_silent,
     ran_out_of_time,
-    reacted_at_once,
     said,
     was_interrupted,
 )
@@ -155,32 +154,19 @@ class _Ended:
             )
         ]  # fmt: skip
 
-    def _way(self, number: int) -> str:
-        """How it was asked."""
-        process = self.job.ranks[number].process
-        return process.signal or process.exit_reason
-
-    def _how(self) -> str:
-        return min(self._way(number) for number, age in self.asked.items() if age == self.start)
-
     def _asked_alone(self) -> list[Verdict] | None:
         """LOST on the ranks that somebody ended alone; [] where most got the signal: it was sent to all, though perhaps
         to one after the other.
 
         A launcher ends all others at once by SIGTERM, a while after one has gone. Clocks of two nodes are not compared.
         """
-        ranks, way = self.job.ranks, self._how()
-        first = next(number for number, age in self.asked.items() if age == self.start and self._way(number) == way)
-        asked = [number for number in self.asked if self._way(number) == way]
-        if way == "SIGTERM":
-            here = [number for number in asked if ranks[number].node == ranks[first].node]
-            later = [self.asked[number] for number in here if self.start - self.asked[number] > _AT_ONCE]
-            if later and max(later) - min(later) <= _AT_ONCE and self.start - max(later) <= _LAUNCHER_SECONDS:
-                alone = [number for number in here if self.start - self.asked[number] <= _AT_ONCE]
-                if max(gone(ranks[number]) for number in alone) >= max(later):  # else it cannot have seen that yet
-                    asked = alone
-        outlived = self.start - _TOGETHER  # whoever went later than that was sent none
-        others_live = any(rank.process.is_alive or gone(rank) < outlived for n, rank in ranks.items() if n not in asked)
+        ranks, asked = self.job.ranks, list(self.asked)
+        alone = [number for number in asked if self.start - self.asked[number] <= _AT_ONCE]
+        node, gone_first = ranks[alone[0]].node, max(gone(ranks[number]) for number in alone)
+        later = [self.asked[number] for number in asked if number not in alone and ranks[number].node == node]
+        if later and max(later) - min(later) <= _AT_ONCE and 0.0 <= gone_first - max(later) <= _LAUNCHER_SECONDS:
+            asked = alone
+        others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
             gate, rows = self.job.thresholds.hang_seconds, self.job.columns.rows
             wait_on = self.job.columns.places.are_alive[rows.places] & (rows.open_seconds >= gate)
@@ -205,19 +191,16 @@ class _Ended:
             found = [self._of_then(verdict) for verdict in find_hangs(then, transport)] or found
         if found and not any(each.finding.suspects or each.finding.sides for each in found):
             return [self._stayed(found[0], then) or found[0]]
-        prompt = {n for n, rank in self.job.ranks.items() if reacted_at_once(rank)}
-        return [verdict for verdict in found if not prompt.isdisjoint(verdict.finding.suspects)] or found
+        return found
 
     def _stayed(self, verdict: Verdict, then: Job) -> Verdict | None:
         """H3 on the few that did not give up as the others did: they were silent from earlier on, or said nothing."""
-        finding = verdict.finding
+        finding, ranks = verdict.finding, self.job.ranks
         group = next((group for group in self.job.groups.values() if group.title == finding.process_group), None)
         members = [number for number in group.members if number in then.ranks] if group else []
         silent = [number for number in members if then.ranks[number].heartbeat_seconds > _PATIENCE]
-        quiet = [number for number in members if self._said_nothing(self.job.ranks[number])]
-        if 2 * len(quiet) >= len(members):
-            quiet = []
-        numbers = silent or quiet
+        quiet = [n for n in members if not (has_spoken(ranks[n]) or (self.is_asked_first and ranks[n].process.signal))]
+        numbers = silent or (quiet if 2 * len(quiet) < len(members) else [])
         if group is None or not 0 < len(numbers) < len(members):
             return None
         how = "was last heard of before the others gave up" if silent else "ended without a reason, as no other did"
@@ -230,21 +213,19 @@ class _Ended:
             seconds=finding.since and self.job.time - finding.since,
         )  # fmt: skip
 
-    def _said_nothing(self, rank: Rank) -> bool:
-        return not has_spoken(rank) and not (self.is_asked_first and rank.process.signal)
-
     def _of_then(self, verdict: Verdict) -> Verdict:
         """What is found of that moment, told of now; with a rank that tells how they ended."""
         finding = verdict.finding
-        how, told = "when the first rank ended", list[str]()
         if self.is_asked_first:
-            how = f"when the job was ended ({self._how()})"
+            first = (self.job.ranks[n].process for n, age in self.asked.items() if age == self.start)
+            how = f"the job was ended ({min(process.signal or process.exit_reason for process in first)})"
+            told = list[str]()
         else:  # a rank that ran out of time tells how, or else the first
             timed_out = {number: rank for number, rank in self.failed.items() if ran_out_of_time(rank)}
-            told = _evidence([self.failed[number] for number in _first(timed_out or self.failed)[0][:1]])
+            how, told = "the first rank ended", _evidence([self.failed[_first(timed_out or self.failed)[0][0]]])
         since = (finding.time if finding.since is None else finding.since) - self.first  # it was told as of then
         evidence = [*finding.evidence, *told]
-        then = replace(finding, summary=f"{how}: {finding.summary}", since=since, evidence=evidence)
+        then = replace(finding, summary=f"when {how}: {finding.summary}", since=since, evidence=evidence)
         return replace(verdict, kind="lost", finding=then)
 
     def _lost(
@@ -258,17 +239,14 @@ class _Ended:
         same = alike(candidates)
         if not set(first).isdisjoint(same):  # they failed because another had
             first, is_first = same, True
-        else:
-            same = []
         if not self._is_time(first):
             return None
-        job, ranks, waiting = self.job, self.job.ranks, self._waiting() - set(first)
+        ranks, waiting = self.job.ranks, self._waiting() - set(first)
         seconds = max(gone(ranks[number]) for number in first)
-        before = {number for number, rank in self.left.items() if gone(rank) > seconds}
-        others = [number for number in self.dead if number not in before.union(first)]
+        others = [n for n in self.dead if n not in first and not (n in self.left and gone(ranks[n]) > seconds)]
         what = "; ".join(f"rank {n} {_end(ranks[n])}" for n in first)
-        if same:
-            who = f"all {job.world_size} ranks" if len(same) == job.world_size else words.ranks(same)
+        if first == same:
+            who = f"all {len(same)} ranks" if len(same) == self.job.world_size else words.ranks(same)
             what = f"{who} failed with {ranks[same[0]].process.exit_reason}"
         what += f"; {words.ranks(others)} followed" if others else ""
         what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}" if waiting else ""
@@ -276,21 +254,19 @@ class _Ended:
         facts = _evidence([ranks[number] for number in told])
         aborted = [number for number in first if _aborted(ranks[number])]
         if aborted:
-            facts.append(
-                f"{words.ranks(aborted)} aborted, as gloo does on more data than it expects, though what is known of "
-                "the calls agrees"
-            )
+            why = "as gloo does on more data than it expects, though what is known of the calls agrees"
+            facts.append(f"{words.ranks(aborted)} aborted, {why}")
         are_secondary = not certain and all(is_secondary(ranks[number]) for number in first)
         basis = Basis.STATE if is_first and not aborted and not are_secondary else Basis.COMPARISON
         sides = list[list[int]]()
         if are_secondary and len(first) > 1 and not all_of:
             first, sides, basis = [], [[number] for number in first], Basis.REMAINDER
+        victims = len(others) + len(waiting)
         return [
-            job.verdict(
-                "lost", "TW-LOST", None, first, what, facts, basis, victims=len(others) + len(waiting), sides=sides,
-                seconds=seconds,
+            self.job.verdict(
+                "lost", "TW-LOST", None, first, what, facts, basis, victims=victims, sides=sides, seconds=seconds
             )
-        ]  # fmt: skip
+        ]
 
     def _stands_still(self, number: int) -> bool:
         """Whether a rank that was asked has completed nothing since: it does not react before its wait ends."""
@@ -360,13 +336,13 @@ def _evidence(ranks: list[Rank]) -> list[str]:
 
 def _last(rank: Rank) -> str:
     """The operation that it was in when it was last heard of, or had been in."""
-    opened = [(group.open_seconds, group.id, group) for group in rank.process_groups if group.open_seconds is not None]
+    groups = sorted(rank.process_groups, key=lambda group: group.id)
+    opened = [group for group in groups if group.open_seconds is not None]
     if opened:
-        _, _, group = max(opened, key=lambda each: each[:2])
+        group = max(opened, key=lambda group: group.open_seconds or 0.0)
         return f", in {words.numbered(group.operation, group.open_sequence, group.title)}"
-    done = [(group.idle_seconds, group.id, group) for group in rank.process_groups if group.completed]
-    known = [each for each in done if each[0] is not None]
-    if not known:
+    done = [group for group in groups if group.completed and group.idle_seconds is not None]
+    if not done:
         return ", before its first operation" if rank.process_groups else ""
-    _, _, group = min(known, key=lambda each: each[:2])
+    group = min(done, key=lambda group: group.idle_seconds or 0.0)
     return f", after {words.numbered(group.operation, group.completed, group.title)}"

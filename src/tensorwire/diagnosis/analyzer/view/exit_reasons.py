@@ -22,15 +22,6 @@ _SECONDARY = (
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
-# How jobs of four gloo ranks die of a signal: 32 jobs with torch 2.13 on two busy cores, 256 to 4 M elements, one or
-# four threads, healthy and hung.
-# - To all: all note it within 5 ms (SIGTERM) and 36 ms (SIGINT). After SIGTERM the processes are gone within 0.4 s.
-#   After SIGINT a rank that runs Python speaks within 36 ms, in a healthy job all ranks. One in gloo speaks once a
-#   peer has gone: after 0.5 to 5.3 s. The processes are gone after 1.1 to 6.7 s.
-# - To one: its peers fail 14 to 52 ms later (SIGTERM), or 0.4 to 2.0 s later (SIGINT), the last of them after 4.3 s.
-# A launcher sees that a process is gone, which takes 15 ms, when it looks next; torchrun looks ten times a second.
-_PROMPT = 0.15
-
 
 def gone(rank: Rank) -> float:
     """Seconds since the last sign of life; 0 of one that lives. One that noted a signal lived then, whatever it had
@@ -68,14 +59,6 @@ def has_own_words(rank: Rank) -> bool:
 def has_failed(rank: Rank) -> bool:
     """Whether its own error ended what it was there for. "exit" is what a process says that ends well or not."""
     return has_own_words(rank) and rank.process.exit_kind != "end" and not rank.process.exit_reason.startswith("exit")
-
-
-def reacted_at_once(rank: Rank) -> bool:
-    """Whether a signal ended it as soon as it came: it ran Python then, and was in no wait inside the transport."""
-    process = rank.process
-    if process.exit_kind != "interruption" or process.signal_seconds is None or process.exit_seconds is None:
-        return False
-    return process.signal_seconds - process.exit_seconds < _PROMPT
 
 
 def alike(ranks: Mapping[int, Rank]) -> list[int]:

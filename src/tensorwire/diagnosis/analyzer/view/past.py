@@ -61,25 +61,20 @@ class _Group:
 
     def __init__(self, job: Job, group: Group, seconds: float, gate: float) -> None:
         self._seconds, self._gate = seconds, gate
-        members = {number: group.member(number) for number in group.members}
-        self._timed_out = {
-            own.completed
-            for number, own in members.items()
-            if number in job.ranks and gone(job.ranks[number]) >= seconds - _TOGETHER
-            if _timed_out_in(job.ranks[number], own)
-        }
+        self._timed_out = set[int]()  # operations that took members too long
         self._open: dict[int, float] = {}  # by the number of an operation, for how long a member had been in it
         self._stayed = set[int]()  # of these, those that pages had as open for a while, or when the job ended
         self._since: list[tuple[int, float]] = []  # what members had entered, and since when nothing more
-        for member, own in members.items():
+        for rank, own in ((job.ranks[number], group.member(number)) for number in group.members):
             age = own.open_seconds if own.open_seconds is not None else own.idle_seconds
-            if own.open_seconds is not None:
-                number = own.open_sequence
-                self._open[number] = max(self._open.get(number, 0.0), own.open_seconds - seconds)
-                heard = _page_seconds(job.ranks[member]) if member in job.ranks else seconds
-                if heard <= seconds + _AT_ONCE or own.open_seconds > heard + _AT_ONCE:
-                    self._stayed.add(number)
             self._since.append((own.enqueued, _UNKNOWN if age is None else age - seconds))
+            if own.open_seconds is not None:
+                number, page = own.open_sequence, _page_seconds(rank)
+                self._open[number] = max(self._open.get(number, 0.0), own.open_seconds - seconds)
+                if page <= seconds + _AT_ONCE or own.open_seconds > page + _AT_ONCE:
+                    self._stayed.add(number)
+            elif ran_out_of_time(rank) and gone(rank) >= seconds - _TOGETHER and _is_about(age, said(rank)):
+                self._timed_out.add(own.completed)
 
     def of(self, rank: Rank, own: ProcessGroup) -> ProcessGroup:
         """A member's view of then."""
@@ -108,10 +103,8 @@ def _called(rank: Rank, own: ProcessGroup, number: int) -> Operation | None:
     return next((each for each in known if each is not None and each.sequence == number), None)
 
 
-def _timed_out_in(rank: Rank, own: ProcessGroup) -> bool:
-    """Whether it ended because its last operation of this group took too long."""
-    age = own.idle_seconds
-    return ran_out_of_time(rank) and own.open_seconds is None and age is not None and abs(age - said(rank)) <= _AT_ONCE
+def _is_about(age: float | None, seconds: float) -> bool:
+    return age is not None and abs(age - seconds) <= _AT_ONCE
 
 
 def _before(age: float | None, seconds: float) -> float | None:
