@@ -234,3 +234,10 @@ def test_who_does_nothing_once_all_others_have_come_to_their_end_is_named(culpri
     gate = SECONDS.hang_seconds
     assert [(finding.code, finding.suspects) for finding in at(gate + 1.0)] == [("TW-H1", [culprit])]
     assert at(gate - 1.0) == at(gate + 1.0, "torch.save") == []
+
+
+@every_rank
+def test_who_waits_for_most_others_that_have_ended_well_has_called_once_too_often(culprit: int) -> None:
+    states = {n: dead(9.0, "exit 0") | {"exit_kind": "end"} for n in range(WORLD) if n != culprit}
+    (finding,) = ended(states, waits=9.0)
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
