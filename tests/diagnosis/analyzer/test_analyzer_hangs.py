@@ -405,6 +405,12 @@ def test_a_huge_transfer_is_no_hang() -> None:
     )
 
 
+def test_who_looks_late_sees_after_a_step_that_a_huge_transfer_goes_on() -> None:
+    at = hung(all_in(), edges=lambda time: ring(acked_bytes=lambda a, b: int(1e8 * time)))
+    looks = list(watch(lambda time: at(time + 20.0), 6.0))
+    assert {finding.level for _, analysis in looks[1:] for finding in analysis.findings} <= {"notice"}
+
+
 def test_bytes_of_other_operations_do_not_hide_a_hang() -> None:
     """Ranks 2 and 3 go on with operations of their own while the world's all-reduce stands still."""
 

@@ -122,7 +122,7 @@ class Pace:
     def accept(self) -> None:
         """Take the present for good times: the script does something else now."""
         self.is_slow = False
-        self._good = deque([self.seconds] * STEPS if self.seconds < inf else [], maxlen=_MEMORY)
+        self._good = deque([self.seconds] * STEPS, maxlen=_MEMORY)
         self._good_rounds.clear()
 
     def rounds(self, since: float) -> Rounds | None:

@@ -50,18 +50,19 @@ class SlowWatch:
             return []
         measured = self._measured(job, slow)
         found = judge(job, transport, measured)
+        if measured:
+            self._measured_since = min(self._measured_since, job.time)
         if found:
             self._current, self.timing = found, None
-        elif self._current:
-            pass
-        elif measured:
-            self._measured_since = min(self._measured_since, job.time)
-            if job.time - self._measured_since > self._thresholds.slow_seconds:
-                self._accept(slow)
-        elif self.timing is None:
-            self.timing = self._first_to_time(job)
-        elif self._is_overdue(job.time, slow):
-            self._current = [self._untimed(job, slow)]
+        elif measured and not self._current and job.time - self._measured_since > self._thresholds.slow_seconds:
+            for group_id in slow:  # nothing in them explains it: the ranks do something else, all of them
+                self._paces[group_id].accept()
+            self.timing = None
+        elif not measured and not self._current:
+            if self.timing is None:
+                self.timing = self._first_to_time(job)
+            elif self._is_overdue(job.time, slow):
+                self._current = [self._untimed(job, slow)]
         return self._current
 
     def _add(self, job: Job) -> None:
@@ -98,12 +99,6 @@ class SlowWatch:
         slowest = max(self._paces[group_id].seconds for group_id in group_ids)
         patience = max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
         return time - self._since >= _LEAD_SECONDS + patience
-
-    def _accept(self, slow: list[str]) -> None:
-        """Nothing in the process groups explains the lower rate: the ranks do something else, all of them."""
-        for group_id in slow:
-            self._paces[group_id].accept()
-        self.timing = None
 
     def _first_to_time(self, job: Job) -> dict[str, int]:
         """The next operation of each process group that all ranks can time; of those that are not slow yet as well: who
