@@ -50,8 +50,8 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
         active = (job.ranks[number] for number in columns.activities)
         works = {rank.rank: f"is in {rank.activity}" for rank in active if job.is_busy(rank)} | works
     # Messages that nobody counts, or a transfer that takes long.
-    moving = transport.moving(job, job.ranks, recent)
-    for number in (number for number in alive if moving.get(number, 0.0) >= _EXCHANGED):
+    moving = transport.moving(job, recent, _EXCHANGED)
+    for number in moving.keys() & set(alive):
         exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"
         works[number] = ", ".join(filter(None, (works.get(number), exchanges)))
     works = works or dict.fromkeys(sorted(job.runnable), RUNS)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ... import words
+from ...columns import taken
 
 if TYPE_CHECKING:
     from ...columns import EdgeColumns, Ends, Floats, Ints
@@ -49,26 +50,30 @@ class Flows:
 def flows_between(ranks: Collection[int], then: EdgeColumns, now: EdgeColumns, seconds: float) -> Flows:
     """Between these ranks, from one time to another, so many seconds later."""
     members = np.fromiter(ranks, dtype=np.int64, count=len(ranks))
-    before, after = _pairs(members, then.ends), _pairs(members, now.ends)
-    keys = np.intersect1d(before[0], after[0])
+    (pairs, rows), (pairs_then, rows_then) = _pairs(members, now.ends), _pairs(members, then.ends)
+    keys, places = np.unique(pairs, return_inverse=True)
+    places_then = np.searchsorted(keys, pairs_then)
+    known = np.append(keys, -1)[places_then] == pairs_then
+    places_then, rows_then = places_then[known], rows_then[known]
 
-    def sums(ends: Ends, pairs: Ints, rows: Ints) -> Callable[[str], Floats]:
-        rows, pairs = rows[np.isin(pairs, keys)], pairs[np.isin(pairs, keys)]
-        places = np.searchsorted(keys, pairs)
-        return lambda name: np.bincount(places, getattr(ends, name)[rows], len(keys)).astype(np.float64)
+    def total(name: str) -> Floats:
+        return np.bincount(places, getattr(now.ends, name)[rows], len(keys)).astype(np.float64, copy=False)
 
-    old, new = sums(then.ends, *before), sums(now.ends, *after)
+    def grown(name: str) -> Floats:
+        return total(name) - np.bincount(places_then, getattr(then.ends, name)[rows_then], len(keys))
+
     elapsed = seconds or 1.0
-    return Flows(
+    flows = Flows(
         senders=keys >> _SHIFT,
         receivers=keys & ((1 << _SHIFT) - 1),
-        acked=(new("acked_bytes") - old("acked_bytes")) / elapsed,
-        received=(new("received_bytes") - old("received_bytes")) / elapsed,
-        retransmits=new("retransmits") - old("retransmits"),
-        shares=(new("busy_seconds") - old("busy_seconds")) / elapsed,
-        send_queue=new("send_queue"),
-        backoff=new("backoff"),
+        acked=grown("acked_bytes") / elapsed,
+        received=grown("received_bytes") / elapsed,
+        retransmits=grown("retransmits"),
+        shares=grown("busy_seconds") / elapsed,
+        send_queue=total("send_queue"),
+        backoff=total("backoff"),
     )
+    return taken(flows, np.bincount(places_then, minlength=len(keys)) > 0)
 
 
 def _pairs(members: Ints, ends: Ends) -> tuple[Ints, Ints]:

@@ -15,7 +15,7 @@ from .flows import flows_between
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from ...columns import Bools, EdgeColumns, Floats, RankColumns
+    from ...columns import Bools, EdgeColumns, Floats, Ints, RankColumns
     from .flows import Flows
     from .groups import Group
     from .job import Job
@@ -57,19 +57,24 @@ class Transport:
 
     def progress(self, job: Job, group: Group, ranks: Collection[int], seconds: float) -> float:
         """Bytes per second of the fastest transfer of these ranks with others of the group, within these seconds."""
-        moving = self.moving(job, group.members, seconds)
-        return max((moving[number] for number in ranks if number in moving), default=0.0)
+        numbers, rates = self._rates(job, group.members, seconds)
+        return float(rates[np.isin(numbers, list(ranks))].max(initial=0.0))
 
-    def moving(self, job: Job, ranks: Collection[int], seconds: float) -> dict[int, float]:
-        """Bytes per second that these ranks have exchanged with each other within these seconds: of each those of its
-        fastest transfer, or of its operations where the transport counts."""
-        flows, moving = self._flows(job, ranks, seconds), {}
+    def moving(self, job: Job, seconds: float, least: float) -> dict[int, float]:
+        """Ranks that have exchanged so many bytes per second with another within these seconds; each with the most."""
+        numbers, rates = self._rates(job, job.ranks, seconds)
+        rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
+        return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
+
+    def _rates(self, job: Job, ranks: Collection[int], seconds: float) -> tuple[Ints, Floats]:
+        """The bytes per second of each transfer between these ranks, once at either end, and of all operations of a
+        rank where the transport counts them; each with its rank."""
+        flows, counted = self._flows(job, ranks, seconds), {}
         if job.columns.rows.moved.max(initial=-1) >= 0:
-            moving = job.work.per_second(job.time, job.columns, _counted, job.time - seconds)
-        for ends in (flows.senders, flows.receivers):
-            for number, rate in zip(ends.tolist(), np.maximum(flows.acked, flows.received).tolist(), strict=True):
-                moving[number] = max(rate, moving.get(number, 0.0))
-        return moving
+            counted = job.work.per_second(job.time, job.columns, _counted, job.time - seconds)
+        rates = np.maximum(flows.acked, flows.received)
+        numbers = np.concatenate([flows.senders, flows.receivers, np.array(list(counted), dtype=np.int64)])
+        return numbers, np.concatenate([rates, rates, list(counted.values())])
 
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
         """Whether peers received anything of this rank within these seconds, as far as samples tell."""
