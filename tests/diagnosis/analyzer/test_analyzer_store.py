@@ -108,3 +108,16 @@ def test_who_alone_waits_for_a_key_while_the_others_are_in_what_no_group_counts(
 
     finding = only(last(at))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+def test_it_is_told_what_waits_for_one_that_waits_for_a_key_and_not_what_waits_for_those() -> None:
+    """0 waits for a key, 1 in a group of two for 0, and all others for 1, who are the most."""
+
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        pair = [member(31 if number else 30, waits=age if number else None, group="pair", size=2)] if number < 2 else []
+        others = [member(30 if number == 1 else 31, waits=age if number > 1 else None, group="others", size=3)]
+        return pair if number == 0 else [*pair, *others]
+
+    finding = only(last(in_store([0], groups)))
+    assert (finding.code, finding.suspects) == ("TW-H1", [0])
+    assert finding.summary == "rank 0 has not entered all_reduce #31 of pair; 3 ranks wait for it"

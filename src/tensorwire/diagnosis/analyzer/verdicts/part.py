@@ -82,7 +82,7 @@ class Part:
         """
         for wait in self.waits:
             if wait.call == FOR_KEY and 2 * len(wait.inside) < len(self.job.ranks) and set(wait.inside) <= set(ranks):
-                others = [each for each in self.states.leading_to(wait.inside) if each is not wait]
+                others = [each for each in self.waits if not set(wait.inside).isdisjoint(each.missing)]
                 return self._not_entered(most_prominent(others or [wait]), wait.inside, Basis.COMPARISON)
         accused = [number for difference in self.job.differences for number in difference.accused]
         strays = out_of_step(self.job)
