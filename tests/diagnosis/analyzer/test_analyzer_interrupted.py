@@ -191,6 +191,20 @@ def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit:
 
 
 @every_rank
+def test_a_launcher_ends_the_last_one_by_sigterm_and_a_ctrl_c_that_comes_late_is_for_all(culprit: int) -> None:
+    def at(name: str) -> list[Finding]:
+        ranks = []
+        for n in range(WORLD):
+            asked, ends, signal = (AGO - 0.3, AGO - 15.0, name) if n == culprit else (AGO, AGO, "SIGINT")
+            said = {"exit_kind": "interruption", "signal": signal, "signal_seconds": asked, "exit_seconds": ends}
+            ranks.append(rank(n, member(30, idle=AGO), **(dead(ends, CTRL_C) | said)))
+        return found(ranks)
+
+    assert at("SIGINT") == []
+    assert only(at("SIGTERM")).suspects == [n for n in range(WORLD) if n != culprit]
+
+
+@every_rank
 @pytest.mark.parametrize("waited", [20.0, 0.3])
 def test_ranks_that_do_not_react_are_judged_at_once(culprit: int, waited: float) -> None:
     """Ranks that wait in gloo do not react, until the launcher kills them."""

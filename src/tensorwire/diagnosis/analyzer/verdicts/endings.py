@@ -163,8 +163,11 @@ class _Ended:
         ranks, asked = self.job.ranks, list(self.asked)
         alone = [number for number in asked if self.start - self.asked[number] <= _AT_ONCE]
         node, gone_first = ranks[alone[0]].node, max(gone(ranks[number]) for number in alone)
-        later = [self.asked[number] for number in asked if number not in alone and ranks[number].node == node]
-        if later and max(later) - min(later) <= _AT_ONCE and 0.0 <= gone_first - max(later) <= _LAUNCHER_SECONDS:
+        others = [number for number in asked if number not in alone and ranks[number].node == node]
+        later = [self.asked[number] for number in others]
+        is_launcher = all("SIGTERM" in (ranks[n].process.signal, ranks[n].process.exit_reason) for n in others)
+        is_launcher &= bool(later) and max(later) - min(later) <= _AT_ONCE
+        if is_launcher and 0.0 <= gone_first - max(later) <= _LAUNCHER_SECONDS:
             asked = alone
         others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
