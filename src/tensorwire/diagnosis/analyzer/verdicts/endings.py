@@ -154,21 +154,30 @@ class _Ended:
             )
         ]  # fmt: skip
 
+    def _way(self, number: int) -> str:
+        """How it was asked."""
+        process = self.job.ranks[number].process
+        return process.signal or process.exit_reason
+
+    def _how(self) -> str:
+        return min(self._way(number) for number, age in self.asked.items() if age == self.start)
+
     def _asked_alone(self) -> list[Verdict] | None:
         """LOST on the ranks that somebody ended alone; [] where most got the signal: it was sent to all, though perhaps
         to one after the other.
 
         A launcher ends all others at once by SIGTERM, a while after one has gone. Clocks of two nodes are not compared.
         """
-        ranks, asked = self.job.ranks, list(self.asked)
+        ranks, way = self.job.ranks, self._how()
+        asked = [number for number in self.asked if self._way(number) == way]
         alone = [number for number in asked if self.start - self.asked[number] <= _AT_ONCE]
-        node, gone_first = ranks[alone[0]].node, max(gone(ranks[number]) for number in alone)
-        others = [number for number in asked if number not in alone and ranks[number].node == node]
-        later = [self.asked[number] for number in others]
-        is_launcher = all("SIGTERM" in (ranks[n].process.signal, ranks[n].process.exit_reason) for n in others)
-        is_launcher &= bool(later) and max(later) - min(later) <= _AT_ONCE
-        if is_launcher and 0.0 <= gone_first - max(later) <= _LAUNCHER_SECONDS:
-            asked = alone
+        node = next(ranks[number].node for number in alone if self.asked[number] == self.start)
+        later = [self.asked[number] for number in asked if number not in alone and ranks[number].node == node]
+        if way == "SIGTERM" and later and max(later) - min(later) <= _AT_ONCE:
+            alone = [number for number in alone if ranks[number].node == node]
+            has_seen = max(gone(ranks[number]) for number in alone) >= max(later)
+            if has_seen and self.start - max(later) <= _LAUNCHER_SECONDS:
+                asked = alone
         others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
             gate, rows = self.job.thresholds.hang_seconds, self.job.columns.rows
@@ -220,9 +229,7 @@ class _Ended:
         """What is found of that moment, told of now; with a rank that tells how they ended."""
         finding = verdict.finding
         if self.is_asked_first:
-            first = (self.job.ranks[n].process for n, age in self.asked.items() if age == self.start)
-            how = f"the job was ended ({min(process.signal or process.exit_reason for process in first)})"
-            told = list[str]()
+            how, told = f"the job was ended ({self._how()})", list[str]()
         else:  # a rank that ran out of time tells how, or else the first
             timed_out = {number: rank for number, rank in self.failed.items() if ran_out_of_time(rank)}
             how, told = "the first rank ended", _evidence([self.failed[_first(timed_out or self.failed)[0][0]]])
