@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observations import WORLD, edge, member, observed, rank, ring
+from tests.support.observations import WORLD, dead, edge, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, hung, job_at_rate
 
 if TYPE_CHECKING:
@@ -129,6 +129,16 @@ def test_names_of_ranks_do_not_matter_where_messages_cross() -> None:
         assert found == again, called
         num_circles += any(code == "TW-H2" for code, *_ in found)
     assert num_circles > 100
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
+def test_names_of_ranks_do_not_matter_where_a_rank_is_gone_from_two_groups(names: tuple[int, ...]) -> None:
+    """It was in an operation of each, and one of the others has called another one."""
+    in_both = [member(29, waits=20.0, group=each) for each in "ab"]
+    ranks = [rank(0, member(29, name="broadcast", group="a")), rank(2, member(29, known=False, group="b"))]
+    found, again = found_under_both(observed(50.0, [*ranks, rank(3, *in_both, **dead(7.0))]), list(names))
+    assert found == again
+    assert len(found) == 1
 
 
 TIES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.diagnosis.analyzer.slowness.pace import Pace
+from tensorwire.diagnosis.analyzer.slowness.throughput import Throughput
 from tensorwire.diagnosis.analyzer.view.groups import Groups
 from tensorwire.diagnosis.columns import RankColumns
 from tensorwire.diagnosis.model import Observation, ProcessGroup, Timing
@@ -268,7 +268,7 @@ def test_a_pipeline_of_receives_waits_for_who_waits_for_nobody(culprit: int) -> 
 
 
 def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_is_not() -> None:
-    pace, late, num_windows = Pace(SECONDS), 2, 6
+    throughput, late, num_windows = Throughput(SECONDS), 2, 6
     for index in range(num_windows + 1):
         ranks = {}
         for number in range(WORLD):
@@ -277,8 +277,8 @@ def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_i
             completed = 21 * (index + 1)
             group = ProcessGroup("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
             ranks[number] = rank(number, group)
-        pace.add(float(index), completed, None, Groups(RankColumns.of(ranks), WORLD)["g"])
-    rounds = pace.rounds(since=0.0)
+        throughput.add(float(index), completed, None, Groups(RankColumns.of(ranks), WORLD)["g"])
+    rounds = throughput.rounds(since=0.0)
     assert rounds is not None
     assert rounds.mean[late] == pytest.approx(0.01)
     assert rounds.mean[0] == pytest.approx((num_windows * 1.2 - 1.0) / (num_windows * 21 - 1))

@@ -18,7 +18,7 @@ from ... import words
 if TYPE_CHECKING:
     from ..view.groups import Group
     from ..view.job import Job
-    from .pace import Pace, Rounds
+    from .throughput import Rounds, Throughput
 
 ACCOUNTS = 0.5
 """A process group, or a wait elsewhere, explains a loss from this share of the lost time on."""
@@ -45,11 +45,11 @@ class Slow:
         p: the share of the lost time that is due to late arrival; NaN where that means nothing.
     """
 
-    def __init__(self, group: Group, pace: Pace, rounds: Rounds) -> None:
+    def __init__(self, group: Group, throughput: Throughput, rounds: Rounds) -> None:
         self.group = group
-        self.mean, self.usual = rounds.mean, pace.usual()
+        self.mean, self.usual = rounds.mean, throughput.usual()
         self.untimed = [number for number in group.members if number not in self.mean]
-        self.seconds, self.good_seconds = pace.seconds, pace.good_seconds
+        self.seconds, self.good_seconds = throughput.seconds, throughput.good_seconds
         self.num_rounds = int(rounds.counts.min())
         self.t_min, self.t_max = min(self.mean.values()), max(self.mean.values())
         t_base = min(self.usual.values(), default=min(float(rounds.least.min()), self.good_seconds))
@@ -61,7 +61,7 @@ class Slow:
         self.late_by = (self.t_max - self.t_min) / self.seconds
         p_is_valid = len(self.mean) > 2 and rounds.pairwise.max() <= _PAIRWISE * rounds.counts.max()
         self.p = (self.t_max - self.t_min) / ((self.t_max - min(t_base, self.t_min)) or 1.0) if p_is_valid else nan
-        self.accounts = pace.is_slow and self.lost >= ACCOUNTS * (1.0 - self.good_seconds / self.seconds)
+        self.accounts = throughput.is_slow and self.lost >= ACCOUNTS * (1.0 - self.good_seconds / self.seconds)
 
 
 def own_time(one: Slow, measured: Iterable[Slow]) -> tuple[dict[int, float], dict[int, float]]:

@@ -247,13 +247,13 @@ class Part:
         return self._sides([side for side in sides if side])
 
     def _sides(self, sides: list[list[int]]) -> Verdict:
-        waits = sorted(self.waits, key=lambda wait: (-len(wait.blocked), -wait.seconds, wait.title))
+        waits = self.waits  # the most prominent first
         if len(waits[0].sides) > 1 and not waits[0].missing:
             return self._entered(waits[0])
         what = " and ".join(each.title for each in waits[:_MAX_WAITS])
         which = " or ".join(words.ranks(side) for side in sides[:_MAX_WAITS])
         return self._hang(
-            "TW-H2", most_prominent(waits), [],
+            "TW-H2", waits[0], [],
             f"ranks wait for each other in {what}, and it is unknown which are wrong: {which}",
             [each.told() for each in waits[:_MAX_WAITS]] + parted(self.job), Basis.STATE,
             victims=len({number for each in waits for number in each.blocked}),

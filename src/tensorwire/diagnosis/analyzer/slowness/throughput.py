@@ -55,7 +55,7 @@ def merge(windows: Sequence[Rounds]) -> Rounds:
     return Rounds(numbers, counts, pairwise, seconds, longest, least)
 
 
-class Pace:
+class Throughput:
     """What one process group completes, from one step of the window to the next, and how long its members wait for it.
 
     Attributes:
