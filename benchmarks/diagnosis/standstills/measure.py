@@ -99,10 +99,8 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
         "runs": len(rows),
         "over": dict(sorted(Counter(row.kind for row in rows if row.is_over).items())),
         "stood": len(stood),
-        "plain": _outcomes(plain),
-        "named alone": sum(row.is_alone for row in plain),
-        "right alone": sum(row.is_alone and row.outcome == score.RIGHT for row in plain),
-        "included": sum(row.is_included for row in plain),
+        **_figures(plain),
+        "one culprit": _figures([row for row in plain if row.culprits == 1]),  # which a chooser sees
         "by kind": _by(single, "kind"),
         "by ranks": _by(single, "ranks"),
         "by place": _by(single, "place"),
@@ -111,7 +109,6 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
         "nobody": _outcomes([row for row in stood if row.place == "nobody"]),
         "two faults": _outcomes([row for row in stood if row.num_faults == 2]),
         "by confidence": _by([row for row in plain if row.confidence], "confidence"),
-        "at most two": sum(row.outcome in (score.RIGHT, score.OPEN) and row.named <= 2 for row in plain),
         "high on an innocent": {
             "one fault, fresh pages": [row.seed for row in high if row.num_faults == 1 and not row.noise],
             "two faults": [row.seed for row in high if row.num_faults == 2 and not row.noise],
@@ -124,6 +121,17 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
                  "live": _outcomes(lived), "dead": dict(Counter(row.dead for row in lived))},
         "wrong": [row.seed for row in plain if row.outcome == score.WRONG][:50],
     }  # fmt: skip
+
+
+def _figures(rows: Sequence[Row]) -> dict[str, Any]:
+    """With one fault, somebody to blame and fresh pages."""
+    return {
+        "plain": _outcomes(rows),
+        "named alone": sum(row.is_alone for row in rows),
+        "right alone": sum(row.is_alone and row.outcome == score.RIGHT for row in rows),
+        "included": sum(row.is_included for row in rows),
+        "at most two": sum(row.outcome in (score.RIGHT, score.OPEN) and row.named <= 2 for row in rows),
+    }
 
 
 def _outcomes(rows: Sequence[Row]) -> dict[str, int]:
