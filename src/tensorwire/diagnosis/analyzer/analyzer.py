@@ -13,7 +13,7 @@ from .verdicts.endings import find_ended
 from .verdicts.hangs import find_hangs
 from .verdicts.no_progress import find_no_progress
 from .view.job import Job
-from .view.states import BLOCKED_SHARE, waits_elsewhere
+from .view.states import waits_elsewhere
 from .view.work import STEPS
 
 if TYPE_CHECKING:
@@ -68,16 +68,17 @@ class Analyzer:
             EdgeColumns.of(observation.edges),
             self._thresholds,
             state.recent_phases(self._thresholds.hang_seconds),
+            state.edges,
             state.work,
             state.histories,
         )
         if observation.time >= state.next_sample:
             state.next_sample = observation.time + 0.999 * self._step
-            state.slow_verdicts = state.slow.sample(job, state.transport)
+            state.slow_verdicts = state.slow.sample(job)
             state.unlike_types_verdicts = state.unlike_types.sample(job)
             if not _say_why(state.current):  # it asks each rank
-                state.no_progress_verdicts = find_no_progress(job, state.transport, state.first_seen)
-            state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
+                state.no_progress_verdicts = find_no_progress(job, state.first_seen)
+            state.edges.append((job.time, job.edges))
             state.work.sample(job.time, job.columns)
             state.waits_elsewhere = waits_elsewhere(job)
         verdicts = _judge(job, state)
@@ -124,14 +125,14 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     dead = {number: job.ranks[number] for number in (*sorted(state.dead), *failed)}
     if (dead or state.has_halted()) and not state.are_more_to_go(dead):
         known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
-        ended = find_ended(job, dead, state.transport, state.recent_hangs, known)
+        ended = find_ended(job, dead, state.recent_hangs, known)
         if ended is not None:
             return ended
     if state.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
         return state.recent_hangs or state.slow_verdicts
     may_hang = state.is_blocked or state.waits_elsewhere or state.dead
-    verdicts = find_hangs(job, state.transport) if may_hang else []
+    verdicts = find_hangs(job) if may_hang else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
     verdicts = verdicts or state.no_progress_verdicts

@@ -15,7 +15,6 @@ from .throughput import Throughput
 if TYPE_CHECKING:
     from ...model import Thresholds
     from ..view.job import Job
-    from ..view.transport import Transport
     from ..view.verdict import Verdict
 
 _ENOUGH = 8  # rounds from which a mean says something
@@ -41,7 +40,7 @@ class SlowWatch:
         self._since = self._measured_since = inf  # the gate is open; times of the slow process groups are there
         self._current: list[Verdict] = []
 
-    def sample(self, job: Job, transport: Transport) -> list[Verdict]:
+    def sample(self, job: Job) -> list[Verdict]:
         """Take in the counts and times of now, and give the verdicts that stand."""
         self._add(job)
         slow = [group_id for group_id, throughput in self._throughputs.items() if throughput.is_slow]
@@ -49,7 +48,7 @@ class SlowWatch:
             self.timing, self._current, self._since, self._measured_since = None, [], job.time, inf
             return []
         measured = self._measured(job, slow)
-        found = judge(job, transport, measured)
+        found = judge(job, measured)
         if measured:
             self._measured_since = min(self._measured_since, job.time)
         if found:

@@ -7,25 +7,26 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ... import words
+from ..view import transport
 from ..view.confidence import Basis
 from .slow_group import ACCOUNTS, held_back, own_time
 
 if TYPE_CHECKING:
     from ...model import Code
     from ..view.job import Job
-    from ..view.transport import Blame, Transport
+    from ..view.transport import Blame
     from ..view.verdict import Verdict
     from .slow_group import Slow
 
 _MAX_FINDINGS = 3
 
 
-def judge(job: Job, transport: Transport, measured: list[Slow]) -> list[Verdict]:
+def judge(job: Job, measured: list[Slow]) -> list[Verdict]:
     """Verdicts on the process groups that lose time, except where others explain the loss; none where none does."""
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
     collective = [one for one in slow if not one.group.peers]
     if slow and not collective:
-        return _pairwise(job, transport, slow, measured)
+        return _pairwise(job, slow, measured)
     verdicts: list[Verdict] = []
     named: set[int] = set()
     for one in collective:
@@ -34,7 +35,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow]) -> list[Verdict]
         are_victims = any(_waits_elsewhere(number, one, slow) for number in one.late)
         if are_victims and not one.p <= job.thresholds.transfer_share:
             continue
-        verdict = _verdict(job, transport, one)
+        verdict = _verdict(job, one)
         suspects = set(verdict.finding.suspects)
         if not verdicts or (suspects and suspects.isdisjoint(named)):
             verdicts.append(verdict)
@@ -48,7 +49,7 @@ def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     return max(shares, default=0.0) >= ACCOUNTS * one.late_by
 
 
-def _pairwise(job: Job, transport: Transport, slow: list[Slow], measured: list[Slow]) -> list[Verdict]:
+def _pairwise(job: Job, slow: list[Slow], measured: list[Slow]) -> list[Verdict]:
     """Sends and receives alone lose time: who takes longer between them than in good times, unless all do; or edges."""
     known, window = {one.group.id for one in measured}, job.thresholds.slow_seconds
     others = [group for group in job.groups.values() if group.id not in known and (group.idle_seconds < window).any()]
@@ -78,7 +79,7 @@ def _pairwise(job: Job, transport: Transport, slow: list[Slow], measured: list[S
     return [_finding(job, one, "TW-S1", late, Basis.COMPARISON if is_certain else Basis.REMAINDER, facts)]
 
 
-def _verdict(job: Job, transport: Transport, one: Slow) -> Verdict:
+def _verdict(job: Job, one: Slow) -> Verdict:
     """Processes kept from running decide; else P where it is valid, and edges before pairwise waits where it is not."""
     limited = held_back(job, one)
     if limited:

@@ -35,7 +35,6 @@ from .unlike_calls import parted, unlike_calls
 if TYPE_CHECKING:
     from ...model import Rank
     from ..view.job import Job
-    from ..view.transport import Transport
     from ..view.verdict import Verdict
 
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
@@ -52,7 +51,7 @@ _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a 
 
 
 def find_ended(
-    job: Job, dead: dict[int, Rank], transport: Transport, hangs: list[Verdict], named: Set[int] = frozenset()
+    job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[int] = frozenset()
 ) -> list[Verdict] | None:
     """The verdicts on a job that has lost processes or was asked to end; [] where it was well, and None where no rank
     has ended that others need, or the time to tell has not come.
@@ -62,7 +61,7 @@ def find_ended(
         hangs: verdicts on hangs that stood when the first of them ended.
         named: ranks that were found to be lost before.
     """
-    return _Ended(job, dead, named).verdicts(transport, hangs)
+    return _Ended(job, dead, named).verdicts(hangs)
 
 
 class _Ended:
@@ -106,7 +105,7 @@ class _Ended:
                 first, stuck = ages[after], set(order[:place])
         return first, stuck
 
-    def verdicts(self, transport: Transport, hangs: list[Verdict]) -> list[Verdict] | None:
+    def verdicts(self, hangs: list[Verdict]) -> list[Verdict] | None:
         job, failed = self.job, self.failed
         early = {n: rank for n, rank in self.left.items() if gone(rank) > self.first and not _is_done(job, rank)}
         if 2 * len(early) > len(job.ranks):  # who waits for so many that have ended well calls once too often
@@ -120,7 +119,7 @@ class _Ended:
             return None
         own_words = {n for n, rank in failed.items() if has_own_words(rank)}
         if self.is_asked_first or not any(said(failed[n]) >= self.first - _MOMENT for n in own_words):
-            before = self._before(transport, hangs)
+            before = self._before(hangs)
             if before:
                 return before
         if self.is_asked_first and not self.stuck:
@@ -190,7 +189,7 @@ class _Ended:
         is_certain = any(rank.process.is_alive for n, rank in ranks.items() if n not in self.asked)
         return None if self.dead.keys().isdisjoint(by_it) else self._lost(by_it, certain=is_certain, all_of=True)
 
-    def _before(self, transport: Transport, hangs: list[Verdict]) -> list[Verdict]:
+    def _before(self, hangs: list[Verdict]) -> list[Verdict]:
         """What stood still when the job first changed: as it was found then, or as it is found of that moment now."""
         patience = self.job.thresholds.hang_seconds
         if self.is_asked_first:
@@ -200,7 +199,7 @@ class _Ended:
         then = rewound(self.job, self.first, patience)
         found = [verdict for verdict in hangs if verdict.finding.level == "finding"]
         if not any(verdict.finding.suspects or verdict.finding.sides for verdict in found):
-            found = [self._of_then(verdict) for verdict in find_hangs(then, transport)] or found
+            found = [self._of_then(verdict) for verdict in find_hangs(then)] or found
         if found and not any(each.finding.suspects or each.finding.sides for each in found):
             return [self._stayed(found[0], then) or found[0]]
         return found

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import words
+from ..view import transport
 from ..view.confidence import Basis
 from ..view.job import RUNS
 from ..view.patience import recent
-from ..view.transport import Blame, least_moved
+from ..view.transport import Blame
 from ..view.verdict import MAX_SUSPECTS
 from .unlike_calls import are_old, inconsistent
 
 if TYPE_CHECKING:
     from ...model import Code
     from ..view.job import Job
-    from ..view.transport import Transport
     from ..view.verdict import Verdict
     from ..view.waits import Wait
 
@@ -26,14 +26,14 @@ _MAX_WITNESSES = 32
 _MAX_ACCOUNTS = 5
 
 
-def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
+def all_entered(job: Job, wait: Wait, num_victims: int) -> Verdict:
     """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell. The
     cause of a call that no group counts is unknown."""
     if wait.group is None:
         return _does_not_return(job, wait)
-    if len(wait.sides) > 1 and not (wait.is_pairwise and _stuck(job, transport, wait)):
+    if len(wait.sides) > 1 and not (wait.is_pairwise and _stuck(job, wait)):
         return inconsistent(job, wait)
-    code, blame = _cause(job, transport, wait)
+    code, blame = _cause(job, wait)
     return _verdict(job, wait, code, blame, num_victims)
 
 
@@ -49,7 +49,7 @@ def _does_not_return(job: Job, wait: Wait) -> Verdict:
     )  # fmt: skip
 
 
-def _stuck(job: Job, transport: Transport, wait: Wait) -> Blame | None:
+def _stuck(job: Job, wait: Wait) -> Blame | None:
     """What the kernel knows for a fact: a stopped process, or a retransmission timer that has backed off.
 
     With one of them the two ends may be in two messages, of which the earlier was sent and not received.
@@ -57,11 +57,11 @@ def _stuck(job: Job, transport: Transport, wait: Wait) -> Blame | None:
     return transport.stopped(job, wait.members) or transport.broken(job, wait.members, recent(job))
 
 
-def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
+def _cause(job: Job, wait: Wait) -> tuple[Code, Blame]:
     """In the order of how much it tells. If a group is not wholly in view, unread data and busy edges tell nothing: the
     others may wait for one that is not in view."""
     group = wait.of_group
-    blame = _stuck(job, transport, wait)
+    blame = _stuck(job, wait)
     if blame is not None:
         return "TW-H3", blame
     unseen = [number for number in wait.unseen if number >= 0] if wait.is_pairwise else job.unseen(group)
@@ -69,7 +69,7 @@ def _cause(job: Job, transport: Transport, wait: Wait) -> tuple[Code, Blame]:
         facts = [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"] if unseen else []
         return "TW-UNKNOWN", Blame(unseen, facts, Basis.REMAINDER)
     blame = transport.unread(job, wait.members) or transport.busy(job, wait.members, recent(job))
-    blame = blame or least_moved(group)
+    blame = blame or transport.least_moved(group)
     if blame is not None:
         return "TW-H3", blame
     if not any(operation.signature or operation.name for operation, _ in wait.calls):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import words
+from ..view import transport
 from ..view.confidence import Basis
 from ..view.patience import LONG, recent
 from ..view.states import States
-from ..view.transport import PROGRESS
 from ..view.verdict import MAX_SUSPECTS
 from ..view.waits import FOR_ANY, FOR_KEY, IN_INIT
 from .hang_inside import all_entered
@@ -19,26 +19,25 @@ from .part import Part
 if TYPE_CHECKING:
     from ...model import Finding, Rank
     from ..view.job import Job
-    from ..view.transport import Transport
     from ..view.verdict import Verdict
     from ..view.waits import Wait
 
 _MAX_FINDINGS = 4
 
 
-def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
+def find_hangs(job: Job) -> list[Verdict]:
     """Verdicts on all that stands still; none while its oldest wait is younger than the gate, or bytes still move."""
-    states = States(job, lambda wait: _is_ending(job, wait) or _moves(job, transport, wait))
+    states = States(job, lambda wait: _is_ending(job, wait) or _moves(job, wait))
     gate = job.thresholds.hang_seconds
     found = []
     for part in states.graph.components():
         waits = [wait for wait in states.waits if not part.isdisjoint(wait.blocked)]
         is_firm = any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_one(job, wait) for wait in waits)
         if is_firm and max(wait.seconds for wait in waits) >= gate:
-            found.append(Part(job, transport, states, part, waits).verdict())
+            found.append(Part(job, states, part, waits).verdict())
     old = [wait for wait in states.waits if wait.seconds >= gate]
     found += [_nobody_waits(states, wait) for wait in old if _is_left(states, wait)]
-    found = found or [all_entered(job, transport, wait, len(wait.blocked)) for wait in old if _is_for_unseen(job, wait)]
+    found = found or [all_entered(job, wait, len(wait.blocked)) for wait in old if _is_for_unseen(job, wait)]
     found = found or _left_behind(job)
     found.sort(key=lambda verdict: _importance(verdict.finding))
     return found[:_MAX_FINDINGS]
@@ -70,7 +69,7 @@ def _is_ending(job: Job, wait: Wait) -> bool:
     return bool((ages < recent(job)).any())
 
 
-def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
+def _moves(job: Job, wait: Wait) -> bool:
     """Whether bytes still move in this operation: it is large, and nothing hangs.
 
     Ranks that complete other operations meanwhile may move bytes for those, so they do not count.
@@ -79,7 +78,7 @@ def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
         return False
     completing = job.columns.row_numbers[job.columns.rows.idle_seconds < recent(job)]
     still = set(wait.inside) - set(completing.tolist())
-    return transport.progress(job, wait.group, still, recent(job)) >= PROGRESS
+    return transport.progress(job, wait.group, still, recent(job)) >= transport.PROGRESS
 
 
 def _is_left(states: States, wait: Wait) -> bool:

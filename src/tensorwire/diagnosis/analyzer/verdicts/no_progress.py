@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import words
 from ...model import SETUPS
+from ..view import transport
 from ..view.confidence import Basis
 from ..view.job import RUNS
 from ..view.patience import LONG
@@ -15,7 +16,6 @@ from ..view.work import LEAST_SECONDS
 
 if TYPE_CHECKING:
     from ..view.job import Job
-    from ..view.transport import Transport
     from ..view.verdict import Verdict
 
 _EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
@@ -26,7 +26,7 @@ _MAX_FACTS = 6
 _DESTROYED = SETUPS.index("destroyed")
 
 
-def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float]) -> list[Verdict]:
+def find_no_progress(job: Job, first_seen: dict[int, float]) -> list[Verdict]:
     """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
 
     Unknown trouble if no rank works; a notice if one does, has of late, or has declared what it does: a rank that

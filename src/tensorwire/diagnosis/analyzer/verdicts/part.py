@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import words
 from ..graph import explain
+from ..view import transport
 from ..view.confidence import Basis
 from ..view.histories import out_of_habit
 from ..view.job import RUNS
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ..graph import Explanation
     from ..view.job import Job
     from ..view.states import States
-    from ..view.transport import Transport
     from ..view.verdict import Verdict
 
 _MAX_WAITS = 4  # that the evidence has
@@ -38,7 +38,6 @@ class Part:
     """Ranks that stand still together, and have nothing to do with others that may stand still too."""
 
     job: Job
-    transport: Transport
     states: States
     part: set[int]
     waits: list[Wait]
@@ -73,7 +72,7 @@ class Part:
 
     def _entered(self, wait: Wait) -> Verdict:
         unlike = unlike_calls(self.job, wait) if wait.group and len(wait.sides) < 2 else None
-        return unlike or all_entered(self.job, self.transport, wait, len(self.states.victims([wait.vertex])))
+        return unlike or all_entered(self.job, wait, len(self.states.victims([wait.vertex])))
 
     def _tie(self, ranks: list[int]) -> Verdict:
         """Several explain it as well: their histories decide, or else the order that all others follow.
@@ -138,7 +137,7 @@ class Part:
                 return self._called_another(strays[0], Basis.COMPARISON, self._order_of(strays))
         wait = most_prominent(lacking)
         if len(ranks) == 1 and self._was_inside(wait, ranks[0]):
-            return all_entered(self.job, self.transport, wait, len(self.states.victims(ranks)))
+            return all_entered(self.job, wait, len(self.states.victims(ranks)))
         return self._not_entered(wait, ranks, basis, why, is_meant=is_meant)
 
     def _not_entered(
@@ -277,7 +276,7 @@ class Part:
         if wait.group is None or number not in wait.group.members or not self.job.ranks[number].process.is_stopped:
             return False
         is_next = wait.group.member(number).enqueued == wait.sequence - 1
-        return is_next and self.transport.has_sent(self.job, number, wait.seconds)
+        return is_next and transport.has_sent(self.job, number, wait.seconds)
 
     def _compile(self, numbers: list[int]) -> bool:
         """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank.

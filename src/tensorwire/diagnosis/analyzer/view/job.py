@@ -74,6 +74,7 @@ class Job:
     edges: EdgeColumns
     thresholds: Thresholds
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
+    edges_before: Sequence[tuple[float, EdgeColumns]] = ()  # samples, and when each was taken, the oldest first
     work: Work = field(default_factory=Work)
     histories: Histories = field(default_factory=Histories)
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from .groups import Group
     from .job import Job
 
-BLOCKED_SHARE = 0.1
-"""An operation open for this share of the hang gate blocks its rank; a younger one may be part of normal work."""
-
+# An operation open for this share of the hang gate blocks its rank; a younger one may be part of normal work.
+_BLOCKED_SHARE = 0.1
 _BEFORE_INIT, _IN_INIT = SETUPS.index("before init"), SETUPS.index("in init")
 _ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
@@ -43,7 +42,7 @@ class States:
 
     def __init__(self, job: Job, goes_on: Callable[[Wait], bool] = lambda _: False) -> None:
         self.job = job
-        self._least = BLOCKED_SHARE * job.thresholds.hang_seconds
+        self._least = _BLOCKED_SHARE * job.thresholds.hang_seconds
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         self._leading_to: dict[tuple[int, ...], list[Wait]] = {}
         self._are_live = job.columns.places.are_alive & ~np.isin(job.columns.numbers, self._at_the_end())

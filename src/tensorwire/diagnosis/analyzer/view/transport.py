@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from .flows import flows_between
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from ...columns import Bools, EdgeColumns, Floats, Ints, RankColumns
+    from ...columns import Bools, Floats, Ints, RankColumns
     from .flows import Flows
     from .groups import Group
     from .job import Job
@@ -24,7 +24,6 @@ PROGRESS = 65536.0
 """Bytes per second from which a transfer counts as going on. The slowest of networks in use moves many times as much;
 a link that is choked below it stands still as far as training is concerned."""
 
-_SAMPLES = 16
 _MAX_FACTS = 4
 _BUSY = 0.2  # share of time from which an edge may be what the others wait for
 _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
@@ -43,92 +42,88 @@ class Blame:
     basis: Basis
 
 
-class Transport:
-    """A few samples of all edges, and what follows from their differences."""
+def progress(job: Job, group: Group, ranks: Collection[int], seconds: float) -> float:
+    """Bytes per second of the fastest transfer of these ranks with others of the group, within these seconds."""
+    numbers, rates = _rates(job, group.members, seconds)
+    return float(rates[np.isin(numbers, list(ranks))].max(initial=0.0))
 
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, EdgeColumns]] = deque(maxlen=_SAMPLES)
 
-    def sample(self, job: Job, _open_seconds: float = 0.0) -> None:
-        self._samples.append((job.time, job.edges))
+def moving(job: Job, seconds: float, least: float) -> dict[int, float]:
+    """Ranks that have exchanged so many bytes per second with another within these seconds; each with the most."""
+    numbers, rates = _rates(job, job.ranks, seconds)
+    rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
+    return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
 
-    def clear(self) -> None:
-        self._samples.clear()
 
-    def progress(self, job: Job, group: Group, ranks: Collection[int], seconds: float) -> float:
-        """Bytes per second of the fastest transfer of these ranks with others of the group, within these seconds."""
-        numbers, rates = self._rates(job, group.members, seconds)
-        return float(rates[np.isin(numbers, list(ranks))].max(initial=0.0))
+def _rates(job: Job, ranks: Collection[int], seconds: float) -> tuple[Ints, Floats]:
+    """The bytes per second of each transfer between these ranks, once at either end, and of all operations of a
+    rank where the transport counts them; each with its rank."""
+    flows, counted = _flows(job, ranks, seconds), {}
+    if job.columns.rows.moved.max(initial=-1) >= 0:
+        counted = job.work.per_second(job.time, job.columns, _counted, job.time - seconds)
+    rates = np.maximum(flows.acked, flows.received)
+    numbers = np.concatenate([flows.senders, flows.receivers, np.array(list(counted), dtype=np.int64)])
+    return numbers, np.concatenate([rates, rates, list(counted.values())])
 
-    def moving(self, job: Job, seconds: float, least: float) -> dict[int, float]:
-        """Ranks that have exchanged so many bytes per second with another within these seconds; each with the most."""
-        numbers, rates = self._rates(job, job.ranks, seconds)
-        rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
-        return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
 
-    def _rates(self, job: Job, ranks: Collection[int], seconds: float) -> tuple[Ints, Floats]:
-        """The bytes per second of each transfer between these ranks, once at either end, and of all operations of a
-        rank where the transport counts them; each with its rank."""
-        flows, counted = self._flows(job, ranks, seconds), {}
-        if job.columns.rows.moved.max(initial=-1) >= 0:
-            counted = job.work.per_second(job.time, job.columns, _counted, job.time - seconds)
-        rates = np.maximum(flows.acked, flows.received)
-        numbers = np.concatenate([flows.senders, flows.receivers, np.array(list(counted), dtype=np.int64)])
-        return numbers, np.concatenate([rates, rates, list(counted.values())])
+def has_sent(job: Job, rank: int, seconds: float) -> bool:
+    """Whether peers received anything of this rank within these seconds, as far as samples tell."""
+    flows = _flows(job, job.ranks, seconds)
+    return bool((flows.received[flows.receivers == rank] > 0).any())
 
-    def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
-        """Whether peers received anything of this rank within these seconds, as far as samples tell."""
-        flows = self._flows(job, job.ranks, seconds)
-        return bool((flows.received[flows.receivers == rank] > 0).any())
 
-    def stopped(self, job: Job, ranks: Iterable[int]) -> Blame | None:
-        """Processes in state T, with what lies unread there."""
-        stopped = set(job.columns.numbers[job.columns.places.are_stopped].tolist())
-        found = [number for number in ranks if number in stopped]
-        if not found:
-            return None
-        evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]
-        unread = [_lie_unread(*queue) for queue in _unread(job, found).items()]
-        return Blame(found, evidence + unread, Basis.STATE)
+def stopped(job: Job, ranks: Iterable[int]) -> Blame | None:
+    """Processes in state T, with what lies unread there."""
+    stopped = set(job.columns.numbers[job.columns.places.are_stopped].tolist())
+    found = [number for number in ranks if number in stopped]
+    if not found:
+        return None
+    evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]
+    unread = [_lie_unread(*queue) for queue in _unread(job, found).items()]
+    return Blame(found, evidence + unread, Basis.STATE)
 
-    def broken(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
-        """The endpoint common to the edges that are stuck, if a retransmission timer has backed off: a dead link.
 
-        On a link that lets a little through, the edges whose data is acknowledged at times count as well.
-        """
-        flows = self._flows(job, ranks, seconds)
-        are_stuck = (flows.send_queue > 0) & ((flows.backoff > 0) | (flows.shares >= _BUSY))
-        if not flows.backoff[are_stuck].any():
-            return None
-        return _endpoints(flows, are_stuck.astype(np.float64), are_stuck, Basis.STATE)
+def broken(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
+    """The endpoint common to the edges that are stuck, if a retransmission timer has backed off: a dead link.
 
-    def unread(self, job: Job, ranks: Collection[int]) -> Blame | None:
-        """The rank that leaves most of what it was sent unread."""
-        queues = _unread(job, ranks)
-        suspects = [number for number, nbytes in queues.items() if nbytes > 0.5 * max(queues.values())]
-        return _few(suspects, ranks, lambda number: _lie_unread(number, queues[number]))
+    On a link that lets a little through, the edges whose data is acknowledged at times count as well.
+    """
+    flows = _flows(job, ranks, seconds)
+    are_stuck = (flows.send_queue > 0) & ((flows.backoff > 0) | (flows.shares >= _BUSY))
+    if not flows.backoff[are_stuck].any():
+        return None
+    return _endpoints(flows, are_stuck.astype(np.float64), are_stuck, Basis.STATE)
 
-    def busy(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
-        """The endpoint common to the edges that had data in flight, or lost it, far more than the ordinary edge.
 
-        In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does.
-        """
-        flows = self._flows(job, ranks, seconds)
-        shares, ordinary = flows.shares, flows.ordinary
-        are_busy = (shares >= max(_BUSY, _NEAR * shares.max(initial=0.0))) & (shares >= _DISTINCT * ordinary)
-        are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
-        if not (are_busy | are_lossy).any():
-            return None
-        # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
-        # all counts, not how many, since that goes with what they carry.
-        excess = np.maximum(0.0, shares - ordinary) + np.minimum(1.0, flows.retransmits / _LOSSY)
-        return _endpoints(flows, excess, are_busy | are_lossy, Basis.COMPARISON)
+def unread(job: Job, ranks: Collection[int]) -> Blame | None:
+    """The rank that leaves most of what it was sent unread."""
+    queues = _unread(job, ranks)
+    suspects = [number for number, nbytes in queues.items() if nbytes > 0.5 * max(queues.values())]
+    return _few(suspects, ranks, lambda number: _lie_unread(number, queues[number]))
 
-    def _flows(self, job: Job, ranks: Collection[int], seconds: float) -> Flows:
-        """Since the oldest sample within these seconds. Where there is none, nothing has moved."""
-        within = ((time, edges) for time, edges in self._samples if job.time - seconds <= time < job.time)
-        time, edges = next(within, (job.time, job.edges))
-        return flows_between(ranks, edges, job.edges, job.time - time)
+
+def busy(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
+    """The endpoint common to the edges that had data in flight, or lost it, far more than the ordinary edge.
+
+    In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does.
+    """
+    flows = _flows(job, ranks, seconds)
+    shares, ordinary = flows.shares, flows.ordinary
+    are_busy = (shares >= max(_BUSY, _NEAR * shares.max(initial=0.0))) & (shares >= _DISTINCT * ordinary)
+    are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
+    if not (are_busy | are_lossy).any():
+        return None
+    # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
+    # all counts, not how many, since that goes with what they carry.
+    excess = np.maximum(0.0, shares - ordinary) + np.minimum(1.0, flows.retransmits / _LOSSY)
+    return _endpoints(flows, excess, are_busy | are_lossy, Basis.COMPARISON)
+
+
+def _flows(job: Job, ranks: Collection[int], seconds: float) -> Flows:
+    """Since the oldest sample within these seconds. Where there is none, nothing has moved."""
+    within = ((time, edges) for time, edges in job.edges_before if job.time - seconds <= time < job.time)
+    time, edges = next(within, (job.time, job.edges))
+    return flows_between(ranks, edges, job.edges, job.time - time)
 
 
 def _counted(ranks: RankColumns) -> Floats:
