@@ -373,7 +373,9 @@ def served() -> list[str]:
 
 def standstills() -> list[str]:
     """What the last form of the analyzer says of generated standstills."""
-    *_, found = _load("diagnosis-standstills.json")["forms"].values()
+    results = _load("diagnosis-standstills.json")
+    *_, found = results["forms"].values()
+    chooser, one = results["chooser"], found["one culprit"]
 
     def percent(part: int, whole: int) -> str:
         return f"{100 * part / whole:.1f}"
@@ -382,8 +384,13 @@ def standstills() -> list[str]:
         return percent(counts["wrong"], sum(counts.values()))
 
     plain, pages, dead = found["plain"], found["by pages"], found["dead"]
-    total = sum(plain.values())
+    total, of_one = sum(plain.values()), sum(one["plain"].values())
     return [
+        f"named alone or with one other in {percent(one['at most two'], of_one)} %",
+        f"named one rank in {percent(one['named alone'], of_one)} % and was right in "
+        f"{percent(one['right alone'], one['named alone'])} % of these",
+        f"was sure of one in {percent(chooser['named'], chooser['standstills'])} % and right in "
+        f"{percent(chooser['right of those named'], chooser['named'])} % of these",
         f"one rank was named in {percent(found['named alone'], total)} %, and it was to blame in "
         f"{percent(found['right alone'], found['named alone'])} % of these",
         f"In {percent(plain['open'], total)} % several were named, and the culprit was one of them; in "
