@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.codecs import targets
 from benchmarks.codecs.targets import KNOWN_RATIOS
-from tests.support import delta_figures, device_figures
+from tests.support import delta_figures, device_figures, standstill_figures
 from tests.support.figures import (
     Row,
     above_bound,
@@ -32,7 +32,6 @@ from tests.support.figures import (
     share,
     shipped,
     span,
-    standstills,
     traffic_bits,
     traffic_step,
     trainer,
@@ -385,7 +384,7 @@ CLAIMS: dict[str, list[str]] = {
         f"Every finding of high confidence was right, {variants.high_confidence(('fifth', 'first'))}",
         f"on a busy machine, {variants.false_looks()} looks had a finding",
         f"{variants.high_confidence(('unseen', 'mended'))} findings of high\nconfidence were right. The other one",
-        *standstills(),
+        *standstill_figures.last_form(),
         f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "
         f"probe at work, and {_probe_ratio('cpu')} of its CPU time",
         f"threads took {100 * probe['step']['share_of_a_core']['median']:.2f} % of a core in each rank",

@@ -371,36 +371,6 @@ def served() -> list[str]:
     return claims
 
 
-def standstills() -> list[str]:
-    """What the last form of the analyzer says of generated standstills."""
-    results = _load("diagnosis-standstills.json")
-    *_, found = results["forms"].values()
-    chooser, one = results["chooser"], found["one culprit"]
-
-    def percent(part: int, whole: int) -> str:
-        return f"{100 * part / whole:.1f}"
-
-    def wrong(counts: dict[str, int]) -> str:
-        return percent(counts["wrong"], sum(counts.values()))
-
-    plain, pages, dead = found["plain"], found["by pages"], found["dead"]
-    total, of_one = sum(plain.values()), sum(one["plain"].values())
-    return [
-        f"named alone or with one other in {percent(one['at most two'], of_one)} %",
-        f"named one rank in {percent(one['named alone'], of_one)} % and was right in "
-        f"{percent(one['right alone'], one['named alone'])} % of these",
-        f"was sure of one in {percent(chooser['named'], chooser['standstills'])} % and right in "
-        f"{percent(chooser['right of those named'], chooser['named'])} % of these",
-        f"one rank was named in {percent(found['named alone'], total)} %, and it was to blame in "
-        f"{percent(found['right alone'], found['named alone'])} % of these",
-        f"In {percent(plain['open'], total)} % several were named, and the culprit was one of them; in "
-        f"{percent(plain['not named'], total)} % nobody was",
-        f"and somebody was named all the same in {wrong(found['nobody'])} %",
-        f"only others were named in {wrong(pages['stale'])} and {wrong(pages['missing'])} %",
-        f"had the same verdict in {percent(dead['same'], dead['runs'])} %",
-    ]
-
-
 def traffic_bits(peak: float, step: int) -> tuple[float, float, float, float]:
     """Exact differences of layers: percent that change, bits a weight, times fewer bytes than BF16, and the bound."""
     for row in _load("traffic.json")["differences"]:

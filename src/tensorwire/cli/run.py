@@ -96,8 +96,8 @@ def _print(result: Generation) -> None:
     if result.compressed_while_loading:
         lines.append(f"note: the weights were compressed while they were loaded; compress {result.model} saves that")
     if result.unused:
-        lacks = f"{output.count(len(result.unused), 'tensor')} of the files, such as {result.unused[0]!r}"
-        lines.append(f"note: the model that config.json describes has no place for {lacks}")
+        unused = f"{output.count(len(result.unused), 'tensor')} of the files, such as {result.unused[0]!r}"
+        lines.append(f"note: the model that config.json describes has no place for {unused}")
     if sys.stdout.isatty():
         lines.insert(0, "")
     print(*map(escape, lines), sep="\n", file=sys.stderr)

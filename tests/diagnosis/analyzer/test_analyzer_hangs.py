@@ -424,18 +424,6 @@ def test_bytes_of_other_operations_do_not_hide_a_hang() -> None:
     assert only(last(hung(groups, edges=edges))).code == "TW-H3"
 
 
-def test_bytes_that_the_transport_counts_tell_too() -> None:
-    def moving(number: int, age: float) -> list[ProcessGroup]:
-        return [member(31, waits=age, sent_bytes=int(1e8 * age), received_bytes=0)]
-
-    def at_rest(number: int, age: float) -> list[ProcessGroup]:
-        return [member(31, waits=age, sent_bytes=0 if number == 2 else 4096, received_bytes=4096)]
-
-    assert {notice.level for notice in everything(hung(moving), 60)} == {"notice"}
-    finding = only(last(hung(at_rest)))
-    assert (finding.code, finding.suspects) == ("TW-H3", [2])
-
-
 @every_rank
 def test_whom_all_waited_for_has_come_and_some_have_left(culprit: int) -> None:
     """What the others show is of a moment ago: the operation is ending, not stuck."""

@@ -42,6 +42,12 @@ def test_a_late_rank(culprit: int, timed_after: float) -> None:
     assert finding.victims == 3
 
 
+def test_a_hang_gate_below_the_slow_one_leaves_the_slow_gate_its_window() -> None:
+    thresholds = dataclasses.replace(SECONDS, hang_seconds=0.5 * SECONDS.slow_seconds)
+    finding = only(last(job_at_rate({2: 0.5}, timed_after=0.0), 60, step=0.25, thresholds=thresholds))
+    assert (finding.code, finding.suspects) == ("TW-S1", [2])
+
+
 @every_rank
 @always
 def test_a_slow_transfer(culprit: int, timed_after: float) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.observations import WORLD, member
-from tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
+from tests.support.observations import WORLD, dead, member, observed, rank
+from tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -121,3 +121,40 @@ def test_it_is_told_what_waits_for_one_that_waits_for_a_key_and_not_what_waits_f
     finding = only(last(in_store([0], groups)))
     assert (finding.code, finding.suspects) == ("TW-H1", [0])
     assert finding.summary == "rank 0 has not entered all_reduce #31 of pair; 3 ranks wait for it"
+
+
+@pytest.mark.parametrize("in_group", [False, True], ids=["Store.wait", "all_reduce"])
+def test_what_a_rank_did_before_it_ended_is_no_work_of_now(in_group: bool) -> None:
+    """It works until second 40, then ends well, and the others still wait for it."""
+
+    def at(time: float) -> Observation:
+        waited = max(time - 10.0, 0.0)
+        ranks = []
+        for number in range(WORLD - 1):
+            waits = waited if in_group and waited else None
+            own = member(31 if waits else 30, waits=waits, idle=max(waited, 0.1))
+            stack = {"activity": "Store.wait", "activity_seconds": waited} if waited and not in_group else {}
+            ranks.append(rank(number, own, setup="initialized", setup_seconds=time, **stack))
+        gone = time - 40.0
+        ended = {**dead(gone, "exit 0"), "exit_kind": "end", "exit_seconds": gone} if gone > 0 else {}
+        more = {"cpu_seconds": 0.9 * min(time, 40.0), "setup": "initialized", "setup_seconds": time}
+        return observed(time, [*ranks, rank(WORLD - 1, member(30, idle=max(waited, 0.1)), **more, **ended)])
+
+    for time, analysis in watch(at, 60.0):
+        codes = {(finding.code, *finding.suspects) for finding in analysis.findings if finding.level == "finding"}
+        if time > 40.0 + SECONDS.lost_seconds:
+            assert codes == {("TW-LOST", WORLD - 1)}, time
+
+
+@pytest.mark.parametrize("activity", ["Store.wait", "recv from any source"])
+def test_who_waits_while_all_others_have_ended_is_not_said_to_do_nothing(activity: str) -> None:
+    def at(time: float) -> Observation:
+        stack = {"activity": activity, "activity_seconds": time - 3.0} if time > 3.0 else {}
+        gone = time - 2.0
+        ended = {**dead(gone, "exit 0"), "exit_kind": "end", "exit_seconds": gone} if gone > 0 else {}
+        of_all = {"setup": "initialized", "setup_seconds": time + 5.0}
+        own = member(30, idle=max(gone, 0.1))
+        others = [rank(number, own, **of_all, **ended) for number in range(1, WORLD)]
+        return observed(time, [rank(0, own, **of_all, **stack), *others])
+
+    assert not [each for each in everything(at, 20.0) if "done nothing since" in each.summary]

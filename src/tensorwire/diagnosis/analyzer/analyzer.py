@@ -12,6 +12,7 @@ from .state import State
 from .verdicts.endings import find_ended
 from .verdicts.hangs import find_hangs
 from .verdicts.no_progress import find_no_progress
+from .view import transport
 from .view.job import Job
 from .view.states import waits_elsewhere
 from .view.work import STEPS
@@ -68,7 +69,7 @@ class Analyzer:
             EdgeColumns.of(observation.edges),
             self._thresholds,
             state.recent_phases(self._thresholds.hang_seconds),
-            state.edges,
+            state.samples,
             state.work,
             state.histories,
         )
@@ -78,7 +79,7 @@ class Analyzer:
             state.unlike_types_verdicts = state.unlike_types.sample(job)
             if not _say_why(state.current):  # it asks each rank
                 state.no_progress_verdicts = find_no_progress(job, state.first_seen)
-            state.edges.append((job.time, job.edges))
+            state.samples.append(transport.sample(job))
             state.work.sample(job.time, job.columns)
             state.waits_elsewhere = waits_elsewhere(job)
         verdicts = _judge(job, state)

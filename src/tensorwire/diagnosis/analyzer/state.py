@@ -16,13 +16,13 @@ from .view.histories import Histories
 from .view.work import Work
 
 if TYPE_CHECKING:
-    from ..columns import EdgeColumns
     from ..model import Finding, Observation, Rank
     from .slowness.slow import SlowWatch
+    from .view.flows import Sample
     from .view.verdict import Verdict
 
 _NO_FAILURE = ("", *LEFT)  # exit reasons
-_EDGE_SAMPLES = 16
+_SAMPLES = 16
 _MOMENT_SECONDS = 2.5  # agents poll once a second
 _SAME_SECONDS = 1.0  # times that are known to a poll
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
@@ -37,7 +37,7 @@ class State:
     generation: int = -1
     time: float = float("-inf")
     next_sample: float = float("-inf")
-    edges: deque[tuple[float, EdgeColumns]] = field(default_factory=lambda: deque(maxlen=_EDGE_SAMPLES))
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))  # of the transport
     work: Work = field(default_factory=Work)
     histories: Histories = field(default_factory=Histories)
     ranks: RankColumns = field(default_factory=lambda: RankColumns.of({}))  # those that are in view
@@ -59,7 +59,7 @@ class State:
 
     def forget_times(self) -> None:
         """Nobody has looked for a while: no rate can be told from before."""
-        self.edges.clear()
+        self.samples.clear()
         self.work.clear()
         self.slow.clear()
         self.next_sample = self.time

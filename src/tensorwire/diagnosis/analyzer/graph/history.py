@@ -118,6 +118,8 @@ def last_stray(histories: Mapping[int, Sequence[Hashable]]) -> list[int]:
     Args:
         histories: what each rank called, in order.
     """
+    if not histories:
+        return []
     times = Counter(pair for calls in histories.values() for pair in pairwise(calls))
     (since, last), *others = sorted((_calls_since_stray(calls, times), rank) for rank, calls in histories.items())
     return [last] if since < _LATE and all(other - since >= _BY_FAR for other, _ in others) else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ... import words
 from ..view.confidence import Basis
+from ..view.work import STEPS
 from .slow_group import Slow
 from .slow_verdicts import judge
 from .throughput import Throughput
@@ -24,7 +25,7 @@ _PATIENT_ROUNDS = 30.0  # but at least so many rounds
 
 
 class SlowWatch:
-    """Watches all process groups. Fed once a step of the window, asked for verdicts at any time.
+    """Watches all process groups. Fed once a step of the window or more often.
 
     Attributes:
         timing: process groups that are to be timed, each from a sequence number on; None if none are.
@@ -38,10 +39,14 @@ class SlowWatch:
         self.timing: dict[str, int] | None = None
         self._throughputs: dict[str, Throughput] = {}
         self._since = self._measured_since = inf  # the gate is open; times of the slow process groups are there
+        self._next = -inf
         self._current: list[Verdict] = []
 
     def sample(self, job: Job) -> list[Verdict]:
-        """Take in the counts and times of now, and give the verdicts that stand."""
+        """Take in the counts and times of now, if a step has passed, and give the verdicts that stand."""
+        if job.time < self._next:
+            return self._current
+        self._next = job.time + 0.999 * self._thresholds.slow_seconds / STEPS
         self._add(job)
         slow = [group_id for group_id, throughput in self._throughputs.items() if throughput.is_slow]
         if not slow:
@@ -81,7 +86,7 @@ class SlowWatch:
         measured = {}
         for group_id, throughput in self._throughputs.items():
             rounds = throughput.rounds(since)
-            if rounds is not None and rounds.counts.max(initial=0.0) >= _ENOUGH:
+            if rounds is not None and _ENOUGH <= rounds.counts.max() <= 2 * rounds.counts.min() + 2:  # else some lag
                 measured[group_id] = Slow(job.groups[group_id], throughput, rounds)
         wanted = slow
         if all(job.groups[group_id].peers for group_id in slow):

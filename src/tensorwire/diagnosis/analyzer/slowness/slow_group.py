@@ -65,8 +65,8 @@ class Slow:
 
 
 def own_time(one: Slow, measured: Iterable[Slow]) -> tuple[dict[int, float], dict[int, float]]:
-    """Of ranks that send or receive: the seconds that they take longer by themselves for each message of a pair than in
-    good times, and the share of the time that they wait now.
+    """For ranks that send or receive: the seconds that they take longer by themselves for each message of a pair than
+    in good times, and the share of the time that they wait now.
 
     Collectives count as well. In good times they are not timed, so that they seem to take nothing: a rank that waits
     in them seems to take longer by itself then, and less longer now.
@@ -96,7 +96,7 @@ def held_back(job: Job, one: Slow) -> dict[int, str]:
     starvation = max(_STARVED, _EXPLAINS * min(one.late_by, 1.0))
     for found, least, members, told in (
         (throttled, _THROTTLED, one.mean, "was throttled by its CPU quota for {} of the time"),
-        (stopped, _STOPPED, one.mean, "was stopped (state T) in {} of the looks at it"),
+        (stopped, _STOPPED, one.mean, "was stopped (state T) in {} of the polls"),
         (starved, starvation, one.late, "waited for a CPU for {} of the time: others had it"),
     ):
         ordinary = median(found.get(number, 0.0) for number in one.mean)

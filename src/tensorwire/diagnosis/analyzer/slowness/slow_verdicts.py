@@ -12,6 +12,8 @@ from ..view.confidence import Basis
 from .slow_group import ACCOUNTS, held_back, own_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...model import Code
     from ..view.job import Job
     from ..view.transport import Blame
@@ -76,7 +78,7 @@ def _pairwise(job: Job, slow: list[Slow], measured: list[Slow]) -> list[Verdict]
     )
     one = next((each for each in slow if late[0] in each.mean), slow[0])
     is_certain = all(group.peers for group in others)
-    return [_finding(job, one, "TW-S1", late, Basis.COMPARISON if is_certain else Basis.REMAINDER, facts)]
+    return [_finding(job, one, "TW-S1", late, Basis.COMPARISON if is_certain else Basis.REMAINDER, facts, rest)]
 
 
 def _verdict(job: Job, one: Slow) -> Verdict:
@@ -107,11 +109,15 @@ def _slow_transfer(job: Job, one: Slow, edges: Blame | None, basis: Basis) -> Ve
     return _finding(job, one, "TW-S2", [], basis, [fact])
 
 
-def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis, facts: list[str]) -> Verdict:
+def _finding(
+    job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis, facts: list[str], others: Sequence[int] = ()
+) -> Verdict:
+    """`others` wait besides the members."""
     group, most, who = one.group, words.seconds(one.t_max), words.ranks(suspects)
     if code == "TW-S1":
-        comes = words.verb(suspects, "comes", "come")
-        summary = f"{who} {comes} late to the operations of {group.title}; the others wait up to {most} in each"
+        comes, what = words.verb(suspects, "comes", "come"), f"the operations of {group.title}"
+        what = what if group.members.keys() >= set(suspects) else "messages of a pipeline"
+        summary = f"{who} {comes} late to {what}; the others wait up to {most} in each"
     elif code == "TW-S2":
         place = who if suspects else "an unknown place"
         summary = f"transfers of {group.title} are slow at {place}: {most} per operation at all ranks"
@@ -127,8 +133,8 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
         *([f"no times of {words.ranks(one.untimed)}"] if one.untimed else []),
     ]
     return job.verdict(
-        "slow", code, group, suspects, summary, told, basis, victims=len(group.members) - len(suspects),
-        is_incomplete=bool(one.untimed),
+        "slow", code, group, suspects, summary, told, basis, is_incomplete=bool(one.untimed),
+        victims=len({*group.members, *others}.difference(suspects)),
     )  # fmt: skip
 
 

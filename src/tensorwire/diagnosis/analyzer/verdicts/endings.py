@@ -70,10 +70,11 @@ class _Ended:
     Attributes:
         failed: ranks that did not leave well.
         left: ranks that left well, whether the others were done or not.
-        asked: ranks that were asked by a signal, and how long ago.
+        asked: ranks that were asked by a signal, and how long ago; `start` is the first time.
         are_noted: the probes of these ranks note signals.
         first: how long ago the job changed first: a rank failed, gave up, or was asked to end.
         stuck: ranks that had given no sign of life for a while by then.
+        is_asked_first: none had failed or given up before.
     """
 
     def __init__(self, job: Job, dead: dict[int, Rank], named: Set[int]) -> None:
@@ -96,14 +97,14 @@ class _Ended:
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
             ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
         order = sorted(ages, key=lambda number: -ages[number])
-        first, stuck = max(ages.values(), default=0.0), set[int]()
+        first, num_stuck = max(ages.values(), default=0.0), 0
         for place, (number, after) in enumerate(pairwise(order), 1):
             if number not in silent:
                 break
             is_own = after in self.failed and has_own_words(self.failed[after]) and ages[after] != self.asked.get(after)
             if not is_own and ages[number] - ages[after] > self.job.thresholds.lost_seconds:
-                first, stuck = ages[after], set(order[:place])
-        return first, stuck
+                first, num_stuck = ages[after], place
+        return first, set(order[:num_stuck])
 
     def verdicts(self, hangs: list[Verdict]) -> list[Verdict] | None:
         job, failed = self.job, self.failed
@@ -221,7 +222,7 @@ class _Ended:
             f"{what} stopped inside at {words.ranks(numbers)}; {group.all_members} had entered it",
             [*finding.evidence, *(f"rank {number} {how}" for number in numbers[:MAX_SUSPECTS])],
             Basis.COMPARISON if silent else Basis.REMAINDER, victims=len(members) - len(numbers),
-            seconds=finding.since and self.job.time - finding.since,
+            seconds=None if finding.since is None else self.job.time - finding.since,
         )  # fmt: skip
 
     def _of_then(self, verdict: Verdict) -> Verdict:

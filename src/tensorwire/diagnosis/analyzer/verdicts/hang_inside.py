@@ -94,7 +94,7 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
         if left:  # either those did not do their part, or these do not call what they called
             place, sides = f" at {words.ranks(wait.inside)}, and {words.ranks(left)} left it", [wait.inside, left]
         who = "both ranks" if wait.is_pairwise else group.all_members
-        summary = f"{what} stopped inside{place}; {who} had entered it alike"
+        summary = f"{what} stopped inside{place}; {who} had entered it{'' if sides else ' alike'}"
     facts = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
     calls = {words.call(operation) for operation, _ in wait.calls if operation.name}
     facts += [f"all called {call}" for call in calls if len(calls) == 1]

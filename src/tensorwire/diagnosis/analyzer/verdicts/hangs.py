@@ -9,6 +9,7 @@ import numpy as np
 from ... import words
 from ..view import transport
 from ..view.confidence import Basis
+from ..view.job import is_waiting
 from ..view.patience import LONG, recent
 from ..view.states import States
 from ..view.verdict import MAX_SUSPECTS
@@ -23,24 +24,38 @@ if TYPE_CHECKING:
     from ..view.waits import Wait
 
 _MAX_FINDINGS = 4
+_MAX_PARTS = 32
 
 
 def find_hangs(job: Job) -> list[Verdict]:
     """Verdicts on all that stands still; none while its oldest wait is younger than the gate, or bytes still move."""
     states = States(job, lambda wait: _is_ending(job, wait) or _moves(job, wait))
     gate = job.thresholds.hang_seconds
-    found = []
-    for part in states.graph.components():
-        waits = [wait for wait in states.waits if not part.isdisjoint(wait.blocked)]
-        is_firm = any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_one(job, wait) for wait in waits)
-        if is_firm and max(wait.seconds for wait in waits) >= gate:
-            found.append(Part(job, states, part, waits).verdict())
+    found = [Part(job, states, part, waits).verdict() for part, waits in _parts(states)]
     old = [wait for wait in states.waits if wait.seconds >= gate]
     found += [_nobody_waits(states, wait) for wait in old if _is_left(states, wait)]
     found = found or [all_entered(job, wait, len(wait.blocked)) for wait in old if _is_for_unseen(job, wait)]
     found = found or _left_behind(job)
     found.sort(key=lambda verdict: _importance(verdict.finding))
     return found[:_MAX_FINDINGS]
+
+
+def _parts(states: States) -> list[tuple[set[int], list[Wait]]]:
+    """The parts that stand still for longer than the gate, each with its waits: a few, with the most waiting ranks."""
+    job, parts = states.job, states.graph.components()
+    part_of = {vertex: index for index, part in enumerate(parts) for vertex in part}
+    waits_of: list[list[Wait]] = [[] for _ in parts]
+    for wait in states.waits:
+        for index in {part_of[number] for number in wait.blocked if number in part_of}:
+            waits_of[index].append(wait)
+    found = [
+        (part, waits)
+        for part, waits in zip(parts, waits_of, strict=True)
+        if any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_one(job, wait) for wait in waits)
+        and max(wait.seconds for wait in waits) >= job.thresholds.hang_seconds
+    ]
+    found.sort(key=lambda each: sum(len(wait.blocked) for wait in each[1]), reverse=True)
+    return found[:_MAX_PARTS]
 
 
 def _importance(finding: Finding) -> tuple[bool, int, int, str]:
@@ -128,7 +143,7 @@ def _left_behind(job: Job) -> list[Verdict]:
 
 def _idle_seconds(rank: Rank) -> float:
     """Since it completed anything; 0 of one that waits."""
-    if any(group.open_seconds is not None for group in rank.process_groups):
+    if is_waiting(rank) or any(group.open_seconds is not None for group in rank.process_groups):
         return 0.0
     ages = [rank.setup_seconds, *(group.idle_seconds for group in rank.process_groups)]
     return min((age for age in ages if age is not None), default=0.0)

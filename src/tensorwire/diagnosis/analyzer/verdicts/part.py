@@ -101,7 +101,7 @@ class Part:
         return self._sides(list(places.values()) if len(places) > 1 else [[number] for number in ranks])
 
     def _with_another_peer(self, ranks: list[int]) -> list[int]:
-        """Those at one end of a message of which the other is not there, while a rank that explains nothing waits for
+        """Ranks at one end of a message of which the other is not there, while a rank that explains nothing waits for
         such an end with the other one."""
         ends = {
             (number, wait.missing[0], bool(wait.of_group.sending[wait.of_group.members[number]]))

@@ -82,7 +82,9 @@ def parted(job: Job) -> list[str]:
         facts.append(f"{_title(job, difference)} is the first call that differs: {', '.join(calls)}")
         if difference.is_by_line:
             who = words.ranks(difference.accused)
-            facts.append(f"the line of {who} had called something else before, and never this")
+            facts.append(
+                f"the line of the script from which {who} called it had called something else before, and never this"
+            )
     return facts
 
 

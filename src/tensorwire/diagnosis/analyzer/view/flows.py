@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import isnan, nan
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 _SHIFT = 32  # bits for a rank, where two make one number
 
 
+class Sample(NamedTuple):
+    """What the transport had moved at one time.
+
+    Attributes:
+        moved: bytes by process group and rank, of operations that block, where the transport counts them itself.
+    """
+
+    time: float
+    edges: EdgeColumns
+    moved: dict[tuple[str, int], int]
+
+
 @dataclass(frozen=True, slots=True)
 class Flows:
     """Columns with a place for each two ranks that had a connection then and have one now, in their order."""
@@ -26,9 +39,9 @@ class Flows:
     acked: Floats  # bytes per second
     received: Floats  # at the sender's end, of what comes back
     retransmits: Floats
-    shares: Floats  # of the time, with data in flight
+    shares: Floats  # of the time, with data in flight; NaN where none has passed
     send_queue: Floats  # bytes, now
-    backoff: Floats
+    backoff: Ints  # the most of any connection
 
     def __len__(self) -> int:
         return len(self.senders)
@@ -39,11 +52,15 @@ class Flows:
         return float(np.sort(self.shares)[len(self) // 2]) if len(self) else 0.0
 
     def told(self, place: int) -> str:
-        retransmits = words.count(int(self.retransmits[place]), "retransmission")
+        """What is known of this edge; of growth only where time has passed."""
+        grown = ""
+        if not isnan(self.shares[place]):
+            retransmits = words.count(int(self.retransmits[place]), "retransmission")
+            share, ordinary = words.percent(self.shares[place]), words.percent(self.ordinary)
+            grown = f"busy {share} of the time, the ordinary edge {ordinary}; {retransmits}, "
         return (
-            f"edge {self.senders[place]} -> {self.receivers[place]}: busy {words.percent(self.shares[place])} of the "
-            f"time, the ordinary edge {words.percent(self.ordinary)}; {retransmits}, "
-            f"{words.nbytes(self.send_queue[place])} unacknowledged, timer backed off {self.backoff[place]:.0f} times"
+            f"edge {self.senders[place]} -> {self.receivers[place]}: {grown}{words.nbytes(self.send_queue[place])} "
+            f"unacknowledged, timer backed off {self.backoff[place]} times"
         )
 
 
@@ -62,6 +79,8 @@ def flows_between(ranks: Collection[int], then: EdgeColumns, now: EdgeColumns, s
     def grown(name: str) -> Floats:
         return total(name) - np.bincount(places_then, getattr(then.ends, name)[rows_then], len(keys))
 
+    backoff = np.zeros(len(keys), dtype=np.int64)
+    np.maximum.at(backoff, places, now.ends.backoff[rows])
     elapsed = seconds or 1.0
     flows = Flows(
         senders=keys >> _SHIFT,
@@ -69,9 +88,9 @@ def flows_between(ranks: Collection[int], then: EdgeColumns, now: EdgeColumns, s
         acked=grown("acked_bytes") / elapsed,
         received=grown("received_bytes") / elapsed,
         retransmits=grown("retransmits"),
-        shares=grown("busy_seconds") / elapsed,
+        shares=grown("busy_seconds") / (seconds or nan),
         send_queue=total("send_queue"),
-        backoff=total("backoff"),
+        backoff=backoff,
     )
     return taken(flows, np.bincount(places_then, minlength=len(keys)) > 0)
 

@@ -126,7 +126,8 @@ class Group:
 class Groups(Mapping[str, Group]):
     """All process groups that ranks know of, by id. Each is made where it is asked for.
 
-    Values of rows are told apart by group with `most`, `least` and `having`, in the order of the groups.
+    Values of rows are told apart by group with `any`, `most`, `medians`, `having` and `unlike`, in the order of the
+    groups.
     """
 
     def __init__(self, columns: RankColumns, world_size: int) -> None:

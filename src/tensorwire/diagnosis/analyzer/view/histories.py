@@ -50,12 +50,12 @@ def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Differ
 def _by_line(difference: Difference, calls: Mapping[int, Sequence[Call]]) -> Difference:
     """With the one accused whose line had called something else before, and never that."""
     at = difference.group, difference.number
-    accused = [
-        number
-        for number in chain(*difference.sides)
-        for index, call in enumerate(calls[number])
-        if (call.group, call.operation.sequence) == at and _is_new(call, calls[number][:index])
-    ]
+    accused = []
+    for number in chain(*difference.sides):
+        own = calls[number]
+        places = (index for index, call in enumerate(own) if (call.group, call.operation.sequence) == at)
+        index = next(places, len(own))
+        accused += [number] if any(_is_new(call, own[:index]) for call in own[index : index + 1]) else []
     return replace(difference, accused=tuple(accused), is_by_line=True) if len(accused) == 1 else difference
 
 

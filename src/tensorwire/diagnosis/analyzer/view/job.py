@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...model import Code, Level, Rank, Thresholds
     from ..graph import Difference
     from .confidence import Basis
+    from .flows import Sample
     from .groups import Group
 
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
@@ -74,7 +75,7 @@ class Job:
     edges: EdgeColumns
     thresholds: Thresholds
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
-    edges_before: Sequence[tuple[float, EdgeColumns]] = ()  # samples, and when each was taken, the oldest first
+    samples: Sequence[Sample] = ()  # of the transport, the oldest first
     work: Work = field(default_factory=Work)
     histories: Histories = field(default_factory=Histories)
 

@@ -75,6 +75,8 @@ class _Group:
                     self._stayed.add(number)
             elif ran_out_of_time(rank) and gone(rank) >= seconds - _TOGETHER and _is_about(age, said(rank)):
                 self._timed_out.add(own.completed)
+        self._first_stayed = min(self._stayed, default=None)
+        self._known: dict[int, float | None] = {}
 
     def of(self, rank: Rank, own: ProcessGroup) -> ProcessGroup:
         """A member's view of then."""
@@ -85,15 +87,23 @@ class _Group:
         is_earlier = own.idle_seconds is None or own.idle_seconds > self._seconds + _AT_ONCE * has_timed_out
         if is_earlier or (own.is_pairwise and not has_timed_out) or own.completed < 1:
             return replace(own, idle_seconds=idle)
-        number = own.completed if own.is_pairwise else min((own.completed, *self._stayed))
-        ages = [age for entered, age in self._since if entered < number and age > 0.0]
-        ages = [*ages, *_since_last(rank, own, self._seconds)] if ages else [self._open.get(number, 0.0)]
+        is_later = self._first_stayed is not None and not own.is_pairwise
+        number = min(own.completed, self._first_stayed or 0) if is_later else own.completed
+        outside = self._outside(number)
+        ages = [self._open.get(number, 0.0)] if outside is None else [outside, *_since_last(rank, own, self._seconds)]
         waited = max(min(ages), self._gate if has_timed_out else 0.0)
         if waited == _UNKNOWN:  # of the first operation of all: nobody says since when it could have been open
             waited = self._gate
         return replace(
             own, completed=number - 1, operation=_called(rank, own, number), open_seconds=waited, idle_seconds=waited
         )
+
+    def _outside(self, number: int) -> float | None:
+        """For how long a member that had not entered the operation had been in none, the least; None without one."""
+        if number not in self._known:
+            ages = (age for entered, age in self._since if entered < number and age > 0.0)
+            self._known[number] = min(ages, default=None)
+        return self._known[number]
 
 
 def _called(rank: Rank, own: ProcessGroup, number: int) -> Operation | None:

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
 LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
 
+_BLOCKED_SHARE = 0.1  # of the hang gate
 _RECENT_SHARE = 0.5  # of the hang gate; on the recordings 0.3 leads to the same verdicts
 _USUAL = 20.0  # a wait of so many times the usual time between operations is none of a job that is well
 _ENOUGH = 10  # operations of a group, from which the time between them is known
+
+
+def blocked(job: Job) -> float:
+    """Seconds from which an operation that is open blocks its rank; a younger one may be part of normal work."""
+    return _BLOCKED_SHARE * job.thresholds.hang_seconds
 
 
 def recent(job: Job) -> float:

@@ -12,15 +12,13 @@ import numpy as np
 from ...model import SETUPS, Link
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
-from .patience import LONG, is_unusual, recent
+from .patience import LONG, blocked, is_unusual, recent
 from .waits import FOR_ANY, FOR_KEY, IN_INIT, UNCOUNTED, Wait, sides
 
 if TYPE_CHECKING:
     from .groups import Group
     from .job import Job
 
-# An operation open for this share of the hang gate blocks its rank; a younger one may be part of normal work.
-_BLOCKED_SHARE = 0.1
 _BEFORE_INIT, _IN_INIT = SETUPS.index("before init"), SETUPS.index("in init")
 _ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
@@ -42,7 +40,7 @@ class States:
 
     def __init__(self, job: Job, goes_on: Callable[[Wait], bool] = lambda _: False) -> None:
         self.job = job
-        self._least = _BLOCKED_SHARE * job.thresholds.hang_seconds
+        self._least = blocked(job)
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         self._leading_to: dict[tuple[int, ...], list[Wait]] = {}
         self._are_live = job.columns.places.are_alive & ~np.isin(job.columns.numbers, self._at_the_end())

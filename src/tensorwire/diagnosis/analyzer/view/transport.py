@@ -11,11 +11,12 @@ import numpy as np
 
 from ... import words
 from .confidence import Basis
-from .flows import flows_between
+from .flows import Sample, flows_between
+from .patience import blocked
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from ...columns import Bools, Floats, Ints, RankColumns
+    from ...columns import Bools, Floats
     from .flows import Flows
     from .groups import Group
     from .job import Job
@@ -42,33 +43,38 @@ class Blame:
     basis: Basis
 
 
+def sample(job: Job) -> Sample:
+    rows, columns = job.columns.rows, job.columns
+    counted = np.flatnonzero((rows.moved >= 0) & (rows.open_seconds >= blocked(job))).tolist()
+    moved = {(columns.group(row)[0], int(columns.row_numbers[row])): int(rows.moved[row]) for row in counted}
+    return Sample(job.time, job.edges, moved)
+
+
 def progress(job: Job, group: Group, ranks: Collection[int], seconds: float) -> float:
-    """Bytes per second of the fastest transfer of these ranks with others of the group, within these seconds."""
-    numbers, rates = _rates(job, group.members, seconds)
-    return float(rates[np.isin(numbers, list(ranks))].max(initial=0.0))
+    """Bytes per second of the fastest transfer of these ranks with others of the group, or of the group itself where
+    the transport counts them, within these seconds."""
+    before = _before(job, seconds)
+    flows = _flows(job, group.members, before)
+    rates = np.maximum(flows.acked, flows.received)[np.isin(flows.senders, list(ranks))]
+    counted = (rate for (group_id, _), rate in _counted(job, before).items() if group_id == group.id)
+    return max(float(rates.max(initial=0.0)), *counted, 0.0)
 
 
 def moving(job: Job, seconds: float, least: float) -> dict[int, float]:
     """Ranks that have exchanged so many bytes per second with another within these seconds; each with the most."""
-    numbers, rates = _rates(job, job.ranks, seconds)
+    before = _before(job, seconds)
+    flows = _flows(job, job.ranks, before)
+    rates = np.maximum(flows.acked, flows.received)
+    counted = {number: rate for (_, number), rate in sorted(_counted(job, before).items(), key=lambda each: each[1])}
+    numbers = np.concatenate([flows.senders, flows.receivers, np.array(list(counted), dtype=np.int64)])
+    rates = np.concatenate([rates, rates, list(counted.values())])
     rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
     return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
 
 
-def _rates(job: Job, ranks: Collection[int], seconds: float) -> tuple[Ints, Floats]:
-    """The bytes per second of each transfer between these ranks, once at either end, and of all operations of a
-    rank where the transport counts them; each with its rank."""
-    flows, counted = _flows(job, ranks, seconds), {}
-    if job.columns.rows.moved.max(initial=-1) >= 0:
-        counted = job.work.per_second(job.time, job.columns, _counted, job.time - seconds)
-    rates = np.maximum(flows.acked, flows.received)
-    numbers = np.concatenate([flows.senders, flows.receivers, np.array(list(counted), dtype=np.int64)])
-    return numbers, np.concatenate([rates, rates, list(counted.values())])
-
-
 def has_sent(job: Job, rank: int, seconds: float) -> bool:
     """Whether peers received anything of this rank within these seconds, as far as samples tell."""
-    flows = _flows(job, job.ranks, seconds)
+    flows = _flows(job, job.ranks, _before(job, seconds))
     return bool((flows.received[flows.receivers == rank] > 0).any())
 
 
@@ -79,7 +85,7 @@ def stopped(job: Job, ranks: Iterable[int]) -> Blame | None:
     if not found:
         return None
     evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]
-    unread = [_lie_unread(*queue) for queue in _unread(job, found).items()]
+    unread = [_lie_unread(*queue) for queue in _unread(job, found[:5]).items()]
     return Blame(found, evidence + unread, Basis.STATE)
 
 
@@ -88,7 +94,7 @@ def broken(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
 
     On a link that lets a little through, the edges whose data is acknowledged at times count as well.
     """
-    flows = _flows(job, ranks, seconds)
+    flows = _flows(job, ranks, _before(job, seconds))
     are_stuck = (flows.send_queue > 0) & ((flows.backoff > 0) | (flows.shares >= _BUSY))
     if not flows.backoff[are_stuck].any():
         return None
@@ -98,7 +104,8 @@ def broken(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
 def unread(job: Job, ranks: Collection[int]) -> Blame | None:
     """The rank that leaves most of what it was sent unread."""
     queues = _unread(job, ranks)
-    suspects = [number for number, nbytes in queues.items() if nbytes > 0.5 * max(queues.values())]
+    most = max(queues.values(), default=0)
+    suspects = [number for number, nbytes in queues.items() if nbytes > 0.5 * most]
     return _few(suspects, ranks, lambda number: _lie_unread(number, queues[number]))
 
 
@@ -107,7 +114,7 @@ def busy(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
 
     In a ring all edges move the same bytes, so their rate does not place a slow link; the share of time does.
     """
-    flows = _flows(job, ranks, seconds)
+    flows = _flows(job, ranks, _before(job, seconds))
     shares, ordinary = flows.shares, flows.ordinary
     are_busy = (shares >= max(_BUSY, _NEAR * shares.max(initial=0.0))) & (shares >= _DISTINCT * ordinary)
     are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
@@ -119,16 +126,24 @@ def busy(job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
     return _endpoints(flows, excess, are_busy | are_lossy, Basis.COMPARISON)
 
 
-def _flows(job: Job, ranks: Collection[int], seconds: float) -> Flows:
-    """Since the oldest sample within these seconds. Where there is none, nothing has moved."""
-    within = ((time, edges) for time, edges in job.edges_before if job.time - seconds <= time < job.time)
-    time, edges = next(within, (job.time, job.edges))
-    return flows_between(ranks, edges, job.edges, job.time - time)
+def _before(job: Job, seconds: float) -> Sample:
+    """The oldest sample within these seconds; that of now where there is none, since which nothing has moved."""
+    within = (each for each in job.samples if job.time - seconds <= each.time < job.time)
+    return next(within, Sample(job.time, job.edges, {}))
 
 
-def _counted(ranks: RankColumns) -> Floats:
-    """Bytes that the transport itself has counted, of each rank."""
-    return np.bincount(ranks.rows.places, np.maximum(ranks.rows.moved, 0), len(ranks)).astype(np.float64)
+def _flows(job: Job, ranks: Collection[int], before: Sample) -> Flows:
+    return flows_between(ranks, before.edges, job.edges, job.time - before.time)
+
+
+def _counted(job: Job, before: Sample) -> dict[tuple[str, int], float]:
+    """Bytes per second, by process group and rank, of operations that blocked then."""
+    found = {}
+    for (group_id, number), nbytes in before.moved.items():
+        group = job.groups.get(group_id)
+        if group is not None and number in group.members:
+            found[group_id, number] = (int(group.moved[group.members[number]]) - nbytes) / (job.time - before.time)
+    return found
 
 
 def least_moved(group: Group) -> Blame | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +45,7 @@ class Work:
         """Whether there is a sample from so many seconds before."""
         return bool(self._samples) and time - self._samples[0][0] >= seconds
 
-    def looks(self, time: float, ranks: RankColumns, wanted: Wanted, first: float = 0.0) -> dict[int, float]:
+    def looks(self, time: float, ranks: RankColumns, wanted: Wanted, first: float = -inf) -> dict[int, float]:
         """The share of the looks from `first` on in which ranks were so: of ranks of now that were in any."""
         looks = [*(before for start, before in self._samples if first <= start < time), ranks]
         found = np.concatenate([each.numbers[wanted(each.places)] for each in looks])
@@ -61,7 +62,7 @@ class Work:
         looks = self.looks(time, ranks, lambda places: places.runnable & places.are_alive, first)
         return frozenset(number for number, share in looks.items() if share >= 0.5)
 
-    def per_second(self, time: float, ranks: RankColumns, counter: Counter, first: float = 0.0) -> dict[int, float]:
+    def per_second(self, time: float, ranks: RankColumns, counter: Counter, first: float = -inf) -> dict[int, float]:
         """By how much a counter of each rank has grown per second from `first` on, as far as samples go back. One that
         adds up threads may grow faster than time."""
         within = (sample for sample in self._samples if first <= sample[0] < time)
@@ -78,9 +79,10 @@ class Work:
         return sorted(number for number in found if number in ranks)
 
     def since(self, first: float, time: float, rank: Rank) -> str:
-        """The same at any time from `first` on, as far as samples go back; the last such: some pause now and then."""
-        now: Rank | None = rank if rank.process.is_alive else None
-        for ranks, seconds in self._intervals(first, time):
+        """What shows that a rank worked at any time from `first` on, as far as samples go back: the last such, as some
+        pause now and then; "" of one that is gone."""
+        now: Rank | None = rank
+        for ranks, seconds in self._intervals(first, time) if rank.process.is_alive else ():
             before = ranks.get(rank.rank)
             if found := _between(before, now, seconds):
                 return found
@@ -97,9 +99,10 @@ class Work:
 
 
 def _growth(before: RankColumns, now: RankColumns, counter: Counter) -> tuple[Ints, Floats]:
-    """Ranks that are there at both times, and by how much a counter of theirs grew."""
+    """Ranks whose processes are there at both times, and by how much a counter of theirs grew."""
     numbers, then, here = np.intersect1d(before.numbers, now.numbers, assume_unique=True, return_indices=True)
-    return numbers, counter(now)[..., here] - counter(before)[..., then]
+    same = before.places.pids[then] == now.places.pids[here]
+    return numbers[same], counter(now)[..., here[same]] - counter(before)[..., then[same]]
 
 
 def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:
