@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tensorwire.diagnosis.analyzer.view.groups import Groups
+from tensorwire.diagnosis.analyzer.view.histories import Histories
+from tensorwire.diagnosis.columns import RankColumns
+from tensorwire.diagnosis.model import Call, Operation
 from tests.support.observations import WORLD, edge, member, observed, rank
 from tests.support.observed_jobs import every_rank, everything, hung, last, only
 
@@ -226,3 +230,16 @@ def test_two_faults_that_each_leave_a_circle_are_told_as_sides() -> None:
     finding = only(last(hung(groups, world=7)))
     assert (finding.code, finding.suspects) == ("TW-H2", [])
     assert [6] in finding.sides
+
+
+def test_a_line_of_messages_that_makes_a_new_one_is_accused_of_nothing() -> None:
+    """Its tag may be new each time, and the other end may have counted one message more."""
+
+    def call(name: str, number: int, peer: int, tag: int) -> Call:
+        return Call("0-1", Operation(number, name, "float32", 8, peer, signature=tag), line=7)
+
+    sends = [call("send", number, 1, tag) for number, tag in ((29, 5), (30, 5), (31, 6))]
+    calls = {0: sends, 1: [call("recv", 31, 0, 5)]}
+    columns = RankColumns.of({number: rank(number, member(31), calls=own) for number, own in calls.items()})
+    (difference,) = Histories().differences(columns, Groups(columns, 2))
+    assert (difference.sides, difference.accused) == (((0,), (1,)), ())

@@ -60,8 +60,9 @@ def _by_line(difference: Difference, calls: Mapping[int, Sequence[Call]]) -> Dif
 
 
 def _is_new(call: Call, before: Sequence[Call]) -> bool:
+    # Tags of messages may be new each time, and their numbers differ where a probe began between two of them.
     made = {_habit(each) for each in before if (each.line, each.group) == (call.line, call.group)}
-    return bool(call.line and made) and _habit(call) not in made
+    return bool(call.line and made) and not call.operation.is_pairwise and _habit(call) not in made
 
 
 def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:
@@ -116,6 +117,6 @@ def out_of_habit(columns: RankColumns, numbers: Iterable[int]) -> list[int]:
 
 
 def _habit(call: Call) -> Hashable:
-    operation = call.operation
-    peer = operation.root if operation.is_pairwise else -1
-    return call.line, call.group, operation.name, operation.signature, peer, call.counts
+    op = call.operation
+    what = (op.dtype, op.numel, op.root) if op.is_pairwise else op.signature  # a tag may be new each time
+    return call.line, call.group, op.name, what, call.counts
