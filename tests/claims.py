@@ -383,7 +383,7 @@ CLAIMS: dict[str, list[str]] = {
         f"Every finding of high confidence was right, {variants.high_confidence(('third', 'first'))}. One program",
         f"Every finding of high confidence was right, {variants.high_confidence(('fifth', 'first'))}",
         f"on a busy machine, {variants.false_looks()} looks had a finding",
-        f"{variants.high_confidence(('unseen', 'mended'))} findings of high\nconfidence were right. The other one",
+        f"{variants.high_confidence(('unseen', 'mended'))} findings of high confidence were right.",
         *standstill_figures.last_form(),
         f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "
         f"probe at work, and {_probe_ratio('cpu')} of its CPU time",
