@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire._ground.packages import is_older
 from tests.support.ranks import Ranks
+from tests.support.versions import is_torch_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-if is_older(version("torch"), (2, 12)):  # which tensorwire.torch.traffic refuses
+if is_torch_before(2, 12):  # which tensorwire.torch.traffic refuses
     collect_ignore_glob = ["test_*.py"]
 
 

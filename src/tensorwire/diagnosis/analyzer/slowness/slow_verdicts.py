@@ -115,8 +115,8 @@ def _finding(
     """`others` wait besides the members."""
     group, most, who = one.group, words.seconds(one.t_max), words.ranks(suspects)
     if code == "TW-S1":
-        comes, what = words.verb(suspects, "comes", "come"), f"the operations of {group.title}"
-        what = what if group.members.keys() >= set(suspects) else "messages of a pipeline"
+        are_members, comes = group.members.keys() >= set(suspects), words.verb(suspects, "comes", "come")
+        what = f"the operations of {group.title}" if are_members else "messages of a pipeline"
         summary = f"{who} {comes} late to {what}; the others wait up to {most} in each"
     elif code == "TW-S2":
         place = who if suspects else "an unknown place"

@@ -50,19 +50,19 @@ def _compare(calls: Mapping[int, Sequence[Call]], groups: Groups) -> list[Differ
 def _by_line(difference: Difference, calls: Mapping[int, Sequence[Call]]) -> Difference:
     """With the one accused whose line had called something else before, and never that."""
     at = difference.group, difference.number
-    accused = []
-    for number in chain(*difference.sides):
-        own = calls[number]
-        places = (index for index, call in enumerate(own) if (call.group, call.operation.sequence) == at)
-        index = next(places, len(own))
-        accused += [number] if any(_is_new(call, own[:index]) for call in own[index : index + 1]) else []
-    return replace(difference, accused=tuple(accused), is_by_line=True) if len(accused) == 1 else difference
+    accused = tuple(number for number in chain(*difference.sides) if _is_new(calls[number], at))
+    return replace(difference, accused=accused, is_by_line=True) if len(accused) == 1 else difference
 
 
-def _is_new(call: Call, before: Sequence[Call]) -> bool:
+def _is_new(calls: Sequence[Call], at: tuple[Hashable, int]) -> bool:
+    """Whether the line of the call of this group and number had made others, and never that."""
+    index = next((i for i, call in enumerate(calls) if (call.group, call.operation.sequence) == at), None)
     # Tags of messages may be new each time, and their numbers differ where a probe began between two of them.
+    if index is None or calls[index].operation.is_pairwise or not calls[index].line:
+        return False
+    call, before = calls[index], calls[:index]
     made = {_habit(each) for each in before if (each.line, each.group) == (call.line, call.group)}
-    return bool(call.line and made) and not call.operation.is_pairwise and _habit(call) not in made
+    return bool(made) and _habit(call) not in made
 
 
 def _of_operations(columns: RankColumns, groups: Groups) -> list[Difference]:

@@ -63,7 +63,7 @@ class _Group:
         self._seconds, self._gate = seconds, gate
         self._timed_out = set[int]()  # operations that took members too long
         self._open: dict[int, float] = {}  # by the number of an operation, for how long a member had been in it
-        self._stayed = set[int]()  # of these, those that pages had as open for a while, or when the job ended
+        stayed = set[int]()  # of these, those that pages had as open for a while, or when the job ended
         self._since: list[tuple[int, float]] = []  # what members had entered, and since when nothing more
         for rank, own in ((job.ranks[number], group.member(number)) for number in group.members):
             age = own.open_seconds if own.open_seconds is not None else own.idle_seconds
@@ -72,10 +72,10 @@ class _Group:
                 number, page = own.open_sequence, _page_seconds(rank)
                 self._open[number] = max(self._open.get(number, 0.0), own.open_seconds - seconds)
                 if page <= seconds + _AT_ONCE or own.open_seconds > page + _AT_ONCE:
-                    self._stayed.add(number)
+                    stayed.add(number)
             elif ran_out_of_time(rank) and gone(rank) >= seconds - _TOGETHER and _is_about(age, said(rank)):
                 self._timed_out.add(own.completed)
-        self._first_stayed = min(self._stayed, default=None)
+        self._first_stayed = sorted(stayed)[:1]  # the least; none if there are none
         self._known: dict[int, float | None] = {}
 
     def of(self, rank: Rank, own: ProcessGroup) -> ProcessGroup:
@@ -87,8 +87,7 @@ class _Group:
         is_earlier = own.idle_seconds is None or own.idle_seconds > self._seconds + _AT_ONCE * has_timed_out
         if is_earlier or (own.is_pairwise and not has_timed_out) or own.completed < 1:
             return replace(own, idle_seconds=idle)
-        is_later = self._first_stayed is not None and not own.is_pairwise
-        number = min(own.completed, self._first_stayed or 0) if is_later else own.completed
+        number = own.completed if own.is_pairwise else min((own.completed, *self._first_stayed))
         outside = self._outside(number)
         ages = [self._open.get(number, 0.0)] if outside is None else [outside, *_since_last(rank, own, self._seconds)]
         waited = max(min(ages), self._gate if has_timed_out else 0.0)

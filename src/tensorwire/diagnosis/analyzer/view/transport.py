@@ -56,8 +56,7 @@ def progress(job: Job, group: Group, ranks: Collection[int], seconds: float) -> 
     before = _before(job, seconds)
     flows = _flows(job, group.members, before)
     rates = np.maximum(flows.acked, flows.received)[np.isin(flows.senders, list(ranks))]
-    counted = (rate for (group_id, _), rate in _counted(job, before).items() if group_id == group.id)
-    return max(float(rates.max(initial=0.0)), *counted, 0.0)
+    return max(float(rates.max(initial=0.0)), *_counted(job, group, before).values(), 0.0)
 
 
 def moving(job: Job, seconds: float, least: float) -> dict[int, float]:
@@ -65,9 +64,10 @@ def moving(job: Job, seconds: float, least: float) -> dict[int, float]:
     before = _before(job, seconds)
     flows = _flows(job, job.ranks, before)
     rates = np.maximum(flows.acked, flows.received)
-    counted = {number: rate for (_, number), rate in sorted(_counted(job, before).items(), key=lambda each: each[1])}
-    numbers = np.concatenate([flows.senders, flows.receivers, np.array(list(counted), dtype=np.int64)])
-    rates = np.concatenate([rates, rates, list(counted.values())])
+    groups = [job.groups[each] for each in dict.fromkeys(key[0] for key in before.moved) if each in job.groups]
+    counted = [each for group in groups for each in _counted(job, group, before).items()]
+    numbers = np.concatenate([flows.senders, flows.receivers, np.array([n for n, _ in counted], dtype=np.int64)])
+    rates = np.concatenate([rates, rates, [rate for _, rate in counted]])
     rising = np.argsort(rates)[np.count_nonzero(rates < least) :]
     return dict(zip(numbers[rising].tolist(), rates[rising].tolist(), strict=True))  # the last of each counts
 
@@ -136,14 +136,11 @@ def _flows(job: Job, ranks: Collection[int], before: Sample) -> Flows:
     return flows_between(ranks, before.edges, job.edges, job.time - before.time)
 
 
-def _counted(job: Job, before: Sample) -> dict[tuple[str, int], float]:
-    """Bytes per second, by process group and rank, of operations that blocked then."""
-    found = {}
-    for (group_id, number), nbytes in before.moved.items():
-        group = job.groups.get(group_id)
-        if group is not None and number in group.members:
-            found[group_id, number] = (int(group.moved[group.members[number]]) - nbytes) / (job.time - before.time)
-    return found
+def _counted(job: Job, group: Group, before: Sample) -> dict[int, float]:
+    """Bytes per second of the members whose operations blocked then."""
+    now = zip(group.numbers.tolist(), group.moved.tolist(), strict=True) if before.moved else ()
+    known = ((number, nbytes, before.moved.get((group.id, number))) for number, nbytes in now)
+    return {n: (nbytes - earlier) / (job.time - before.time) for n, nbytes, earlier in known if earlier is not None}
 
 
 def least_moved(group: Group) -> Blame | None:
