@@ -7,9 +7,16 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import write_model
+
+# make test draws the same examples each time, so that a change alone makes it fail; make test-slow draws new ones.
+# Neither minds how long a busy machine takes.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 # Triton and its kernels read it when they are imported, and torch.compile imports Triton too.
 if "TENSORWIRE_TEST_DEVICE" not in os.environ:  # tests/support/devices.py

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorwire.checkpoint import (
@@ -363,7 +363,6 @@ def test_what_is_not_compressed_is_not_decompressed(model: Path, tmp_path: Path)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model"]
 
 
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 names = st.text(max_size=8) | st.sampled_from(["../x", "/x", "a/../x", "a\\b", "c:x", "a", "a/b", MANIFEST_NAME])
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | names,
@@ -377,7 +376,6 @@ def _sign(body: dict[str, Any]) -> bytes:
     return json.dumps({**body, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}).encode()
 
 
-@patient
 @given(st.data())
 def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
     """A valid one with members replaced, added and removed, and its checksum made right again."""
@@ -405,7 +403,6 @@ def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
     assert all(is_plain_relative(file.path) for file in manifest.files)
 
 
-@patient
 @given(
     st.binary(max_size=40)
     | st.builds(lambda value: json.dumps(value).encode(), json_values)

@@ -109,7 +109,7 @@ def test_a_profile_never_loses_to_a_faster_one() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_round_trip_of_arbitrary_bytes(profile: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from((*FLOATS, *registry.PLAIN)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support import frames, mixtures, registry
@@ -54,10 +54,9 @@ def check(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> None:
 
 
 DRAWN = {"dtype": st.sampled_from(DTYPES), "seed": st.integers(0, 2**32 - 1), "relative": st.booleans()}
-QUIET = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=60, **QUIET)
+@settings(max_examples=60)
 @given(drawn=parts(14), **DRAWN)
 def test_no_profile_is_larger_than_a_quicker_one(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
     check(dtype, drawn, seed, relative=relative)
@@ -67,7 +66,7 @@ ONE_BLOCK = [Part("moments", "few", 8192, 2.75, -1.0), Part("drifting", "few", 4
 """Fast takes less for it, so that the block of compact is that of fast."""
 
 
-@settings(max_examples=60, **QUIET)
+@settings(max_examples=60)
 @example(drawn=ONE_BLOCK, log2_alignment=6, dtype="F8_E4M3", seed=240, relative=True)
 @given(drawn=parts(14), log2_alignment=st.integers(5, 12), **DRAWN)
 def test_blocks_of_any_alignment(dtype: str, drawn: list[Part], seed: int, relative: bool, log2_alignment: int) -> None:
@@ -79,7 +78,7 @@ def test_blocks_of_any_alignment(dtype: str, drawn: list[Part], seed: int, relat
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, **QUIET)
+@settings(max_examples=1000)
 @given(drawn=parts(18), **DRAWN)
 def test_no_profile_is_larger_for_any_of_a_thousand(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
     check(dtype, drawn, seed, relative=relative)

@@ -148,7 +148,7 @@ def test_what_we_write_we_read(tmp_path: Path, old: Arrays, new: Arrays, encodin
     found["special"][0] = 5  # it is the caller's
 
 
-@settings(deadline=None, max_examples=25)  # each waits for the disk
+@settings(max_examples=25)  # each waits for the disk
 @given(
     st.sampled_from(ENCODINGS),
     st.lists(st.tuples(st.binary(max_size=40), st.randoms(use_true_random=False)), max_size=5),

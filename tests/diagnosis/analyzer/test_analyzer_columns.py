@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Observation
 
-some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=60)
 
 
 @st.composite

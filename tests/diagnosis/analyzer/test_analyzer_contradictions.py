@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Finding, Observation
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=150)
 
 _RANKS = r"ranks? ((?:\d+(?:-\d+)?)(?:, \d+(?:-\d+)?)*)"
 _WAITS_ELSEWHERE = re.compile(_RANKS + r" (?:has|have) not entered it either, but waits? in another operation")

@@ -8,7 +8,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=60)
 
 
 def essence(findings: Iterable[Finding], names: list[int] | None = None) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from tensorwire.diagnosis.protocol.decoding import rank_of
 from tensorwire.diagnosis.report import History
@@ -81,7 +81,7 @@ class Plain:
         return found("moves" if now != earlier else "idle")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(jobs)
 def test_statuses_are_those_of_one_rank_after_the_other(states: list[Any]) -> None:
     before = None

@@ -96,13 +96,13 @@ class _Ended:
         silent = {n for n, rank in self.failed.items() if is_silent(rank) and n not in self.asked}
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
             ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
-        order = sorted(ages, key=lambda number: -ages[number])
+        own = {n for n, rank in self.failed.items() if has_own_words(rank) and ages[n] != self.asked.get(n)}
+        order = sorted(ages, key=lambda number: (-ages[number], number not in own))
         first, num_stuck = max(ages.values(), default=0.0), 0
         for place, (number, after) in enumerate(pairwise(order), 1):
             if number not in silent:
                 break
-            is_own = after in self.failed and has_own_words(self.failed[after]) and ages[after] != self.asked.get(after)
-            if not is_own and ages[number] - ages[after] > self.job.thresholds.lost_seconds:
+            if after not in own and ages[number] - ages[after] > self.job.thresholds.lost_seconds:
                 first, num_stuck = ages[after], place
         return first, set(order[:num_stuck])
 
