@@ -390,3 +390,28 @@ def test_ranks_that_wait_alike_may_wait_for_one_without_times(culprit: int) -> N
 
     found = {(finding.code, *finding.suspects, finding.confidence) for finding in everything(without, 60.0)}
     assert found == {("TW-S1", culprit, "low")}
+
+
+def test_one_page_with_a_number_that_makes_no_sense_hides_no_slow_rank() -> None:
+    at = job_at_rate({2: 0.5}, timed_after=0.0)
+
+    def damaged(time: float) -> Observation:
+        seen = at(time)
+        if (timing := seen.ranks[0].process_groups[0].timing) is not None:
+            timing.first_sequence = 2**63 - 1
+        return seen
+
+    finding = only(last(damaged, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [2])
+
+
+def test_no_rank_is_measured_where_none_is_in_view_all_the_time() -> None:
+    at = job_at_rate({2: 0.5}, timed_after=0.0)
+
+    def in_turn(time: float) -> Observation:
+        seen = at(time)
+        for number in (0, 1) if int(time) % 4 < 2 else (2, 3):
+            del seen.ranks[number]
+        return seen
+
+    assert {finding.code for finding in everything(in_turn, 60)} <= {"TW-UNKNOWN"}

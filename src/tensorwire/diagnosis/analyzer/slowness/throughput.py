@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -126,9 +126,10 @@ class Throughput:
         self._good_rounds.clear()
 
     def rounds(self, since: float) -> Rounds | None:
-        """What was timed since then."""
+        """What was timed since then of members that were timed all the time; None where there are none."""
         windows = [rounds for time, rounds in self._rounds if time > since]
-        return merge(windows) if windows else None
+        merged = merge(windows) if windows else None
+        return merged if merged is not None and len(merged.numbers) else None
 
     def usual(self) -> dict[int, float]:
         """T of each member in good times; nothing while they are not known."""
@@ -143,7 +144,8 @@ class Throughput:
         if self._timed is None or group is None:
             self._timed = self._timed or timed  # before our time, for all we know
             return None
-        first = max((timing.first_sequence for timing in timed.values()), default=0)
+        starts = Counter(timing.first_sequence for timing in timed.values())
+        first = max(starts, key=lambda start: (starts[start], start), default=0)
         rows = []
         for number, timing in sorted(timed.items()):
             before = self._timed.get(number, _NOTHING)

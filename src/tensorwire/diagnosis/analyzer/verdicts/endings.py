@@ -6,7 +6,7 @@ that it ended in: what the job was in at the first end is judged as that of a jo
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -178,17 +178,43 @@ class _Ended:
             has_seen = max(gone(ranks[number]) for number in alone) >= max(later)
             if has_seen and self.start - max(later) <= _LAUNCHER_SECONDS:
                 asked = alone
-        others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
         if not self.are_noted:  # one that speaks of it stands for all, unless others wait on
             gate, rows = self.job.thresholds.hang_seconds, self.job.columns.rows
             wait_on = self.job.columns.places.are_alive[rows.places] & (rows.open_seconds >= gate)
             asked = list(self.asked) if wait_on.any() else []
-        if not asked or (self.are_noted and not others_live and 2 * len(asked) > len(ranks)):
+        if not asked:
             return []
         by_it = {number: ranks[number] for number in asked if number in self.dead or self._stands_still(number)}
+        if self.are_noted and 2 * len(asked) > len(ranks):  # it was sent to all, unless others lived on without it
+            lived = {n: self.start - gone(rank) for n, rank in ranks.items() if n not in asked}
+            if max(lived.values(), default=0.0) <= _TOGETHER:
+                near = {ranks[number].node for number in asked}
+                lived = {n: lived[n] for n in self.failed.keys() & lived.keys() if ranks[n].node in near}
+                return self._perhaps_alone(asked, lived)
         # A rank that has died of a lost connection by now may have been about to get it too.
         is_certain = any(rank.process.is_alive for n, rank in ranks.items() if n not in self.asked)
         return None if self.dead.keys().isdisjoint(by_it) else self._lost(by_it, certain=is_certain, all_of=True)
+
+    def _perhaps_alone(self, asked: list[int], lived: Mapping[int, float]) -> list[Verdict]:
+        """LOST with the ranks that got a signal as a side, if others that failed had lived on without it: it was for
+        all, or it was not. [] where nobody had.
+
+        Args:
+            lived: seconds for which others of the same node did.
+        """
+        without = sorted(number for number, seconds in lived.items() if seconds > _AT_ONCE)
+        if not without:
+            return []
+        longest = words.seconds(max(lived.values()))
+        what = f"{words.ranks(asked)} got {self._how()}, and {words.ranks(without)} lived on for {longest} without it"
+        told = [*asked[:MAX_SUSPECTS], *without[:MAX_SUSPECTS]]
+        return [
+            self.job.verdict(
+                "lost", "TW-LOST", None, [], f"{what}; it is unknown whether it was for all ranks",
+                _evidence([self.job.ranks[number] for number in told]), Basis.REMAINDER,
+                victims=len(self.job.ranks) - len(asked), sides=[sorted(asked)], seconds=self.start,
+            )
+        ]  # fmt: skip
 
     def _before(self, hangs: list[Verdict]) -> list[Verdict]:
         """What stood still when the job first changed: as it was found then, or as it is found of that moment now."""
