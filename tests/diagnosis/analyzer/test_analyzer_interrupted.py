@@ -179,6 +179,24 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
 
 
 @every_rank
+def test_who_lived_on_without_a_signal_that_most_got_leaves_it_open_whom_it_was_for(culprit: int) -> None:
+    """Another node may get it later."""
+
+    def at(seconds: float, node: str) -> list[Finding]:
+        lost = rank(culprit, member(30, idle=AGO), **dead(AGO - seconds, CLOSED))
+        lost.node = node
+        asked = [rank(n, member(30, idle=AGO), **by_signal("SIGINT")(n)) for n in range(WORLD) if n != culprit]
+        return found([*asked, lost])
+
+    node = rank(0).node
+    assert at(0.04, node) == at(0.3, "another") == []
+    finding = only(at(0.3, node))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [], "low")
+    assert finding.sides == [[n for n in range(WORLD) if n != culprit]]
+    assert f"rank {culprit} lived on for 300 ms without it" in finding.summary
+
+
+@every_rank
 def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit: int) -> None:
     """On a busy machine. Nobody can have seen it end: it had not, when the others got theirs."""
 
