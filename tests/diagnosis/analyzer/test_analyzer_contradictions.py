@@ -3,6 +3,7 @@ its evidence, and what has nothing to do with the trouble changes nothing."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
 from tests.diagnosis.analyzer.test_analyzer_meshes import left_the_loop
-from tests.diagnosis.analyzer.test_analyzer_properties import edges, essence, rank_states, renamed
-from tests.support.observations import WORLD, dead, member, observed, ring
+from tests.diagnosis.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
+from tests.support.observations import WORLD, dead, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, hung
 
 if TYPE_CHECKING:
@@ -100,13 +101,34 @@ def test_names_of_ranks_do_not_matter_at_the_end_of_a_job(
     ranks: list[Any], said: list[dict[str, Any]], names: list[int]
 ) -> None:
     for one, more in zip(ranks, said, strict=False):
-        one.node = "node0"
         for name, value in more.items():
             setattr(one.process, name, value)
-    observation = observed(50.0, ranks)
-    found = Analyzer(SECONDS).update(observation).findings
-    again = Analyzer(SECONDS).update(renamed(observation, names)).findings
-    assert essence(found, names) == essence(again)
+    found, again = found_under_both(observed(50.0, ranks), names)
+    assert found == again
+
+
+TOGETHER = {
+    "one without a word and one that failed, after a third": [
+        rank(0, **dead(3.0)),
+        rank(1, **dead(3.0, "ValueError: x")),
+        rank(2, member(29, waits=20.0, known=False), **dead(7.0)),
+        rank(3, member(29)),
+    ],
+    "two that wait for a third, one of which has an old page": [
+        rank(0, member(29, waits=20.0, name="send", root=3), **dead(3.0)),
+        rank(1, member(29, waits=20.0, name="send", root=3), heartbeat_seconds=9.0, **dead(3.0)),
+        rank(2, member(29)),
+        rank(3),
+    ],
+}
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
+@pytest.mark.parametrize("ranks", TOGETHER.values(), ids=TOGETHER)
+def test_names_of_ranks_that_ended_together_do_not_matter(ranks: list[Any], names: tuple[int, ...]) -> None:
+    found, again = found_under_both(observed(50.0, ranks), list(names))
+    assert found
+    assert found == again
 
 
 FAULTS: dict[str, Callable[[int], Callable[[float], Observation]]] = {

@@ -13,7 +13,7 @@ from ..view.job import RUNS
 from ..view.patience import recent
 from ..view.transport import Blame
 from ..view.verdict import MAX_SUSPECTS
-from .unlike_calls import are_old, inconsistent
+from .unlike_calls import inconsistent
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -101,6 +101,6 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
     outside: list[int] = np.setdiff1d(job.columns.numbers, wait.inside)[:_WITNESSES].tolist()
     return job.verdict(
         "hang", code, group, suspects, summary, facts + blame.evidence, blame.basis,
-        victims=max(0, num_victims - len(suspects)), seconds=wait.seconds, is_incomplete=are_old(job, wait.inside),
+        victims=max(0, num_victims - len(suspects)), seconds=wait.seconds, is_incomplete=job.are_stale(wait.inside),
         sides=sides, witnesses=sorted(wait.inside)[:_WITNESSES] + outside,
     )  # fmt: skip

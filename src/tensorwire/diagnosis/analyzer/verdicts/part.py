@@ -17,7 +17,7 @@ from ..view.job import RUNS
 from ..view.out_of_step import out_of_step
 from ..view.waits import FOR_KEY, IN_INIT, Wait, most_prominent
 from .hang_inside import all_entered
-from .unlike_calls import are_old, inconsistent, parted, unlike_calls
+from .unlike_calls import inconsistent, parted, unlike_calls
 
 if TYPE_CHECKING:
     from ...model import Code
@@ -65,7 +65,7 @@ class Part:
         """Less sure where it rests on a page that is old, or on ranks that are not in view."""
         more = {"seconds": wait.seconds} | more
         victims = len(self.states.victims(suspects)) if victims is None else victims
-        doubtful = bool(wait.unseen) or are_old(self.job, [*suspects, *wait.inside])
+        doubtful = bool(wait.unseen) or self.job.are_stale([*suspects, *wait.inside])
         return self.job.verdict(
             "hang", code, wait.group, suspects, summary, facts, basis, victims=victims, is_incomplete=doubtful, **more
         )

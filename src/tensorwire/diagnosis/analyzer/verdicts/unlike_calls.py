@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from ... import words
 from ..view.confidence import Basis
 from ..view.histories import out_of_habit
-from ..view.job import STALE_SECONDS
 
 if TYPE_CHECKING:
     from ...model import Operation
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
 
 _MAX_FACTS = 3
 _MAX_SIDES = 4
-
-
-def are_old(job: Job, numbers: Collection[int]) -> bool:
-    """Whether the page of a rank that runs is old: what it says may be over."""
-    columns = job.columns
-    old = columns.places.heartbeat_seconds > STALE_SECONDS
-    old &= columns.places.are_alive & ~columns.places.are_stopped
-    return not set(columns.numbers[old].tolist()).isdisjoint(numbers)
 
 
 def minority(sides: Sequence[Sequence[int]]) -> list[int]:
@@ -65,7 +56,7 @@ def inconsistent(job: Job, wait: Wait, explained_by: list[int] | None = None, ba
         facts.append("the signatures of these calls differ, though what is known of them reads the same")
     return job.verdict(
         "hang", "TW-H2", group, suspects, summary, facts, basis, victims=len(wait.members) - len(suspects),
-        sides=[] if suspects else sides, seconds=wait.seconds, is_incomplete=are_old(job, wait.inside),
+        sides=[] if suspects else sides, seconds=wait.seconds, is_incomplete=job.are_stale(wait.inside),
     )  # fmt: skip
 
 
@@ -110,7 +101,7 @@ def unlike_calls(job: Job, wait: Wait | None = None) -> Verdict | None:
         is_firm = difference.accused and not difference.is_by_line and 2 * len(suspects) < len(group.members)
         return job.verdict(
             "hang", "TW-H2", group, suspects, summary, parted(job), Basis.STATE if is_firm else Basis.COMPARISON,
-            victims=len(group.members) - len(suspects), sides=sides, is_incomplete=are_old(job, group.members),
+            victims=len(group.members) - len(suspects), sides=sides, is_incomplete=job.are_stale(group.members),
         )  # fmt: skip
     return None
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
 _MAX_WORKERS = 2
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
-STALE_SECONDS = 3.0  # of the page of a rank that runs: the probe sends many heartbeats a second
+_STALE_SECONDS = 3.0  # of the page of a rank that runs: the probe sends many heartbeats a second
 
 
 def is_waiting(rank: Rank) -> bool:
@@ -97,6 +97,16 @@ class Job:
     def runnable(self) -> frozenset[int]:
         """Ranks that run, or wait for a CPU, for most of the hang gate: they work, however little of a CPU they get."""
         return self.work.runnable(self.time - self.thresholds.hang_seconds, self.time, self.columns)
+
+    @cached_property
+    def _stale(self) -> frozenset[int]:
+        places = self.columns.places
+        are_old = (places.heartbeat_seconds > _STALE_SECONDS) & places.are_alive & ~places.are_stopped
+        return frozenset(self.columns.numbers[are_old].tolist())
+
+    def are_stale(self, numbers: Iterable[int]) -> bool:
+        """Whether the page of one of these ranks is old, and the rank runs: what it says may be over."""
+        return not self._stale.isdisjoint(numbers)
 
     def unseen(self, group: Group) -> list[int]:
         """Ranks that are not in view and may be the members that the group lacks."""
@@ -188,7 +198,7 @@ class Job:
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)
-            if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > STALE_SECONDS:
+            if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > _STALE_SECONDS:
                 state = "it was stopped, or held the GIL"  # in a job that has ended
                 if rank.process.state:
                     state = _state(rank) + ("" if rank.process.is_stopped else " and may hold the GIL")
