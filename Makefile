@@ -56,7 +56,7 @@ test: ctest $(VENV)/.test ## The quick test suite
 	@$(MAKE) --no-print-directory test-neon
 
 test-slow: $(VENV)/.package $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
-	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600
+	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile new
 	set -e; for round in 1 2 3 4 5 6 7 8 9 10; do \
 	  $(VENV)/bin/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" --hypothesis-profile new; \
 	done

@@ -179,50 +179,6 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
 
 
 @every_rank
-def test_who_lived_on_without_a_signal_that_most_got_leaves_it_open_whom_it_was_for(culprit: int) -> None:
-    """Another node may get it later."""
-
-    def at(seconds: float, node: str) -> list[Finding]:
-        lost = rank(culprit, member(30, idle=AGO), **dead(AGO - seconds, CLOSED))
-        lost.node = node
-        asked = [rank(n, member(30, idle=AGO), **by_signal("SIGINT")(n)) for n in range(WORLD) if n != culprit]
-        return found([*asked, lost])
-
-    node = rank(0).node
-    assert at(0.04, node) == at(0.3, "another") == []
-    finding = only(at(0.3, node))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [], "low")
-    assert finding.sides == [[n for n in range(WORLD) if n != culprit]]
-    assert f"rank {culprit} lived on for 300 ms without it" in finding.summary
-
-
-@every_rank
-def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit: int) -> None:
-    """On a busy machine. Nobody can have seen it end: it had not, when the others got theirs."""
-
-    def states(n: int) -> dict[str, Any]:
-        asked = AGO if n == culprit else AGO - 0.1
-        more = {"exit_kind": "interruption", "signal": "SIGTERM", "signal_seconds": asked, "exit_seconds": asked}
-        return dead(AGO - 0.2, "SIGTERM") | more
-
-    assert ended(0.3, culprit, states) == []
-
-
-@every_rank
-def test_a_launcher_ends_the_last_one_by_sigterm_and_a_ctrl_c_that_comes_late_is_for_all(culprit: int) -> None:
-    def at(name: str) -> list[Finding]:
-        ranks = []
-        for n in range(WORLD):
-            asked, ends, signal = (AGO - 0.3, AGO - 15.0, name) if n == culprit else (AGO, AGO, "SIGINT")
-            said = {"exit_kind": "interruption", "signal": signal, "signal_seconds": asked, "exit_seconds": ends}
-            ranks.append(rank(n, member(30, idle=AGO), **(dead(ends, CTRL_C) | said)))
-        return found(ranks)
-
-    assert at("SIGINT") == []
-    assert only(at("SIGTERM")).suspects == [n for n in range(WORLD) if n != culprit]
-
-
-@every_rank
 @pytest.mark.parametrize("waited", [20.0, 0.3])
 def test_ranks_that_do_not_react_are_judged_at_once(culprit: int, waited: float) -> None:
     """Ranks that wait in gloo do not react, until the launcher kills them."""

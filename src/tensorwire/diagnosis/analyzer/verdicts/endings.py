@@ -97,7 +97,7 @@ class _Ended:
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
             ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
         own = {n for n, rank in self.failed.items() if has_own_words(rank) and ages[n] != self.asked.get(n)}
-        order = sorted(ages, key=lambda number: (-ages[number], number not in own))
+        order = sorted(ages, key=lambda number: (-ages[number], number not in own))  # names decide nothing
         first, num_stuck = max(ages.values(), default=0.0), 0
         for place, (number, after) in enumerate(pairwise(order), 1):
             if number not in silent:
@@ -163,8 +163,8 @@ class _Ended:
         return min(self._way(number) for number, age in self.asked.items() if age == self.start)
 
     def _asked_alone(self) -> list[Verdict] | None:
-        """LOST on the ranks that somebody ended alone; [] where most got the signal: it was sent to all, though perhaps
-        to one after the other.
+        """LOST on the ranks that somebody ended alone; [] where most got the signal, and nothing shows that others did
+        not: it was sent to all, though perhaps to one after the other.
 
         A launcher ends all others at once by SIGTERM, a while after one has gone. Clocks of two nodes are not compared.
         """
@@ -185,34 +185,37 @@ class _Ended:
         if not asked:
             return []
         by_it = {number: ranks[number] for number in asked if number in self.dead or self._stands_still(number)}
-        if self.are_noted and 2 * len(asked) > len(ranks):  # it was sent to all, unless others lived on without it
-            lived = {n: self.start - gone(rank) for n, rank in ranks.items() if n not in asked}
-            if max(lived.values(), default=0.0) <= _TOGETHER:
-                near = {ranks[number].node for number in asked}
-                lived = {n: lived[n] for n in self.failed.keys() & lived.keys() if ranks[n].node in near}
-                return self._perhaps_alone(asked, lived)
+        others_live = any(n not in asked and gone(rank) < self.start - _TOGETHER for n, rank in ranks.items())
+        if self.are_noted and not others_live and 2 * len(asked) > len(ranks):
+            return self._perhaps_alone(sorted(asked), by_it, way)
         # A rank that has died of a lost connection by now may have been about to get it too.
         is_certain = any(rank.process.is_alive for n, rank in ranks.items() if n not in self.asked)
         return None if self.dead.keys().isdisjoint(by_it) else self._lost(by_it, certain=is_certain, all_of=True)
 
-    def _perhaps_alone(self, asked: list[int], lived: Mapping[int, float]) -> list[Verdict]:
-        """LOST with the ranks that got a signal as a side, if others that failed had lived on without it: it was for
-        all, or it was not. [] where nobody had.
-
-        Args:
-            lived: seconds for which others of the same node did.
+    def _perhaps_alone(self, asked: list[int], by_it: Mapping[int, Rank], way: str) -> list[Verdict] | None:
+        """[] where a signal that most got was for all. LOST with sides where others failed without it, though they had
+        lived on for more than a moment after the last rank of their node that got it: it may have been for all or not.
         """
+        ranks, last = self.job.ranks, dict[str, float]()
+        for number in sorted(asked, key=lambda number: -self.asked[number]):
+            last[ranks[number].node] = self.asked[number]
+        lived = {
+            number: last[rank.node] - self.asked.get(number, gone(rank))
+            for number, rank in self.failed.items()
+            if rank.node in last and (number not in self.asked or self._way(number) == "SIGTERM" != way)
+        }  # SIGTERM may be the launcher's, after another signal
         without = sorted(number for number, seconds in lived.items() if seconds > _AT_ONCE)
         if not without:
             return []
+        if self.dead.keys().isdisjoint(by_it) or not self._is_time([*asked, *without]):
+            return None
         longest = words.seconds(max(lived.values()))
-        what = f"{words.ranks(asked)} got {self._how()}, and {words.ranks(without)} lived on for {longest} without it"
-        told = [*asked[:MAX_SUSPECTS], *without[:MAX_SUSPECTS]]
+        what = f"{words.ranks(asked)} got {way}, and {words.ranks(without)} lived on for up to {longest} without it"
+        told = [ranks[number] for number in (*asked[:MAX_SUSPECTS], *without[:MAX_SUSPECTS])]
         return [
             self.job.verdict(
-                "lost", "TW-LOST", None, [], f"{what}; it is unknown whether it was for all ranks",
-                _evidence([self.job.ranks[number] for number in told]), Basis.REMAINDER,
-                victims=len(self.job.ranks) - len(asked), sides=[sorted(asked)], seconds=self.start,
+                "lost", "TW-LOST", None, [], f"{what}; it is unknown whether it was for all ranks", _evidence(told),
+                Basis.REMAINDER, victims=len(without), sides=[asked, without], seconds=self.start,
             )
         ]  # fmt: skip
 

@@ -49,7 +49,9 @@ class States:
             self._add(group)
         self.moving = self._moving()
         self.waits += self._calls()
-        self.waits.sort(key=lambda w: (w.prominence, not job.are_stale(w.inside), -w.inside[0]), reverse=True)
+        for wait in self.waits:
+            wait.is_fresh = not job.are_stale(wait.inside)
+        self.waits.sort(key=lambda wait: (wait.prominence, -wait.inside[0]), reverse=True)
         for index, wait in enumerate(self.waits):
             wait.vertex = -2 - index
         self.by_vertex = {wait.vertex: wait for wait in self.waits}

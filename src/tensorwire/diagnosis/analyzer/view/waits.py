@@ -42,6 +42,7 @@ class Wait:
     vertex: int = 0  # in the graph: what is waited for if nobody is missing
     is_complete: bool = True  # the members are known
     sides: list[list[int]] = field(default_factory=list)  # of those inside, by what they called
+    is_fresh: bool = True  # it rests on no page that is old
 
     @cached_property
     def calls(self) -> Calls:
@@ -76,10 +77,10 @@ class Wait:
         return words.numbered(named, self.sequence, self.group.title)
 
     @property
-    def prominence(self) -> tuple[int, float, str, str, bool, int]:
+    def prominence(self) -> tuple[int, float, str, str, bool, int, bool]:
         """The numbers of ranks and their order have no part in it: they must not change what is found."""
         name, identity = (self.group.title, self.group.id) if self.group else (self.call, "")
-        return len(self.blocked), self.seconds, name, identity, not self.is_pairwise, -self.sequence
+        return len(self.blocked), self.seconds, name, identity, not self.is_pairwise, -self.sequence, self.is_fresh
 
     def told(self) -> str:
         """For the evidence: "ranks 0-1 wait in all_reduce #36 of world for rank 2, the longest for 5 min"."""

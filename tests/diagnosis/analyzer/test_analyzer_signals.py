@@ -1,0 +1,75 @@
+"""The analyzer on signals: whether they were for all ranks, for some, or came from the launcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.diagnosis.analyzer.test_analyzer_interrupted import AGO, CLOSED, CTRL_C, ended, found
+from tests.support.observations import WORLD, dead, member, rank
+from tests.support.observed_jobs import every_rank, only
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Finding
+
+
+@every_rank
+def test_who_lived_on_without_a_signal_that_most_got_leaves_it_open_whom_it_was_for(culprit: int) -> None:
+    others = [n for n in range(WORLD) if n != culprit]
+
+    def at(seconds: float, ago: float = AGO, way: str = "SIGINT", **more: Any) -> list[Finding]:
+        """These got a signal; the other one came to its end so much later."""
+        ranks = []
+        for n in range(WORLD):
+            asked = {"exit_kind": "interruption", "signal": way, "signal_seconds": ago, "exit_seconds": ago}
+            state = dead(ago - seconds, CLOSED) | more if n == culprit else dead(ago, way) | asked
+            ranks.append(rank(n, member(30, idle=ago), **state))
+        return found(ranks)
+
+    finding = only(at(0.3))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [], "low")
+    assert finding.sides == [others, [culprit]]
+    assert f"rank {culprit} lived on for up to 300 ms without it" in finding.summary
+    by_launcher = {"signal": "SIGTERM", "signal_seconds": AGO - 0.3, "exit_reason": "SIGTERM"}
+    assert only(at(5.0, **by_launcher)).sides == finding.sides
+    assert at(0.3, way="SIGTERM", **by_launcher) == [], "it was slow to note the same"
+    assert at(0.3, exit_reason=CTRL_C) == [], "it got it too, and says so"
+    assert at(0.04) == [], "it may have been about to get it"
+    assert at(0.3, ago=1.0) == [], "others may speak yet"
+
+
+@every_rank
+def test_signals_that_come_to_one_node_after_another_are_for_all(culprit: int) -> None:
+    """Its own node got them late, and it died of the others' end in between."""
+    ranks = []
+    for n in range(WORLD):
+        ago = AGO - 0.5 if n == (culprit + 1) % WORLD else AGO
+        asked = {"exit_kind": "interruption", "signal": "SIGTERM", "signal_seconds": ago, "exit_seconds": ago}
+        ranks.append(rank(n, member(30, idle=AGO), **(dead(AGO - 0.3, CLOSED) if n == culprit else dead(ago) | asked)))
+        ranks[-1].node = "node1" if n in (culprit, (culprit + 1) % WORLD) else "node0"
+    assert found(ranks) == []
+
+
+@every_rank
+def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit: int) -> None:
+    """On a busy machine. Nobody can have seen it end: it had not, when the others got theirs."""
+
+    def states(n: int) -> dict[str, Any]:
+        asked = AGO if n == culprit else AGO - 0.1
+        more = {"exit_kind": "interruption", "signal": "SIGTERM", "signal_seconds": asked, "exit_seconds": asked}
+        return dead(AGO - 0.2, "SIGTERM") | more
+
+    assert ended(0.3, culprit, states) == []
+
+
+@every_rank
+def test_a_launcher_ends_the_last_one_by_sigterm_and_a_ctrl_c_that_comes_late_is_for_all(culprit: int) -> None:
+    def at(name: str) -> list[Finding]:
+        ranks = []
+        for n in range(WORLD):
+            asked, ends, signal = (AGO - 0.3, AGO - 15.0, name) if n == culprit else (AGO, AGO, "SIGINT")
+            said = {"exit_kind": "interruption", "signal": signal, "signal_seconds": asked, "exit_seconds": ends}
+            ranks.append(rank(n, member(30, idle=AGO), **(dead(ends, CTRL_C) | said)))
+        return found(ranks)
+
+    assert at("SIGINT") == []
+    assert only(at("SIGTERM")).suspects == [n for n in range(WORLD) if n != culprit]
