@@ -48,10 +48,7 @@ class Analyzer:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or Thresholds()
         self._step = min(self._thresholds.slow_seconds, self._thresholds.hang_seconds) / STEPS
-        self._state = self._new_state()
-
-    def _new_state(self, run_id: str = "", generation: int = -1) -> State:
-        return State(SlowWatch(self._thresholds), run_id, generation)
+        self._state = State(SlowWatch(self._thresholds))
 
     def update(self, observation: Observation) -> Analysis:
         """What stands now, and what would help to tell more.
@@ -87,11 +84,8 @@ class Analyzer:
             state.no_progress_verdicts = []  # once what was found is over, the job moves again
         state.settle(verdicts, observation)
         state.keep_hangs()
-        return Analysis(
-            [state.dressed(verdict) for verdict in state.current],
-            dict(state.slow.timing or {}),
-            state.stacks_of(),
-        )
+        findings = [state.dressed(verdict) for verdict in state.current]
+        return Analysis(findings, dict(state.slow.timing or {}), state.stacks_of())
 
     def add_stack(self, rank: int, text: str) -> None:
         """The stack of a rank, or why there is none. It stays with the finding."""
@@ -101,13 +95,13 @@ class Analyzer:
         """Take over the ranks that are in view. A newer generation, or another run, starts from nothing."""
         state = self._state
         if observation.run_id != state.run_id or observation.time < state.time:
-            state = self._new_state(observation.run_id)
+            state = State(SlowWatch(self._thresholds), observation.run_id)
         elif observation.time > state.time + 2 * self._thresholds.slow_seconds:
             state.forget_times()
         ranks = RankColumns.of(observation.ranks)
         newest = int(ranks.places.generations.max(initial=-1))
         if newest > state.generation:
-            state = self._new_state(observation.run_id, newest)
+            state = State(SlowWatch(self._thresholds), observation.run_id, newest)
         state.time, state.silent = observation.time, set(observation.silent_nodes)
         state.look_at(ranks, self._thresholds.hang_seconds)
         self._state = state

@@ -97,10 +97,8 @@ class State:
             if rank is None or not rank.process.is_alive or not has_failed(rank):
                 continue
             age = rank.process.exit_seconds if rank.process.exit_seconds is not None else self.time - since
-            idle = min(
-                (group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None), default=age
-            )
-            if idle >= age - _SAME_SECONDS:
+            ages = (group.idle_seconds for group in rank.process_groups)
+            if all(idle is None or idle >= age - _SAME_SECONDS for idle in ages):
                 failed[number] = age
         return failed
 
@@ -112,9 +110,7 @@ class State:
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
-        if any(self.ranks.exit_reasons.get(number, "") not in LEFT for number in self.dead):
-            return True
-        return bool(self._ending())
+        return any(self.ranks.exit_reasons.get(number, "") not in LEFT for number in self.dead) or bool(self._ending())
 
     def are_more_to_go(self, dead: dict[int, Rank]) -> bool:
         """Whether those that are gone were told of a trouble, and some that may have told them are about to end."""
@@ -142,8 +138,7 @@ class State:
         current.sort(key=lambda verdict: verdict.finding.level == "notice")
         self.current = current
         wanted = {number for verdict in current for number in (*verdict.finding.suspects, *verdict.stacks_of)}
-        for number in self.stacks.keys() - wanted:
-            del self.stacks[number]
+        self.stacks = {number: text for number, text in self.stacks.items() if number in wanted}
 
     def keep_hangs(self) -> None:
         """For a moment: ranks that ran out of time are through with the operation before they say so."""

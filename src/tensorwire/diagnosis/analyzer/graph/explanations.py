@@ -10,13 +10,12 @@ explain it leaves another circle, which leaves fewer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .graph import Graph, Vertex
 
-MOST: Final = 64
-"""So many vertices are tried. A circle of more names nobody: all are as likely."""
+_MOST = 64  # vertices that are tried; a circle of more names nobody: all are as likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def explain(graph: Graph, stuck: set[Vertex] | None = None) -> Explanation:
     tried = 0
     found: list[Vertex] = []
     waiting = sorted(candidates)
-    while waiting and tried < MOST:
+    while waiting and tried < _MOST:
         vertex = waiting.pop(0)
         tried += 1
         released = graph.released((vertex,))

@@ -28,10 +28,7 @@ class Graph:
     """
 
     def __init__(
-        self,
-        needs: Mapping[Vertex, Collection[Need]],
-        free: Iterable[Vertex] = (),
-        done: Iterable[Vertex] = (),
+        self, needs: Mapping[Vertex, Collection[Need]], free: Iterable[Vertex] = (), done: Iterable[Vertex] = ()
     ) -> None:
         self.needs = {vertex: tuple(found) for vertex, found in needs.items() if found}
         self._all = list({id(need): need for found in self.needs.values() for need in found}.values())
@@ -71,14 +68,11 @@ class Graph:
                         queue.append(waiter)
         return found
 
-    def blocking(self, vertex: Vertex, gone_on: Collection[Vertex] = ()) -> tuple[Collection[Vertex], bool]:
-        """What keeps a stuck vertex: vertices of its first unmet need, and whether one of them is enough.
-
-        Args:
-            gone_on: vertices that are released, besides the free ones.
-        """
+    def blocking(self, vertex: Vertex, gone_on: Collection[Vertex]) -> tuple[Collection[Vertex], bool]:
+        """What keeps a stuck vertex while these have gone on: vertices of its first unmet need, and whether one of them
+        is enough."""
         for need in self.needs.get(vertex, ()):
-            unmet = [other for other in need.of if other not in gone_on and other not in self._free]
+            unmet = [other for other in need.of if other not in gone_on]
             if unmet and (not need.is_any or len(unmet) == len(need.of)):
                 return unmet, need.is_any
         return (), False

@@ -52,15 +52,12 @@ def first_differences(histories: Mapping[int, Sequence[Entry]]) -> list[Differen
     for (group, number), made in calls.items():
         if len(set(made.values())) > 1:
             first[group] = min(number, first.get(group, number))
-    return [
-        _difference(
-            group,
-            first[group],
-            calls[group, first[group]],
-            others[kinds[group], first[group]] if kinds[group] else None,
-        )
-        for group in _earliest(histories, first)
-    ]
+    found = []
+    for group in _earliest(histories, first):
+        number, kind = first[group], kinds[group]
+        made = calls[group, number]
+        found.append(_difference(group, number, made, others[kind, number] if kind else Counter(made.values())))
+    return found
 
 
 def unequal_exchanges(
@@ -88,14 +85,11 @@ def unequal_exchanges(
     return Difference(group, number, tuple((rank,) for rank in sorted(parts)), accused)
 
 
-def _difference(
-    group: Hashable, number: int, calls: Mapping[int, Hashable], others: Counter[Hashable] | None
-) -> Difference:
+def _difference(group: Hashable, number: int, calls: Mapping[int, Hashable], votes: Counter[Hashable]) -> Difference:
     sides: dict[Hashable, list[int]] = defaultdict(list)
     for rank, what in calls.items():
         sides[what].append(rank)
     ordered = sorted((tuple(sorted(side)) for side in sides.values()), key=lambda side: (-len(side), side))
-    votes = others if others is not None else Counter(calls.values())
     (usual, most), *_ = votes.most_common(1)
     # None of two is most; nor is one that stands alone.
     has_most = 2 * most > votes.total() and most > 1 and usual in sides

@@ -50,9 +50,7 @@ _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
 
-def find_ended(
-    job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[int] = frozenset()
-) -> list[Verdict] | None:
+def find_ended(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[int]) -> list[Verdict] | None:
     """The verdicts on a job that has lost processes or was asked to end; [] where it was well, and None where no rank
     has ended that others need, or the time to tell has not come.
 
@@ -73,7 +71,7 @@ class _Ended:
         asked: ranks that were asked by a signal, and how long ago; `start` is the first time.
         are_noted: the probes of these ranks note signals.
         first: how long ago the job changed first: a rank failed, gave up, or was asked to end.
-        stuck: ranks that had given no sign of life for a while by then.
+        were_silent: ranks had given no sign of life for a while by then.
         is_asked_first: none had failed or given up before.
     """
 
@@ -86,25 +84,25 @@ class _Ended:
         asked |= {n: said(rank) for n, rank in self.failed.items() if n not in asked and was_interrupted(rank)}
         self.start = max(asked.values(), default=0.0)
         self.asked = {n: age for n, age in asked.items() if self.start - age <= _TOGETHER}
-        self.first, self.stuck = self._change()
+        self.first, self.were_silent = self._change()
         self.is_asked_first = bool(asked) and self.start >= self.first
 
-    def _change(self) -> tuple[float, set[int]]:
-        """How long ago the job changed first, and who had been silent until then: they were not gone, or the others
-        would have lost a connection at once. Who fails of something else tells nothing about that."""
+    def _change(self) -> tuple[float, bool]:
+        """How long ago the job changed first, and whether ranks had been silent until then: they were not gone, or the
+        others would have lost a connection at once. Who fails of something else tells nothing about that."""
         ages = self.asked | {n: max(said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
         silent = {n for n, rank in self.failed.items() if is_silent(rank) and n not in self.asked}
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
             ages |= {n: self.start for n in silent if self.start < ages[n] <= self.start + _AFTERMATH}
         own = {n for n, rank in self.failed.items() if has_own_words(rank) and ages[n] != self.asked.get(n)}
         order = sorted(ages, key=lambda number: (-ages[number], number not in own))  # names decide nothing
-        first, num_stuck = max(ages.values(), default=0.0), 0
-        for place, (number, after) in enumerate(pairwise(order), 1):
+        first, were_silent = max(ages.values(), default=0.0), False
+        for number, after in pairwise(order):
             if number not in silent:
                 break
             if after not in own and ages[number] - ages[after] > self.job.thresholds.lost_seconds:
-                first, num_stuck = ages[after], place
-        return first, set(order[:num_stuck])
+                first, were_silent = ages[after], True
+        return first, were_silent
 
     def verdicts(self, hangs: list[Verdict]) -> list[Verdict] | None:
         job, failed = self.job, self.failed
@@ -123,7 +121,7 @@ class _Ended:
             before = self._before(hangs)
             if before:
                 return before
-        if self.is_asked_first and not self.stuck:
+        if self.is_asked_first and not self.were_silent:
             return self._asked_alone()
         first, _ = _first(failed)
         if not own_words and self._is_time(first):

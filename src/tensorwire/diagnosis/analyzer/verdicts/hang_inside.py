@@ -31,10 +31,9 @@ def all_entered(job: Job, wait: Wait, num_victims: int) -> Verdict:
     cause of a call that no group counts is unknown."""
     if wait.group is None:
         return _does_not_return(job, wait)
-    if len(wait.sides) > 1 and not (wait.is_pairwise and _stuck(job, wait)):
+    if wait.sides and not (wait.is_pairwise and _stuck(job, wait)):
         return inconsistent(job, wait)
-    code, blame = _cause(job, wait)
-    return _verdict(job, wait, code, blame, num_victims)
+    return _verdict(job, wait, *_cause(job, wait), num_victims)
 
 
 def _does_not_return(job: Job, wait: Wait) -> Verdict:
@@ -64,7 +63,7 @@ def _cause(job: Job, wait: Wait) -> tuple[Code, Blame]:
     blame = _stuck(job, wait)
     if blame is not None:
         return "TW-H3", blame
-    unseen = [number for number in wait.unseen if number >= 0] if wait.is_pairwise else job.unseen(group)
+    unseen = [number for number in wait.unseen if number >= 0]
     if unseen or not (wait.is_pairwise or group.is_whole):
         facts = [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"] if unseen else []
         return "TW-UNKNOWN", Blame(unseen, facts, Basis.REMAINDER)

@@ -13,7 +13,7 @@ from ..view.job import is_waiting
 from ..view.patience import LONG, recent
 from ..view.states import States
 from ..view.verdict import MAX_SUSPECTS
-from ..view.waits import FOR_ANY, FOR_KEY, IN_INIT
+from ..view.waits import IN_INIT
 from .hang_inside import all_entered
 from .part import Part
 
@@ -33,7 +33,8 @@ def find_hangs(job: Job) -> list[Verdict]:
     gate = job.thresholds.hang_seconds
     found = [Part(job, states, part, waits).verdict() for part, waits in _parts(states)]
     old = [wait for wait in states.waits if wait.seconds >= gate]
-    found += [_nobody_waits(states, wait) for wait in old if _is_left(states, wait)]
+    # All that have entered these go on elsewhere, as yet for no longer than may be meant.
+    found += [_nobody_waits(job, wait) for wait in old if wait.missing and not states.stuck[wait]]
     found = found or [all_entered(job, wait, len(wait.blocked)) for wait in old if _is_for_unseen(job, wait)]
     found = found or _left_behind(job)
     found.sort(key=lambda verdict: _importance(verdict.finding))
@@ -51,7 +52,7 @@ def _parts(states: States) -> list[tuple[set[int], list[Wait]]]:
     found = [
         (part, waits)
         for part, waits in zip(parts, waits_of, strict=True)
-        if any(wait.call not in (FOR_ANY, FOR_KEY) or _lacks_one(job, wait) for wait in waits)
+        if any(not wait.is_any or _lacks_one(job, wait) for wait in waits)
         and max(wait.seconds for wait in waits) >= job.thresholds.hang_seconds
     ]
     found.sort(key=lambda each: sum(len(wait.blocked) for wait in each[1]), reverse=True)
@@ -96,14 +97,9 @@ def _moves(job: Job, wait: Wait) -> bool:
     return transport.progress(job, wait.group, still, recent(job)) >= transport.PROGRESS
 
 
-def _is_left(states: States, wait: Wait) -> bool:
-    """Whether all that have entered it go on elsewhere, as yet for no longer than may be meant."""
-    return bool(wait.missing) and not any(wait in states.of.get(number, ()) for number in wait.blocked)
-
-
-def _nobody_waits(states: States, wait: Wait) -> Verdict:
+def _nobody_waits(job: Job, wait: Wait) -> Verdict:
     inside, missing = wait.blocked, wait.missing
-    return states.job.verdict(
+    return job.verdict(
         "hang", "TW-H1", wait.group, missing,
         f"{words.ranks(inside)} {words.verb(inside, 'has', 'have')} entered {wait.title}, and "
         f"{words.verb(inside, 'goes', 'go')} on elsewhere; {words.ranks(missing)} "

@@ -71,7 +71,7 @@ class Part:
         )
 
     def _entered(self, wait: Wait) -> Verdict:
-        unlike = unlike_calls(self.job, wait) if wait.group and len(wait.sides) < 2 else None
+        unlike = unlike_calls(self.job, wait) if wait.group and not wait.sides else None
         return unlike or all_entered(self.job, wait, len(self.states.victims([wait.vertex])))
 
     def _tie(self, ranks: list[int]) -> Verdict:
@@ -223,7 +223,7 @@ class Part:
     def _called_another(self, number: int, basis: Basis, why: Sequence[str]) -> Verdict:
         """H2: it is in something that those do not come to who wait for it."""
         own = most_prominent(self.states.of[number])
-        if len(own.sides) > 1 and not own.is_pairwise and not own.missing:
+        if own.sides and not own.is_pairwise and not own.missing:
             return inconsistent(self.job, own, [number], basis)
         others = [wait for wait in self.states.leading_to([number]) if number not in wait.blocked]
         facts = [wait.told() for wait in [own, *others][:_MAX_WAITS]]
@@ -247,7 +247,7 @@ class Part:
 
     def _sides(self, sides: list[list[int]]) -> Verdict:
         waits = self.waits  # the most prominent first
-        if len(waits[0].sides) > 1 and not waits[0].missing:
+        if waits[0].sides and not waits[0].missing:
             return self._entered(waits[0])
         what = " and ".join(each.title for each in waits[:_MAX_WAITS])
         which = " or ".join(words.ranks(side) for side in sides[:_MAX_WAITS])

@@ -11,8 +11,7 @@ from ...model import REPLACED
 if TYPE_CHECKING:
     from ...model import Rank
 
-CLEAN = "exit 0"
-LEFT = (CLEAN, REPLACED)  # exit reasons of those who left by themselves, at their end or too early
+LEFT = ("exit 0", REPLACED)  # exit reasons of those who left by themselves, at their end or too early
 # Exit reasons of those who die because another did, or somebody ended them: lost connections, time-outs, signals.
 _SECONDARY = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",

@@ -43,13 +43,10 @@ class Flows:
     send_queue: Floats  # bytes, now
     backoff: Ints  # the most of any connection
 
-    def __len__(self) -> int:
-        return len(self.senders)
-
     @property
     def ordinary(self) -> float:
         """The share of the ordinary edge."""
-        return float(np.sort(self.shares)[len(self) // 2]) if len(self) else 0.0
+        return float(np.sort(self.shares)[len(self.shares) // 2]) if len(self.shares) else 0.0
 
     def told(self, place: int) -> str:
         """What is known of this edge; of growth only where time has passed."""

@@ -81,7 +81,6 @@ class Job:
 
     @cached_property
     def columns(self) -> RankColumns:
-        """The columns of its ranks."""
         return RankColumns.of(self.ranks)
 
     @cached_property
@@ -95,8 +94,11 @@ class Job:
 
     @cached_property
     def runnable(self) -> frozenset[int]:
-        """Ranks that run, or wait for a CPU, for most of the hang gate: they work, however little of a CPU they get."""
-        return self.work.runnable(self.time - self.thresholds.hang_seconds, self.time, self.columns)
+        """Ranks that were in state R in half of the looks within the hang gate, or in more: they work, however little
+        of a CPU they get. A thread that sleeps in a call that does not return is in that state at no time."""
+        first = self.time - self.thresholds.hang_seconds
+        looks = self.work.looks(self.time, self.columns, lambda places: places.runnable & places.are_alive, first)
+        return frozenset(number for number, share in looks.items() if share >= 0.5)
 
     @cached_property
     def _stale(self) -> frozenset[int]:

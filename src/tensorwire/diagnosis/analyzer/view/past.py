@@ -26,14 +26,12 @@ def rewound(job: Job, seconds: float, gate: float) -> Job:
     of time in it, it was open for the gate.
     """
     groups = {group.id: _Group(job, group, seconds, gate) for group in job.groups.values()}
-    ranks = {number: _rank(rank, seconds) for number, rank in job.ranks.items()}
-    for number, then in ranks.items():
-        then.process_groups = [groups[own.id].of(job.ranks[number], own) for own in then.process_groups]
+    ranks = {number: _rank(rank, seconds, groups) for number, rank in job.ranks.items()}
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
     return replace(job, ranks=ranks, phases=phases, thresholds=replace(job.thresholds, hang_seconds=gate), work=Work())
 
 
-def _rank(rank: Rank, seconds: float) -> Rank:
+def _rank(rank: Rank, seconds: float, groups: dict[str, _Group]) -> Rank:
     process = rank.process
     has_left = process.exit_reason in LEFT and gone(rank) > seconds
     if not process.is_alive and not has_left:
@@ -44,6 +42,7 @@ def _rank(rank: Rank, seconds: float) -> Rank:
     return replace(
         rank,
         process=process,
+        process_groups=[groups[own.id].of(rank, own) for own in rank.process_groups],
         heartbeat_seconds=max(_page_seconds(rank) - seconds, 0.0),
         activity=rank.activity if has_begun else "",
         activity_seconds=_before(rank.activity_seconds, seconds),
@@ -67,13 +66,14 @@ class _Group:
         self._since: list[tuple[int, float]] = []  # what members had entered, and since when nothing more
         for rank, own in ((job.ranks[number], group.member(number)) for number in group.members):
             age = own.open_seconds if own.open_seconds is not None else own.idle_seconds
-            self._since.append((own.enqueued, _UNKNOWN if age is None else age - seconds))
+            age = _UNKNOWN if age is None else age
+            self._since.append((own.enqueued, age - seconds))
             if own.open_seconds is not None:
                 number, page = own.open_sequence, _page_seconds(rank)
                 self._open[number] = max(self._open.get(number, 0.0), own.open_seconds - seconds)
                 if page <= seconds + _AT_ONCE or own.open_seconds > page + _AT_ONCE:
                     stayed.add(number)
-            elif ran_out_of_time(rank) and gone(rank) >= seconds - _TOGETHER and _is_about(age, said(rank)):
+            elif ran_out_of_time(rank) and gone(rank) >= seconds - _TOGETHER and abs(age - said(rank)) <= _AT_ONCE:
                 self._timed_out.add(own.completed)
         self._first_stayed = sorted(stayed)[:1]  # the least; none if there are none
         self._known: dict[int, float | None] = {}
@@ -110,10 +110,6 @@ def _called(rank: Rank, own: ProcessGroup, number: int) -> Operation | None:
     called = [call.operation for call in rank.calls if call.group == own.id]
     known = (*(each for each in called if each.is_pairwise == own.is_pairwise), own.operation)
     return next((each for each in known if each is not None and each.sequence == number), None)
-
-
-def _is_about(age: float | None, seconds: float) -> bool:
-    return age is not None and abs(age - seconds) <= _AT_ONCE
 
 
 def _before(age: float | None, seconds: float) -> float | None:

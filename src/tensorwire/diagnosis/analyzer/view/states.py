@@ -33,6 +33,7 @@ class States:
     Attributes:
         waits: what ranks wait in, the most prominent first.
         of: the waits of each rank that stands still.
+        stuck: the ranks that stand still in each wait.
         moving: ranks that complete operations: they are in no wait that a standstill is made of.
         by_vertex: the wait of each vertex that is no rank.
         graph: ranks that wait for the same, and for which nobody waits, are alike. A few of them stand for all.
@@ -57,14 +58,14 @@ class States:
         self.by_vertex = {wait.vertex: wait for wait in self.waits}
         self.of: dict[int, tuple[Wait, ...]] = defaultdict(tuple)
         self._in_several = set[int]()
-        self._stuck: dict[Wait, set[int]] = {}
+        self.stuck: dict[Wait, set[int]] = {}
         for wait in self.waits:
             stuck = set(wait.blocked) if self.is_overdue(wait) else set(wait.blocked) - self.moving
             again = self.of.keys() & stuck
             self.of |= dict.fromkeys(stuck, (wait,)) | {number: (*self.of[number], wait) for number in again}
             self._in_several |= again
-            self._stuck[wait] = stuck
-        passing = (w.vertex for w in self.waits if not w.missing and len(w.sides) < 2 and goes_on(w))
+            self.stuck[wait] = stuck
+        passing = (w.vertex for w in self.waits if not w.missing and not w.sides and goes_on(w))
         self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
 
     def links(self, circle: Sequence[int]) -> list[Link]:
@@ -94,8 +95,7 @@ class States:
                     new = (self._lacking.keys() & wait.blocked) - seen
                     queue += sorted(new)
                     seen |= new
-        self._leading_to[of] = list(found)
-        return self._leading_to[of]
+        return self._leading_to.setdefault(of, list(found))
 
     def victims(self, vertices: Iterable[int]) -> set[int]:
         """Ranks that wait for these, directly or through others."""
@@ -141,7 +141,7 @@ class States:
         singular = waited_for | self._in_several
         found: dict[int, tuple[Need, ...]] = defaultdict(tuple)
         for wait, need, ranks in needs:
-            stuck = self._stuck[wait].intersection(ranks)
+            stuck = self.stuck[wait].intersection(ranks)
             apart = stuck & singular
             for number in (*apart, *sorted(stuck - apart)[:_ENOUGH]):
                 found[number] += (need,)
@@ -154,16 +154,12 @@ class States:
 
     def _needs_in(self, wait: Wait) -> list[tuple[Need, Collection[int]]]:
         """The needs in it, each with the ranks that have it."""
-        lacked = [*wait.missing, *([_UNSEEN] if wait.unseen or not wait.is_complete else [])]
-        if wait.is_any and not self.moving.isdisjoint(wait.missing):
-            lacked.append(_UNSEEN)  # whoever goes on may be the one
-        if len(wait.sides) > 1:
-            lacked = [*wait.missing, *(number for side in wait.sides for number in side)]
-        needs: list[tuple[Need, Collection[int]]] = []
-        for side in wait.sides if len(wait.sides) > 1 else ():
-            rest = [number for other in wait.sides if other is not side for number in other]
-            needs.append((Need([*wait.missing, *rest]), side))
-        for operation, ranks in wait.calls if len(wait.sides) < 2 and wait.missing and not wait.is_pairwise else ():
+        lacked = [*wait.missing, *(number for side in wait.sides for number in side)]
+        may_move = wait.is_any and not self.moving.isdisjoint(wait.missing)  # whoever goes on may be the one
+        if not wait.sides and (wait.unseen or not wait.is_complete or may_move):
+            lacked.append(_UNSEEN)
+        needs: list[tuple[Need, Collection[int]]] = [(Need(wait.lacked_by(side[0])), side) for side in wait.sides]
+        for operation, ranks in wait.calls if wait.missing and not wait.sides and not wait.is_pairwise else ():
             if operation.name in _ROOTED and operation.root >= 0:  # nobody waits for more than a root that has not come
                 root = self.job.groups.ranks_of(wait.of_group)[operation.root : operation.root + 1]
                 if root and root[0] in wait.missing:
@@ -239,8 +235,7 @@ class States:
             is_any = call in (FOR_ANY, FOR_KEY)
             if is_any and not missing:
                 missing = unseen = unseen or [_UNSEEN]
-            wait = Wait(None, call, 0, inside, inside, missing, unseen, max(since.values()), is_any=is_any)
-            found.append(wait)
+            found.append(Wait(None, call, 0, inside, inside, missing, unseen, max(since.values()), is_any=is_any))
         return found
 
 

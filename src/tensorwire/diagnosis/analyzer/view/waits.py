@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ...model import Operation
     from .groups import Group
 
-    Calls = list[tuple[Operation, list[int]]]  # each call with the ranks that made it
-
 FOR_ANY = "recv from any source"
 FOR_KEY = "Store.wait"
 IN_INIT = "init_process_group"
@@ -41,12 +39,12 @@ class Wait:
     is_any: bool = False  # one of the missing is enough
     vertex: int = 0  # in the graph: what is waited for if nobody is missing
     is_complete: bool = True  # the members are known
-    sides: list[list[int]] = field(default_factory=list)  # of those inside, by what they called
+    sides: list[list[int]] = field(default_factory=list)  # of those inside, by what they called; none where all agree
     is_fresh: bool = True  # it rests on no page that is old
 
     @cached_property
-    def calls(self) -> Calls:
-        """The calls of the ranks inside, as far as they are known."""
+    def calls(self) -> list[tuple[Operation, list[int]]]:
+        """The calls of the ranks inside, as far as they are known, each with the ranks that made it."""
         found = self.group.calls(self.inside) if self.group is not None else []
         return [(operation, ranks) for operation, ranks in found if operation.sequence == self.sequence]
 
@@ -64,7 +62,7 @@ class Wait:
     @property
     def lacked(self) -> Collection[int]:
         """All that some rank in it waits for."""
-        if len(self.sides) > 1:
+        if self.sides:
             return {*self.missing, *self.inside, self.vertex}
         return self.missing or [self.vertex]
 
@@ -101,7 +99,7 @@ def most_prominent(waits: Collection[Wait]) -> Wait:
 
 
 def sides(calls: Iterable[tuple[Operation, list[int]]]) -> list[list[int]]:
-    """The ranks by what they called, the largest side first; one side where all agree.
+    """The ranks by what they called, the largest side first; none where all agree.
 
     Roots are compared where they are known; a rank whose root is not known is taken to agree with most, or left out
     where no root has most.
@@ -110,8 +108,9 @@ def sides(calls: Iterable[tuple[Operation, list[int]]]) -> list[list[int]]:
     hashed = all(operation.signature for operation, _ in known)
     by_call: dict[Hashable, dict[int, list[int]]] = {}
     for operation, ranks in known:
-        by_root = by_call.setdefault(operation.signature if hashed else _call(operation), {})
-        by_root.setdefault(operation.root, []).extend(ranks)
+        numel = -1 if operation.name in _UNEVEN else operation.numel
+        call: Hashable = operation.signature if hashed else (operation.name, operation.dtype, numel)
+        by_call.setdefault(call, {}).setdefault(operation.root, []).extend(ranks)
     found = []
     for by_root in by_call.values():
         unknown = by_root.pop(-1, [])
@@ -119,9 +118,5 @@ def sides(calls: Iterable[tuple[Operation, list[int]]]) -> list[list[int]]:
         if len(of_root) == 1 or len(of_root[0]) > len(of_root[1]):
             of_root[0] += unknown
         found += of_root
-    return sorted((sorted(side) for side in found), key=lambda side: (-len(side), side))
-
-
-def _call(operation: Operation) -> Hashable:
-    numel = -1 if operation.name in _UNEVEN else operation.numel
-    return operation.name, operation.dtype, numel
+    ordered = sorted((sorted(side) for side in found), key=lambda side: (-len(side), side))
+    return ordered if len(ordered) > 1 else []

@@ -53,19 +53,10 @@ class Work:
         shares = zip(numbers.tolist(), (times_seen / len(looks)).tolist(), strict=True)
         return {number: share for number, share in shares if number in ranks}
 
-    def runnable(self, first: float, time: float, ranks: RankColumns) -> frozenset[int]:
-        """Ranks of now that were in state R in half of the looks from `first` on, or in more.
-
-        A thread that sleeps in a call that does not return is in that state at no time. One that has to share a CPU
-        with many others is in it nearly always, and uses little of the CPU.
-        """
-        looks = self.looks(time, ranks, lambda places: places.runnable & places.are_alive, first)
-        return frozenset(number for number, share in looks.items() if share >= 0.5)
-
-    def per_second(self, time: float, ranks: RankColumns, counter: Counter, first: float = -inf) -> dict[int, float]:
-        """By how much a counter of each rank has grown per second from `first` on, as far as samples go back. One that
-        adds up threads may grow faster than time."""
-        within = (sample for sample in self._samples if first <= sample[0] < time)
+    def per_second(self, time: float, ranks: RankColumns, counter: Counter) -> dict[int, float]:
+        """By how much a counter of each rank has grown per second, as far as samples go back. One that adds up threads
+        may grow faster than time."""
+        within = (sample for sample in self._samples if sample[0] < time)
         start, before = next(within, (time - 1.0, ranks))
         numbers, grown = _growth(before, ranks, counter)
         return dict(zip(numbers.tolist(), (grown / (time - start)).tolist(), strict=True))
