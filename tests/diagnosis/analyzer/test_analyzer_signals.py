@@ -73,3 +73,19 @@ def test_a_launcher_ends_the_last_one_by_sigterm_and_a_ctrl_c_that_comes_late_is
 
     assert at("SIGINT") == []
     assert only(at("SIGTERM")).suspects == [n for n in range(WORLD) if n != culprit]
+
+
+@every_rank
+def test_who_got_a_signal_while_others_died_of_it_is_named_and_not_for_sure(culprit: int) -> None:
+    """Half of the ranks: the other half may have been about to get it."""
+    other, asked = (culprit + 1) % WORLD, {"signal": "SIGINT", "signal_seconds": AGO}
+    ranks = []
+    for n in range(WORLD):
+        state = dead(AGO - 0.3, CLOSED)
+        if n in (culprit, other):
+            ended_at_once = dead(AGO, CTRL_C) | {"exit_kind": "interruption", "exit_seconds": AGO}
+            state = asked | (ended_at_once if n == culprit else {})
+        ranks.append(rank(n, member(30, idle=AGO), **state))
+    finding = only(found(ranks))
+    assert (finding.code, finding.suspects) == ("TW-LOST", sorted((culprit, other)))
+    assert finding.confidence == "medium"

@@ -272,7 +272,7 @@ class _Ended:
 
         None of several that died because another had is named: that may be one that is not in view, or no rank.
         """
-        first, is_first = (sorted(candidates), True) if all_of else _first(candidates)
+        first, is_first = (sorted(candidates), certain) if all_of else _first(candidates)
         same = alike(candidates)
         if not set(first).isdisjoint(same):  # they failed because another had
             first, is_first = same, True
