@@ -13,7 +13,7 @@ from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import write_model
 
 # make test draws the same examples each time, so that a change alone makes it fail; make test-slow draws new ones.
-# Neither minds how long a busy machine takes.
+# Only a test that bounds its time has a deadline.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")

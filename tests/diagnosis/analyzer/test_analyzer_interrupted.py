@@ -42,10 +42,14 @@ def by_ctrl_c(culprit: int) -> Callable[[int], dict[str, Any]]:
     return lambda n: dead(AGO, CTRL_C) if n == culprit else dead(AGO + 0.04)
 
 
+def asked_by(name: str, ago: float = AGO) -> dict[str, Any]:
+    """What the probe notes of a signal that a rank ends of."""
+    return {"exit_kind": "interruption", "signal": name, "signal_seconds": ago, "exit_seconds": ago}
+
+
 def by_signal(name: str) -> Callable[[int], dict[str, Any]]:
     """The probe has seen it come in all."""
-    said = {"exit_kind": "interruption", "signal": name, "signal_seconds": AGO, "exit_seconds": AGO}
-    return lambda n: dead(AGO - 0.01 * n, name) | said
+    return lambda n: dead(AGO - 0.01 * n, name) | asked_by(name)
 
 
 WAYS = {
@@ -163,15 +167,14 @@ def test_a_rank_that_went_before_is_lost_though_the_others_were_ended(culprit: i
 @pytest.mark.parametrize("others", ["lose the connection", "are ended by the launcher", "wait on"])
 def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None:
     """By a memory watcher, or with its node: no person has ended the job."""
-    sigterm = {"exit_kind": "interruption", "signal": "SIGTERM"}
 
     def states(n: int) -> dict[str, Any]:
         if n == culprit:
-            return dead(AGO, "SIGTERM") | sigterm | {"signal_seconds": AGO, "exit_seconds": AGO}
+            return dead(AGO, "SIGTERM") | asked_by("SIGTERM")
         if others == "lose the connection":
             return dead(AGO - 0.3, CLOSED)
         if others == "are ended by the launcher":
-            return dead(AGO - 0.3, "SIGTERM") | sigterm | {"signal_seconds": AGO - 0.3, "exit_seconds": AGO - 0.3}
+            return dead(AGO - 0.3, "SIGTERM") | asked_by("SIGTERM", AGO - 0.3)
         return {}
 
     finding = only(ended(0.3, culprit, states))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.diagnosis.analyzer.test_analyzer_interrupted import AGO, CLOSED, CTRL_C, ended, found
+from tests.diagnosis.analyzer.test_analyzer_interrupted import AGO, CLOSED, CTRL_C, asked_by, ended, found
 from tests.support.observations import WORLD, dead, member, rank
 from tests.support.observed_jobs import every_rank, only
 
@@ -20,8 +20,7 @@ def test_who_lived_on_without_a_signal_that_most_got_leaves_it_open_whom_it_was_
         """These got a signal; the other one came to its end so much later."""
         ranks = []
         for n in range(WORLD):
-            asked = {"exit_kind": "interruption", "signal": way, "signal_seconds": ago, "exit_seconds": ago}
-            state = dead(ago - seconds, CLOSED) | more if n == culprit else dead(ago, way) | asked
+            state = dead(ago - seconds, CLOSED) | more if n == culprit else dead(ago, way) | asked_by(way, ago)
             ranks.append(rank(n, member(30, idle=ago), **state))
         return found(ranks)
 
@@ -43,8 +42,8 @@ def test_signals_that_come_to_one_node_after_another_are_for_all(culprit: int) -
     ranks = []
     for n in range(WORLD):
         ago = AGO - 0.5 if n == (culprit + 1) % WORLD else AGO
-        asked = {"exit_kind": "interruption", "signal": "SIGTERM", "signal_seconds": ago, "exit_seconds": ago}
-        ranks.append(rank(n, member(30, idle=AGO), **(dead(AGO - 0.3, CLOSED) if n == culprit else dead(ago) | asked)))
+        state = dead(AGO - 0.3, CLOSED) if n == culprit else dead(ago) | asked_by("SIGTERM", ago)
+        ranks.append(rank(n, member(30, idle=AGO), **state))
         ranks[-1].node = "node1" if n in (culprit, (culprit + 1) % WORLD) else "node0"
     assert found(ranks) == []
 
@@ -54,9 +53,7 @@ def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit:
     """On a busy machine. Nobody can have seen it end: it had not, when the others got theirs."""
 
     def states(n: int) -> dict[str, Any]:
-        asked = AGO if n == culprit else AGO - 0.1
-        more = {"exit_kind": "interruption", "signal": "SIGTERM", "signal_seconds": asked, "exit_seconds": asked}
-        return dead(AGO - 0.2, "SIGTERM") | more
+        return dead(AGO - 0.2, "SIGTERM") | asked_by("SIGTERM", AGO if n == culprit else AGO - 0.1)
 
     assert ended(0.3, culprit, states) == []
 
@@ -67,7 +64,7 @@ def test_a_launcher_ends_the_last_one_by_sigterm_and_a_ctrl_c_that_comes_late_is
         ranks = []
         for n in range(WORLD):
             asked, ends, signal = (AGO - 0.3, AGO - 15.0, name) if n == culprit else (AGO, AGO, "SIGINT")
-            said = {"exit_kind": "interruption", "signal": signal, "signal_seconds": asked, "exit_seconds": ends}
+            said = asked_by(signal, asked) | {"exit_seconds": ends}
             ranks.append(rank(n, member(30, idle=AGO), **(dead(ends, CTRL_C) | said)))
         return found(ranks)
 

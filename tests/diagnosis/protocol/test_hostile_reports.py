@@ -257,7 +257,7 @@ reports = st.fixed_dictionaries(
 ROWS = {"ranks": RANK + 1, "details": DETAIL, "edges": EDGE, "transfers": TRANSFER}
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=1000)
 @given(st.lists(reports, min_size=1, max_size=4), st.booleans())
 def test_whatever_is_sent_is_a_report_or_refused(sent: list[dict[str, Any]], with_good: bool) -> None:
     nodes = Nodes("run")
@@ -279,7 +279,7 @@ def test_whatever_is_sent_is_a_report_or_refused(sent: list[dict[str, Any]], wit
         assert 0 <= nodes._num_integers <= encoding.MAX_INTEGERS
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=1000)
 @given(st.binary(max_size=64) | st.tuples(json_values, st.binary(max_size=32)).map(
     lambda parts: json.dumps(parts[0]).encode() + b"\n" + parts[1]
 ))  # fmt: skip
