@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .._ground.copies import not_copied
 from ..errors import FormatError, TruncatedDataError
 from . import core
 from .arrays import MAX_BITS, byte_view, checked_shape
@@ -62,6 +63,8 @@ class FrameEncoder:
         data_nbytes: size of the blocks so far.
         info: FrameInfo, with all sizes and the hash; there after `finish`.
     """
+
+    __reduce_ex__ = not_copied("a frame that has begun", "make another one, and give it all chunks")
 
     def __init__(
         self,

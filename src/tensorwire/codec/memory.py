@@ -7,6 +7,7 @@ import mmap
 import sys
 from contextlib import suppress
 
+from .._ground.copies import not_copied
 from .buffers import view_of_memory
 
 PAGE_NBYTES = mmap.PAGESIZE
@@ -52,6 +53,8 @@ class BytesBuilder:
     Attributes:
         data: the memory to be filled; not to be used once `finish` has been called.
     """
+
+    __reduce_ex__ = not_copied("memory that becomes one bytes object", "copy what finish returns")
 
     def __init__(self, nbytes: int) -> None:
         self._object = ctypes.c_void_p()

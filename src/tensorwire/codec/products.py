@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import enum
 
+from .._ground.copies import not_copied
 from .buffers import Pin
 from .core import Error, Frame, decode_at, function
 
@@ -52,6 +53,8 @@ class PlacedFrame:
     """A plain frame whose blocks all lie in memory, in one place. Where outputs and inputs are is taken on trust: they
     are addresses, of as many bytes as the call needs. Thread-safe.
     """
+
+    __reduce_ex__ = not_copied("the address of a frame", "make one where the frame is")
 
     def __init__(self, reader: FrameReader, data: Buffer, *, verify: bool) -> None:
         """

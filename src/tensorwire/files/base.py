@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._ground.copies import not_copied
 from ..codec import base_mismatch, content_hash
 from ..errors import CorruptDataError, ErrorContext, LimitExceededError
 from .arrays import ArrayFile
@@ -44,6 +45,8 @@ class BaseTensor:
         is_relative: whether it can be read only with a base of its own.
         known_hash: its content hash; None as long as nobody knows it.
     """
+
+    __reduce_ex__ = not_copied("an open file", "open the base again by its path")
 
     def __init__(self, file: str, stored: StoredFile, tensor: StoredTensor) -> None:
         self.name = tensor.name

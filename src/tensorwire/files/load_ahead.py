@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._ground.copies import not_copied
 from ..codec import new_buffer
 from ..storage.ahead import Ahead
 from .loader import TASK_NBYTES, Scratch, check_tasks, content_tasks
@@ -44,6 +45,8 @@ class LoadAhead:
 
     `take` is for one thread. The threads end when this is closed or forgotten.
     """
+
+    __reduce_ex__ = not_copied("threads and open files", "open the files again by their paths, and load those")
 
     def __init__(
         self,
@@ -87,6 +90,8 @@ class LoadAhead:
 class _Loading:
     """A tensor on its way. Its memory is made by the first thread that is at it."""
 
+    __reduce_ex__ = not_copied("memory that threads write to", "load the tensor again")
+
     def __init__(self, stored: StoredFile, tensor: StoredTensor, as_frame: Callable[..., bool], verify: bool) -> None:
         self._verify = verify
         self._stored = stored
@@ -115,6 +120,8 @@ class _Loading:
 
 class _Loads:
     """The work of loading tensors, by their place in the order. Their size is that in the files."""
+
+    __reduce_ex__ = not_copied("open files", "open them again by their paths")
 
     def __init__(
         self, tensors: Sequence[tuple[StoredFile, StoredTensor]], as_frame: Callable[..., bool], verify: bool

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from .._ground.copies import not_copied
 from ..codec import content_hash, new_buffer
 from ..errors import ErrorContext
 
@@ -125,6 +126,8 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
 
 class Scratch(threading.local):
     """The memory that each thread needs for its tasks."""
+
+    __reduce_ex__ = not_copied("memory for one thread", "make another one")
 
     def __init__(self) -> None:
         self.memory = new_buffer(TASK_NBYTES + (TASK_NBYTES >> 3))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from .._ground.copies import not_copied
 from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash, new_buffer
 from ..codec.dtypes import torch_name
 from ..errors import (
@@ -131,6 +132,8 @@ class StoredFile:
         base_hash: the recorded hash of all tensors of that base, None likewise.
         base, base_file: what `use_base` was given.
     """
+
+    __reduce_ex__ = not_copied("an open file", "open it again by its path")
 
     def __init__(self, source: Location | Readable) -> None:
         """Open a file, and check the header. What is open already is closed with this.

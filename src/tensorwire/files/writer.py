@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._ground.copies import not_copied
 from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
@@ -101,6 +102,8 @@ class CompressedWriter:
 
     Use it in a ``with`` statement: `put` all content, then `finish`. One thread at a time.
     """
+
+    __reduce_ex__ = not_copied("a file that it writes", "write it in one place")
 
     def __init__(
         self,
@@ -312,6 +315,8 @@ class _Output:
         worker: that thread.
         position: offset in the file of the next byte.
     """
+
+    __reduce_ex__ = not_copied("a file that it writes", "write it in one place")
 
     def __init__(self, file: Writable, position: int) -> None:
         self.worker = Worker("write")

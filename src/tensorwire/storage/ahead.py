@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from .._ground.copies import not_copied
 from ..codec import new_buffer
 
 Key = TypeVar("Key")
@@ -143,6 +144,8 @@ class Ahead(Generic[Key]):
 
     The threads end when they idle. Thread-safe. A forked child begins anew, with what was learned.
     """
+
+    __reduce_ex__ = not_copied("threads, and memory that they work in", "make another one of the same work")
 
     def __init__(
         self, work: Work[Key], capacity: int, *,

@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from .._ground.copies import not_copied
 from .._ground.filesystem import naming
 from ..errors import TruncatedDataError
 from .local import Descriptor
@@ -29,6 +30,8 @@ class DirectFile:
     Attributes:
         file: the same, read by the page cache.
     """
+
+    __reduce_ex__ = not_copied("an open file", "make one of a file that was opened again by its path")
 
     def __init__(self, file: InputFile) -> None:
         self.file = file.duplicate()

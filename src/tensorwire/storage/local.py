@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import mmap
 import os
@@ -14,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._ground.copies import not_copied, twin_of
 from .._ground.filesystem import close, naming
 from ..errors import TruncatedDataError
 from .access import PRIVATE, give_access
@@ -32,6 +32,7 @@ class Descriptor:
     """Closed with the last reference to it: its number is not given to another file while a thread reads."""
 
     __slots__ = ("number",)
+    __reduce_ex__ = not_copied("the number of an open file", "open the file again by its path")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -65,6 +66,8 @@ def write_at(number: int, offset: int, data: memoryview, path: Path) -> None:
 class InputFile:
     """A regular file as a `Readable`. `path` is as given; `nbytes` and `identity` are those of when it was opened."""
 
+    __reduce_ex__ = not_copied("an open file", "open it again by its path")
+
     in_order = False
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +84,7 @@ class InputFile:
 
     def duplicate(self) -> InputFile:
         """The same open file once more, which is closed on its own."""
-        return copy.copy(self)
+        return twin_of(self)
 
     @property
     def descriptor(self) -> Descriptor:
@@ -155,6 +158,8 @@ class OutputFile:
     What is written goes to the disk in the background, so that little is left for `sync` to wait for. `nbytes` is the
     end of what has been written.
     """
+
+    __reduce_ex__ = not_copied("a file that it writes", "write it in one place")
 
     def __init__(self, path: Path, access: Access | None = None) -> None:
         """`access` is what `sync` gives the file, which is its owner's alone until then; by default a new file's."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .._ground.copies import not_copied
+
 _POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
 _STEP_NBYTES = 32 << 20
 """In one call. After it the thread may wait some milliseconds for the interpreter, which a loader keeps busy."""
@@ -36,6 +38,8 @@ class PagesAhead:
     it was used. The other pages come when they are touched, as all do where the system cannot do this. The thread ends
     when nothing is left, or what is left is not mapped any more. Thread-safe; does nothing in a forked child.
     """
+
+    __reduce_ex__ = not_copied("a thread", "make another one")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

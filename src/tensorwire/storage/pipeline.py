@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._ground.copies import not_copied
 from ..codec import new_buffer
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Window:
         data: their bytes.
     """
 
+    __reduce_ex__ = not_copied("a share of a buffer", "copy the bytes in it")
+
     def __init__(self, chunks: list[Chunk], buffer: memoryview, give_back: Callable[[memoryview], None]) -> None:
         self.chunks = chunks
         self.data = buffer[: sum(chunk.stop - chunk.start for chunk in chunks)]
@@ -101,6 +104,8 @@ class Worker:
 
     Use it in a ``with`` statement, which waits for all calls. After an error the remaining calls are dropped.
     """
+
+    __reduce_ex__ = not_copied("a thread", "make another one")
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], Callable[[], None]] | None]

@@ -10,6 +10,7 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from .._ground.copies import not_copied
 from ..errors import TruncatedDataError
 from .background import begin
 from .remote import RemotePath, Status
@@ -27,6 +28,8 @@ PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
 
 class RemoteFile:
     """An object as a `Readable`. `nbytes` and `identity` are those of when it was opened."""
+
+    __reduce_ex__ = not_copied("an open object of a store", "open it again by its URL")
 
     in_order = False
 
@@ -114,6 +117,8 @@ class Pieces:
     The batch after the one that was read last is under way, and the one before it is kept. So three batches are in
     memory at most. Behind the last one the object is looked at once more: it must be the same.
     """
+
+    __reduce_ex__ = not_copied("bytes that are on their way", "ask for them anew")
 
     def __init__(
         self,

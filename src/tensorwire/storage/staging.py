@@ -28,6 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from .._ground.copies import not_copied
 from .._ground.destination import Existing
 from .._ground.filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, walk
 from .access import access_of, give_access
@@ -54,6 +55,8 @@ class Staging:
         existing: what stands at the destination and is to be replaced; None if nothing does.
         notices: what the user has to know of what stood at the destination.
     """
+
+    __reduce_ex__ = not_copied("the lock of its directory", "make the result in one place")
 
     def __init__(self, destination: Destination, purpose: dict[str, Any]) -> None:
         """`purpose` is what the result depends on; a journal with another purpose is of no use.

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from .._ground.copies import not_copied
 from .._ground.filesystem import naming
 from ..errors import CorruptDataError, TruncatedDataError
 from .local import Descriptor, check_identity, identity, write_at
@@ -31,6 +32,8 @@ class SpoolFile:
         path: the directory that it is in, for errors.
         nbytes: end of what has been written.
     """
+
+    __reduce_ex__ = not_copied("a temporary file without a name", "write its bytes into another one")
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="tensorwire-", buffering=0)  # noqa: SIM115 - `close` closes it
@@ -89,6 +92,8 @@ class InputStream:
 
     So reads in order need no temporary file. Only what the first read gives may be read again.
     """
+
+    __reduce_ex__ = not_copied("an open stream, whose bytes come once", "read it in one place")
 
     in_order = True
 
@@ -219,6 +224,8 @@ class InputStream:
 
 class OutputStream:
     """What cannot seek, as an `Appendable`."""
+
+    __reduce_ex__ = not_copied("an open stream", "write it in one place")
 
     def __init__(self, stream: IO[bytes]) -> None:
         """`stream` has a file descriptor, and nothing waits in its buffer."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._ground.copies import not_copied
 from ..codec import num_threads
 from ..errors import BaseMismatchError
 from ..storage.locations import is_path, locate
@@ -57,6 +58,8 @@ class Follower:
         ValueError: the directory is a URL.
         BlockingIOError: another follower works in the directory.
     """
+
+    __reduce_ex__ = not_copied("its place in a store", "make another one, with a target of its own")
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._ground.copies import not_copied
 from ..codec import (
     check_takes_base,
     compress,
@@ -100,6 +101,8 @@ class Publisher:
         ValueError: an option is out of its range, or the profile takes no base.
         FormatError, OSError: `base` or the newest version cannot be read.
     """
+
+    __reduce_ex__ = not_copied("its turn in a store", "make another one, with base= what it has published")
 
     def __init__(
         self,

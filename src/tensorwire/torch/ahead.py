@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._ground.copies import not_copied
 from ..storage.ahead import Ahead, aligned
 from .frames.open_frame import OpenFrame, opened
 from .tensors.compressed_tensor import CompressedTensor
@@ -38,6 +39,8 @@ class _Decoding:
 
 class DecodeAhead:
     """What `decode_ahead` returns: close it, or use it in a ``with`` statement."""
+
+    __reduce_ex__ = not_copied("a thread, and memory that it decodes into", "call decode_ahead with the other model")
 
     def __init__(self, model: nn.Module, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0))

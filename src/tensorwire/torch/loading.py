@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._ground.copies import not_copied
 from ..codec import new_buffer
 from ..codec.arrays import as_array
 from ..codec.dtypes import torch_name
@@ -41,6 +42,8 @@ class CompressedLoader:
     Raises:
         ValueError: `resident_nbytes` is negative, or given for a device.
     """
+
+    __reduce_ex__ = not_copied("open files and threads", "make one for each time that files are opened")
 
     def __init__(self, device: Any, resident_nbytes: int | None) -> None:
         if resident_nbytes is not None and resident_nbytes < 0:

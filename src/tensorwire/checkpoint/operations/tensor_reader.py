@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
+from ..._ground.copies import not_copied
 from ...codec import num_threads
 from ...errors import ErrorContext
 from ...files.loader import load_bytes
@@ -27,6 +28,8 @@ class TensorReader(Generic[Array]):
     The interface is that of ``safetensors.safe_open``; ``name in reader``, ``len(reader)`` and iteration over the names
     come on top.
     """
+
+    __reduce_ex__ = not_copied("open files", "call open_file with the path again, in another process too")
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import operator
 from math import prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..._ground.copies import not_copied
 from ...codec import array_shape, as_array, dtype_bits
 from ...errors import ErrorContext, UnsupportedTensorError
 from ...files.loader import load_range
@@ -26,6 +27,8 @@ class TensorSlice(Generic[Array]):
 
     What is returned has memory of its own.
     """
+
+    __reduce_ex__ = not_copied("an open file", "copy what an index gives, or call open_file with the path again")
 
     def __init__(self, stored: StoredFile, tensor: StoredTensor, target: Target, threads: int, *, verify: bool) -> None:
         self._dtype, self._shape, self._nbytes = stored.layout(tensor.name)

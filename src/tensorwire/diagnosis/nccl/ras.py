@@ -19,6 +19,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._ground.copies import not_copied
 from ...errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
 
 __all__ = ["RasCommunicator", "RasCount", "RasProcess", "RasRank", "RasStatus", "query_ras"]
@@ -192,6 +193,8 @@ def parse_json(answer: bytes) -> RasStatus:
 
 class _Exchange:
     """Lines over a connection, all before a deadline."""
+
+    __reduce_ex__ = not_copied("a socket", "connect again")
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection

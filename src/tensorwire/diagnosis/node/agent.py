@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._ground.copies import not_copied
 from ...errors import TensorwireError
 from ..protocol.connection import Connection, RefusedError
 from ..protocol.encoding import Encoder
@@ -34,6 +35,8 @@ class Agent:
         key: from :func:`connection.read_key`.
         log: told about connections made and lost.
     """
+
+    __reduce_ex__ = not_copied("a connection", "make another one")
 
     def __init__(self, node: LocalNode, address: tuple[str, int], key: bytes, log: Callable[[str], None]) -> None:
         self._node = node

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._ground.copies import not_copied
 from . import stacks, timing
 from .observer import Observer
 
@@ -22,6 +23,8 @@ class LocalNode:
         directory: where the probes of a job write.
         name: of the node, for the reader.
     """
+
+    __reduce_ex__ = not_copied("a thread and sockets", "make another one of the same directory")
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name = name

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
+from ..._ground.copies import not_copied
 from ..model import Edge
 
 _NETLINK_SOCK_DIAG = 4
@@ -36,6 +37,8 @@ _TCP_INFO = struct.Struct("=4xB63xI28xI16xQQ32xQ")
 
 class TcpReader:
     """Reads the connections of a set of processes, again and again. For one thread."""
+
+    __reduce_ex__ = not_copied("sockets", "make another one")
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket | None] = {}  # by network namespace; None: not to be asked

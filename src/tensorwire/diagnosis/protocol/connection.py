@@ -25,6 +25,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
+from ..._ground.copies import not_copied
 from ...errors import TensorwireError
 
 MAX_MESSAGE_NBYTES: Final = 16 << 20
@@ -78,6 +79,8 @@ class Connection:
         key: from :func:`read_key`.
         is_server: which of the two ends this is.
     """
+
+    __reduce_ex__ = not_copied("a socket", "connect again")
 
     def __init__(self, connected: socket.socket, key: bytes, *, is_server: bool) -> None:
         connected.setblocking(False)

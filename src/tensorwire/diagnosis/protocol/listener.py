@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..._ground.copies import not_copied
 from .connection import Connection, RefusedError
 
 _MAX_CONNECTIONS: Final = 8192
@@ -39,6 +40,8 @@ class Listener:
 
     Raises OSError where the address cannot be bound.
     """
+
+    __reduce_ex__ = not_copied("sockets", "listen in one place")
 
     def __init__(self, key: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

@@ -16,6 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ..._ground.copies import not_copied
 from ..model import MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info
@@ -52,6 +53,8 @@ class Calls:
         dumps: gives the ring of each recorder with stacks, pickled.
         messages: of this rank.
     """
+
+    __reduce_ex__ = not_copied("kernels of this process", "attach in the other process")
 
     def __init__(self, page: Path, groups: Groups, dumps: list[Callable[[], bytes]], messages: Messages) -> None:
         self._page = page

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..._ground.copies import not_copied
 from ..model import Thresholds
 from ..page import native
 from ..page.recorder_entries import MADE_OF_ALL_REDUCE, operation_info
@@ -69,6 +70,8 @@ class FlightRecorder:
         dump: gives JSON, with the ring's entries or without.
         num_collectives: counts those of a group by torch's name, see Messages.
     """
+
+    __reduce_ex__ = not_copied("the page of this process", "attach in the other process")
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ..._ground.copies import not_copied
 from ..model import MAX_CALLS, Call, Operation
 from ..page import native
 from ..page.recorder_entries import signature
@@ -86,6 +87,8 @@ class _Message(NamedTuple):
 
 class Messages:
     """Writes this rank's messages to the page: :meth:`poll` is for one thread, the rest for all."""
+
+    __reduce_ex__ = not_copied("kernels and the page of this process", "attach in the other process")
 
     def __init__(self, handle: int, groups: Groups) -> None:
         self._handle = handle

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+from ..._ground.copies import not_copied
 from ..page import native
 from ..page.recorder_entries import collective_signature
 from .calls import EXCHANGES
@@ -103,6 +104,8 @@ class Dispatcher:
 
     :meth:`follow` is for one thread; the rest runs in those that make operations, one at a time thanks to the GIL.
     """
+
+    __reduce_ex__ = not_copied("kernels and the page of this process", "attach in the other process")
 
     def __init__(self, handle: int, groups: Groups, recorder: FlightRecorder | None) -> None:
         self._handle = handle

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
+from ..._ground.copies import not_copied
 from ..page import process
 
 HEARTBEAT_SECONDS: Final = 0.2
@@ -101,6 +102,8 @@ class _UnknownTorchError(RuntimeError):
 
 class _Probe:
     """All that is attached to this process."""
+
+    __reduce_ex__ = not_copied("a thread and the page of this process", "attach in the other process")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -254,6 +257,8 @@ class _Probe:
 
 class _Sampler:
     """The sources that the thread samples once there are process groups."""
+
+    __reduce_ex__ = not_copied("the page of this process", "attach in the other process")
 
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d

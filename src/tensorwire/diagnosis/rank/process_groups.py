@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..._ground.copies import not_copied
 from ..members import MAX_DIMENSIONS, grid_of
 from ..page import native
 from ..page.recorder_entries import shown_name
@@ -27,6 +28,8 @@ class Group:
 
 class Groups:
     """Finds groups by torch's name of them. For the threads of the rank: the GIL is lock enough."""
+
+    __reduce_ex__ = not_copied("the page of this process", "attach in the other process")
 
     def __init__(self, handle: int) -> None:
         self._handle = handle

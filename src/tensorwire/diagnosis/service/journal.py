@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from ..._ground.copies import not_copied
 from ..._ground.new_file import NewFile, check_regular, move_aside, open_to_append
 from ...errors import CorruptDataError
 from ..model import Code, Confidence, Finding, Level, Link, Thresholds
@@ -54,6 +55,8 @@ class Journal:
     Raises OSError, here and below, if the directory cannot be written; FileExistsError if a file is in the way that no
     analyzer has written, BlockingIOError if another analyzer writes to it.
     """
+
+    __reduce_ex__ = not_copied("the lock of its directory", "read the directory by its path")
 
     def __init__(self, directory: Path, thresholds: Thresholds | None = None) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ..._ground.copies import not_copied
 from ..._ground.text import escape
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class FindingCommand:
         say: called with what went wrong, in any thread. The same trouble is told once.
         place: where more can be asked about the job; without it, the command is given the run's id.
     """
+
+    __reduce_ex__ = not_copied("a thread", "make another one")
 
     def __init__(self, arguments: Sequence[str], say: Callable[[str], None], place: str = "") -> None:
         self._arguments = list(arguments)

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._ground.copies import not_copied
 from ..._ground.new_file import check_regular, move_aside
 from ...errors import CorruptDataError
 from ..analyzer import Analyzer
@@ -60,6 +61,8 @@ class Recorder:
         FileExistsError: a file stands at one of the two paths that is not a recording.
         OSError: the file cannot be written.
     """
+
+    __reduce_ex__ = not_copied("a file that it writes", "read the recording by its path")
 
     def __init__(self, path: Path, thresholds: Thresholds | None = None, *, max_nbytes: int = _MAX_NBYTES) -> None:
         self._path = path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..._ground.copies import not_copied, twin_of
 from ...codec import FrameReader, check_frame_size, check_padding, torch_dtype
 from ...codec.arrays import byte_view
 from ...codec.products import Order, PlacedFrame
@@ -82,6 +82,8 @@ class OpenFrame:
         sent_by: torch's sharing strategy by which other processes get it, None if torch would move it to send it.
     """
 
+    __reduce_ex__ = not_copied("the address of a frame", "copy the tensor that holds it")
+
     ahead: Ahead[OpenFrame] | None = None
     product: None = None
     sent_by: str | None = None
@@ -151,7 +153,7 @@ class OpenFrame:
     @contextmanager
     def _loaded(self, blocks: FileBlocks) -> Iterator[OpenFrame]:
         with self._reading, blocks.loaded() as in_memory:
-            frame = copy.copy(self)
+            frame = twin_of(self)
             frame.blocks = in_memory
             frame._placed = frame._place()
             yield frame

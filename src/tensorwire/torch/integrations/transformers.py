@@ -29,6 +29,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ..._ground.copies import not_copied
 from ...checkpoint.directory.config_and_index import METHOD, NAME, check_config
 from ...checkpoint.directory.manifest import VERSION
 from ...codec import Profile, num_threads
@@ -273,6 +274,8 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
 
 class _Files:
     """The files of a checkpoint and what stands for them, until it is closed or forgotten."""
+
+    __reduce_ex__ = not_copied("open files and a temporary directory", "call from_pretrained again")
 
     def __init__(self, paths: list[str], min_numel: int | None, verify: Verify) -> None:
         """`min_numel`: of tensors that stay compressed if they can, None if none is to."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import linear
 
+from ..._ground.copies import not_copied
 from ...codec.products import Order, linear_orders
 from ..frames.team import team
 from .product import Product, Strides, product_of
@@ -52,6 +53,8 @@ class _Scratch(threading.local):
     A caller that takes it has it alone until it is given back: the handler of a signal may run a model in the middle of
     another one, in the same thread. After an error it is not given back, and the next one gets new memory.
     """
+
+    __reduce_ex__ = not_copied("memory for one thread", "make another one")
 
     def __init__(self) -> None:
         self._memory: Tensor | None = None

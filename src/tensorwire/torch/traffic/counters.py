@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ..._ground.copies import not_copied
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -82,6 +84,8 @@ class Row:
 
 class Counters:
     """Rows that one thread adds to and others read."""
+
+    __reduce_ex__ = not_copied("a lock", "copy its rows")
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], Row] = {}

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
+from ..._ground.copies import not_copied
 from ...errors import TensorwireError
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class Exchange:
         rank, size: this rank's place among them, and how many there are.
         transfer_seconds: how long the payload of the last call travelled, without the wait for the slowest rank.
     """
+
+    __reduce_ex__ = not_copied("a process group and a thread", "attach in the other process, too")
 
     def __init__(self, ranks: list[int], timeout: timedelta, fellows: Iterable[Exchange] | None = None) -> None:
         """

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ...._ground.copies import not_copied
 from ...._ground.version import __version__
 from ..budget import Budget
 from ..choice import DecidingCounters, chosen, is_codec
@@ -41,6 +42,8 @@ class Attachment:
     Attributes:
         step: how often the model's optimizer has stepped since; several that share the parameters count as one.
     """
+
+    __reduce_ex__ = not_copied("process groups and threads", "attach to the other model")
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.step = 0
