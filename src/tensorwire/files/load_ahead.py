@@ -115,7 +115,11 @@ class _Loading:
             frame = stored.mapped_frame(tensor)
             return Loaded(frame, True), check_tasks(stored, tensor, frame)
         data = new_buffer(stored.layout(tensor.name)[2])
-        return Loaded(data, False), content_tasks(stored, tensor, data, self._verify)
+        tasks = content_tasks(stored, tensor, data, self._verify)
+        if not len(data):  # no thread is asked for a part of it, and its hash is to be checked
+            for task in tasks:
+                task(data)
+        return Loaded(data, False), tasks
 
 
 class _Loads:

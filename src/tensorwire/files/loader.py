@@ -62,12 +62,12 @@ def load_bytes(
 
 def content_tasks(stored: StoredFile, tensor: StoredTensor, out: memoryview, verify: bool) -> list[Task]:
     """What puts the content of a tensor into memory of its size, in parts that threads may share."""
-    step = TASK_NBYTES
+    step, nbytes = TASK_NBYTES, len(out)
     if tensor.compressed:
         block_nbytes = stored.frame(tensor).block_nbytes
         step = max(1, TASK_NBYTES // block_nbytes) * block_nbytes
-    elif tensor.content_hash is not None:  # which is of all content
-        step = max(1, len(out))
+    elif tensor.content_hash is not None:  # which is of all content, and of none too
+        step = nbytes = max(1, len(out))
 
     def run(start: int, scratch: memoryview) -> None:
         part = out[start : start + step]
@@ -76,7 +76,7 @@ def content_tasks(stored: StoredFile, tensor: StoredTensor, out: memoryview, ver
             if verify and not tensor.compressed and tensor.content_hash is not None:
                 stored.check_hash(tensor, tensor.content_hash, content_hash(part, threads=1))
 
-    return [partial(run, start) for start in range(0, len(out), step)]
+    return [partial(run, start) for start in range(0, nbytes, step)]
 
 
 def check_tasks(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> list[Task]:
@@ -93,10 +93,11 @@ def check_tasks(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> 
 def load_range(
     stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int, verify: bool
 ) -> memoryview:
-    """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked. The base
-    of a relative one was hashed when it was first needed, and must be the same file still.
+    """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked unless they
+    are empty. The base of a relative one was hashed when it was first needed, and must be the same file still.
 
     Raises:
+        FormatError: the data is damaged.
         OSError: reading fails, or the file of the base was written to.
     """
     relative = stored.is_relative(tensor)
@@ -107,6 +108,8 @@ def load_range(
         stored.read(tensor, start, out, threads=threads, verify=verify)
         if relative and verify:
             stored.base_of(tensor, threads=threads).check_unchanged()
+    elif verify and not tensor.entry.nbytes:
+        stored.check_hash(tensor, tensor.content_hash, content_hash(out, threads=1))
     return out
 
 

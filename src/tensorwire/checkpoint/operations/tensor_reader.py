@@ -139,7 +139,7 @@ class TensorReader(Generic[Array]):
 
         Each block that is decoded is checked, and after each slice that the file of the base was not written to. The
         rows that come out are not hashed, because a content hash is of the whole tensor; so of a plain tensor nothing
-        is checked.
+        is checked, unless it is empty.
 
         Raises:
             KeyError, UnsupportedTensorError: as for `get_tensor`; indexing raises its other errors.
