@@ -143,6 +143,18 @@ def _pack(data: bytes) -> str:
         (_edit("copied", nbytes=-1), CorruptDataError, MANIFEST_NAME),
         (_edit("copied", nbytes=1.5), CorruptDataError, MANIFEST_NAME),
         (_edit("copied", sha256="0"), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", sha256="A" * 64), CorruptDataError, MANIFEST_NAME),
+        (_edit("replaced", stored_sha256="../x"), CorruptDataError, MANIFEST_NAME),
+        (_edit("replaced", stored_sha256=""), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", base_sha256="../x"), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", base_sha256=""), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(base=None), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(directories=["tensorwire.json/"]), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(directories=["config.json/"]), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(directories=["a\ud800/"]), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(excluded=["a", "a/b"]), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(excluded=["a", "a/"]), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(excluded=["a\ud800"]), CorruptDataError, MANIFEST_NAME),
         (_edit("copied", sha256="0" * 64), CorruptDataError, "assets/deep/image.png"),
         (_edit("replaced", content="%%%"), CorruptDataError, "config.json"),
         (_edit("replaced", content=_pack(b"{}")), CorruptDataError, "config.json"),
@@ -169,6 +181,16 @@ def test_hostile_manifests(
     problem = verify(packed, strict=True).problems[0]
     assert (problem.kind, problem.file) == (error.__name__, blamed)
     assert blamed in problem.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"profile": "a later one"}, {"directories": []}, {"excluded": ["config.json", "a/tensorwire.json", "b/"]}],
+)
+def test_what_a_manifest_may_say_besides(packed: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    edit_manifest(packed, lambda body: body.update(changes))
+    assert verify(packed, strict=True).ok
+    assert decompress_checkpoint(packed, tmp_path / "x", strict=True).exact
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format":1,"format":1}', b"\xff\xfe", b"[" * 200_000, b"1e9"])

@@ -162,7 +162,8 @@ def parse_manifest(data: bytes) -> Manifest:
         raise CorruptDataError("expected profile, writer and files in the manifest")
     excluded, directories = (_parse_paths(body, name) for name in ("excluded", "directories"))
     entries = tuple(_parse_file(file) for file in files)
-    manifest = Manifest(profile, entries, excluded, directories, writer, _parse_base(body.get("base")))
+    base = _parse_base(body["base"]) if "base" in body else None
+    manifest = Manifest(profile, entries, excluded, directories, writer, base)
     if not all(path.endswith("/") for path in directories):
         raise CorruptDataError("expected paths that end with a slash as directories in the manifest")
     paths = [*(file.path for file in manifest.files), *(path[:-1] for path in directories)]
@@ -209,9 +210,7 @@ def _parse_paths(body: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _parse_base(value: object) -> BaseRecord | None:
-    if value is None:
-        return None
+def _parse_base(value: object) -> BaseRecord:
     name, digest = (value.get("name"), value.get("hash")) if isinstance(value, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(digest, str) or not _CONTENT_HASH.fullmatch(digest):
         raise CorruptDataError("expected a name and a content hash of the base in the manifest")
@@ -227,6 +226,7 @@ def _parse_file(value: object) -> ManifestFile:
     file = ManifestFile(**known)
     if not all(isinstance(text, str) for key, text in known.items() if key != "nbytes") or type(file.nbytes) is not int:
         raise CorruptDataError("expected strings and a size in each file of the manifest")
-    if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256) or not _SHA256.fullmatch(file.base_sha256 or file.sha256):
-        raise CorruptDataError("expected a size and a SHA-256 in each file of the manifest")
+    digests = [text for key, text in known.items() if key.endswith("sha256")]
+    if file.nbytes < 0 or not all(map(_SHA256.fullmatch, digests)):
+        raise CorruptDataError("expected a size, and SHA-256 of 64 digits, in each file of the manifest")
     return file
