@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import numpy as safetensors_numpy
+from safetensors import torch as safetensors_torch
 
 import tensorwire
 from tensorwire import CorruptDataError, FormatError, compress_checkpoint, load_file, open_file
@@ -114,39 +115,51 @@ def test_files_that_the_index_does_not_name_are_left_alone(tmp_path: Path) -> No
     assert list(load_file(tmp_path)) == ["one"]
 
 
+class Sharing(torch.nn.Module):
+    """A tied parameter, one that is another's first rows, and one that has another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.from_numpy(np.frombuffer(weights(300 * 64, 1, "F32"), np.float32).copy()).reshape(300, 64)
+        self.embed, self.head, self.first, self.turned = (
+            torch.nn.Parameter(each) for each in (weight, weight, weight[:100], weight.view(64, 300))
+        )
+
+
 @pytest.mark.parametrize("compressed", [False, True])
-def test_names_that_save_model_has_tied(tmp_path: Path, compressed: bool) -> None:
-    safetensors_torch = pytest.importorskip("safetensors.torch")
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = torch.nn.Embedding(300, 64)
-            self.head = torch.nn.Linear(64, 300, bias=False)
-            self.head.weight = self.embed.weight
-
-    model = Model()
+def test_names_that_save_model_has_left_out(tmp_path: Path, compressed: bool) -> None:
+    """Its metadata has them, and does not tell which memory they share: they are absent, as from safetensors."""
+    model, other = Sharing(), Sharing()
     path = tmp_path / "plain"
     path.mkdir()
     safetensors_torch.save_model(model, str(path / "model.safetensors"))
+    expected = list(safetensors_torch.load_file(path / "model.safetensors"))
+    assert len(expected) == 1
     if compressed:
         compress_checkpoint(path, tmp_path / "packed")
         path = tmp_path / "packed"
-    tensors = load_file(path, framework="pt")
-    assert tensors.keys() == model.state_dict().keys()
-    with open_file(path / "model.safetensors") as reader:  # has the names of safe_open
-        assert reader.keys() == ["embed.weight"]
-    assert tensors["head.weight"] is tensors["embed.weight"]
-    assert torch.equal(tensors["head.weight"], model.embed.weight)
-    with open_file(path, "pt") as reader:
-        assert "head.weight" in reader
-        assert torch.equal(reader.get_tensor("head.weight"), model.embed.weight)
-        assert torch.equal(reader.get_slice("head.weight")[3:5], model.embed.weight[3:5])
+    for place in (path, path / "model.safetensors"):
+        with open_file(place, "pt") as reader:
+            assert reader.keys() == expected
+            assert (reader.metadata() or {}).keys() == {"embed", "first", "head", "turned"} - set(expected)
+        tensors = load_file(place, framework="pt")
+        assert list(tensors) == expected
+        other.load_state_dict({name: torch.zeros_like(value) for name, value in other.state_dict().items()})
+        other.load_state_dict(tensors, strict=False)
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            assert torch.equal(other.get_parameter(name), parameter)
 
 
-def test_the_format_of_the_metadata_ties_no_name(tmp_path: Path) -> None:
-    safetensors_numpy.save_file({"pt": np.zeros(3)}, tmp_path / "x.safetensors", metadata={"format": "pt"})
-    assert list(load_file(tmp_path)) == ["pt"]
+@pytest.mark.parametrize(
+    "metadata", [{"format": "pt"}, {"largest": "pt"}, {"pt.best": "pt"}, {"model.head.weight": "pt"}]
+)
+def test_metadata_names_no_tensors(tmp_path: Path, metadata: dict[str, str]) -> None:
+    """Any text may stand there, a tensor's name too."""
+    path = tmp_path / "x.safetensors"
+    safetensors_numpy.save_file({"pt": np.zeros(3)}, path, metadata=metadata)
+    assert list(load_file(path)) == list(load_file(tmp_path)) == ["pt"]
+    with open_file(tmp_path) as reader:
+        assert (reader.keys(), len(reader), reader.metadata()) == (["pt"], 1, metadata)
 
 
 def test_damage_is_found_and_said_where(tmp_path: Path) -> None:

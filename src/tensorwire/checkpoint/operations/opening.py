@@ -94,8 +94,8 @@ def load_file(
             the file, which must not be written to, and are read, ahead of their use, each time they are needed.
 
     Returns:
-        The tensors by their original names, file by file in the order of their data. Arrays are writable. Tied names
-        share one.
+        The tensors by their original names, file by file in the order of their data. Arrays are writable. As in
+        safetensors, a name that ``save_model`` has left out is not there: metadata does not tell what its tensor was.
 
     Raises:
         BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
@@ -142,7 +142,6 @@ def open_file(
         path: a safetensors file; or a directory, whose shards are read as one file; or an index
             (``*.safetensors.index.json``) of a directory that has several. An index says in which files the tensors
             are. Without one they are in all .safetensors files at the top of the directory, never in folders below it.
-            In a directory, a name that ``safetensors.torch.save_model`` has tied to another one is there too.
 
     Raises:
         FormatError: an index or the header of a file, or of one of the base, is damaged, or they do not agree.
@@ -189,8 +188,6 @@ def _open(
         for file in files:
             file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)
-        if shards.files != (root,):
-            _add_tied(places, files)
         stack.pop_all()
     return TensorReader(files, places, target, count, base=opened, verify=verify)
 
@@ -213,11 +210,3 @@ def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFi
                 "the index says that the tensor is in this file, which does not hold it", file=home, tensor=name
             )
     return places
-
-
-def _add_tied(places: dict[str, tuple[StoredFile, StoredTensor]], files: list[StoredFile]) -> None:
-    """Add what save_model writes of a name that it has left out. A single file has the names that safe_open gives."""
-    for file in files:
-        for name, kept in file.metadata.items():
-            if name not in places and name != "format" and kept in file.tensors:
-                places[name] = file, file.tensors[kept]

@@ -41,7 +41,7 @@ class TensorReader(Generic[Array]):
         base: Base | None,
         verify: Verify,
     ) -> None:
-        """`places`: where each name's tensor is; several names may have one place. `base` is closed with the files."""
+        """`places`: where the tensor of each name is. `base` is closed with the files."""
         self._files = files
         self._places = places
         self._target = target
@@ -104,18 +104,17 @@ class TensorReader(Generic[Array]):
         return array
 
     def get_tensors(self, *, verify: bool = True) -> dict[str, Array]:
-        """All tensors by name, in the order of their data. Names that are tied share one array.
+        """All tensors by name, in the order of their data.
 
         Args:
             verify: check the checksums of the data, unless the reader was opened without. The checksums of headers
                 are always checked.
         """
-        how = verify and self._verify
-        arrays: dict[int, dict[str, Array]] = {}
+        arrays: dict[str, Array] = {}
         for stored in self._files:
-            tensors = {tensor.name: tensor for file, tensor in self._places.values() if file is stored}
-            arrays[id(stored)] = load(stored, list(tensors.values()), self._target, self._threads, verify=how)
-        return {name: arrays[id(stored)][tensor.name] for name, (stored, tensor) in self._places.items()}
+            tensors = [tensor for file, tensor in self._places.values() if file is stored]
+            arrays |= load(stored, tensors, self._target, self._threads, verify=verify and self._verify)
+        return {name: arrays[name] for name in self._places}
 
     def expect(self, names: Iterable[str]) -> None:
         """Say that these tensors will be read. What is far away is fetched ahead, all that was named before is not.
