@@ -12,15 +12,16 @@ import ml_dtypes
 import numpy as np
 
 from tensorwire._ground import destination
+from tensorwire._ground.folder import Folder
 from tensorwire.storage import upload
-from tensorwire.sync import Follower, Publisher, directory, state
+from tensorwire.sync import Follower, Publisher, making
 
 Weights = dict[str, Any]
 KILLED = 17
 """How a process ends that `kill_at` has ended."""
 FOLLOWER: Sequence[tuple[Any, str]] = [
-    (directory, "write_at"), (directory, "exchange"), (directory, "sync_directory"), (directory, "mark_of"),
-    (directory.os, "fsync"), (state.State, "write"), (state.NewFile, "write"), (Path, "unlink"), (Path, "replace"),
+    (making, "write_at"), (os, "fsync"), (Folder, "write"), (Folder, "make_link"), (Folder, "move"),
+    (Folder, "exchange"), (Folder, "share"), (Folder, "set_time"), (Folder, "remove"), (Folder, "remove_folder"),
 ]  # fmt: skip
 PUBLISHER: Sequence[tuple[Any, str]] = [
     (Path, "mkdir"), (upload.NewFile, "write"), (os, "fsync"), (destination, "rename_new"), (destination, "exchange"),

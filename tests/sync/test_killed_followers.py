@@ -10,23 +10,21 @@ from typing import Any
 import pytest
 
 from tensorwire import load_file
-from tensorwire.sync import Follower, Publisher, directory
+from tensorwire.sync import Follower, Publisher, making
 from tests.support.sync_runs import KILLED, contents, exit_code, follow, kill_at, stepped, weights
 
 
-@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "rename"])
+@pytest.mark.parametrize("copies", [False, True], ids=["links", "copies"])
 @pytest.mark.parametrize("layout", ["same", "new"])
 def test_a_follower_killed_at_any_step_goes_on(
-    layout: str, exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str, copies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_FILE_NBYTES", 20_000)  # several files
-    if not exchanges:
-        monkeypatch.setattr(directory, "exchange", lambda new, place: False)
+    monkeypatch.setattr(making, "_FILE_NBYTES", 20_000)  # several files
     store, served = tmp_path / "store", tmp_path / "served"
     versions = [weights()]
     publisher = Publisher(store, anchor_every=1000, threads=1)
     publisher.publish(versions[0])
-    follower = Follower(store, served, threads=1)
+    follower = Follower(store, served, copies=copies, threads=1)
     follow(follower)
     assert len(list(served.glob("*.safetensors"))) > 2
     states = {"old": 0, "new": 0}
@@ -42,13 +40,13 @@ def test_a_follower_killed_at_any_step_goes_on(
 
         def child(step: int = step) -> None:
             kill_at(step)
-            mine = Follower(store, served, threads=1)
+            mine = Follower(store, served, copies=copies, threads=1)
             assert mine.stage() is not None
             mine.commit()
 
         code = exit_code(child)
         assert code in (KILLED, 0)
-        after = Follower(store, served, threads=1)  # finishes what had begun
+        after = Follower(store, served, copies=copies, threads=1)  # finishes what had begun
         assert after.version in (published.version, published.version - 1)
         states["new" if after.version == published.version else "old"] += 1
         assert contents(load_file(served)) == contents(versions[after.version])
@@ -104,14 +102,14 @@ def test_a_commit_in_place_that_fails_is_repaired_by_the_next_one(
     after = {name: array + 1 for name, array in weights().items()}
     publisher.publish(after)
     assert follower.stage() is not None
-    write, written = directory.write_at, []
+    write, written = making.write_at, []
 
     def full(*arguments: Any) -> None:
         if written:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written.append(write(*arguments))
 
-    monkeypatch.setattr(directory, "write_at", full)
+    monkeypatch.setattr(making, "write_at", full)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         follower.commit()
     monkeypatch.undo()

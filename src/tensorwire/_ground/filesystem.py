@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _AT_FDCWD = -100
-_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 """EPERM is what a container answers that filters system calls. Where it is the file system's own, the plain call that
 follows fails with it too."""
@@ -173,15 +174,22 @@ def rename_new(new: Path, path: Path) -> None:
 
 def exchange(a: Path, b: Path) -> bool:
     """Swap two paths in one step; False where the file system cannot."""
-    return renameat2(a, b, _RENAME_EXCHANGE)
+    return renameat2(a, b, RENAME_EXCHANGE)
 
 
-def renameat2(a: Path, b: Path, flags: int) -> bool:
+def renameat2(
+    a: str | Path, b: str | Path, flags: int, a_directory: int = _AT_FDCWD, b_directory: int = _AT_FDCWD
+) -> bool:
+    """Rename under a condition; False where the system or the file system cannot.
+
+    Args:
+        a_directory, b_directory: descriptors of what `a` and `b` are relative to, by default the working directory.
+    """
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:  # an old C library
         return False
-    if call(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
+    if call(a_directory, os.fsencode(a), b_directory, os.fsencode(b), flags) == 0:
         return True
     code = ctypes.get_errno()
     if code in _UNSUPPORTED:

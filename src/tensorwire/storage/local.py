@@ -70,12 +70,15 @@ class InputFile:
 
     in_order = False
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int | None = None) -> None:
+        """`number`: the descriptor of the file where it is open already; it is closed with this."""
         self.path = path
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
-        descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        if number is None:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
+            number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = Descriptor(number)
         if not stat.S_ISREG(os.fstat(descriptor.number).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         self._descriptor: Descriptor | None = descriptor

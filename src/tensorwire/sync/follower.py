@@ -15,6 +15,7 @@ from ..storage.locations import is_path, locate
 from .arrays import ArraysTarget
 from .directory import DirectoryTarget
 from .frames import Frames
+from .in_place import InPlaceTarget
 from .store import Store
 from .versions import Position, Version, result, state_of, steps
 
@@ -67,12 +68,14 @@ class Follower:
         target: MutableMapping[str, Any] | str | os.PathLike[str],
         *,
         in_place: bool = False,
+        copies: bool = False,
+        verify: bool = False,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = Store(locate(store, storage_options))
         self._staged: Staged | None = None
-        self._target: ArraysTarget | DirectoryTarget
+        self._target: ArraysTarget | DirectoryTarget | InPlaceTarget
         if isinstance(target, MutableMapping):
             self._target = ArraysTarget(target, num_threads(threads), in_place=in_place)
             return
@@ -81,7 +84,12 @@ class Follower:
         root = locate(target, storage_options)
         if not isinstance(root, Path):
             raise ValueError(f"expected a local directory, got {root}")
-        self._target = DirectoryTarget(root, num_threads(threads), in_place=in_place)
+        if in_place:
+            self._target = InPlaceTarget(root, num_threads(threads), self._store.has_state)
+        else:
+            self._target = DirectoryTarget(
+                root, num_threads(threads), self._store.has_state, copies=copies, verify=verify
+            )
 
     @property
     def version(self) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoint.directory.manifest import MAX_JSON_NBYTES
-from ..errors import CorruptDataError, ErrorContext, TruncatedDataError
+from ..errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError
 from ..files.reader import StoredFile
 from ..storage.locations import open_input, read_file
 from ..storage.upload import put_bytes, remove_if_there
@@ -66,6 +66,15 @@ class Store:
         numbers = {*self.numbers(), *also} | ({hinted} if hinted is not None else set())
         found = (self.read(number) for number in sorted(numbers, reverse=True))
         return next((version for version in found if version is not None), None)
+
+    def has_state(self, state: str) -> bool:
+        """Whether a version has these tensors; indexes that cannot be read say nothing."""
+        for number in self.numbers():
+            with suppress(FormatError):
+                version = self.read(number)
+                if version is not None and version.state == state:
+                    return True
+        return False
 
     def links(self, goal: Version, state: str | None) -> list[Version]:
         """What leads to a version: from the tensors of this state, or else from an anchor.

@@ -152,7 +152,7 @@ def _parsed(index: dict[str, Any], number: int) -> Version:
     run, writer = found.get("tensorwire.run"), found.get("tensorwire.writer")
     if not isinstance(run, str) or not isinstance(writer, str):
         raise CorruptDataError("expected the run and the writer in the index")
-    tensors = _tensors(found.get("tensorwire.tensors"))
+    tensors = parse_tensors(found.get("tensorwire.tensors"))
     files = found.get("tensorwire.files")
     if not isinstance(files, dict) or not all(
         type(size) is int and _SHARD.fullmatch(file) for file, size in files.items()
@@ -166,7 +166,8 @@ def _parsed(index: dict[str, Any], number: int) -> Version:
     return Version(number, run, writer, state, base_number, base_state, tensors, homes, files)
 
 
-def _tensors(found: object) -> dict[str, Tensor]:
+def parse_tensors(found: object) -> dict[str, Tensor]:
+    """Tensors as an index or a note lists them; CorruptDataError for anything else."""
     if not isinstance(found, dict):
         raise CorruptDataError("expected the tensors in the index")
     tensors = {}

@@ -1,0 +1,193 @@
+"""A directory of plain safetensors files that follows a publisher, and is written into: the disk holds no second copy.
+
+What changes waits in memory, compressed, and a commit writes it into the files that stand. Before its first byte the
+note no longer says what they hold, so after a crash they are hashed. A file with a second name (a hard link) is
+refused, since that name's content would change too. Files with other tensors than before, and those that take the
+place of links, are written beside the old ones, and moved to their places by the commit.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import BaseMismatchError
+from .kept import CURRENT, Followed, Place, marks_of, serving
+from .making import Writer, changes, holds, index_of, new_layout
+from .note import Note
+from .shown import check_free, hide
+from .versions import INDEX_NAME, Position
+
+if TYPE_CHECKING:
+    from .frames import Fetched, Frames
+    from .kept import Serving
+    from .making import Plan
+    from .note import Marks
+
+
+class _Waiting(NamedTuple):
+    """A version that is to be written into the files that stand.
+
+    Attributes:
+        position, plan: as in `InPlaceTarget.stage`.
+        fetched: what `plan` needs, by tensor and version.
+        changed: files of which a tensor changes.
+        marks: of all files.
+    """
+
+    position: Position
+    plan: Plan
+    fetched: Mapping[tuple[str, int], Fetched]
+    changed: Sequence[str]
+    marks: Marks
+
+
+class _New(NamedTuple):
+    """A version with other files, which lie in a folder of ours.
+
+    Attributes:
+        position: as in `InPlaceTarget.stage`.
+        name: of the folder.
+        new: marks of its files.
+        marks: of the files that stand.
+    """
+
+    position: Position
+    name: str
+    new: Marks
+    marks: Marks
+
+
+class InPlaceTarget(Followed):
+    """The files of a directory. The lock is held inside each call, and no longer."""
+
+    def __init__(self, root: Path, threads: int, is_published: Callable[[str], bool]) -> None:
+        self._staged: _Waiting | _New | None = None
+        super().__init__(root, threads, is_published)
+
+    @property
+    def staged(self) -> Position | None:
+        return None if self._staged is None else self._staged.position
+
+    def stage(self, goal: Position, plan: Plan, frames: Frames) -> None:
+        """Keep the frames of what changes; make files of which the tensors are others.
+
+        Raises:
+            BaseMismatchError: what is there is not what `plan` begins with.
+            FileExistsError: a checkpoint stands there that the store does not have, or a name is taken.
+            OSError: a file that changes has a second name.
+        """
+        self._staged = None
+        self._check_published()
+        with self._entered(make=True) as place:
+            assert place is not None
+            place.clean()
+            if place.current() is not None:
+                _take_over(place)
+            with serving(place) as found, found.opened() as current:
+                marks, held = found.marks(), self._position_of(found).tensors
+                if any(not links and held.get(name) != goal.tensors[name] for name, links in plan.items()):
+                    raise BaseMismatchError("the directory was written to meanwhile", file=self._root)
+                headers = {file: stored.header for file, stored in current.items()}
+                changed = [file for file, header in headers.items() if changes(header, plan)]
+                links = ((name, link) for name, links in plan.items() for link in links)
+                if holds(headers, goal.tensors) and not any(place.root.target_of(name) for name in found.names):
+                    _check_one_name(found, changed)
+                    fetched = {(name, link.number): frames.fetch(name, link) for name, link in links}
+                    self._staged = _Waiting(goal, plan, fetched, changed, marks)
+                    return
+                layout = new_layout(goal.tensors)
+                indexes = [INDEX_NAME] if len(layout) > 1 else []
+                check_free(place, [name for name in (*layout, *indexes) if name not in found.names])
+                writer = Writer(current, goal.tensors, plan, frames.fetch, self._threads)
+                name = f"v{goal.number:06d}-{secrets.token_hex(8)}"
+                with place.making(name) as folder:
+                    for file, header in layout.items():
+                        writer.write(folder, file, header)
+                    for index in indexes:
+                        folder.write(index, index_of(layout))
+                    self._staged = _New(goal, name, marks_of(folder, [*layout, *indexes]), marks)
+
+    def commit(self) -> None:
+        """Decode and write what changes, or move new files to their places.
+
+        Raises:
+            OSError: the directory was written to since; nothing was changed. Or the disk fails.
+            BaseMismatchError: a file does not hold what it held.
+        """
+        staged, self._staged = self._staged, None
+        assert staged is not None
+        with self._entered() as place:
+            if place is None:
+                raise OSError(errno.EBUSY, "is gone; stage again", str(self._root))
+            with serving(place) as found:
+                if found.name is not None or found.marks() != staged.marks:
+                    text = "a file of it was written to since a version was staged; stage again"
+                    raise OSError(errno.EBUSY, text, str(self._root))
+                self.number, self._distrusts, self._hashed = None, False, None
+                if isinstance(staged, _New):
+                    self._move(place, found, staged)
+                else:
+                    self._write(place, found, staged)
+        self.number = staged.position.number
+
+    def _write(self, place: Place, found: Serving, staged: _Waiting) -> None:
+        _check_one_name(found, staged.changed)
+        place.write_note_in_place(Note(None, staged.marks))
+        with found.opened() as current:
+            fetched = staged.fetched
+            writer = Writer(
+                current,
+                staged.position.tensors,
+                staged.plan,
+                lambda name, link: fetched[name, link.number],
+                self._threads,
+            )
+            for file in staged.changed:
+                writer.write_into(place.root, file, current[file].header)
+        place.write_note_in_place(Note(staged.position, found.marks()))
+
+    def _move(self, place: Place, found: Serving, staged: _New) -> None:
+        names = list(staged.new)
+        if staged.name not in place.versions():
+            raise OSError(errno.EBUSY, "another follower has worked here since; stage again", str(self._root))
+        check_free(place, [name for name in names if name not in found.names])
+        place.write_note_in_place(Note(None, {**staged.marks, **staged.new}))
+        with place.own.enter(staged.name) as folder:
+            if marks_of(folder, names) != staged.new:
+                raise OSError(errno.EBUSY, "was written to since it was staged; stage again", str(folder.path))
+            for name in names:
+                folder.move(name, place.root, name)
+        for name in found.names:
+            if name not in names:
+                place.root.remove(name)
+        place.root.sync()
+        place.write_note_in_place(Note(staged.position, staged.new))
+        place.own.remove_folder(staged.name)
+
+
+def _take_over(place: Place) -> None:
+    """Move the files of the version that serves through links to their names in the directory."""
+    with serving(place) as found:
+        marks = found.marks()
+        position = None if found.note is None or found.note.marks != marks else found.note.position
+        check_free(place, found.names)
+        before = place.note_in_place()
+        place.write_note_in_place(Note(position, {**({} if before is None else before.marks), **marks}))
+        for name in found.names:
+            found.folder.move(name, place.root, name)
+        hide(place, found.names)
+    place.own.remove(CURRENT)
+    place.clean()
+
+
+def _check_one_name(found: Serving, names: Sequence[str]) -> None:
+    for name in names:
+        status = found.folder.status(name)
+        if status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            text = "has a second name (a hard link) whose content would change too; follow without in_place"
+            raise OSError(errno.EMLINK, text, str(found.folder.path / name))

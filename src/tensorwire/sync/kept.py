@@ -1,0 +1,331 @@
+"""What a follower of a directory keeps in ``.tensorwire-sync``, and what serves in the directory.
+
+    lock                    held inside each call
+    v000017-RANDOM          a version, made whole and never written again: its files, and version.json, the note
+    current                 a link to the one that serves
+    in_place.json           the note of files that stand in the directory itself, and are written into
+
+What is done here goes below the descriptors of the directory and of this folder, by names of one form, and follows no
+link. So what a folder from elsewhere holds may be hashed in vain, but leads to no other place.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._ground.filesystem import close, mark
+from .._ground.folder import Folder
+from ..checkpoint.directory.config_and_index import weight_map
+from ..checkpoint.directory.manifest import MAX_JSON_NBYTES, load_object
+from ..checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
+from ..errors import ErrorContext, FormatError
+from ..files.reader import StoredFile
+from ..storage.local import InputFile
+from .note import Note, read_note
+from .versions import INDEX_NAME, Position, Tensor, state_of
+
+if TYPE_CHECKING:
+    from .making import Checkpoint
+    from .note import Marks
+
+CURRENT, NOTE_NAME, IN_PLACE_NAME = "current", "version.json", "in_place.json"
+LINK_PREFIX = f"{SYNC_DIRECTORY}/{CURRENT}/"
+"""Where the links lead that stand in the directory; a name follows."""
+
+_LOCK = "lock"
+_VERSION = re.compile(r"(?:v[0-9]{6,18}|seed)-[0-9a-f]{16}")
+_TEMPORARY = re.compile(r"new-[0-9a-f]{16}")
+_UNREADABLE = {errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO}
+"""Errors of a name that has no regular file."""
+
+
+class Place:
+    """A directory that is open. `own` is its folder of ours, locked; None if there is none."""
+
+    def __init__(self, root: Folder, own: Folder | None) -> None:
+        self.root, self._own = root, own
+
+    @property
+    def own(self) -> Folder:
+        assert self._own is not None
+        return self._own
+
+    def current(self) -> str | None:
+        """The folder of the version that serves."""
+        name = None if self._own is None else self._own.target_of(CURRENT)
+        if name is None or not _VERSION.fullmatch(name):
+            return None
+        status = self.own.status(name)
+        return name if status is not None and stat.S_ISDIR(status.st_mode) else None
+
+    def versions(self) -> list[str]:
+        """All folders of versions."""
+        return [] if self._own is None else [name for name in self._own.names() if _VERSION.fullmatch(name)]
+
+    def point(self, name: str) -> None:
+        """Have a version serve: one rename."""
+        new = temporary()
+        self.own.make_link(new, name)
+        self.own.move(new, self.own, CURRENT)
+
+    def clean(self) -> None:
+        """Remove the versions that do not serve, and what killed processes have left."""
+        self.own.sync()  # the last commit first: after a power cut nothing may serve that is gone
+        current = self.current()
+        for name in self.own.names():
+            if name != current and (_VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name)):
+                self.own.remove_folder(name)
+
+    @contextmanager
+    def making(self, name: str) -> Iterator[Folder]:
+        """A new folder, on the disk in the end; after an error nothing of it stays, since the disk may be full."""
+        try:
+            with self.own.enter(name, make=True) as folder:
+                yield folder
+                folder.sync()
+            self.own.sync()
+        except BaseException:
+            self.own.remove_folder(name)
+            raise
+
+    def note_in_place(self) -> Note | None:
+        return None if self._own is None else read_note(self._own, IN_PLACE_NAME)
+
+    def write_note_in_place(self, note: Note) -> None:
+        new = temporary()
+        self.own.write(new, note.dump())
+        self.own.move(new, self.own, IN_PLACE_NAME)
+        self.own.sync()
+
+
+def temporary() -> str:
+    """A name of something that has another one soon."""
+    return f"new-{secrets.token_hex(8)}"
+
+
+@contextmanager
+def entered(root: Path, *, make: bool) -> Iterator[Place | None]:
+    """A directory, locked if it has a folder of ours or with `make` gets one; None if it is not there.
+
+    Raises:
+        BlockingIOError: another follower works in it.
+        FileExistsError: what has the name of our folder is none.
+    """
+    with ExitStack() as stack:
+        if make:
+            root.mkdir(parents=True, exist_ok=True)
+        elif not root.exists():
+            yield None
+            return
+        folder = stack.enter_context(Folder(root))
+        if not make and folder.status(SYNC_DIRECTORY) is None:
+            yield Place(folder, None)
+            return
+        own = stack.enter_context(folder.enter(SYNC_DIRECTORY, make=make))
+        lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
+        stack.callback(close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = "another follower works in this directory; end one of the two"
+            raise BlockingIOError(errno.EWOULDBLOCK, text, str(root)) from None
+        yield Place(folder, own)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The files that serve.
+
+    Attributes:
+        name: of their folder; None if they stand in the directory itself.
+        folder: where they are.
+        files, indexes: their names.
+        note: what was written down of them.
+        is_ours: whether a follower has made them, or a version of the store was found in them before.
+    """
+
+    name: str | None
+    folder: Folder
+    files: Sequence[str]
+    indexes: Sequence[str]
+    note: Note | None
+    is_ours: bool
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.files, *self.indexes]
+
+    def marks(self) -> dict[str, str | None]:
+        return marks_of(self.folder, self.names, follow=not self.is_ours)
+
+    @contextmanager
+    def opened(self) -> Iterator[Checkpoint]:
+        """The files. Of ours those are left out that cannot be read: their tensors are made anew.
+
+        Raises:
+            FileExistsError: one that is not ours is compressed, or not there.
+            FormatError: one that is not ours is damaged.
+        """
+        with ExitStack() as stack:
+            found: dict[str, StoredFile] = {}
+            for name in self.files:
+                path = self.folder.path / name
+                try:
+                    number = self.folder.open(name, os.O_RDONLY, follow=not self.is_ours)
+                    stored = stack.enter_context(StoredFile(InputFile(path, number)))
+                except (FormatError, OSError) as error:
+                    if self.is_ours and (isinstance(error, FormatError) or error.errno in _UNREADABLE):
+                        continue
+                    if isinstance(error, FileNotFoundError):
+                        text = "is named by an index, and is not there; remove the index, or name another directory"
+                        raise FileExistsError(errno.EEXIST, text, str(path)) from None
+                    raise
+                if stored.compressed:
+                    text = "is compressed; a follower needs plain files, so name another directory"
+                    raise FileExistsError(errno.EEXIST, text, str(path))
+                found[name] = stored
+            yield found
+
+
+@contextmanager
+def serving(place: Place) -> Iterator[Serving]:
+    """What serves in a directory: a version of ours, files that are written into, or what stood there before."""
+    name, in_place = place.current(), place.note_in_place()
+    if name is not None:
+        with place.own.enter(name) as folder:
+            names = [each for each in folder.names() if each != NOTE_NAME]
+            yield _of(name, folder, names, read_note(folder, NOTE_NAME))
+    elif in_place is not None:
+        there = [each for each in in_place.marks if "/" not in each and place.root.status(each) is not None]
+        yield _of(None, place.root, there, in_place)
+    else:
+        files, indexes = _seed(place.root)
+        yield Serving(None, place.root, files, indexes, None, is_ours=not files)
+
+
+def _of(name: str | None, folder: Folder, names: Sequence[str], note: Note | None) -> Serving:
+    files = [each for each in names if is_safetensors(each)]
+    return Serving(name, folder, files, [each for each in names if is_index(each)], note, is_ours=True)
+
+
+def _seed(root: Folder) -> tuple[list[str], list[str]]:
+    """The files of a checkpoint that somebody has put there, and its index. Others may stand beside it: an adapter, or
+    the files of another index. Links of ours that lead nowhere are none."""
+    names = [name for name in root.names() if not (root.target_of(name) or "").startswith(LINK_PREFIX)]
+    indexes = [name for name in names if is_index(name)]
+    if INDEX_NAME in indexes:
+        indexes = [INDEX_NAME]
+    elif "model.safetensors" in names:
+        return ["model.safetensors"], []
+    if len(indexes) > 1:
+        text = f"has several indexes: {', '.join(indexes)}; leave one, or name another directory"
+        raise FileExistsError(errno.EEXIST, text, str(root.path))
+    if not indexes:
+        return [name for name in names if is_safetensors(name) and not name.startswith("adapter")], []
+    place = root.path / indexes[0]
+    with ErrorContext(file=place), InputFile(place, root.open(indexes[0], os.O_RDONLY, follow=True)) as file:
+        files = sorted(set(weight_map(load_object(file.read(0, MAX_JSON_NBYTES))).values()))
+    if any("/" in name for name in files):
+        text = "names files in folders; move them up beside it, or name another directory"
+        raise FileExistsError(errno.EEXIST, text, str(place))
+    return files, indexes
+
+
+def marks_of(folder: Folder, names: Sequence[str], *, follow: bool = False) -> dict[str, str | None]:
+    """By file the mark of what stands there, or behind a link that is to be followed: see `filesystem.mark_of`."""
+    found = {name: folder.status(name, follow=follow) for name in names}
+    return {name: None if status is None else mark(status) for name, status in found.items()}
+
+
+class Followed:
+    """A directory that follows a publisher: what holds for all forms of it.
+
+    Attributes:
+        number: of the version that serves; None if it is none, or nobody has looked.
+    """
+
+    def __init__(self, root: Path, threads: int, is_published: Callable[[str], bool]) -> None:
+        """
+        Args:
+            is_published: whether the store has a version of this state.
+
+        Raises:
+            FileExistsError: it is a file, or a name that a version needs is taken.
+            BlockingIOError: another follower works in it.
+        """
+        if root.exists() and not root.is_dir():
+            raise FileExistsError(errno.EEXIST, "is no directory; name another one", str(root))
+        self._root, self._threads, self._is_published = root, threads, is_published
+        self.number: int | None = None
+        self._distrusts = False
+        self._hashed: tuple[Marks, Position] | None = None
+        with self._entered() as place:
+            if place is not None:
+                with serving(place) as found:
+                    known = _known(found, found.marks())
+                    self.number = None if known is None else known.number
+
+    def position(self) -> Position:
+        """What serves. Files that were written to since the commit are hashed."""
+        with self._entered() as place:
+            if place is None:
+                return _NOTHING
+            with serving(place) as found:
+                return self._position_of(found)
+
+    def forget(self) -> None:
+        """What serves is not what was written down: hash it."""
+        self._distrusts, self._hashed = True, None
+
+    @contextmanager
+    def _entered(self, *, make: bool = False) -> Iterator[Place | None]:
+        with entered(self._root, make=make) as place:
+            yield place
+
+    def _position_of(self, found: Serving) -> Position:
+        marks = found.marks()
+        known = None if self._distrusts else _known(found, marks)
+        if known is None:
+            if self._hashed is None or self._hashed[0] != marks:
+                with found.opened() as files:
+                    self._hashed = marks, _hashed(files, self._threads)
+            known = self._hashed[1]
+        self.number = known.number
+        return known
+
+    def _check_published(self) -> None:
+        """Raise FileExistsError for a checkpoint that no follower has made, before anything is made or changed."""
+        with self._entered() as place:
+            if place is None:
+                return
+            with serving(place) as found:
+                if not found.is_ours and not self._is_published(state_of(self._position_of(found).tensors)):
+                    text = "holds a checkpoint that the store does not have; name another directory, or empty this one"
+                    raise FileExistsError(errno.EEXIST, text, str(self._root))
+
+
+_NOTHING = Position(None, "", "", {})
+
+
+def _known(found: Serving, marks: Marks) -> Position | None:
+    """What the note says, if the files are those that it speaks of."""
+    return None if found.note is None or found.note.marks != marks else found.note.position
+
+
+def _hashed(files: Checkpoint, threads: int) -> Position:
+    tensors: dict[str, Tensor] = {}
+    for stored in files.values():
+        for tensor in stored.tensors.values():
+            found = stored.hash_content(tensor, threads)
+            tensors[tensor.name] = Tensor(*stored.layout(tensor.name)[:2], found)
+    return Position(None, "", "", tensors)

@@ -1,0 +1,106 @@
+"""Entries of a followed directory that lead to a version: links of ours, or second names of its files.
+
+A name is free if nothing has it, or if what has it is such an entry of this version or another one. Only such entries
+are ever replaced or removed; what has the name of a file of ours otherwise is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..checkpoint.directory.paths import is_index, is_safetensors
+from .kept import LINK_PREFIX, temporary
+
+if TYPE_CHECKING:
+    from .._ground.folder import Folder
+    from .kept import Place
+
+
+def check_free(place: Place, names: Sequence[str]) -> None:
+    """Raise FileExistsError for a name that something else has."""
+    for name in names:
+        if place.root.status(name) is not None and not _is_ours(place, name):
+            text = "is none of the follower's files, and a file of the version has this name; move it away"
+            raise FileExistsError(errno.EEXIST, text, str(place.root.path / name))
+
+
+def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> None:
+    """Have files of a version stand in the directory: links through `current`, or with `copies` second names.
+
+    Raises:
+        FileExistsError: a name is not free.
+    """
+    with place.own.enter(version) as folder:
+        for name in names:
+            target = place.root.target_of(name)
+            if target == LINK_PREFIX + name if not copies else target is None and _is_second(folder, place.root, name):
+                continue
+            status = place.root.status(name)
+            if status is not None:
+                check_free(place, [name])
+            new = temporary()
+            if not copies:
+                place.own.make_link(new, LINK_PREFIX + name)
+            elif not folder.share(name, place.own, new):
+                _copy(folder, name, place.own, new)
+            _put(place, new, name, status)
+
+
+def hide(place: Place, names: Sequence[str]) -> bool:
+    """Remove the entries of ours that have other names than these; whether there were any."""
+    others = [name for name in place.root.names() if name not in names and _is_ours(place, name)]
+    for name in others:
+        place.root.remove(name)
+    return bool(others)
+
+
+def _is_ours(place: Place, name: str) -> bool:
+    """Whether an entry leads to a version, or was put there for one."""
+    if place.root.target_of(name) == LINK_PREFIX + name:
+        return True
+    if not (is_safetensors(name) or is_index(name)):
+        return False
+    for version in place.versions():
+        with place.own.enter(version) as folder:
+            if _is_second(folder, place.root, name):
+                return True
+    return False
+
+
+def _is_second(folder: Folder, root: Folder, name: str) -> bool:
+    """Whether a name leads to the file that a folder of ours has, or to one that it was copied from or to."""
+    ours, found = folder.status(name), root.status(name, follow=True)
+    if ours is None or found is None or not stat.S_ISREG(ours.st_mode) or not stat.S_ISREG(found.st_mode):
+        return False
+    return os.path.samestat(ours, found) or (ours.st_size, ours.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+
+def _copy(folder: Folder, name: str, other: Folder, new: str) -> None:
+    """A file once more, with the time of the first, where the file system has no hard links."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(folder.open(name, os.O_RDONLY), "rb") as source, os.fdopen(other.open(new, flags), "wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
+        copy.flush()
+        os.fsync(copy.fileno())
+    status = folder.status(name)
+    assert status is not None
+    other.set_time(new, status)
+
+
+def _put(place: Place, new: str, name: str, status: os.stat_result | None) -> None:
+    """Give what was made in our folder its name, in the place of what has it. If that is another thing by now, it
+    stays."""
+    if not (status is not None and place.own.exchange(new, place.root, name)):
+        place.own.move(new, place.root, name)
+        return
+    found = place.own.status(new)
+    if found is None or not os.path.samestat(found, status):
+        place.own.exchange(new, place.root, name)
+        place.own.remove(new)
+        raise FileExistsError(errno.EEXIST, "has come there meanwhile; move it away", str(place.root.path / name))
+    place.own.remove(new)
