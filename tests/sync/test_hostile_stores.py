@@ -12,7 +12,7 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
-from tensorwire.sync import Follower, Publisher, arrays, directory, versions
+from tensorwire.sync import Follower, Publisher, arrays, making, versions
 from tensorwire.sync import publisher as sync_publisher
 from tests.support.frame_surgery import Surgery
 from tests.support.sync_runs import FIRST, SECOND, contents, follow, stepped
@@ -72,7 +72,7 @@ def test_an_index_that_lies_about_a_tensor(
         assert nbytes < 1 << 24
         return memoryview(bytearray(nbytes))
 
-    for module in (arrays, directory):
+    for module in (arrays, making):
         monkeypatch.setattr(module, "new_buffer", bounded)
     for follower in followers:
         with pytest.raises(CorruptDataError):
@@ -104,7 +104,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(in_place: bool, tmp_path:
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
     follow(Follower(store, tmp_path / "made", threads=1))
-    (tmp_path / "made" / "model.safetensors").rename(blob)
+    (tmp_path / "made" / "model.safetensors").resolve().rename(blob)
     before = blob.read_bytes()
     served.mkdir()
     (served / "model.safetensors").symlink_to("../blob")
@@ -116,7 +116,8 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(in_place: bool, tmp_path:
         publisher.publish(current)
         follow(follower)
         assert contents(load_file(served)) == contents(current)
-        assert not (served / "model.safetensors").is_symlink()
+        assert (served / "model.safetensors").is_symlink() is not in_place
+        assert (served / "model.safetensors").resolve().is_relative_to(served)
         assert blob.read_bytes() == before
 
 

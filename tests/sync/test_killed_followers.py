@@ -46,6 +46,8 @@ def test_a_follower_killed_at_any_step_goes_on(
 
         code = exit_code(child)
         assert code in (KILLED, 0)
+        if layout == "same" and not copies:  # a reader need not wait until a follower has finished anything
+            assert contents(load_file(served)) in (contents(versions[-2]), contents(following))
         after = Follower(store, served, copies=copies, threads=1)  # finishes what had begun
         assert after.version in (published.version, published.version - 1)
         states["new" if after.version == published.version else "old"] += 1
@@ -55,7 +57,7 @@ def test_a_follower_killed_at_any_step_goes_on(
         assert after.version == published.version
         assert contents(load_file(served)) == contents(following)
     assert states["old"] > 20
-    assert states["new"] > 5
+    assert states["new"] >= (4 if copies else 1)  # behind the one rename there is little to do
 
 
 def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(tmp_path: Path) -> None:

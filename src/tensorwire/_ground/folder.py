@@ -72,7 +72,7 @@ class Folder:
             raise
 
     def names(self) -> list[str]:
-        return sorted(os.listdir(self._descriptor))
+        return sorted(os.listdir(self._descriptor))  # noqa: PTH208 - a descriptor
 
     def write(self, name: str, data: bytes) -> None:
         """Make a file, and wait until its content is on the disk."""

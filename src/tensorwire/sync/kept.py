@@ -50,14 +50,16 @@ _UNREADABLE = {errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXI
 
 
 class Place:
-    """A directory that is open. `own` is its folder of ours, locked; None if there is none."""
+    """A directory that is open, and its folder of ours, locked; None if there is none."""
 
     def __init__(self, root: Folder, own: Folder | None) -> None:
         self.root, self._own = root, own
 
     @property
     def own(self) -> Folder:
-        assert self._own is not None
+        if self._own is None:
+            text = "the folder of its follower is gone; stage again"
+            raise OSError(errno.EBUSY, text, str(self.root.path / SYNC_DIRECTORY))
         return self._own
 
     def current(self) -> str | None:

@@ -104,7 +104,7 @@ class Writer:
         group: list[Fetched] = []
         nbytes = 0
         for link in self._plan[entry.name]:
-            if nbytes >= entry.nbytes:
+            if group and nbytes >= entry.nbytes:
                 yield group
                 group, nbytes = [], 0
             group.append(self._fetch(entry.name, link))
