@@ -14,7 +14,8 @@ import numpy as np
 from tensorwire._ground import destination
 from tensorwire._ground.folder import Folder
 from tensorwire.storage import upload
-from tensorwire.sync import Follower, Publisher, making
+from tensorwire.sync import Follower, Publisher
+from tensorwire.sync.directories import making
 
 Weights = dict[str, Any]
 KILLED = 17

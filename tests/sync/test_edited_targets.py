@@ -14,7 +14,7 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError
-from tensorwire.sync import Follower, Publisher, directory, frames
+from tensorwire.sync import Follower, Publisher, directories, frames
 from tests.support.sync_runs import FIRST, SECOND, contents, follow, one_behind
 
 
@@ -118,7 +118,7 @@ def test_an_edit_while_a_version_is_staged_is_seen(
 ) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
     _, follower = one_behind(store, served)
-    place, name = (frames.Frames, "fetch") if is_read else (directory.DirectoryTarget, "stage")
+    place, name = (frames.Frames, "fetch") if is_read else (directories.DirectoryTarget, "stage")
     call = getattr(place, name)
 
     def edited(*arguments: Any) -> Any:
@@ -157,7 +157,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("tensorwire.sync.making.write_at", full)
+    monkeypatch.setattr("tensorwire.sync.directories.making.write_at", full)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         follower.stage()
     monkeypatch.undo()

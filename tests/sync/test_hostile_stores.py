@@ -12,8 +12,9 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
-from tensorwire.sync import Follower, Publisher, arrays, making, versions
+from tensorwire.sync import Follower, Publisher, arrays, versions
 from tensorwire.sync import publisher as sync_publisher
+from tensorwire.sync.directories import making
 from tests.support.frame_surgery import Surgery
 from tests.support.sync_runs import FIRST, SECOND, contents, follow, stepped
 

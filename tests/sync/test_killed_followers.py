@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tensorwire import load_file
-from tensorwire.sync import Follower, Publisher, making
+from tensorwire.sync import Follower, Publisher
+from tensorwire.sync.directories import making
 from tests.support.sync_runs import KILLED, contents, exit_code, follow, kill_at, stepped, weights
 
 

@@ -20,7 +20,8 @@ from tensorwire import load_file, save_file
 from tensorwire._ground.folder import Folder
 from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.errors import UnsupportedTensorError
-from tensorwire.sync import Follower, Publisher, making
+from tensorwire.sync import Follower, Publisher
+from tensorwire.sync.directories import making
 from tests.support.sync_runs import contents, follow, stepped, weights
 
 

@@ -177,6 +177,20 @@ def exchange(a: Path, b: Path) -> bool:
     return renameat2(a, b, RENAME_EXCHANGE)
 
 
+def reserve(descriptor: int, nbytes: int) -> None:
+    """Give a new file its room on the disk, so that one without enough is found out at once. The pages that are then
+    written cost about half as much CPU. Where the file system cannot, nothing happens: what the C
+    library's `posix_fallocate` does instead costs more than it saves."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).fallocate64
+    except AttributeError:
+        return
+    if nbytes and call(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(nbytes)) != 0:
+        code = ctypes.get_errno()
+        if code not in _UNSUPPORTED:
+            raise OSError(code, os.strerror(code))
+
+
 def renameat2(
     a: str | Path, b: str | Path, flags: int, a_directory: int = _AT_FDCWD, b_directory: int = _AT_FDCWD
 ) -> bool:

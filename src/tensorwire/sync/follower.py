@@ -13,9 +13,8 @@ from ..codec import num_threads
 from ..errors import BaseMismatchError
 from ..storage.locations import is_path, locate
 from .arrays import ArraysTarget
-from .directory import DirectoryTarget
+from .directories import DirectoryTarget, InPlaceTarget
 from .frames import Frames
-from .in_place import InPlaceTarget
 from .store import Store
 from .versions import Position, Version, result, state_of, steps
 
@@ -44,9 +43,13 @@ class Follower:
     Args:
         store: the directory or URL that a `Publisher` writes to.
         target: a dict of NumPy arrays or of torch tensors on the CPU, or a directory of plain safetensors files, which
-            may be absent at first. A directory has a checkpoint of the store or none, and one follower.
+            may be absent at first. A directory has a checkpoint of the store or none, and one follower. Its files are
+            links to those of the version that serves, in a folder of its own below ``.tensorwire-sync``.
         in_place: arrays keep their memory, and files their place on the disk. `stage` then takes nothing but memory
-            for the compressed changes, and `commit` decodes them.
+            for the compressed changes, and `commit` decodes them. A file with a second name (a hard link) is refused.
+        copies: for a directory whose engine or file system follows no links: plain files stand there, and `commit`
+            exchanges them one by one.
+        verify: whether each `stage` hashes all that serves, and makes anew what was changed without a trace.
         threads: by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
@@ -56,8 +59,9 @@ class Follower:
 
     Raises:
         TypeError: `target` is neither of the two.
-        ValueError: the directory is a URL.
+        ValueError: the directory is a URL, or `copies` is given with `in_place` or a dict.
         BlockingIOError: another follower works in the directory.
+        FileExistsError: the directory is a file, or has another file under the name of one that serves.
     """
 
     __reduce_ex__ = not_copied("its place in a store", "make another one, with a target of its own")
@@ -75,6 +79,9 @@ class Follower:
     ) -> None:
         self._store = Store(locate(store, storage_options))
         self._staged: Staged | None = None
+        self._verify = verify
+        if copies and (in_place or isinstance(target, MutableMapping)):
+            raise ValueError("expected copies with a directory that is not written into in place; leave it out")
         self._target: ArraysTarget | DirectoryTarget | InPlaceTarget
         if isinstance(target, MutableMapping):
             self._target = ArraysTarget(target, num_threads(threads), in_place=in_place)
@@ -87,9 +94,7 @@ class Follower:
         if in_place:
             self._target = InPlaceTarget(root, num_threads(threads), self._store.has_state)
         else:
-            self._target = DirectoryTarget(
-                root, num_threads(threads), self._store.has_state, copies=copies, verify=verify
-            )
+            self._target = DirectoryTarget(root, num_threads(threads), self._store.has_state, copies=copies)
 
     @property
     def version(self) -> int | None:
@@ -154,6 +159,8 @@ class Follower:
         if self._staged is not None and staged is not None and staged.id == goal.id:
             return self._staged
         self._staged = None
+        if self._verify:
+            self._target.forget()
         with suppress(BaseMismatchError):
             self._staged = self._until_whole(goal, version)
             return self._staged

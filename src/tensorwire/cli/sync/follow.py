@@ -25,6 +25,13 @@ from ..failures import BAD_DATA
     "leaves a directory that the next run repairs.",
 )
 @click.option(
+    "--copy",
+    "copies",
+    is_flag=True,
+    help="Have plain files stand in DIR, no links: for engines and file systems that follow none. They are exchanged "
+    "one by one.",
+)
+@click.option(
     "program",
     "--exec",
     metavar="COMMAND",
@@ -39,15 +46,16 @@ def command(
     directory: Path,
     once: bool,
     in_place: bool,
+    copies: bool,
     program: list[str] | None,
     threads: int | None,
     as_json: bool,
 ) -> int:
     """Keep a directory of plain safetensors files at the newest version of a store.
 
-    DIR is made if it is not there. Otherwise it holds a version of the store, or no checkpoint. A version is made
-    beside the files that stand, which are exchanged at the end. Ctrl-C ends it; DIR then holds a whole version, without
-    --in-place.
+    DIR is made if it is not there. Otherwise it holds a version of the store, or no checkpoint. Each version is made in
+    a folder of its own below DIR/.tensorwire-sync, and the files of DIR are links to the one that serves, so all files
+    change at once. What else stands in DIR stays. Ctrl-C ends it; DIR then holds a whole version, without --in-place.
 
     Exit code 0: --once is done; 1: a version is damaged, or COMMAND failed.
 
@@ -57,7 +65,9 @@ def command(
     """
     from ...sync import Follower
 
-    follower = Follower(store, directory, in_place=in_place, threads=threads)
+    if copies and in_place:
+        raise click.UsageError("expected --copy or --in-place, got both; leave one out")
+    follower = Follower(store, directory, in_place=in_place, copies=copies, threads=threads)
     while True:
         begun = time.perf_counter()
         staged = follower.stage(timeout=0 if once else None)

@@ -21,18 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from ..errors import BaseMismatchError
-from ..storage.local import InputFile
+from ...errors import BaseMismatchError
+from ...storage.local import InputFile
+from ..versions import INDEX_NAME, Position
 from .kept import IN_PLACE_NAME, NOTE_NAME, Followed, Place, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .note import Note
 from .shown import check_free, hide, show
-from .versions import INDEX_NAME, Position
 
 if TYPE_CHECKING:
-    from .._ground.folder import Folder
-    from ..files.reader import StoredFile
-    from .frames import Frames
+    from ..._ground.folder import Folder
+    from ..frames import Frames
     from .kept import Serving
     from .making import Plan
     from .note import Marks
@@ -50,18 +49,9 @@ class _Staged(NamedTuple):
 class DirectoryTarget(Followed):
     """The files of a directory. The lock is held inside each call, and no longer."""
 
-    def __init__(
-        self, root: Path, threads: int, is_published: Callable[[str], bool], *, copies: bool, verify: bool
-    ) -> None:
-        """
-        Args:
-            copies: have plain files stand in the directory, no links.
-            verify: hash what no version changes, too.
-
-        Raises:
-            FileExistsError, BlockingIOError: as `Followed`.
-        """
-        self._copies, self._verify = copies, verify
+    def __init__(self, root: Path, threads: int, is_published: Callable[[str], bool], *, copies: bool) -> None:
+        """Have plain files stand in the directory with `copies`, else links. All else is that of `Followed`."""
+        self._copies = copies
         self._staged: _Staged | None = None
         super().__init__(root, threads, is_published)
 
@@ -115,8 +105,6 @@ class DirectoryTarget(Followed):
             indexes = found.indexes if not is_new else [INDEX_NAME] if len(layout) > 1 else []
             check_free(place, [*layout, *indexes])
             changed = [file for file in layout if is_new or changes(layout[file], plan)]
-            if self._verify:
-                self._check_content([current[file] for file in layout if file not in changed], goal)
             writer = Writer(current, goal.tensors, plan, frames.fetch, self._threads)
             for file, header in layout.items():
                 if file in changed or not found.folder.share(file, folder, file):
@@ -127,13 +115,6 @@ class DirectoryTarget(Followed):
                 text = "a file of it was written to while a version was staged; stage again"
                 raise OSError(errno.EBUSY, text, str(self._root))
         return [*layout, *indexes]
-
-    def _check_content(self, files: Sequence[StoredFile], goal: Position) -> None:
-        """Hash what no version changes."""
-        for stored in files:
-            for tensor in stored.tensors.values():
-                if stored.hash_content(tensor, self._threads) != goal.tensors[tensor.name].hash:
-                    raise BaseMismatchError("the tensor was changed meanwhile", file=stored.path, tensor=tensor.name)
 
     def _adopt(self, place: Place) -> None:
         """Have a checkpoint that stands in the directory itself serve as a version does, with the same content."""

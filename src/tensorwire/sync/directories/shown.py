@@ -13,11 +13,11 @@ import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..checkpoint.directory.paths import is_index, is_safetensors
+from ...checkpoint.directory.paths import is_index, is_safetensors
 from .kept import LINK_PREFIX, temporary
 
 if TYPE_CHECKING:
-    from .._ground.folder import Folder
+    from ..._ground.folder import Folder
     from .kept import Place
 
 

@@ -9,18 +9,19 @@ from itertools import chain
 from math import lcm
 from typing import TYPE_CHECKING
 
-from ..checkpoint.directory.manifest import dump_object
-from ..codec import ContentHasher, dtype_bits, new_buffer
-from ..errors import BaseMismatchError
-from ..files.header import Header, TensorEntry, build_header
-from ..storage.local import InputFile, write_at
-from .checkpoints import nbytes_of
+from ..._ground.filesystem import naming, reserve
+from ...checkpoint.directory.manifest import dump_object
+from ...codec import ContentHasher, dtype_bits, new_buffer
+from ...errors import BaseMismatchError
+from ...files.header import Header, TensorEntry, build_header
+from ...storage.local import InputFile, write_at
+from ..checkpoints import nbytes_of
 
 if TYPE_CHECKING:
-    from .._ground.folder import Folder
-    from ..files.reader import StoredFile
-    from .frames import Fetched
-    from .versions import Tensors, Version
+    from ..._ground.folder import Folder
+    from ...files.reader import StoredFile
+    from ..frames import Fetched
+    from ..versions import Tensors, Version
 
     Checkpoint = Mapping[str, StoredFile]
     Plan = Mapping[str, Sequence[Version]]
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 _FILE_NBYTES = 4 << 30
 """About how large a file becomes where no files stood before."""
-_PIECE_NBYTES = 1 << 20
-"""What a thread makes at once: it fits into a core's own cache."""
+_PIECE_NBYTES = 2 << 20
+"""What a thread makes at once: little enough for the caches, and enough that calls cost little beside the work."""
 
 
 class Writer:
@@ -56,6 +57,8 @@ class Writer:
             BaseMismatchError: a tensor that serves is not what it should be.
         """
         with _open(folder, name, os.O_CREAT | os.O_EXCL) as file:
+            with naming(file.path):
+                reserve(file.descriptor.number, header.data_start + header.data_nbytes)
             write_at(file.descriptor.number, 0, memoryview(header.prefix), file.path)
             for entry in header.entries:
                 self._write_tensor(file, header.data_start + entry.start, entry)

@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import BaseMismatchError
+from ...errors import BaseMismatchError
+from ..versions import INDEX_NAME, Position
 from .kept import CURRENT, Followed, Place, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .note import Note
 from .shown import check_free, hide
-from .versions import INDEX_NAME, Position
 
 if TYPE_CHECKING:
-    from .frames import Fetched, Frames
+    from ..frames import Fetched, Frames
     from .kept import Serving
     from .making import Plan
     from .note import Marks
@@ -93,10 +93,10 @@ class InPlaceTarget(Followed):
                 if any(not links and held.get(name) != goal.tensors[name] for name, links in plan.items()):
                     raise BaseMismatchError("the directory was written to meanwhile", file=self._root)
                 headers = {file: stored.header for file, stored in current.items()}
-                changed = [file for file, header in headers.items() if changes(header, plan)]
-                links = ((name, link) for name, links in plan.items() for link in links)
                 if holds(headers, goal.tensors) and not any(place.root.target_of(name) for name in found.names):
+                    changed = [file for file, header in headers.items() if changes(header, plan)]
                     _check_one_name(found, changed)
+                    links = ((name, link) for name, links in plan.items() for link in links)
                     fetched = {(name, link.number): frames.fetch(name, link) for name, link in links}
                     self._staged = _Waiting(goal, plan, fetched, changed, marks)
                     return

@@ -11,12 +11,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from .._ground.filesystem import close
-from ..errors import FormatError
-from .versions import Position, parse_tensors
+from ..._ground.filesystem import close
+from ...errors import FormatError
+from ..versions import Position, parse_tensors
 
 if TYPE_CHECKING:
-    from .._ground.folder import Folder
+    from ..._ground.folder import Folder
 
 Marks = Mapping[str, "str | None"]
 """By file what tells it from any other: see `filesystem.mark_of`."""

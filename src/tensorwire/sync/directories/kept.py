@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._ground.filesystem import close, mark
-from .._ground.folder import Folder
-from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import MAX_JSON_NBYTES, load_object
-from ..checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
-from ..errors import ErrorContext, FormatError
-from ..files.reader import StoredFile
-from ..storage.local import InputFile
+from ..._ground.filesystem import close, mark
+from ..._ground.folder import Folder
+from ...checkpoint.directory.config_and_index import weight_map
+from ...checkpoint.directory.manifest import MAX_JSON_NBYTES, load_object
+from ...checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
+from ...errors import ErrorContext, FormatError
+from ...files.reader import StoredFile
+from ...storage.local import InputFile
+from ..versions import INDEX_NAME, Position, Tensor, state_of
 from .note import Note, read_note
-from .versions import INDEX_NAME, Position, Tensor, state_of
 
 if TYPE_CHECKING:
     from .making import Checkpoint
@@ -172,7 +172,7 @@ class Serving:
 
     @contextmanager
     def opened(self) -> Iterator[Checkpoint]:
-        """The files. Of ours those are left out that cannot be read: their tensors are made anew.
+        """The files. One of ours that cannot be read is left out: its tensors are made anew.
 
         Raises:
             FileExistsError: one that is not ours is compressed, or not there.
@@ -203,13 +203,13 @@ class Serving:
 def serving(place: Place) -> Iterator[Serving]:
     """What serves in a directory: a version of ours, files that are written into, or what stood there before."""
     name, in_place = place.current(), place.note_in_place()
+    noted = [] if in_place is None else [each for each in in_place.marks if _has_file(place.root, each, links=True)]
     if name is not None:
         with place.own.enter(name) as folder:
-            names = [each for each in folder.names() if each != NOTE_NAME]
+            names = [each for each in folder.names() if each != NOTE_NAME and _has_file(folder, each, links=False)]
             yield _of(name, folder, names, read_note(folder, NOTE_NAME))
-    elif in_place is not None:
-        there = [each for each in in_place.marks if "/" not in each and place.root.status(each) is not None]
-        yield _of(None, place.root, there, in_place)
+    elif noted:
+        yield _of(None, place.root, noted, in_place)
     else:
         files, indexes = _seed(place.root)
         yield Serving(None, place.root, files, indexes, None, is_ours=not files)
@@ -218,6 +218,17 @@ def serving(place: Place) -> Iterator[Serving]:
 def _of(name: str | None, folder: Folder, names: Sequence[str], note: Note | None) -> Serving:
     files = [each for each in names if is_safetensors(each)]
     return Serving(name, folder, files, [each for each in names if is_index(each)], note, is_ours=True)
+
+
+def _has_file(folder: Folder, name: str, *, links: bool) -> bool:
+    """Whether a name, which may be any text, is that of a file in a folder, or of a link."""
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
+        return False
+    try:
+        status = folder.status(name)
+    except OSError:  # it is too long
+        return False
+    return status is not None and (stat.S_ISREG(status.st_mode) or (links and stat.S_ISLNK(status.st_mode)))
 
 
 def _seed(root: Folder) -> tuple[list[str], list[str]]:
@@ -296,14 +307,15 @@ class Followed:
 
     def _position_of(self, found: Serving) -> Position:
         marks = found.marks()
-        known = None if self._distrusts else _known(found, marks)
-        if known is None:
+        noted = _known(found, marks)
+        if noted is None or self._distrusts:
             if self._hashed is None or self._hashed[0] != marks:
                 with found.opened() as files:
                     self._hashed = marks, _hashed(files, self._threads)
-            known = self._hashed[1]
-        self.number = known.number
-        return known
+            if noted is None or noted.tensors != self._hashed[1].tensors:
+                noted = self._hashed[1]
+        self.number = noted.number
+        return noted
 
     def _check_published(self) -> None:
         """Raise FileExistsError for a checkpoint that no follower has made, before anything is made or changed."""

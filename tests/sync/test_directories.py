@@ -1,0 +1,500 @@
+"""Followed directories: what stands in them stays, what was there before is taken or refused, no note is believed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+
+from tensorwire import load_file
+from tensorwire._ground import filesystem
+from tensorwire._ground.folder import Folder
+from tensorwire.sync import Follower, Publisher
+from tensorwire.sync.directories import making
+from tests.support.sync_runs import (
+    FIRST,
+    KILLED,
+    SECOND,
+    THIRD,
+    contents,
+    exit_code,
+    follow,
+    kill_at,
+    one_behind,
+    stepped,
+    weights,
+)
+
+OWN = ".tensorwire-sync"
+
+
+def write_plain(path: Path, tensors: dict[str, Any]) -> None:
+    safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
+
+
+def versions_in(served: Path) -> list[str]:
+    return sorted(path.name for path in (served / OWN).iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_files_are_links_to_the_version_that_serves(tmp_path: Path) -> None:
+    _, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    served = tmp_path / "served"
+    file = served / "model.safetensors"
+    assert str(file.readlink()) == f"{OWN}/current/model.safetensors"
+    before = file.resolve()
+    content = before.read_bytes()
+    inode = file.lstat().st_ino
+    follow(follower)
+    assert file.lstat().st_ino == inode  # the commit has changed what `current` leads to, and nothing else
+    assert before.read_bytes() == content  # kept for those that have it open or mapped, until the next version
+    assert versions_in(served) == sorted([before.parent.name, file.resolve().parent.name])
+    assert follower.stage() is None
+    assert before.exists()
+
+
+def test_all_files_change_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_FILE_NBYTES", 20_000)
+    _, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    served = tmp_path / "served"
+    assert len(list(served.glob("*.safetensors"))) > 2
+    assert follower.stage() is not None
+    seen: list[bool] = []
+    for name in ("move", "make_link", "remove", "exchange"):
+        call = getattr(Folder, name)
+
+        def watched(*given: Any, call: Callable[..., Any] = call) -> Any:
+            for before in (True, False):
+                result = None if before else call(*given)
+                found = contents(load_file(served))
+                assert found in (contents(FIRST), contents(SECOND))
+                seen.append(found == contents(SECOND))
+            return result
+
+        monkeypatch.setattr(Folder, name, watched)
+    follower.commit()
+    assert seen == sorted(seen)
+    assert False in seen
+    assert contents(load_file(served)) == contents(SECOND)
+
+
+def test_files_that_do_not_change_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_FILE_NBYTES", 1)  # a file a tensor
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    follow(follower)
+    files = list((tmp_path / "served").glob("*.safetensors"))
+    before = {path.name: path.stat().st_ino for path in files}
+    publisher.publish({**SECOND, "norm": SECOND["norm"] + 1})
+    follow(follower)
+    changed = [path.name for path in files if path.stat().st_ino != before[path.name]]
+    assert len(changed) == 1
+    assert contents(load_file(tmp_path / "served")) == contents({**SECOND, "norm": SECOND["norm"] + 1})
+
+
+@pytest.mark.parametrize("form", ["links", "copies", "in place"])
+def test_what_else_stands_there_stays(form: str, tmp_path: Path) -> None:
+    publisher, follower = one_behind(
+        tmp_path / "store", tmp_path / "served", in_place=form == "in place", copies=form == "copies"
+    )
+    served = tmp_path / "served"
+    (served / "vae").mkdir()
+    for name in ("adapter_model.safetensors", "consolidated.safetensors", "vae/x.safetensors"):
+        write_plain(served / name, {"lora.A": FIRST["norm"]})
+    (served / "vae.safetensors.index.json").write_text('{"weight_map": {"lora.A": "vae/x.safetensors"}}')
+    (served / "config.json").write_text("{}")
+    (served / "alias.safetensors").symlink_to("model.safetensors")
+    (served / "nowhere.safetensors").symlink_to("gone")
+    mine = {path.name: path.lstat().st_ino for path in served.iterdir() if path.name not in ("model.safetensors", OWN)}
+    follow(follower)
+    for tensors in (THIRD, {"other": FIRST["embed"]}, FIRST):
+        publisher.publish(tensors)
+        follow(follower)
+        assert contents(safetensors_of(served)) == contents(tensors)
+    assert {path.name: path.lstat().st_ino for path in served.iterdir() if path.name in mine} == mine
+    assert contents(load_file(served / "vae" / "x.safetensors")) == contents({"lora.A": FIRST["norm"]})
+
+
+def safetensors_of(served: Path) -> dict[str, Any]:
+    """The model alone, whatever stands beside it."""
+    return load_file(served / "model.safetensors")
+
+
+@pytest.mark.parametrize("form", ["links", "copies"])
+def test_a_copy_by_hard_links_keeps_its_content(form: str, tmp_path: Path) -> None:
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", copies=form == "copies")
+    shutil.copytree(tmp_path / "served", tmp_path / "backup", symlinks=True, copy_function=os.link)
+    before = everything(tmp_path / "backup")
+    follow(follower)
+    for seed in range(3):
+        publisher.publish(stepped(SECOND, seed))
+        follow(follower)
+    assert everything(tmp_path / "backup") == before
+    assert contents(load_file(tmp_path / "backup")) == contents(FIRST)
+
+
+def test_in_place_refuses_a_file_with_a_second_name(tmp_path: Path) -> None:
+    _, follower = one_behind(tmp_path / "store", tmp_path / "served", in_place=True)
+    file, backup = tmp_path / "served" / "model.safetensors", tmp_path / "backup"
+    backup.hardlink_to(file)
+    with pytest.raises(OSError, match="second name") as caught:
+        follower.stage()
+    assert caught.value.errno == errno.EMLINK
+    backup.unlink()
+    assert follower.stage() is not None
+    backup.hardlink_to(file)  # after the look of `stage`
+    with pytest.raises(OSError, match="second name"):
+        follower.commit()
+    assert contents(load_file(file)) == contents(FIRST)
+    backup.unlink()
+    follow(follower)
+    assert contents(load_file(file)) == contents(SECOND)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_directory_with_any_version_of_the_store_is_taken(number: int, in_place: bool, tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, anchor_every=2, threads=1)
+    for tensors in (FIRST, SECOND, THIRD):
+        publisher.publish(tensors)
+    served.mkdir()
+    write_plain(served / "model.safetensors", (FIRST, SECOND, THIRD)[number])
+    write_plain(served / "adapter_model.safetensors", {"lora.A": FIRST["norm"]})
+    follower = Follower(store, served, in_place=in_place, threads=1)
+    follow(follower, 2)
+    assert contents(safetensors_of(served)) == contents(THIRD)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_directory_that_is_refused_stays_as_it_is(in_place: bool, tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    Publisher(store, threads=1).publish(FIRST)
+    for name, tensors in (("model.safetensors", SECOND), ("any.safetensors", {"x": FIRST["norm"]})):
+        served.mkdir()
+        write_plain(served / name, tensors)
+        before = everything(served)
+        with pytest.raises(FileExistsError, match="that the store does not have"):
+            Follower(store, served, in_place=in_place, threads=1).stage()
+        assert everything(served) == before
+        assert [path.name for path in served.iterdir()] == [name]
+        shutil.rmtree(served)
+
+
+@pytest.mark.parametrize("shares", [True, False], ids=["hard links", "no hard links"])
+@pytest.mark.parametrize("is_link", [False, True], ids=["files", "links"])
+def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
+    is_link: bool, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each exchange has the same content on both sides, so that the directory never holds a mixture."""
+    store, seed = tmp_path / "store", tmp_path / "seed"
+    if not shares:
+        monkeypatch.setattr(Folder, "share", lambda *given: False)
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+    seed.mkdir()
+    names = list(FIRST)
+    for number, some in enumerate((names[:3], names[3:]), 1):
+        write_plain(seed / f"model-{number:05d}-of-00002.safetensors", {name: FIRST[name] for name in some})
+    homes = {name: f"model-{1 + (name in names[3:]):05d}-of-00002.safetensors" for name in names}
+    (seed / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
+    before = everything(seed)
+    publisher.publish(SECOND)
+    step, code = 0, KILLED
+    while code == KILLED:
+        step += 1
+        served = tmp_path / f"served-{step}"
+        if is_link:
+            served.mkdir()
+            for path in seed.iterdir():
+                (served / path.name).symlink_to(path)
+        else:
+            shutil.copytree(seed, served)
+
+        def child(step: int = step, served: Path = served) -> None:
+            kill_at(step)
+            follow(Follower(store, served, threads=1))
+
+        code = exit_code(child)
+        assert code in (KILLED, 0)
+        assert contents(load_file(served)) in (contents(FIRST), contents(SECOND))
+        again = Follower(store, served, threads=1)
+        if again.stage() is not None:
+            again.commit()
+        assert again.version == 1
+        assert contents(load_file(served)) == contents(SECOND)
+        assert sorted(path.name for path in served.iterdir()) == [OWN, *sorted(before)]
+        assert len(list((served / "model.safetensors.index.json").read_bytes())) == len(
+            before["model.safetensors.index.json"]
+        )
+    assert everything(seed) == before
+    assert step > 10
+
+
+FORMS: dict[str, dict[str, bool]] = {"links": {}, "copies": {"copies": True}, "in place": {"in_place": True}}
+
+
+@pytest.mark.parametrize("second", FORMS)
+@pytest.mark.parametrize("first", FORMS)
+def test_a_directory_may_change_its_form(first: str, second: str, tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    tensors = FIRST
+    for seed, form in enumerate((first, second, first, second)):
+        tensors = stepped(tensors, seed)
+        publisher.publish(tensors)
+        follow(Follower(store, served, threads=1, **FORMS[form]))
+        assert contents(load_file(served)) == contents(tensors)
+        assert (served / "model.safetensors").is_symlink() is (form == "links")
+        assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
+        assert (len(versions_in(served)) == 0) is (form == "in place")
+
+
+@pytest.mark.parametrize("forms", [("links", "in place"), ("copies", "in place"), ("in place", "links")], ids="-".join)
+def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(forms: tuple[str, str], tmp_path: Path) -> None:
+    first, second = (FORMS[form] for form in forms)
+    store = tmp_path / "store"
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+    follow(Follower(store, tmp_path / "before", threads=1, **first))
+    publisher.publish(SECOND)
+    step, code = 0, KILLED
+    while code == KILLED:
+        step += 1
+        served = tmp_path / f"served-{step}"
+        shutil.copytree(tmp_path / "before", served, symlinks=True)
+
+        def child(step: int = step, served: Path = served) -> None:
+            kill_at(step)
+            follow(Follower(store, served, threads=1, **second))
+
+        code = exit_code(child)
+        assert code in (KILLED, 0)
+        for form in (second, first):
+            again = Follower(store, served, threads=1, **form)
+            if again.stage() is not None:
+                again.commit()
+            assert again.version == 1
+            assert contents(load_file(served)) == contents(SECOND)
+    assert step > 5
+
+
+def test_copies_where_no_hard_links_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_FILE_NBYTES", 20_000)
+    monkeypatch.setattr(Folder, "share", lambda *given: False)
+    monkeypatch.setattr(Folder, "exchange", lambda *given: False)
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", copies=True)
+    follow(follower)
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "served").glob("*.safetensors")}
+    assert follower.stage() is None
+    assert {path.name: path.stat().st_ino for path in (tmp_path / "served").glob("*.safetensors")} == inodes
+    publisher.publish({"other": FIRST["embed"]})
+    follow(follower)
+    assert contents(load_file(tmp_path / "served")) == contents({"other": FIRST["embed"]})
+    assert not any(path.is_symlink() for path in (tmp_path / "served").iterdir())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bit_that_changed_without_a_trace_is_not_handed_on(form: str, tmp_path: Path) -> None:
+    """The disk may do that, or a program that sets times back."""
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", **FORMS[form])
+    follow(follower)
+    place = (tmp_path / "served" / "model.safetensors").resolve()
+    status, content = place.stat(), bytearray(place.read_bytes())
+    place_of_bit = content.index(SECOND["layer.0.weight"].tobytes())
+    content[place_of_bit] ^= 1
+    with place.open("r+b") as file:
+        file.write(content)
+    os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = {**SECOND, "norm": SECOND["norm"] + 1}
+    publisher.publish(after)
+    follow(follower)
+    found = contents(load_file(tmp_path / "served"))
+    if form != "in place":  # which does not read what no version changes
+        assert found == contents(after)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_file_that_no_version_changes_is_hashed_if_asked(
+    verify: bool, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "_FILE_NBYTES", 1)
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", verify=verify, **FORMS[form])
+    follow(follower)
+    after = {**SECOND, "norm": SECOND["norm"] + 1}
+    publisher.publish(after)
+    (place,) = [
+        path.resolve() for path in (tmp_path / "served").glob("*.safetensors") if "layer.0.weight" in load_file(path)
+    ]
+    status, content = place.stat(), bytearray(place.read_bytes())
+    content[-1] ^= 1
+    with place.open("r+b") as file:
+        file.write(content)
+    os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+    follow(follower)
+    assert (contents(load_file(tmp_path / "served")) == contents(after)) is verify
+
+
+def _link(path: Path, target: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(target)
+
+
+HOSTILE: dict[str, Callable[[Path, Path], Any]] = {
+    "own folder": lambda served, outside: _link(served / OWN, outside),
+    "lock": lambda served, outside: _link(served / OWN / "lock", outside / "model.safetensors"),
+    "current": lambda served, outside: _link(served / OWN / "current", outside),
+    "current of a good name": lambda served, outside: (
+        _link(served / OWN / "v000000-0123456789abcdef", outside),
+        _link(served / OWN / "current", Path("v000000-0123456789abcdef")),
+    ),
+    "a file of current": lambda served, outside: (
+        _link(served / OWN / "v000000-0123456789abcdef" / "model.safetensors", outside / "model.safetensors"),
+        _link(served / OWN / "current", Path("v000000-0123456789abcdef")),
+    ),
+    "an old version": lambda served, outside: _link(served / OWN / "v000009-0123456789abcdef", outside),
+    "a temporary name": lambda served, outside: _link(served / OWN / "new-0123456789abcdef", outside),
+    "the note": lambda served, outside: _link(served / OWN / "in_place.json", outside / "model.safetensors"),
+    "a version up": lambda served, outside: _link(served / OWN / "current", Path("../../outside")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_link_leads_a_follower_elsewhere(name: str, form: str, tmp_path: Path) -> None:
+    served, outside = tmp_path / "served", tmp_path / "outside"
+    outside.mkdir()
+    write_plain(outside / "model.safetensors", FIRST)
+    (outside / "version.json").write_text("{}")
+    before = everything(outside)
+    HOSTILE[name](served, outside)
+    publisher = Publisher(tmp_path / "store", threads=1)
+    tensors = FIRST
+    for seed in range(3):
+        publisher.publish(tensors)
+        try:
+            follow(Follower(tmp_path / "store", served, threads=1, **FORMS[form]))
+            assert contents(load_file(served)) == contents(tensors)
+        except OSError:
+            assert name in ("own folder", "lock")
+        assert everything(outside) == before
+        tensors = stepped(tensors, seed)
+
+
+@pytest.mark.parametrize(
+    "name", ["../victim", "/etc/passwd", "sub/x", "", ".", "..", "nul\0", "x" * 5000, ".tensorwire-sync"]
+)
+def test_a_note_names_no_file_elsewhere(name: str, tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    (tmp_path / "victim").write_text("precious")
+    (served / OWN).mkdir(parents=True)
+    note = {"position": None, "files": {name: "1 2 3", "model.safetensors": "1 2 3"}}
+    (served / OWN / "in_place.json").write_text(json.dumps(note))
+    publisher = Publisher(tmp_path / "store", threads=1)
+    for tensors, form in ((FIRST, "in place"), (SECOND, "links"), (THIRD, "in place")):
+        publisher.publish(tensors)
+        follow(Follower(tmp_path / "store", served, threads=1, **FORMS[form]))
+        assert contents(load_file(served)) == contents(tensors)
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+VALUES = [None, True, 0, -1, 1.5, "", "x", [], {}, [[]], {"a": 1}, ["x"], 2**70, "0" * 32, [None]]
+
+
+def _mutants(value: Any) -> list[Any]:
+    """The value with one member, at any depth, replaced by each of `VALUES`."""
+    found = list(VALUES)
+    if isinstance(value, dict):
+        found += [{**value, key: each} for key, member in value.items() for each in _mutants(member)]
+        found += [{key: each for key, each in value.items() if key != left} for left in value]
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            found += [[*value[:index], each, *value[index + 1 :]] for each in _mutants(member)]
+    return found
+
+
+@pytest.mark.parametrize("form", ["links", "in place"])
+def test_a_note_of_other_types_says_nothing(form: str, tmp_path: Path) -> None:
+    """A note that is damaged or forged costs a look at the files, and is no error."""
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    small = {"a": FIRST["norm"]}
+    publisher.publish(small)
+    follow(Follower(store, served, threads=1, **FORMS[form]))
+    own = served / OWN
+    place = own / "in_place.json" if form == "in place" else own / "current" / "version.json"
+    good = json.loads(place.read_text())
+    after = {"a": FIRST["norm"] + 1}
+    publisher.publish(after)
+    for mutant in _mutants(good):
+        mutated = tmp_path / "mutated"
+        shutil.copytree(served, mutated, symlinks=True)
+        other = mutated / place.relative_to(served)
+        text = json.dumps(mutant)
+        for path in (*(served / OWN).rglob("*.safetensors"), served / "model.safetensors"):
+            if path.is_symlink():
+                continue
+            copied = mutated / path.relative_to(served)
+            text = text.replace(filesystem.mark(path.stat()), filesystem.mark(copied.stat()))
+        other.write_text(text)
+        again = Follower(store, mutated, threads=1, **FORMS[form])
+        if again.stage() is not None:
+            again.commit()
+        assert contents(load_file(mutated)) == contents(after), mutant
+        shutil.rmtree(mutated)
+
+
+def test_a_name_of_a_version_that_is_taken_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    served = tmp_path / "served"
+    follow(follower)
+    (served / "model.safetensors").unlink()
+    write_plain(served / "model.safetensors", {"mine": FIRST["norm"]})
+    publisher.publish(THIRD)
+    for call in (follower.stage, lambda: Follower(tmp_path / "store", served)):
+        with pytest.raises(FileExistsError, match="none of the follower's files"):
+            call()
+    assert contents(load_file(served)) == contents({"mine": FIRST["norm"]})
+    (served / "model.safetensors").unlink()
+    follow(follower)
+    assert contents(load_file(served)) == contents(THIRD)
+
+
+def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a name and the exchange another program may put a file there."""
+    store, served = tmp_path / "store", tmp_path / "served"
+    Publisher(store, threads=1).publish(FIRST)
+    follow(Follower(store, served, copies=True, threads=1))
+    exchange = Folder.exchange
+
+    def late(own: Folder, name: str, root: Folder, other: str) -> bool:
+        (served / "new").write_text("mine")
+        (served / "new").replace(served / other)
+        monkeypatch.undo()
+        return exchange(own, name, root, other)
+
+    monkeypatch.setattr(Folder, "exchange", late)
+    with pytest.raises(FileExistsError, match="meanwhile"):
+        Follower(store, served, threads=1)
+    assert (served / "model.safetensors").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", [{}, "served"], ids=["dict", "in place"])
+def test_copies_are_for_directories_with_folders(target: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="copies"):
+        Follower(tmp_path, target, in_place=bool(target), copies=True)
+
+
+def test_weights_of_another_seed_are_other_weights() -> None:
+    """What the tests above compare can differ."""
+    assert contents(weights(9)) != contents(FIRST)
