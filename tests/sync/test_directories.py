@@ -303,6 +303,48 @@ def test_copies_where_no_hard_links_can_be_made(tmp_path: Path, monkeypatch: pyt
     assert not any(path.is_symlink() for path in (tmp_path / "served").iterdir())
 
 
+def test_a_file_system_without_links_wants_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+
+    def refuse(*given: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "make_link", refuse)
+        with pytest.raises(OSError, match="--copy"):
+            Follower(store, served, threads=1).stage()
+        follower = Follower(store, served, copies=True, threads=1)
+        for tensors in (FIRST, SECOND):
+            publisher.publish(tensors)
+            follow(follower)
+            assert contents(load_file(served)) == contents(tensors)
+        assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+    again = Follower(store, served, threads=1)  # the directory was moved to a file system with links
+    assert (served / "model.safetensors").is_symlink()
+    assert contents(load_file(served)) == contents(SECOND)
+    assert again.stage() is None
+
+
+def test_an_old_version_that_cannot_be_removed_is_in_no_ones_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    (tmp_path / "served" / OWN / "v000000-0123456789abcdef").mkdir()
+    remove = Folder.remove_folder
+
+    def busy(folder: Folder, name: str) -> None:
+        if name == "v000000-0123456789abcdef":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        remove(folder, name)
+
+    monkeypatch.setattr(Folder, "remove_folder", busy)
+    with pytest.warns(RuntimeWarning, match="cannot be removed"):
+        follow(follower)
+    assert contents(load_file(tmp_path / "served")) == contents(SECOND)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_bit_that_changed_without_a_trace_is_not_handed_on(form: str, tmp_path: Path) -> None:
     """The disk may do that, or a program that sets times back."""

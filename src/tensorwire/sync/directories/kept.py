@@ -2,7 +2,7 @@
 
     lock                    held inside each call
     v000017-RANDOM          a version, made whole and never written again: its files, and version.json, the note
-    current                 a link to the one that serves
+    current                 a link to the one that serves; where there are no links, a file with its name
     in_place.json           the note of files that stand in the directory itself, and are written into
 
 What is done here goes below the descriptors of the directory and of this folder, by names of one form, and follows no
@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import stat
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ LINK_PREFIX = f"{SYNC_DIRECTORY}/{CURRENT}/"
 _LOCK = "lock"
 _VERSION = re.compile(r"(?:v[0-9]{6,18}|seed)-[0-9a-f]{16}")
 _TEMPORARY = re.compile(r"new-[0-9a-f]{16}")
+_NO_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _UNREADABLE = {errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO}
 """Errors of a name that has no regular file."""
 
@@ -64,8 +66,10 @@ class Place:
 
     def current(self) -> str | None:
         """The folder of the version that serves."""
-        name = None if self._own is None else self._own.target_of(CURRENT)
-        if name is None or not _VERSION.fullmatch(name):
+        if self._own is None:
+            return None
+        name = self._own.target_of(CURRENT) or _text(self._own, CURRENT)
+        if not _VERSION.fullmatch(name):
             return None
         status = self.own.status(name)
         return name if status is not None and stat.S_ISDIR(status.st_mode) else None
@@ -77,16 +81,35 @@ class Place:
     def point(self, name: str) -> None:
         """Have a version serve: one rename."""
         new = temporary()
-        self.own.make_link(new, name)
+        if self.has_links():
+            self.own.make_link(new, name)
+        else:
+            self.own.write(new, name.encode())
         self.own.move(new, self.own, CURRENT)
 
+    def has_links(self) -> bool:
+        """Whether the file system has symbolic links."""
+        new = temporary()
+        try:
+            self.own.make_link(new, new)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            return False
+        self.own.remove(new)
+        return True
+
     def clean(self) -> None:
-        """Remove the versions that do not serve, and what killed processes have left."""
+        """Remove the versions that do not serve, and what killed processes have left. What cannot be removed is in no
+        version's way: a warning tells of it."""
         self.own.sync()  # the last commit first: after a power cut nothing may serve that is gone
         current = self.current()
         for name in self.own.names():
             if name != current and (_VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name)):
-                self.own.remove_folder(name)
+                try:
+                    self.own.remove_folder(name)
+                except OSError as error:
+                    warnings.warn(f"an old version cannot be removed: {error}", RuntimeWarning, stacklevel=4)
 
     @contextmanager
     def making(self, name: str) -> Iterator[Folder]:
@@ -108,6 +131,20 @@ class Place:
         self.own.write(new, note.dump())
         self.own.move(new, self.own, IN_PLACE_NAME)
         self.own.sync()
+
+
+def _text(folder: Folder, name: str) -> str:
+    """A short text in a file; "" without one."""
+    try:
+        descriptor = folder.open(name, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.pread(descriptor, 100, 0).decode(errors="replace")
+    except OSError:  # a directory
+        return ""
+    finally:
+        close(descriptor)
 
 
 def temporary() -> str:

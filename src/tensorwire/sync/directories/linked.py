@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from ...errors import BaseMismatchError
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position
-from .kept import IN_PLACE_NAME, NOTE_NAME, Followed, Place, marks_of, serving
+from .kept import CURRENT, IN_PLACE_NAME, NOTE_NAME, Followed, Place, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .note import Note
 from .shown import check_free, hide, show
@@ -67,6 +67,8 @@ class DirectoryTarget(Followed):
             if place is not None and current is not None:
                 with serving(place) as found:
                     names = found.names
+                if not self._copies and place.own.target_of(CURRENT) is None:
+                    place.point(current)  # a follower without links was here
                 show(place, current, names, copies=self._copies)
                 hide(place, names)
             yield place
@@ -83,6 +85,9 @@ class DirectoryTarget(Followed):
         with self._entered(make=True) as place:
             assert place is not None
             place.clean()
+            if not self._copies and not place.has_links():
+                text = "the file system has no links: follow with copies=True (--copy)"
+                raise OSError(errno.EOPNOTSUPP, text, str(self._root))
             if place.current() is None:
                 self._adopt(place)
             with serving(place) as found:
@@ -149,7 +154,9 @@ class DirectoryTarget(Followed):
         staged, self._staged = self._staged, None
         assert staged is not None
         with self._entered() as place:
-            if place is None or staged.name not in place.versions() or place.current() != staged.before:
+            if place is None:
+                raise OSError(errno.EBUSY, "is gone; stage again", str(self._root))
+            if staged.name not in place.versions() or place.current() != staged.before:
                 text = "another follower has worked here since; stage again"
                 raise OSError(errno.EBUSY, text, str(self._root))
             names = list(staged.marks)

@@ -41,8 +41,12 @@ def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> N
             if target == LINK_PREFIX + name if not copies else target is None and _is_second(folder, place.root, name):
                 continue
             status = place.root.status(name)
-            if status is not None:
-                check_free(place, [name])
+            if status is None and (copies and folder.share(name, place.root, name)):
+                continue
+            if status is None and not copies:
+                place.root.make_link(name, LINK_PREFIX + name)
+                continue
+            check_free(place, [name])
             new = temporary()
             if not copies:
                 place.own.make_link(new, LINK_PREFIX + name)
