@@ -33,6 +33,7 @@ from tests.support.sync_runs import (
 )
 
 OWN = ".tensorwire-sync"
+FORMS: dict[str, dict[str, bool]] = {"links": {}, "copies": {"copies": True}, "in place": {"in_place": True}}
 
 
 def write_plain(path: Path, tensors: dict[str, Any]) -> None:
@@ -175,6 +176,21 @@ def test_a_directory_with_any_version_of_the_store_is_taken(number: int, in_plac
     assert contents(safetensors_of(served)) == contents(THIRD)
 
 
+@pytest.mark.parametrize("form", ["links", "copies", "in place"])
+def test_a_copy_that_followed_links_is_taken(form: str, tmp_path: Path) -> None:
+    """As of `rsync -aL`: plain files stand where links stood, and a folder where `current` stood."""
+    _, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    follow(follower)
+    shutil.copytree(tmp_path / "served", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "store")  # that version is in no store now
+    publisher = Publisher(tmp_path / "store", threads=1)
+    for tensors in (THIRD, FIRST):
+        publisher.publish(tensors)
+        follow(Follower(tmp_path / "store", tmp_path / "copy", threads=1, **FORMS[form]))
+        assert contents(load_file(tmp_path / "copy")) == contents(tensors)
+    assert contents(load_file(tmp_path / "served")) == contents(SECOND)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_directory_that_is_refused_stays_as_it_is(in_place: bool, tmp_path: Path) -> None:
     store, served = tmp_path / "store", tmp_path / "served"
@@ -238,9 +254,6 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
         )
     assert everything(seed) == before
     assert step > 10
-
-
-FORMS: dict[str, dict[str, bool]] = {"links": {}, "copies": {"copies": True}, "in place": {"in_place": True}}
 
 
 @pytest.mark.parametrize("second", FORMS)

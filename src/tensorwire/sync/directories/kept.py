@@ -69,14 +69,30 @@ class Place:
         if self._own is None:
             return None
         name = self._own.target_of(CURRENT) or _text(self._own, CURRENT)
-        if not _VERSION.fullmatch(name):
-            return None
+        return name if _VERSION.fullmatch(name) and self._is_folder(name) else None
+
+    def _is_folder(self, name: str) -> bool:
         status = self.own.status(name)
-        return name if status is not None and stat.S_ISDIR(status.st_mode) else None
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def versions(self) -> list[str]:
         """All folders of versions."""
-        return [] if self._own is None else [name for name in self._own.names() if _VERSION.fullmatch(name)]
+        names = [] if self._own is None else [name for name in self._own.names() if _VERSION.fullmatch(name)]
+        return [name for name in names if self._is_folder(name)]
+
+    def has(self, name: str) -> bool:
+        """Whether some version has the file that stands under a name in the directory: see `has_in`."""
+        return any(self.has_in(version, name) for version in self.versions())
+
+    def has_in(self, version: str, name: str) -> bool:
+        """Whether what a name in the directory leads to is a second name of the file of a version; or was copied from
+        it or to it, which keeps the time."""
+        with self.own.enter(version) as folder:
+            ours, found = folder.status(name), self.root.status(name, follow=True)
+        if ours is None or found is None or not stat.S_ISREG(ours.st_mode) or not stat.S_ISREG(found.st_mode):
+            return False
+        same = (ours.st_size, ours.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+        return same or os.path.samestat(ours, found)
 
     def point(self, name: str) -> None:
         """Have a version serve: one rename."""
@@ -104,8 +120,9 @@ class Place:
         version's way: a warning tells of it."""
         self.own.sync()  # the last commit first: after a power cut nothing may serve that is gone
         current = self.current()
-        for name in self.own.names():
-            if name != current and (_VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name)):
+        left = [name for name in self.own.names() if _VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name)]
+        for name in left if current is not None else [*left, CURRENT]:  # a copy that followed links has a folder there
+            if name != current:
                 try:
                     self.own.remove_folder(name)
                 except OSError as error:
@@ -249,7 +266,7 @@ def serving(place: Place) -> Iterator[Serving]:
         yield _of(None, place.root, noted, in_place)
     else:
         files, indexes = _seed(place.root)
-        yield Serving(None, place.root, files, indexes, None, is_ours=not files)
+        yield Serving(None, place.root, files, indexes, None, is_ours=all(place.has(name) for name in files))
 
 
 def _of(name: str | None, folder: Folder, names: Sequence[str], note: Note | None) -> Serving:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,7 @@ def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> N
     with place.own.enter(version) as folder:
         for name in names:
             target = place.root.target_of(name)
-            if target == LINK_PREFIX + name if not copies else target is None and _is_second(folder, place.root, name):
+            if target == LINK_PREFIX + name if not copies else target is None and place.has_in(version, name):
                 continue
             status = place.root.status(name)
             if status is None and (copies and folder.share(name, place.root, name)):
@@ -65,23 +64,8 @@ def hide(place: Place, names: Sequence[str]) -> bool:
 
 def _is_ours(place: Place, name: str) -> bool:
     """Whether an entry leads to a version, or was put there for one."""
-    if place.root.target_of(name) == LINK_PREFIX + name:
-        return True
-    if not (is_safetensors(name) or is_index(name)):
-        return False
-    for version in place.versions():
-        with place.own.enter(version) as folder:
-            if _is_second(folder, place.root, name):
-                return True
-    return False
-
-
-def _is_second(folder: Folder, root: Folder, name: str) -> bool:
-    """Whether a name leads to the file that a folder of ours has, or to one that it was copied from or to."""
-    ours, found = folder.status(name), root.status(name, follow=True)
-    if ours is None or found is None or not stat.S_ISREG(ours.st_mode) or not stat.S_ISREG(found.st_mode):
-        return False
-    return os.path.samestat(ours, found) or (ours.st_size, ours.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+    is_link = place.root.target_of(name) == LINK_PREFIX + name
+    return is_link or ((is_safetensors(name) or is_index(name)) and place.has(name))
 
 
 def _copy(folder: Folder, name: str, other: Folder, new: str) -> None:
