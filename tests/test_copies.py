@@ -54,8 +54,6 @@ KEEP_NOTHING = {
     "diagnosis.page.process.WaitClock": "closed before the method returns",
     "diagnosis.page.worker_server._Connection": "closed before the method returns",
     "storage.remote.RemotePath": "one lock for each store, which the module keeps",
-    "sync.directory.DirectoryTarget": "closed before the method returns",
-    "sync.directory._Writer": "closed before the method returns",
 }
 
 

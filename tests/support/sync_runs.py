@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import safetensors.numpy
 
 from tensorwire._ground import destination
 from tensorwire._ground.folder import Folder
@@ -18,6 +19,10 @@ from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
 
 Weights = dict[str, Any]
+OWN = ".tensorwire-sync"
+"""What a follower of a directory keeps is in it."""
+FORMS: dict[str, dict[str, bool]] = {"links": {}, "copies": {"copies": True}, "in place": {"in_place": True}}
+"""How a directory may follow."""
 KILLED = 17
 """How a process ends that `kill_at` has ended."""
 FOLLOWER: Sequence[tuple[Any, str]] = [
@@ -83,6 +88,16 @@ def one_behind(store: Any, target: Any, **options: Any) -> tuple[Publisher, Foll
 def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """What to compare: bits, not values."""
     return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()}
+
+
+def write_plain(path: Path, tensors: dict[str, Any]) -> None:
+    """A plain file, by the package itself."""
+    safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """By path what is in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weights) -> bool:

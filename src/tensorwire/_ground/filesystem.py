@@ -177,15 +177,15 @@ def exchange(a: Path, b: Path) -> bool:
     return renameat2(a, b, RENAME_EXCHANGE)
 
 
-def reserve(descriptor: int, nbytes: int) -> None:
-    """Give a new file its room on the disk, so that one without enough is found out at once. The pages that are then
-    written cost about half as much CPU. Where the file system cannot, nothing happens: what the C
-    library's `posix_fallocate` does instead costs more than it saves."""
+def reserve(descriptor: int, offset: int, nbytes: int) -> None:
+    """Give a part of a new file its room on the disk. A full disk is found out at once, and the pages that are then
+    written cost less CPU. Where the file system cannot, nothing happens: what the C library's `posix_fallocate` does
+    instead costs more than it saves."""
     try:
         call = ctypes.CDLL(None, use_errno=True).fallocate64
     except AttributeError:
         return
-    if nbytes and call(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(nbytes)) != 0:
+    if nbytes and call(descriptor, 0, ctypes.c_int64(offset), ctypes.c_int64(nbytes)) != 0:
         code = ctypes.get_errno()
         if code not in _UNSUPPORTED:
             raise OSError(code, os.strerror(code))

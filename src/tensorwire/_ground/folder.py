@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .copies import not_copied
 from .filesystem import RENAME_EXCHANGE, close, renameat2
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -22,6 +23,8 @@ class Folder:
     Attributes:
         path: where it was found, for messages.
     """
+
+    __reduce_ex__ = not_copied("an open directory", "open it again by its path")
 
     def __init__(self, path: Path) -> None:
         """Open a directory. Links on the way to it are followed."""

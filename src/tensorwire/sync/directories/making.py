@@ -57,11 +57,9 @@ class Writer:
             BaseMismatchError: a tensor that serves is not what it should be.
         """
         with _open(folder, name, os.O_CREAT | os.O_EXCL) as file:
-            with naming(file.path):
-                reserve(file.descriptor.number, header.data_start + header.data_nbytes)
             write_at(file.descriptor.number, 0, memoryview(header.prefix), file.path)
             for entry in header.entries:
-                self._write_tensor(file, header.data_start + entry.start, entry)
+                self._write_tensor(file, header.data_start + entry.start, entry, is_new=True)
             os.fsync(file.descriptor.number)
 
     def write_into(self, folder: Folder, name: str, header: Header) -> None:
@@ -69,14 +67,17 @@ class Writer:
         with _open(folder, name, 0) as file:
             for entry in header.entries:
                 if self._plan[entry.name]:
-                    self._write_tensor(file, header.data_start + entry.start, entry)
+                    self._write_tensor(file, header.data_start + entry.start, entry, is_new=False)
             os.fsync(file.descriptor.number)
 
-    def _write_tensor(self, file: InputFile, position: int, entry: TensorEntry) -> None:
+    def _write_tensor(self, file: InputFile, position: int, entry: TensorEntry, *, is_new: bool) -> None:
         """The hash of the result is checked, and so is that of a tensor that is copied as it is: a disk may have
         changed it without a trace, and the version that is made would hand that on."""
         for number, group in enumerate(self._groups(entry)):
             read = self._base_of(entry) if number == 0 else partial(_read_at, file, position)
+            if is_new and number == 0:  # not before: the frame or the base has shown that the index does not lie
+                with naming(file.path):
+                    reserve(file.descriptor.number, position, entry.nbytes)
             hasher = ContentHasher(threads=self._threads)
             for start, out in self._pieces(entry.nbytes, group):
                 if read is not None:
