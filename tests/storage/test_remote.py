@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +20,10 @@ from tensorwire.errors import TruncatedDataError
 from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
 from tensorwire.storage.remote import RemotePath, is_url
 from tensorwire.storage.remote_file import BATCH, GAP_NBYTES, PIECE_NBYTES, Pieces, RemoteFile, merged
-from tensorwire.storage.store_errors import shown
+from tensorwire.storage.secret_text import shown
 from tensorwire.storage.upload import Upload
 from tests.support.stores import FileStore, faulty_store
+from tests.support.web import serving
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -216,6 +220,19 @@ def test_a_closed_file_is_told() -> None:
             file.read(0, 1)
 
 
+def test_a_reader_is_not_used_in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for threads that are not there, and share connections with the process before."""
+    with faulty_store() as store, open_input(_put(store)) as file:
+        file.expect([(0, len(CONTENT))])
+        process = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: process + 1)
+        for call in (lambda: file.read(0, 1), file.check_unchanged, lambda: list(file.path.parent.iterdir())):
+            with pytest.raises(OSError, match=r"opened in another process, .*; open it anew in this one: 'faulty:///"):
+                call()
+        with open_input(locate("faulty://a")) as anew:
+            assert anew.read(0, 10) == CONTENT[:10]
+
+
 def test_a_folder_is_no_file() -> None:
     with faulty_store() as store:
         store.pipe_file("/a/b", CONTENT)
@@ -393,6 +410,58 @@ def test_a_server_that_tells_no_size_is_refused() -> None:
         place = _put(store)
         with pytest.raises(OSError, match="does not tell the size of this: download it first"):
             open_input(place)
+
+
+@pytest.mark.parametrize("name", ["iterdir", "files", "glob"])
+def test_a_folder_has_so_many_objects(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorwire.storage.remote.MAX_ENTRIES", 2)
+    with faulty_store() as store:
+        folder = locate("faulty://run")
+        for number in range(3):
+            store.pipe_file(f"/run/{number}", b"")
+            if number == 1:
+                assert len(list(folder.glob("*") if name == "glob" else getattr(folder, name)())) == 2
+        with pytest.raises(OSError, match="expected at most 2 objects in a folder, got more: 'faulty:///run'"):
+            list(folder.glob("*") if name == "glob" else getattr(folder, name)())
+
+
+@pytest.fixture
+def archives(tmp_path: Path) -> Path:
+    """A folder with a zip, a packed one and a tar of two files, one of them in a folder."""
+    (tmp_path / "a").write_bytes(CONTENT)
+    for name, kind in (("a.zip", zipfile.ZIP_STORED), ("packed.zip", zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(tmp_path / name, "w", kind) as archive:
+            archive.write(tmp_path / "a", "a")
+            archive.write(tmp_path / "a", "sub/b")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "a", "a")
+        archive.add(tmp_path / "a", "sub/b")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["zip://{}::file://{}/a.zip", "zip://{}::{}/packed.zip", "tar://{}::file://{}/a.tar"])
+@pytest.mark.parametrize("name", ["a", "sub/b"])
+def test_a_file_in_an_archive(kind: str, name: str, archives: Path) -> None:
+    place = locate(kind.format(name, archives))
+    assert isinstance(place, RemotePath)
+    assert place.path_in(place.parent) == place.name == name[-1]
+    with open_input(place) as file:
+        assert file.read(100_000, 10) + file.read(0, 10) == CONTENT[100_000:100_010] + CONTENT[:10]
+    root = locate(kind.format("", archives))
+    assert isinstance(root, RemotePath)
+    assert {each.path_in(root) for each in root.files()} == {"a", "sub/b"}
+    assert {each.path_in(root) for each in root.iterdir()} == {"a", "sub"}
+    assert (root / name).is_file()
+    assert not (root / "none").exists()
+
+
+@pytest.mark.parametrize("kind", ["simplecache::zip://sub/b::{}", "zip://sub/b::simplecache::{}", "zip://sub/b::{}"])
+def test_a_file_in_an_archive_of_a_server(kind: str, archives: Path) -> None:
+    with serving(x=(archives / "a.zip").read_bytes()) as web:
+        place = locate(kind.format(f"{web.url}/x?token=hunter2"))
+        with open_input(place) as file:
+            assert file.read(100_000, 10) == CONTENT[100_000:100_010]
+        assert "hunter2" not in str(place)
 
 
 def _put(store: Any) -> Any:

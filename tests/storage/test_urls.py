@@ -68,6 +68,12 @@ def serving() -> Iterator[tuple[Server, str]]:
             thread.join()
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between one try and the next."""
+    monkeypatch.setattr("tensorwire.storage.again.PAUSE_SECONDS", (0.0,) * 4)
+
+
 @pytest.mark.parametrize(("length", "size"), [(SIZE, f"{SIZE} bytes"), (None, "all of it")])
 def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(length: int | None, size: str) -> None:
     with serving() as (server, url):
@@ -93,6 +99,7 @@ def test_a_server_that_sends_more_than_a_range_is_not_read_to_the_end(
         assert server.sent < SIZE // 4
 
 
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize(
     ("status", "kind", "text"),
     [

@@ -13,7 +13,7 @@ from .._ground.filesystem import absolute, is_same, lies_in
 from .local import InputFile
 from .remote import RemotePath, is_url
 from .remote_file import RemoteFile
-from .store_errors import shown
+from .secret_text import shown
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -12,7 +12,8 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import PurePosixPath
 from threading import Lock
@@ -21,22 +22,34 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from ..errors import TruncatedDataError
-from .store_errors import HTTP_QUERY, clear_errors, shown
+from . import http_objects, s3_objects
+from .secret_text import Secrets, shown
+from .store_errors import clear_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(::[A-Za-z][A-Za-z0-9+.\-]*)*://")
 
+_ADDRESS = re.compile(r"https?://", re.IGNORECASE)
+"""How a key begins that is a whole URL, as in fsspec's HTTP and its caches for that."""
+
 _BUCKETS = {"s3", "gs", "abfs"}
-_WHOLE, _GONE = 200, (404, 410)
-"""What HTTP says of a request."""
+_QUERY = re.compile(r"\?(?!versionid=)", re.IGNORECASE)
+"""What begins a query, but for the one by which stores of buckets know a version."""
+
+MAX_ENTRIES, _MAX_DEPTH = 100_000, 100
+"""A folder may have so many objects and folders, and on HTTP servers so many in each other."""
 
 # By what stores tell one content of an object from another, the best first.
 _MARKS = (
     "ETag", "etag", "md5Hash", "generation", "xet_hash", "blob_id", "sha", "checksum", "Content-MD5", "Digest",
     "LastModified", "last_modified", "Last-Modified", "mtime", "modificationTime", "modify", "created",
 )  # fmt: skip
+
+_NO_SECRETS = Secrets("")
+_PAGE = {"type": "directory", "size": 0}
+"""What is known of a folder of an HTTP server: that it has a page."""
 
 _turns: WeakKeyDictionary[Any, Lock] = WeakKeyDictionary()
 """By store that is not asynchronous, a lock for whoever asks it."""
@@ -54,10 +67,20 @@ class RemotePath:
     it never has what may be secret: user, password and query.
     """
 
-    def __init__(self, store: Any, key: str, facts: Mapping[str, Any] | None = None) -> None:
-        """`store`: a file system of fsspec, by which `key` names it; `facts`: what a listing said of it."""
+    def __init__(
+        self, store: Any, key: str, facts: Mapping[str, Any] | None = None, secrets: Secrets = _NO_SECRETS
+    ) -> None:
+        """
+        Args:
+            store: a file system of fsspec, by which `key` names it.
+            facts: what a listing said of it.
+            secrets: what errors of the store must not tell.
+        """
         self.store, self.key = store, key.rstrip("/") or key
-        self._reason: BaseException | None = None
+        self._secrets = secrets
+        self._process = os.getpid()
+        self._reason: OSError | None = None
+        self._seen: dict[str, str] = {}
         if facts is not None:
             self.__dict__["facts"] = facts  # which spares asking
 
@@ -74,17 +97,26 @@ class RemotePath:
             raise ImportError(
                 f"{shown(url)} needs fsspec, which is not installed: pip install 'tensorwire[remote]'"
             ) from error
-        with clear_errors(shown(url)):
+        with clear_errors(shown(url), Secrets(url, storage_options)):
             # A listing that is kept may be older than the objects; some stores keep it whatever they are told.
             store, key = url_to_fs(url, use_listings_cache=False, **(storage_options or {}))
             store.invalidate_cache(key)
-        path = cls(store, key)
+        path = cls(store, key, secrets=Secrets(url, store.storage_options))
         if (path.bucket is not None and not path.bucket.key) or (path._is_http and not urlsplit(url).netloc):
             raise ValueError(f"{shown(url)}: expected a URL with a bucket or host, as in 's3://bucket/folder/name'")
+        if not _ADDRESS.match(key) and _QUERY.search(key):
+            place = shown(url.partition("?")[0])
+            raise ValueError(f"{place}: expected a URL without query, which this kind of store takes none of")
         return path
 
+    def _at(self, key: str, facts: Mapping[str, Any] | None = None) -> RemotePath:
+        """Another place in the store."""
+        place = RemotePath(self.store, key, facts, self._secrets)
+        place._process = self._process
+        return place
+
     def __str__(self) -> str:
-        return shown(self.store.unstrip_protocol(self.key))
+        return self._secrets.named(self.store.unstrip_protocol(self.key))
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
@@ -100,7 +132,7 @@ class RemotePath:
 
     @property
     def _path(self) -> PurePosixPath:
-        return PurePosixPath(shown(self.key))
+        return PurePosixPath(self._secrets.named(self.key))
 
     @property
     def name(self) -> str:
@@ -116,8 +148,8 @@ class RemotePath:
 
     @property
     def parent(self) -> RemotePath:
-        key = HTTP_QUERY.sub(r"\1", self.key)  # which may hold a slash
-        return RemotePath(self.store, self.store._parent(key))
+        key = shown(self.key) if _ADDRESS.match(self.key) else self.key  # the query may hold a slash
+        return self._at(self.store._parent(key))
 
     @property
     def parents(self) -> Sequence[RemotePath]:
@@ -128,7 +160,7 @@ class RemotePath:
         return found
 
     def __truediv__(self, name: str) -> RemotePath:
-        return RemotePath(self.store, f"{self.key.rstrip('/')}/{name}")
+        return self._at(f"{self.key.rstrip('/')}/{name}" if self.key else name)
 
     def joinpath(self, *names: str) -> RemotePath:
         return self / "/".join(names)
@@ -139,8 +171,8 @@ class RemotePath:
         Raises:
             ValueError: it lies elsewhere.
         """
-        own, above = (shown(place.key) if place.key.startswith("http") else place.key for place in (self, folder))
-        beginning = f"{above.rstrip('/')}/"
+        own, above = (shown(place.key) if _ADDRESS.match(place.key) else place.key for place in (self, folder))
+        beginning = f"{above.rstrip('/')}/" if above else ""  # the root of an archive has no name
         if not own.startswith(beginning):
             raise ValueError(f"expected a place in {folder}, got {self}")
         return own[len(beginning) :]
@@ -148,11 +180,11 @@ class RemotePath:
     @property
     def bucket(self) -> RemotePath | None:
         """What it lies in, in stores of buckets: they make none with an object. Stores of other kinds make folders."""
-        return None if _BUCKETS.isdisjoint(self._protocols) else RemotePath(self.store, self.key.partition("/")[0])
+        return None if _BUCKETS.isdisjoint(self._protocols) else self._at(self.key.partition("/")[0])
 
     @property
     def _is_http(self) -> bool:
-        return "http" in self._protocols
+        return "http" in self._protocols and bool(self.store.async_impl)
 
     @property
     def _protocols(self) -> Sequence[str]:
@@ -162,27 +194,45 @@ class RemotePath:
     @cached_property
     def facts(self) -> Mapping[str, Any] | None:
         """What the store says of it; None if there is nothing."""
-        with self._asking():
+        with self.asking():
             return self._info()
 
-    def look(self) -> Mapping[str, Any] | None:
-        """The same, asked anew."""
-        with self._asking():
+    def again(self) -> RemotePath:
+        """The same place, to be asked for anew."""
+        with self.asking():
             self.store.invalidate_cache(self.key)
-            return self._info()
+        return self._at(self.key)
 
     def _info(self) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any]
         try:
-            found: Mapping[str, Any] = self.store.info(self.key)
-        except FileNotFoundError as error:
-            self._reason = error.__cause__ if self._is_http else None
+            found = http_objects.facts_of(self.store, self.key) if self._is_http else self.store.info(self.key)
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            if not self._is_http:
+                raise
+            self._reason = error  # for what is not there too, where the names are secret
             return None
         return found
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        with clear_errors(str(self)), nullcontext() if self.store.async_impl else _turns.setdefault(self.store, Lock()):
+    def asking(self) -> Iterator[None]:
+        """The store is asked meanwhile: in turn, unless it is asynchronous. Its errors are clear ones."""
+        self.check_process()
+        is_shared = self.store.async_impl
+        with self.clear_errors(), nullcontext() if is_shared else _turns.setdefault(self.store, Lock()):
             yield
+
+    def clear_errors(self) -> AbstractContextManager[None]:
+        """Errors of the store become clear ones, of this place."""
+        return clear_errors(str(self), self._secrets)
+
+    def check_process(self) -> None:
+        """Raise OSError in a forked process: connections and threads are those of the process before."""
+        if self._process != os.getpid():
+            text = "was opened in another process, whose connections a forked one cannot use; open it anew in this one"
+            raise OSError(errno.EBADF, text, str(self))
 
     def exists(self) -> bool:
         return self.facts is not None
@@ -203,35 +253,89 @@ class RemotePath:
         """
         Raises:
             FileNotFoundError: there is nothing.
-            PermissionError, OSError: the server does not answer, or refuses: fsspec says of both that there is nothing.
+            PermissionError, OSError: the server refuses, or does not answer.
         """
-        facts, reason = self.facts, self._reason
-        if facts is None and reason is not None and getattr(reason, "status", None) not in _GONE:
-            with clear_errors(str(self)):
-                raise reason
+        facts = self.facts
+        if facts is None and self._reason is not None:
+            with self.clear_errors():
+                raise self._reason
         return Status.of(self, facts)
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What is in a folder, as the store lists it."""
-        with self._asking():
-            entries = self.store.ls(self.key, detail=True)
-        for entry in entries:
-            if entry["name"].rstrip("/") != self.key:  # the object of this name that makes a folder of it
-                yield RemotePath(self.store, entry["name"], entry)
+        """What is in a folder, as the store lists it.
+
+        Raises:
+            OSError: there is more than a folder may have.
+        """
+        found: list[tuple[str, Mapping[str, Any] | None]]
+        with self.asking():
+            if self._is_http:
+                urls = http_objects.listing(self.store, self.key)
+                found = [(url, _PAGE if url.endswith("/") else None) for url in urls]
+            else:
+                found = [(entry["name"], entry) for entry in self.store.ls(self.key, detail=True)]
+        self._check_number(len(found))
+        for key, facts in found:
+            if key.rstrip("/") != self.key:  # the object of this name that makes a folder of it
+                yield self._at(key, facts)
 
     def files(self) -> Iterator[RemotePath]:
-        """All objects in a folder, at any depth."""
-        with self._asking():
+        """All objects in a folder, at any depth.
+
+        Raises:
+            OSError: there is more than a folder may have.
+        """
+        if self._is_http:
+            yield from self._walked()
+            return
+        with self.asking():
             found = self.store.find(self.key, detail=True)
+        self._check_number(len(found))
         for key, facts in found.items():
             if not key.endswith("/"):
-                yield RemotePath(self.store, key, facts)
+                yield self._at(key, facts)
+
+    def _walked(self) -> Iterator[RemotePath]:
+        """The same, page by page: what a page says is a folder has a page too."""
+        number, folders = 0, [(self, 0)]
+        while folders:
+            folder, depth = folders.pop()
+            for place in folder.iterdir():
+                number += 1
+                self._check_number(number)
+                if not place._has_page:
+                    yield place
+                elif depth < _MAX_DEPTH:
+                    folders.append((place, depth + 1))
+                else:
+                    raise OSError(errno.EFBIG, f"expected folders in at most {_MAX_DEPTH} others, got more", str(self))
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        with self._asking():
+        """What has a path of this pattern, in the ways of a shell.
+
+        Raises:
+            OSError: there is more than a folder may have.
+        """
+        if self._is_http:
+            first, _, rest = pattern.partition("/")
+            for place in self.iterdir():
+                if fnmatchcase(place.name, first):
+                    yield from (place.glob(rest) if place._has_page else ()) if rest else (place,)
+            return
+        with self.asking():
             found = self.store.glob(f"{self.key}/{pattern}")
+        self._check_number(len(found))
         for key in found:
-            yield RemotePath(self.store, key)
+            yield self._at(key)
+
+    @property
+    def _has_page(self) -> bool:
+        """Whether a page of an HTTP server said that it is a folder."""
+        return self.__dict__.get("facts") is _PAGE
+
+    def _check_number(self, number: int) -> None:
+        if number > MAX_ENTRIES:
+            raise OSError(errno.EFBIG, f"expected at most {MAX_ENTRIES:,} objects in a folder, got more", str(self))
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of ranges [start, stop), each in a request of its own; at once where the store can.
@@ -239,10 +343,14 @@ class RemotePath:
         Raises:
             TruncatedDataError: the store gave less or more than was asked for.
         """
-        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-        with self._asking():
-            options = {"raise_for_status": _expect_part} if self._is_http else {}
-            found = _cat_ranges(self.store, [self.key] * len(ranges), starts, stops, options)
+        facts = self.__dict__.get("facts") or {}
+        with self.asking():
+            if self._is_http:
+                found = http_objects.fetch(self.store, self.key, ranges, facts, self._seen)
+            elif "s3" in self._protocols:
+                found = s3_objects.fetch(self.store, self.key, ranges, facts)
+            else:
+                found = _cat_ranges(self.store, self.key, ranges)
         for (start, stop), data in zip(ranges, found, strict=True):
             if len(data) != stop - start:
                 raise TruncatedDataError(
@@ -253,41 +361,8 @@ class RemotePath:
         return found
 
 
-async def _expect_part(response: Any) -> None:
-    """Called by aiohttp before it reads a body. fsspec would read all of one, however long, before anybody can refuse
-    it."""
-    first, _, last = response.request_info.headers.get("Range", "").removeprefix("bytes=").partition("-")
-    if not last:
-        return
-    expected, length = int(last) + 1 - int(first), response.content_length
-    if response.status == _WHOLE and length != expected and (length is not None or first != "0"):
-        response.close()
-        size = "all of it" if length is None else f"{length} bytes"
-        text = f"expected {expected} bytes from {first} on, got {size} from the server, which knows no ranges"
-        raise OSError(errno.ENOTSUP, f"{text}: download it first")
-    response.content = _AtMost(response.content, expected + 1)
-
-
-class _AtMost:
-    """The body of an answer, up to a number of bytes."""
-
-    def __init__(self, content: Any, nbytes: int) -> None:
-        self._content, self._left = content, nbytes
-
-    async def read(self) -> bytes:
-        parts = []
-        while self._left and (part := await self._content.read(self._left)):
-            parts.append(part)
-            self._left -= len(part)
-        return b"".join(parts)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._content, name)
-
-
-def _cat_ranges(
-    store: Any, keys: list[str], starts: list[int], stops: list[int], options: Mapping[str, Any]
-) -> list[bytes]:
+def _cat_ranges(store: Any, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    keys, starts, stops = [key] * len(ranges), [start for start, _ in ranges], [stop for _, stop in ranges]
     found: list[bytes]
     if not store.async_impl:
         try:  # else each range is read through a file with the cache
@@ -296,7 +371,7 @@ def _cat_ranges(
         except TypeError as error:
             if "'cache_type'" not in str(error):  # files that know no such option have no such cache
                 raise
-    found = store.cat_ranges(keys, starts, stops, on_error="raise", **options)
+    found = store.cat_ranges(keys, starts, stops, on_error="raise")
     return found
 
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from .._ground.copies import not_copied
 from ..errors import TruncatedDataError
 from .background import begin
-from .remote import RemotePath, Status
+from .store_errors import CHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+
+    from .remote import RemotePath
 
 BEGINNING_NBYTES = 7 << 10
 """What is read of an object at first: the header of a compressed file with twenty tensors or so."""
@@ -49,6 +51,7 @@ class RemoteFile:
     def read_into(self, offset: int, out: memoryview) -> None:
         if self._closed:
             raise ValueError(f"{self.path} is closed: read from it inside its with statement")
+        self.path.check_process()
         stop = offset + len(out)
         if stop > self._size:
             raise TruncatedDataError(
@@ -94,9 +97,8 @@ class RemoteFile:
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        facts = self.path.look()
-        if Status.of(self.path, facts).identity != self.identity:
-            raise OSError(errno.EBUSY, "the object changed while it was read", str(self.path))
+        if self.path.again().stat().identity != self.identity:
+            raise OSError(errno.EBUSY, CHANGED, str(self.path))
 
     def close(self) -> None:
         self._closed = True

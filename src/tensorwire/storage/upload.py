@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import secrets
 import stat
 import tempfile
@@ -26,12 +25,12 @@ from .._ground.filesystem import mark_of, remove_empty
 from .._ground.new_file import NewFile
 from .background import begin
 from .local import sync_directory
-from .remote import RemotePath, Status
-from .store_errors import clear_errors
+from .secret_text import CREDENTIAL
 
 if TYPE_CHECKING:
     from .locations import Location
     from .progress import Meter
+    from .remote import RemotePath
     from .staging import Staging
 
 _Result = TypeVar("_Result")
@@ -48,8 +47,6 @@ _MAX_MARK_NBYTES = 256 << 20
 _BEGUN = "://"  # no path of a result
 _POLL_SECONDS = 0.2
 _THREAD = "tensorwire-upload"
-_CREDENTIAL = re.compile(r"key|secret|token|passw|passphrase|credential|cookie|auth(?!ority)|sas\b", re.IGNORECASE)
-"""Options that may change while they lead to the same object."""
 
 
 class Upload:
@@ -154,7 +151,7 @@ class Upload:
         if not _begun(work):
             self._begin(work)
         elif is_folder:
-            there = {place.path_in(self.target): place.stat().identity for place in self._look().files()}
+            there = {place.path_in(self.target): place.stat().identity for place in self.target.again().files()}
         begun = work.finished[_BEGUN]
         if is_folder:
             self._mark(work, paths, there)
@@ -217,17 +214,12 @@ class Upload:
         """A listing may lag, or say less than the store says of the object alone."""
         if there.get(path) == identity:
             return True
-        facts = (place := self.target / path if path else self.target).look()
-        return (None if facts is None else Status.of(place, facts).identity) == identity
+        place = (self.target / path if path else self.target).again()
+        return (place.stat().identity if place.exists() else None) == identity
 
     def _remove(self, paths: Iterable[str]) -> None:
         for _ in _at_once(self.target, {path: partial(remove_if_there, self.target / path) for path in sorted(paths)}):
             pass
-
-    def _look(self) -> RemotePath:
-        """The folder, of which nothing is known."""
-        self.target.look()
-        return self.target
 
     def _mark(self, work: Staging, paths: Collection[str], there: Mapping[str, list[int]]) -> None:
         """Say that an upload has begun, unless it is said already.
@@ -254,11 +246,10 @@ class Upload:
 
     def _marked(self) -> dict[str, Any]:
         """What the object says that stands there until an upload has ended; without one, nothing."""
-        place = self.target / UPLOAD_NAME
-        facts = place.look()
-        if facts is None:
+        place = (self.target / UPLOAD_NAME).again()
+        if not place.exists():
             return {"token": "", "paths": []}
-        nbytes = Status.of(place, facts).st_size
+        nbytes = place.stat().st_size
         with suppress(KeyError, RecursionError, TypeError, ValueError):
             if nbytes <= _MAX_MARK_NBYTES:
                 found = json.loads(place.fetch([(0, nbytes)])[0])
@@ -326,7 +317,7 @@ def remove_if_there(place: Location) -> None:
         if isinstance(place, Path):
             place.unlink()
             return
-        with clear_errors(str(place)):
+        with place.clear_errors():
             place.store.rm_file(place.key)
 
 
@@ -345,7 +336,7 @@ def _put(local: Path, target: RemotePath, meter: Meter | None, *, exclusive: boo
 
 def _send(local: Path, target: RemotePath, *, exclusive: bool = False, **options: Any) -> list[int]:
     _put_by(partial(target.store.put_file, str(local), target.key, **options), target, exclusive=exclusive)
-    expected, found = local.stat().st_size, Status.of(target, target.look())
+    expected, found = local.stat().st_size, target.again().stat()
     if found.st_size != expected:
         text = f"expected an object of {expected} bytes after writing it, got {found.st_size}"
         raise OSError(errno.EIO, text, str(target))
@@ -354,9 +345,9 @@ def _send(local: Path, target: RemotePath, *, exclusive: bool = False, **options
 
 def _put_by(call: Callable[..., object], target: RemotePath, *, exclusive: bool) -> None:
     """Put an object by a call of its store; with `exclusive` on the condition that nothing has the name."""
-    if exclusive and target.look() is not None:
+    if exclusive and target.again().exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-    with clear_errors(str(target)):
+    with target.clear_errors():
         if exclusive:
             try:
                 call(mode="create")
@@ -409,7 +400,7 @@ def _workspace(target: RemotePath) -> Path:
 def _without_credentials(options: Any) -> Any:
     if isinstance(options, Mapping):
         return {
-            name: _without_credentials(value) for name, value in options.items() if not _CREDENTIAL.search(str(name))
+            name: _without_credentials(value) for name, value in options.items() if not CREDENTIAL.search(str(name))
         }
     return [_without_credentials(each) for each in options] if isinstance(options, (list, tuple)) else options
 
