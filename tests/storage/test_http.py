@@ -15,6 +15,7 @@ from safetensors.numpy import save
 import tensorwire
 from tensorwire.storage import again, http_objects, remote
 from tensorwire.storage.locations import locate, open_input
+from tensorwire.storage.remote import RemotePath
 from tests.support.web import Answer, Request, Web, serving
 
 CONTENT = bytes(range(256)) * 1000
@@ -30,7 +31,7 @@ def web() -> Iterator[Web]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Those that would have been made."""
+    """Pauses that would have been made."""
     found: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -130,6 +131,7 @@ def test_another_answer_than_was_asked_for_is_an_error(web: Web, alter: Callable
 )
 def test_an_answer_that_says_less_is_none(web: Web, alter: Callable[[Answer], object]) -> None:
     assert read(web, alter) == CONTENT[FIRST : FIRST + NBYTES]
+    assert {request.encodings for request in web.requests} == {"identity"}
 
 
 def test_a_small_object_may_come_whole() -> None:
@@ -144,6 +146,14 @@ def test_a_small_object_may_come_whole() -> None:
         web.alter = alter
         with open_input(locate(f"{web.url}/a")) as file:
             assert file.read(2, 3) == b"345"
+
+
+def test_an_empty_range_is_not_asked_for() -> None:
+    with serving(a=b"") as web:
+        assert RemotePath.of(f"{web.url}/a").fetch([(0, 0), (7, 7)]) == [b"", b""]
+        with open_input(locate(f"{web.url}/a")) as file:
+            assert (file.nbytes, file.read(0, 10)) == (0, b"")
+        assert all(request.method == "HEAD" for request in web.requests)
 
 
 def test_answers_are_compared_with_each_other_too(web: Web) -> None:
@@ -321,7 +331,8 @@ def test_ctrl_c_ends_a_pause(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.wait(60), "nothing goes on behind it"
 
 
-PAGE = b"""<HTML><a class="x" href="a.safetensors">a</a> <a href='sub/'>sub</a> <A HREF="/dir/b">b</A> <a href="../">up</a>
+PAGE = b"""<HTML><a class="x" href="a.safetensors">a</a> <a href='sub/'>sub</a> <A HREF="/dir/b">b</A>
+<a href="../">up</a>
 <a href="/elsewhere">no</a> <a name="here">no</a> <a href="https://example.org/c">no</a>"""
 
 

@@ -224,6 +224,7 @@ def test_a_reader_is_not_used_in_a_forked_process(monkeypatch: pytest.MonkeyPatc
     """It would wait for threads that are not there, and share connections with the process before."""
     with faulty_store() as store, open_input(_put(store)) as file:
         file.expect([(0, len(CONTENT))])
+        assert file.read(0, 1) == CONTENT[:1], "all is here now"
         process = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: process + 1)
         for call in (lambda: file.read(0, 1), file.check_unchanged, lambda: list(file.path.parent.iterdir())):

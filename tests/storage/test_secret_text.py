@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -41,13 +41,17 @@ def test_a_url_is_shown_without(url: str, text: str) -> None:
     assert shown(url) == said(url) == text
 
 
-@pytest.mark.parametrize("secret", ["pass/word+x==", "pass word", "pass%2Fword", "päss&wörd", "quo'te\"d\\x", "a:b:c:d"])
-@pytest.mark.parametrize("place", ["s3://key:{}@bucket/a", "https://host/a?sig={}", "https://host/a?sig={}&b=c", "option"])
+@pytest.mark.parametrize(
+    "secret", ["pass/word+x==", "pass word", "pass%2Fword", "päss&wörd", "quo'te\"d\\x", "a:b:c:d"]
+)
+@pytest.mark.parametrize(
+    "place", ["s3://key:{}@bucket/a", "https://host/a?sig={}", "https://host/a?sig={}&b=c", "option"]
+)
 def test_a_secret_is_in_no_text_of_others(secret: str, place: str) -> None:
     """As it is, encoded, decoded, escaped, and in pieces."""
     options = {"client_kwargs": {"headers": [{"X-Own": f"Bearer {secret}"}]}, "secret": secret.encode()}
     secrets = Secrets("s3://bucket/a", options) if place == "option" else Secrets(place.format(secret))
-    for form in (secret, quote(secret), quote(secret, safe=""), repr(secret)[1:-1]):
+    for form in (secret, unquote(secret), quote(secret), quote(secret, safe=""), repr(secret)[1:-1]):
         text = f'Invalid bucket name "key:{form}@bucket" at offset 7'
         assert form not in secrets.without(text)
         assert secrets.without(text).endswith("at offset 7")

@@ -24,11 +24,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """`start` is None for a request that names no range."""
+    """`start` is None for a request that names no range. `encodings` are those that an answer may have."""
 
     method: str
     path: str
     start: int | None
+    encodings: str | None
 
 
 @dataclass
@@ -58,9 +59,17 @@ class _Handler(BaseHTTPRequestHandler):
     server: Web
     protocol_version = "HTTP/1.1"
 
+    def do_HEAD(self) -> None:
+        self._answer()
+
     def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        request = Request(self.command, self.path.partition("?")[0], int(found[1]) if found else None)
+        request = Request(
+            self.command, self.path.partition("?")[0], int(found[1]) if found else None, self.headers["Accept-Encoding"]
+        )
         answer = self._right(request, found)
         self.server.requests.append(request)
         self.server.alter(request, answer)
@@ -77,8 +86,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             with contextlib.suppress(OSError):
                 self.wfile.write(answer.body)
-
-    do_HEAD = do_GET
 
     def _right(self, request: Request, found: re.Match[str] | None) -> Answer:
         body = self.server.pages.get(request.path)

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from tensorwire import compress_checkpoint, load_file, open_file, save_file, verify
 from tensorwire.sync import Follower, Publisher
@@ -68,6 +69,26 @@ def test_a_shard_is_opened_with_two_requests_and_a_slice_takes_one(
             assert found.tobytes() == weights["layers.1.weight"][slice(*rows)].tobytes()
             assert len(requests) == count
             assert sum(nbytes for _, nbytes in requests) <= found.nbytes + (192 << 10)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_object_that_is_replaced_between_two_slices_is_told(options: dict[str, Any], compressed: bool) -> None:
+    """A plain file would give rows of both, and a compressed one would call itself damaged."""
+    url, store = f"s3://bucket/replaced-{compressed}.safetensors", s3fs.S3FileSystem(**options)
+    objects, first = [], np.random.default_rng(0).standard_normal((4096, 64), dtype=np.float32)
+    for number, rows in enumerate((first, -first)):
+        if compressed:
+            save_file({"w": rows}, f"s3://bucket/{number}.safetensors", storage_options=options)
+            objects.append(store.cat_file(f"bucket/{number}.safetensors"))
+        else:
+            objects.append(safetensors.numpy.save({"w": rows}))
+    store.pipe_file(url, objects[0])
+    with open_file(url, storage_options=options) as reader:
+        assert reader.get_slice("w")[100:200].tobytes() == first[100:200].tobytes()
+        store.pipe_file(url, objects[1])
+        for call in (lambda: reader.get_slice("w")[3000:3100], lambda: reader.get_tensor("w")):
+            with pytest.raises(OSError, match="the object changed while it was read: 's3://bucket/replaced"):
+                call()
 
 
 def test_a_file_is_loaded_in_few_requests(

@@ -26,10 +26,10 @@ SILENT_SECONDS = 10.0
 """A server may send nothing for so long, unless `storage_options` has a `timeout`."""
 
 LEAST_RATE = 10_000
-"""Bytes per second of a body, on the average since it was asked for and `SILENT_SECONDS` have passed."""
+"""Bytes per second that a body must come with, on the average, once `SILENT_SECONDS` have passed."""
 
 MAX_PAGE_NBYTES = 16 << 20
-"""Of a page that lists a folder."""
+"""A page that lists a folder may be so large."""
 
 _WHOLE, _PART, _NO_SUCH_RANGE, _FAILED = 200, 206, 416, 400
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -111,6 +111,8 @@ def fetch(
 
     def ask(start: int, stop: int) -> Callable[[], Awaitable[bytes]]:
         async def part() -> bytes:
+            if start == stop:  # which no header can say
+                return b""
             async with _Answer(store, "GET", url, {"Range": f"bytes={start}-{stop - 1}"}) as answer:
                 answer.check_part(start, stop, facts, seen)
                 return await answer.read(stop - start)

@@ -30,6 +30,8 @@ def fetch(store: Any, key: str, ranges: Sequence[tuple[int, int]], facts: Mappin
 
     def ask(start: int, stop: int) -> Callable[[], Awaitable[bytes]]:
         async def part() -> bytes:
+            if start == stop:  # which no header can say
+                return b""
             answer = await store._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **place)
             try:
                 if _tag(answer) and _tag(facts) and _tag(answer) != _tag(facts):
@@ -40,7 +42,7 @@ def fetch(store: Any, key: str, ranges: Sequence[tuple[int, int]], facts: Mappin
 
         return part
 
-    return wait_for(store, all_of([ask(start, stop) for start, stop in ranges if start < stop]))
+    return wait_for(store, all_of([ask(start, stop) for start, stop in ranges]))
 
 
 def _tag(facts: Mapping[str, Any]) -> str:
