@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-SILENT_SECONDS = 10.0
+SILENT_SECONDS = 8.0
 """A server may send nothing for so long, unless `storage_options` has a `timeout`."""
 
 LEAST_RATE = 10_000
