@@ -332,7 +332,7 @@ def test_ctrl_c_ends_a_pause(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PAGE = b"""<HTML><a class="x" href="a.safetensors">a</a> <a href='sub/'>sub</a> <A HREF="/dir/b">b</A>
-<a href="../">up</a>
+<a href="../">up</a> <a href="?C=N;O=D">by name</a> <a href="#top">top</a>
 <a href="/elsewhere">no</a> <a name="here">no</a> <a href="https://example.org/c">no</a>"""
 
 

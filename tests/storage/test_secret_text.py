@@ -59,6 +59,12 @@ def test_a_secret_is_in_no_text_of_others(secret: str, place: str) -> None:
         assert secrets.without(f"port could not be cast: '{piece}'") == "port could not be cast: '***'"
 
 
+def test_a_name_stays_where_it_has_what_a_user_has() -> None:
+    with faulty_store():
+        path = locate("faulty://a@bucket/data@v1/a@b")
+        assert (str(path), path.name) == ("faulty:///bucket/data@v1/a@b", "a@b")
+
+
 def test_a_short_secret_is_taken_out_as_a_word_alone() -> None:
     assert Secrets("s3://key:net@bucket/a").without("no net, the network is down") == "no ***, the network is down"
 

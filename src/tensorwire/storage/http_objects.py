@@ -148,8 +148,8 @@ def listing(store: Any, url: str) -> list[str]:
     for link in links:
         if link.startswith("/") and len(link) > 1:
             link = root + link
-        if not link.startswith("http"):
-            if link not in ("..", "../"):
+        if not link.startswith(("http://", "https://")):
+            if link not in ("..", "../") and link[0] not in "?#":  # other orders of the page, and places in it
                 found.add(below + link.lstrip("/"))
         elif link.replace("https", "http", 1).startswith(below.replace("https", "http", 1)):
             found.add(link)
@@ -167,8 +167,8 @@ class _Answer:
         # aiohttp would unpack a body unasked, and its bytes would not be those of the range.
         self._options["headers"] = {**store.kwargs.get("headers", {}), "Accept-Encoding": "identity", **(headers or {})}
         given = store.kwargs.get("timeout", store.client_kwargs.get("timeout", SILENT_SECONDS))
-        self._seconds = None if isinstance(given, ClientTimeout) else float(given)  # the caller's object says all
-        self._options["timeout"] = ClientTimeout(total=None) if self._seconds is not None else given
+        self._seconds = float(given) if isinstance(given, (int, float)) else None  # else the caller's object says all
+        self._options["timeout"] = given if isinstance(given, ClientTimeout) else ClientTimeout(total=None)
 
     async def __aenter__(self) -> _Answer:
         session = await self._store.set_session()

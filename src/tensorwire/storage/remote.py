@@ -184,7 +184,7 @@ class RemotePath:
 
     @property
     def _is_http(self) -> bool:
-        return "http" in self._protocols and bool(self.store.async_impl)
+        return "http" in self._protocols and hasattr(self.store, "set_session")  # others than fsspec's have none
 
     @property
     def _protocols(self) -> Sequence[str]:
@@ -347,7 +347,7 @@ class RemotePath:
         with self.asking():
             if self._is_http:
                 found = http_objects.fetch(self.store, self.key, ranges, facts, self._seen)
-            elif "s3" in self._protocols:
+            elif "s3" in self._protocols and hasattr(self.store, "_call_s3"):
                 found = s3_objects.fetch(self.store, self.key, ranges, facts)
             else:
                 found = _cat_ranges(self.store, self.key, ranges)

@@ -55,7 +55,8 @@ class Secrets:
     """What is secret in a URL and in the options that go with it. Thread-safe."""
 
     def __init__(self, url: str, options: Any = None) -> None:
-        self._users = [f"{user}@" for link in _NEXT_LINK.split(url) if (user := _parsed(link).user)]
+        users = "|".join(re.escape(user) for link in _NEXT_LINK.split(url) if (user := _parsed(link).user))
+        self._user = re.compile(rf"(^/*|://+)(?:{users})@" if users else "(?!)()")
         whole = set(_of_url(url)) | set(_of_options(options, is_secret=False))
         forms = {form for secret in whole for form in _forms(secret)}
         self._found = re.compile(
@@ -69,9 +70,7 @@ class Secrets:
 
     def named(self, place: str) -> str:
         """A place in a store, which may have kept the user of the URL as the beginning of its name."""
-        for user in self._users:
-            place = place.replace(user, "")
-        return shown(place)
+        return shown(self._user.sub(r"\1", place, count=1))
 
     def without(self, text: str) -> str:
         """A text of others without any of them, and without those of other URLs in it."""
