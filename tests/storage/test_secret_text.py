@@ -111,9 +111,18 @@ def test_the_command_line_says_none(url: str, command: list[str], capsys: pytest
     assert SECRET not in written.out + written.err
 
 
-def test_a_store_without_queries_is_not_given_one() -> None:
-    """It would take it for a part of the name, and libraries print names."""
+def test_a_query_is_in_no_name() -> None:
+    """Where a store takes it for a part of the key, and where it has no equals sign."""
+    with faulty_store() as store:
+        store.pipe({f"/a?{SECRET}/b?c=d": b"1", f"/e?{SECRET}": b"2"})
+        folder, file = locate(f"faulty://a?{SECRET}"), locate(f"faulty://e?{SECRET}")
+        [below] = folder.iterdir()
+        assert (folder.name, below.path_in(folder), below.stat().st_size) == ("a", "b?c=d", 1)
+        assert (file.name, file.path_in(file.parent), file.stat().st_size) == ("e", "e", 1)
+        assert SECRET not in f"{folder!r} {below!r} {file!r}"
+
+
+def test_memory_has_no_query() -> None:
+    """Nothing would read it, and fsspec writes names to its log."""
     with pytest.raises(ValueError, match=r"^memory://a: expected a URL without query"):
-        tensorwire.save_file({}, f"memory://a?token={SECRET}")
-    pytest.importorskip("s3fs", reason="this kind of URL needs s3fs")
-    assert locate("s3://bucket/a?versionId=1", {"anon": True}).name == "a"
+        tensorwire.save_file({}, f"memory://a?{SECRET}")

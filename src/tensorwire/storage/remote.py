@@ -35,9 +35,6 @@ _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 """How a key begins that is a whole URL, as in fsspec's HTTP and its caches for that."""
 
 _BUCKETS = {"s3", "gs", "abfs"}
-_QUERY = re.compile(r"\?(?!versionid=)", re.IGNORECASE)
-"""What begins a query, but for the one by which stores of buckets know a version."""
-
 MAX_ENTRIES, _MAX_DEPTH = 100_000, 100
 """A folder may have so many objects and folders, and on HTTP servers so many in each other."""
 
@@ -104,9 +101,8 @@ class RemotePath:
         path = cls(store, key, secrets=Secrets(url, store.storage_options))
         if (path.bucket is not None and not path.bucket.key) or (path._is_http and not urlsplit(url).netloc):
             raise ValueError(f"{shown(url)}: expected a URL with a bucket or host, as in 's3://bucket/folder/name'")
-        if not _ADDRESS.match(key) and _QUERY.search(key):
-            place = shown(url.partition("?")[0])
-            raise ValueError(f"{place}: expected a URL without query, which this kind of store takes none of")
+        if "memory" in path._protocols and "?" in key:
+            raise ValueError(f"{shown(url)}: expected a URL without query, since no server stands behind it")
         return path
 
     def _at(self, key: str, facts: Mapping[str, Any] | None = None) -> RemotePath:
@@ -116,7 +112,7 @@ class RemotePath:
         return place
 
     def __str__(self) -> str:
-        return self._secrets.named(self.store.unstrip_protocol(self.key))
+        return shown(self._secrets.cut(self.store.unstrip_protocol(self.key)))
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
@@ -132,7 +128,7 @@ class RemotePath:
 
     @property
     def _path(self) -> PurePosixPath:
-        return PurePosixPath(self._secrets.named(self.key))
+        return PurePosixPath(shown(self._secrets.cut(self.key)))
 
     @property
     def name(self) -> str:
@@ -175,7 +171,7 @@ class RemotePath:
         beginning = f"{above.rstrip('/')}/" if above else ""  # the root of an archive has no name
         if not own.startswith(beginning):
             raise ValueError(f"expected a place in {folder}, got {self}")
-        return own[len(beginning) :]
+        return self._secrets.cut(own[len(beginning) :])
 
     @property
     def bucket(self) -> RemotePath | None:
@@ -219,13 +215,13 @@ class RemotePath:
     @contextmanager
     def asking(self) -> Iterator[None]:
         """The store is asked meanwhile: in turn, unless it is asynchronous. Its errors are clear ones."""
-        self.check_process()
         is_shared = self.store.async_impl
         with self.clear_errors(), nullcontext() if is_shared else _turns.setdefault(self.store, Lock()):
             yield
 
     def clear_errors(self) -> AbstractContextManager[None]:
-        """Errors of the store become clear ones, of this place."""
+        """The store is called meanwhile: its errors become clear ones, of this place."""
+        self.check_process()
         return clear_errors(str(self), self._secrets)
 
     def check_process(self) -> None:
@@ -323,7 +319,7 @@ class RemotePath:
                     yield from (place.glob(rest) if place._has_page else ()) if rest else (place,)
             return
         with self.asking():
-            found = self.store.glob(f"{self.key}/{pattern}")
+            found = self.store.glob((self / pattern).key)
         self._check_number(len(found))
         for key in found:
             yield self._at(key)

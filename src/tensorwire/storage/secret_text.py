@@ -55,8 +55,9 @@ class Secrets:
     """What is secret in a URL and in the options that go with it. Thread-safe."""
 
     def __init__(self, url: str, options: Any = None) -> None:
-        users = "|".join(re.escape(user) for link in _NEXT_LINK.split(url) if (user := _parsed(link).user))
-        self._user = re.compile(rf"(^/*|://+)(?:{users})@" if users else "(?!)()")
+        parsed = [_parsed(link) for link in _NEXT_LINK.split(url)]
+        users = [rf"(^/*|://+){re.escape(each.user)}@" for each in parsed if each.user]
+        self._own = re.compile("|".join([*users, *(re.escape(each.query) for each in parsed if each.query)]) or "(?!)")
         whole = set(_of_url(url)) | set(_of_options(options, is_secret=False))
         forms = {form for secret in whole for form in _forms(secret)}
         self._found = re.compile(
@@ -68,9 +69,9 @@ class Secrets:
             or "(?!)"
         )
 
-    def named(self, place: str) -> str:
-        """A place in a store, which may have kept the user of the URL as the beginning of its name."""
-        return shown(self._user.sub(r"\1", place, count=1))
+    def cut(self, place: str) -> str:
+        """The name of a place without what the store has kept in it of the URL: user and query."""
+        return self._own.sub(lambda found: "".join(filter(None, found.groups())), place)
 
     def without(self, text: str) -> str:
         """A text of others without any of them, and without those of other URLs in it."""
