@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..codec.dtypes import FROM_TORCH
 from ..errors import FormatError
 from .names import shown
+from .pickle_stack import PickleStack
 
 BYTES = "U8"
 """The dtype of a storage that has no other, or several."""
@@ -39,9 +40,6 @@ _UNTYPED = "torch.storage.UntypedStorage"
 _REBUILD = "torch._utils._rebuild_tensor_v3"
 _REBUILD_DTYPE = 6
 """Which argument of it is the dtype of the tensor, and so of an untyped storage."""
-
-_MAX_MARKS = 100_000
-"""How many marks may be open. A pickler opens one for each level of nesting, and Python's stack ends far earlier."""
 
 ALLOWED = frozenset(
     {
@@ -99,7 +97,7 @@ def read_storages(pickle: bytes) -> dict[str, tuple[str, int]]:
     }
 
 
-class _Reader:
+class _Reader(PickleStack):
     """A machine with the stack of a pickle.
 
     Attributes:
@@ -107,60 +105,38 @@ class _Reader:
     """
 
     def __init__(self, pickle: bytes) -> None:
+        super().__init__(pickle)
         self.storages: dict[str, tuple[Storage, set[str]]] = {}
-        self._pickle = pickle
-        self._position = 0
-        self._stack: list[Any] = []
-        self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
 
     def run(self) -> None:
-        while (opcode := self._take(1)[0]) != 0x2E:  # STOP
+        while (opcode := self.take(1)[0]) != 0x2E:  # STOP
             if not (self._read_value(opcode) or self._read_memo(opcode)):
                 self._build(opcode)
-
-    def _take(self, nbytes: int) -> bytes:
-        data = self._pickle[self._position : self._position + nbytes]
-        if len(data) < nbytes:
-            raise IndexError
-        self._position += nbytes
-        return data
-
-    def _number(self, nbytes: int) -> int:
-        return int.from_bytes(self._take(nbytes), "little")
-
-    def _line(self) -> str:
-        stop = self._pickle.find(b"\n", self._position)
-        if stop < 0:
-            raise IndexError
-        line = self._take(stop - self._position).decode("utf-8")
-        self._position += 1
-        return line
 
     def _read_value(self, opcode: int) -> bool:
         """Push a value that the opcode holds itself."""
         if opcode in _NUMBERS:
-            self._stack.append(self._number(_NUMBERS[opcode]))
+            self.stack.append(self.number(_NUMBERS[opcode]))
         elif opcode in _TEXTS:
-            data = self._take(self._number(_TEXTS[opcode]))
+            data = self.take(self.number(_TEXTS[opcode]))
             # A long text is no key; LONG1 is the only form of a number of elements from 2^31 on.
-            self._stack.append(int.from_bytes(data, "little") if opcode == 0x8A else _key(data))
+            self.stack.append(int.from_bytes(data, "little") if opcode == 0x8A else _key(data))
         elif opcode in _CONSTANTS:
-            self._stack.append(None)
+            self.stack.append(None)
         elif opcode == 0x63:  # GLOBAL
-            module, name = self._line(), self._line()
-            self._stack.append(_allowed(f"{'builtins' if module == '__builtin__' else module}.{name}"))
+            self.stack.append(_allowed(self.global_name()))
         elif opcode == 0x80:  # PROTO
-            self._take(1)
+            self.take(1)
         else:
             return False
         return True
 
     def _read_memo(self, opcode: int) -> bool:
         if opcode in _PUTS:
-            self._memo[self._number(_PUTS[opcode])] = self._stack[-1]
+            self._memo[self.number(_PUTS[opcode])] = self.stack[-1]
         elif opcode in _GETS:
-            self._stack.append(self._memo[self._number(_GETS[opcode])])
+            self.stack.append(self._memo[self.number(_GETS[opcode])])
         else:
             return False
         return True
@@ -168,42 +144,28 @@ class _Reader:
     def _build(self, opcode: int) -> None:
         """Do what takes values from the stack."""
         if opcode == 0x28:  # MARK
-            if len(self._marks) >= _MAX_MARKS:
-                raise FormatError(f"its pickle is nested more than {_MAX_MARKS} levels deep")
-            self._marks.append(self._stack)
-            self._stack = []
+            self.mark()
         elif opcode == 0x74:  # TUPLE
-            self._push_tuple(self._pop_mark())
+            self._push_tuple(self.pop_mark())
         elif opcode in b"eu":  # APPENDS, SETITEMS
-            self._pop_mark()
+            self.pop_mark()
         elif opcode in _TUPLES:
-            self._push_tuple(self._pop(_TUPLES[opcode]))
+            self._push_tuple(self.pop(_TUPLES[opcode]))
         elif opcode in _DROPS:
-            self._pop(_DROPS[opcode])
+            self.pop(_DROPS[opcode])
         elif opcode == 0x51:  # BINPERSID
-            self._stack.append(self._storage(self._stack.pop()))
+            self.stack.append(self._storage(self.stack.pop()))
         elif opcode in b"R\x81":  # REDUCE, NEWOBJ
-            called, arguments = self._pop(2)
-            self._stack.append(None)
+            called, arguments = self.pop(2)
+            self.stack.append(None)
             self._note_dtype(called, arguments)
         else:
             raise FormatError(f"its pickle has the opcode {opcode:#04x}, which torch.load(weights_only=True) refuses")
 
-    def _pop(self, count: int) -> list[Any]:
-        if len(self._stack) < count:
-            raise IndexError
-        values = self._stack[-count:]
-        del self._stack[-count:]
-        return values
-
-    def _pop_mark(self) -> list[Any]:
-        values, self._stack = self._stack, self._marks.pop()
-        return values
-
     def _push_tuple(self, values: list[Any]) -> None:
         """Only what names a storage or uses one is kept, and nothing that is nested: tuples in tuples take memory."""
         kept = len(values) > 4 and (values[0] == "storage" or isinstance(values[0], Storage))
-        self._stack.append(tuple(None if type(value) is tuple else value for value in values) if kept else None)
+        self.stack.append(tuple(None if type(value) is tuple else value for value in values) if kept else None)
 
     def _storage(self, identifier: Any) -> Storage:
         if not (isinstance(identifier, tuple) and len(identifier) == 5 and identifier[0] == "storage"):
