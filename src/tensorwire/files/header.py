@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeGuard
 
 from ..codec import dtype_bits
 from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError, UnsupportedTensorError
-from .names import shown
+from .names import shown, shown_value
 
 MAX_HEADER_NBYTES = 100_000_000
 ALIGNMENT = 64
@@ -286,7 +286,9 @@ def _parse_entry(name: str, text: str) -> TensorEntry:
         raise CorruptDataError("expected exactly dtype, shape and data_offsets in the entry of a tensor", tensor=name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-        raise CorruptDataError(f"expected a dtype of 1 to 16 characters A-Z 0-9 _, got {dtype!r}", tensor=name)
+        raise CorruptDataError(
+            f"expected a dtype of 1 to 16 characters A-Z 0-9 _, got {shown_value(dtype)}", tensor=name
+        )
     if not is_shape(shape):
         raise CorruptDataError(f"expected a shape of at most {_MAX_NDIM} sizes below 2**64", tensor=name)
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:

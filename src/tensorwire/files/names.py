@@ -76,3 +76,13 @@ def shown(name: str) -> str:
     if len(name) > _SHOWN_LENGTH:
         return f"{name[:_SHOWN_LENGTH]!r}... ({len(name)} characters)"
     return repr(name)
+
+
+def shown_value(value: object) -> str:
+    """A value out of JSON for a message. What others are in, and what has very many digits, is told by its type: the
+    text of it may be longer than memory."""
+    if isinstance(value, str):
+        return shown(value)
+    if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and value.bit_length() <= 64):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"

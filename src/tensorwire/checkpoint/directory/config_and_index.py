@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...errors import CorruptDataError, UnsupportedVersionError
-from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown
+from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown_value
 from .manifest import VERSION, dump_object, load_object
 from .paths import is_listable
 
@@ -36,13 +36,16 @@ def is_compressed_config(data: bytes) -> bool:
         config = load_object(data).get(CONFIG_KEY)
     except CorruptDataError:
         return False
-    return isinstance(config, dict) and str(config.get("quant_method")).partition(" ")[0] == NAME
+    method = config.get("quant_method") if isinstance(config, dict) else None
+    return isinstance(method, str) and method.partition(" ")[0] == NAME
 
 
 def check_config(ours: Mapping[str, Any]) -> None:
     """Raise UnsupportedVersionError for a ``quantization_config`` of ours that only a newer version understands."""
     if not is_version(ours.get("version"), VERSION):
-        raise UnsupportedVersionError(f"expected a checkpoint of version {VERSION}, got {ours.get('version')!r:.60}")
+        raise UnsupportedVersionError(
+            f"expected a checkpoint of version {VERSION}, got {shown_value(ours.get('version'))}"
+        )
     check_required(ours.get("required", ""), f"{CONFIG_KEY}.required")
 
 
@@ -79,7 +82,7 @@ def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
         raise CorruptDataError("expected an object weight_map in the index")
     for path in files.values():
         if not isinstance(path, str) or not is_listable(path):
-            raise CorruptDataError(f"expected plain relative paths in the index, got {shown(str(path))}")
+            raise CorruptDataError(f"expected plain relative paths in the index, got {shown_value(path)}")
     return files
 
 

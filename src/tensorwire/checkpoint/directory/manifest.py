@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
-from ...files.names import check_required, is_version
+from ...files.names import check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.locations import open_input
 from .paths import MANIFEST_NAME, check_paths
@@ -151,9 +151,11 @@ def read_manifest(root: Location) -> Manifest | None:
 def parse_manifest(data: bytes) -> Manifest:
     body = load_object(data)
     if body.get("format") != FORMAT:
-        raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {body.get('format')!r:.60}")
+        raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {shown_value(body.get('format'))}")
     if not is_version(body.get("version"), VERSION):
-        raise UnsupportedVersionError(f"expected a manifest of version {VERSION}, got {body.get('version')!r:.60}")
+        raise UnsupportedVersionError(
+            f"expected a manifest of version {VERSION}, got {shown_value(body.get('version'))}"
+        )
     check_required(body.get("required", ""), "required", frozenset({TORCH}))
     if body.pop("checksum", None) != _checksum(body):
         raise CorruptDataError("the checksum of the manifest does not match")
@@ -218,7 +220,8 @@ def _parse_base(value: object) -> BaseRecord:
 
 
 def _parse_file(value: object) -> ManifestFile:
-    if not isinstance(value, dict) or (kind := str(value.get("kind"))) not in _MEMBERS:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(kind, str) or kind not in _MEMBERS:
         raise CorruptDataError(f"expected files of the kinds {', '.join(_MEMBERS)} in the manifest")
     if not _MEMBERS[kind] <= value.keys():
         raise CorruptDataError(f"expected {', '.join(sorted(_MEMBERS[kind]))} in each {kind} file of the manifest")
