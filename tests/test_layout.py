@@ -128,8 +128,8 @@ DOORS = {
     ("files", "storage"): {"ahead", "local", "locations", "pipeline", "readable", "remote", "streams"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
-        "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader",
-        "torch_file", "transfer", "writer",
+        "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "pickle_stack",
+        "reader", "torch_file", "transfer", "writer",
     },
     ("checkpoint", "storage"): {
         "access", "local", "locations", "pipeline", "progress", "readable", "remote", "staging", "streams", "upload",
@@ -139,7 +139,9 @@ DOORS = {
     ("torch", "codec"): {"", "arrays", "dtypes", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "upload"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
-    ("torch", "checkpoint"): {"", "directory.config_and_index", "directory.manifest", "directory.shards"},
+    ("torch", "checkpoint"): {
+        "", "directory.config_and_index", "directory.distributed", "directory.manifest", "operations.saving",
+    },
     ("sync", "codec"): {""},
     ("sync", "storage"): {"local", "locations", "upload"},
     ("sync", "files"): {"base", "frame_file", "header", "names", "reader", "writer"},
@@ -206,7 +208,8 @@ FOLDERS = {
         "loader": {"reader"},
         "load_ahead": {"loader", "reader"},
         "frame_file": {"header", "names", "reader"},
-        "torch_pickle": {"names"},
+        "pickle_stack": set(),
+        "torch_pickle": {"names", "pickle_stack"},
         "writer": {"base", "header", "names", "reader"},
         "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle", "writer"},
         "original_view": {"header", "names", "original_record", "reader", "torch_file"},

@@ -34,6 +34,7 @@ from .names import (
     REQUIRED_KEY,
     check_required,
     shown,
+    shown_value,
     tensor_name,
 )
 from .original_record import SAFETENSORS, TORCH, Record, unpack
@@ -125,6 +126,7 @@ class StoredFile:
         tensors: by name, in the order of their data.
         metadata: ``__metadata__`` without our own entries.
         compressed: whether there is anything of ours in the file.
+        checksum: of the header, the hashes of all tensors among what it covers; None if that is not recorded.
         kind: of its original, as far as the file says.
         profile: the profile it was compressed with, None if that is not recorded.
         relative: the names of the tensors that were found to be relative, as far as their frames have been opened.
@@ -180,11 +182,11 @@ class StoredFile:
         self.kind = TORCH if ours.get(REQUIRED_KEY, "").split() else SAFETENSORS
         own_names = ours.get(FRAMES_KEY)
         if own_names not in (None, FRAME_DTYPE):
-            raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {own_names!r:.40}")
+            raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {shown_value(own_names)}")
         if VERSION_KEY in ours or (ours and own_names is None):
             version = ours.get(VERSION_KEY)
             if version != VERSION:
-                raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {version!r:.40}")
+                raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {shown_value(version)}")
             if ours.get(CHECKSUM_KEY) != header_checksum(self.header.metadata, self.header.entries):
                 raise CorruptDataError("the checksum of the header does not match")
         markers = {e.name for e in self.header.entries if (e.dtype, e.shape) == (MARKER_DTYPE, MARKER_SHAPE)}
@@ -201,6 +203,7 @@ class StoredFile:
                 is_frame = own_names is not None and entry.dtype == FRAME_DTYPE and len(entry.shape) == 1
                 self.tensors[entry.name] = StoredTensor(entry.name, entry, is_frame, recorded)
         self.compressed = bool(ours or payloads)
+        self.checksum = ours.get(CHECKSUM_KEY)
 
     @property
     def local(self) -> InputFile:

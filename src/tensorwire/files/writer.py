@@ -83,6 +83,7 @@ class Written(NamedTuple):
         lost_bases: the indices of those whose base has another content in the end than it had when it was read. If
             there are any, the file is not whole: write it again without these bases.
         sha256: of the original, where there is one.
+        checksum: of the header.
         notice: what the user has to know of the bases.
     """
 
@@ -94,6 +95,7 @@ class Written(NamedTuple):
     changed: frozenset[str] = frozenset()
     lost_bases: frozenset[int] = frozenset()
     sha256: str = ""
+    checksum: str = ""
     notice: str | None = None
 
 
@@ -275,7 +277,15 @@ class CompressedWriter:
         self._metadata[CHECKSUM_KEY] = header_checksum(self._metadata, entries)
         self._output.finish(build_header(self._metadata, entries, self._data_start).prefix)
         relative = self._relative_names()
-        return Written(nbytes, nbytes - self._data_start, compressed, relative, sizes, changed=frozenset(changed))
+        return Written(
+            nbytes,
+            nbytes - self._data_start,
+            compressed,
+            relative,
+            sizes,
+            changed=frozenset(changed),
+            checksum=self._metadata[CHECKSUM_KEY],
+        )
 
     def _write_again(self, index: int, tensor: TensorEntry, read: Callable[[int, int, memoryview], None]) -> bool:
         """Write the content of a plain tensor, which is read again, and note its hash. Returns whether it is what it

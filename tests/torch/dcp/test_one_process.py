@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import warnings
@@ -21,6 +20,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadIte
 from tensorwire import inspect, verify
 from tensorwire.errors import BaseMismatchError, CorruptDataError, UnsupportedTensorError, UnsupportedVersionError
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
+from tests.support.distributed import blank, failure, loaded, same, save, sealed, state
 from tests.support.stores import faulty_store
 
 JSON = "tensorwire-dcp.json"
@@ -32,55 +32,6 @@ def _quiet() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def state(seed: int = 0) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "model": {
-            "weight": (torch.randn(300, 400, generator=generator) * 0.02).bfloat16(),
-            "transposed": torch.randn(50, 60, generator=generator).T,
-            "empty": torch.empty(0, 7),
-            "scalar": torch.tensor(3.5, dtype=torch.float64),
-            "flags": torch.tensor([True, False]),
-            "complex": torch.randn(5, dtype=torch.complex64, generator=generator),
-            "eight": torch.randn(64, generator=generator).to(torch.float8_e4m3fn),
-        },
-        "step": seed,
-        "scheduler": {"rates": [1e-3, 1e-4], "name": "cosine"},
-    }
-
-
-def blank(tree: Any) -> Any:
-    """The same with nothing in it."""
-    if isinstance(tree, dict):
-        return {key: blank(each) for key, each in tree.items()}
-    return torch.zeros_like(tree) if isinstance(tree, torch.Tensor) else type(tree)()
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, torch.Tensor):
-        one, other = (each.contiguous().reshape(-1).view(torch.uint8) for each in (a, b))
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(one, other)
-    return bool(a == b)
-
-
-def loaded(path: Any, like: dict[str, Any], **options: Any) -> dict[str, Any]:
-    found = blank(like)
-    dcp.load(found, storage_reader=TensorwireReader(path, **options))
-    return found
-
-
-def save(path: Any, content: dict[str, Any], **options: Any) -> None:
-    dcp.save(content, storage_writer=TensorwireWriter(path, **options))
-
-
-def failure(caught: pytest.ExceptionInfo[CheckpointException]) -> BaseException:
-    """What kept the rank from doing its part."""
-    found: BaseException = caught.value.failures[0][0]
-    return found
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
@@ -329,7 +280,7 @@ def test_a_pickle_may_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     save(tmp_path, state(1))
     (tmp_path / JSON).unlink()
     metadata = pickle.loads((tmp_path / ".metadata").read_bytes())
-    metadata.storage_data = {index: ("../other", entry) for index, (_, entry) in metadata.storage_data.items()}
+    metadata.storage_data = {index: each._replace(file="../other") for index, each in metadata.storage_data.items()}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(CorruptDataError, match="expected names of files beside the metadata"):
         TensorwireReader(tmp_path).read_metadata()
@@ -374,10 +325,8 @@ def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: ty
     """Under a checksum that is right."""
     save(tmp_path, state(1))
     body = json.loads((tmp_path / JSON).read_text())
-    del body["sha256"]
     change(body)
-    whole = json.dumps(body, separators=(",", ":")).encode()
-    (tmp_path / JSON).write_text(json.dumps(body | {"sha256": hashlib.sha256(whole).hexdigest()}))
+    (tmp_path / JSON).write_bytes(sealed(body))
     with pytest.raises(error, match=f"{text}.*{JSON}"):
         TensorwireReader(tmp_path).read_metadata()
     with pytest.raises(CheckpointException, match=JSON):
@@ -390,8 +339,8 @@ def test_metadata_whose_files_have_no_names(tmp_path: Path, file: Any) -> None:
     save(tmp_path, state(1))
     body = json.loads((tmp_path / JSON).read_text())
     body["storage"][0][2] = file
-    (tmp_path / JSON).write_text(json.dumps(body))
-    with pytest.raises(CorruptDataError, match=f"expected the metadata of a distributed checkpoint.*{JSON}"):
+    (tmp_path / JSON).write_bytes(sealed(body))
+    with pytest.raises(CorruptDataError, match=f"expected names of files beside the metadata.*{JSON}"):
         inspect(tmp_path)
 
 

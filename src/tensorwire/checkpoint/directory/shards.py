@@ -10,15 +10,12 @@ from ...files.names import shown
 from ...files.torch_file import torch_record
 from ...storage.locations import path_in, read_file
 from .config_and_index import weight_map
+from .distributed import is_distributed, named_files, open_shard
 from .manifest import MAX_JSON_NBYTES, load_object
 from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
-
-
-DISTRIBUTED_NAME = "tensorwire-dcp.json"
-"""The metadata of a distributed checkpoint."""
 
 
 class Shards(NamedTuple):
@@ -36,7 +33,8 @@ def find_shards(path: Location) -> Shards:
 
     Raises:
         ValueError: the directory has no safetensors file at its top, or several indexes.
-        CorruptDataError: the index is none, or leads out of its directory; or an upload has not ended.
+        CorruptDataError: the index is none, or leads out of its directory; an upload has not ended; or the files are
+            not those that the metadata of a distributed checkpoint names.
     """
     if not path.is_dir():
         return _indexed(path) if is_index(path.name) else Shards((path,), {})
@@ -49,7 +47,7 @@ def find_shards(path: Location) -> Shards:
     if indexes:
         return _indexed(indexes[0])
     files = [entry for entry in entries if is_safetensors(entry.name)]
-    if any(entry.name == DISTRIBUTED_NAME for entry in entries):
+    if is_distributed(entry.name for entry in entries):
         named = _named_by_distributed(path)
         files = [file for file in files if file.name in named]
     if not files:
@@ -60,14 +58,17 @@ def find_shards(path: Location) -> Shards:
 
 
 def _named_by_distributed(folder: Location) -> set[str]:
-    """The files that the metadata of a distributed checkpoint (docs/dcp.md) names. A save that died leaves others."""
-    with ErrorContext(file=folder / DISTRIBUTED_NAME):
-        places = load_object(read_file(folder / DISTRIBUTED_NAME, MAX_JSON_NBYTES)).get("storage")
-        if not isinstance(places, list) or not all(
-            isinstance(place, list) and len(place) == 4 and isinstance(place[2], str) for place in places
-        ):
-            raise CorruptDataError("expected the metadata of a distributed checkpoint")
-    return {place[2] for place in places}
+    """The files that the metadata of a distributed checkpoint names. Others count for nothing: a save that died leaves
+    some.
+
+    Raises:
+        FormatError: the metadata is damaged, or a file of another save stands in the place of one.
+        FileNotFoundError: one is missing.
+    """
+    named = named_files(folder)
+    for name, checksum in named.items():
+        open_shard(folder / name, checksum).close()
+    return set(named)
 
 
 def tensor_files(root: Location) -> dict[str, Location]:
@@ -81,7 +82,7 @@ def tensor_files(root: Location) -> dict[str, Location]:
     if not root.is_dir():
         return {path_in(file, root.parent): file for file in find_shards(root).files}
     found = scan(root).files
-    if any(file.path == DISTRIBUTED_NAME for file in found):
+    if is_distributed(file.path for file in found):
         named = _named_by_distributed(root)
         found = [file for file in found if not is_safetensors(file.path) or file.path in named]
     files = {file.path: file.location for file in found if _holds_tensors(file)}

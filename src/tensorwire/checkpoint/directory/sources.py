@@ -16,6 +16,7 @@ from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import open_stored, torch_record
 from ...storage.locations import open_input, read_file
 from .config_and_index import is_compressed_config
+from .distributed import is_distributed
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
@@ -168,7 +169,14 @@ def compressed_directory(root: Location) -> Sources:
     """
     manifest = read_manifest(root)
     if manifest is None:
-        expect_ended(root, [entry.name for entry in root.iterdir()])
+        names = [entry.name for entry in root.iterdir()]
+        expect_ended(root, names)
+        if is_distributed(names):
+            raise ValueError(
+                f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, "
+                f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})); to restore a file of it alone, "
+                "name that file"
+            )
         raise ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
             "compressed, fetch that file or decompress them one by one, else there is nothing to restore"

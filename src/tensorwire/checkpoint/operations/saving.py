@@ -76,6 +76,23 @@ def save_file(
         BufferError: somebody has freed, moved or cut the memory of a tensor meanwhile.
         OSError: writing fails; the old file is unchanged.
     """
+    written = write_file(
+        tensors, path, profile=profile, base=base, metadata=metadata, threads=threads, storage_options=storage_options
+    )
+    return dict(written.sizes)
+
+
+def write_file(
+    tensors: Mapping[str, Any] | Iterable[Item],
+    path: str | os.PathLike[str],
+    *,
+    profile: Profile,
+    base: PathOrArrays | None,
+    threads: int | None,
+    storage_options: Mapping[str, Any] | None,
+    metadata: Mapping[str, str] | None = None,
+) -> Written:
+    """`save_file`, and all that is known of the file."""
     metadata = dict(metadata or {})
     _check_metadata(metadata)
     arrays = given_arrays(tensors)
@@ -116,8 +133,8 @@ def save_file(
         if not isinstance(target, Path):
             put_file(location, target)
     if written.notice is not None:
-        warnings.warn(f"{target}: {written.notice}", RuntimeWarning, stacklevel=2)
-    return dict(written.sizes)
+        warnings.warn(f"{target}: {written.notice}", RuntimeWarning, stacklevel=3)
+    return written
 
 
 def save_bytes(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:

@@ -42,7 +42,7 @@ class TensorReader(Generic[Array]):
         verify: Verify,
     ) -> None:
         """`places`: where the tensor of each name is. `base` is closed with the files."""
-        self._files = files
+        self.files = files
         self._places = places
         self._target = target
         self._threads = threads
@@ -59,7 +59,7 @@ class TensorReader(Generic[Array]):
 
     def close(self) -> None:
         """Close the files. What has been read stays."""
-        for file in self._files:
+        for file in self.files:
             file.close()
         if self._base is not None:
             self._base.close()
@@ -84,7 +84,7 @@ class TensorReader(Generic[Array]):
     def metadata(self) -> dict[str, str] | None:
         """The text in the headers, without our own entries; the first file wins. None if there is none."""
         merged: dict[str, str] = {}
-        for file in reversed(self._files):
+        for file in reversed(self.files):
             merged |= file.metadata
         return merged or None
 
@@ -111,7 +111,7 @@ class TensorReader(Generic[Array]):
                 are always checked.
         """
         arrays: dict[str, Array] = {}
-        for stored in self._files:
+        for stored in self.files:
             tensors = [tensor for file, tensor in self._places.values() if file is stored]
             arrays |= load(stored, tensors, self._target, self._threads, verify=verify and self._verify)
         return {name: arrays[name] for name in self._places}
@@ -126,7 +126,7 @@ class TensorReader(Generic[Array]):
         for name in names:
             stored, tensor = self._place(name)
             wanted.setdefault(id(stored), []).append(tensor)
-        for stored in self._files:
+        for stored in self.files:
             stored.expect(wanted.get(id(stored), ()))
 
     def get_slice(self, name: str) -> TensorSlice[Array]:
@@ -149,7 +149,7 @@ class TensorReader(Generic[Array]):
     def _place(self, name: str) -> tuple[StoredFile, StoredTensor]:
         place = self._places.get(name)
         if place is None:
-            files = f"{self._files[0].path}" if len(self._files) == 1 else f"the {len(self._files)} files"
+            files = f"{self.files[0].path}" if len(self.files) == 1 else f"the {len(self.files)} files"
             raise KeyError(f"there is no tensor {shown(name)} in {files}")
         return place
 

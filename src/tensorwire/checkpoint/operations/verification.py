@@ -15,6 +15,7 @@ from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import Worker, read_windows
 from ...storage.progress import Meter
+from ..directory.distributed import DISTRIBUTED_NAME, is_distributed, named_files, open_shard
 from ..directory.manifest import OF_TENSORS, REPLACED
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, check_size, compressed_directory
@@ -109,9 +110,11 @@ class _Verifier:
         self.nbytes = 0
         self.problems: list[Problem] = []
         self.changed: list[ChangedFile] = []
+        self._checksums: dict[str, str] = {}
 
     def list_files(self, root: Location) -> tuple[list[SourceFile], tuple[str, ...]]:
-        """The files that the manifest of a directory lists, or the safetensors files of one without."""
+        """The files that the manifest of a directory lists; of one without, those that the metadata of a distributed
+        checkpoint names, or all safetensors files."""
         try:
             sources = compressed_directory(root)
         except TensorwireError as error:
@@ -122,10 +125,22 @@ class _Verifier:
         else:
             self.compressed = True
             return list(sources.files), sources.ignored
-        found = [file for file in scan(root).files if is_safetensors(file.path)]
-        if not found and not self.problems:
+        listing = scan(root).files
+        found = {file.path: file.nbytes for file in listing if is_safetensors(file.path)}
+        if is_distributed(file.path for file in listing):
+            self._read_distributed(root)
+        if not (found or self._checksums or self.problems):
             raise ValueError(f"{root} holds no .safetensors file")
-        return [SourceFile(*file[:2], SAFETENSORS, file.nbytes) for file in found], ()
+        named = sorted(self._checksums or found)
+        files = [SourceFile(path, root.joinpath(*path.split("/")), SAFETENSORS, found.get(path, 0)) for path in named]
+        return files, tuple(sorted(found.keys() - named))
+
+    def _read_distributed(self, root: Location) -> None:
+        try:
+            self._checksums = named_files(root)
+        except FormatError as error:
+            self.problems.append(_problem(error, DISTRIBUTED_NAME))
+            self.compressed = True
 
     def run(self, files: list[SourceFile]) -> None:
         meter = Meter(self._progress, sum(file.nbytes for file in files))
@@ -143,7 +158,8 @@ class _Verifier:
             meter.end()
 
     def _check_tensors(self, source: SourceFile, meter: Meter) -> None:
-        with open_stored(source.location) as stored:
+        checksum = self._checksums.get(source.path)
+        with open_stored(source.location) if checksum is None else open_shard(source.location, checksum) as stored:
             self.compressed = self.compressed or stored.compressed
             self.num_tensors += len(stored.tensors)
             record = source.record(stored)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 from collections import defaultdict
@@ -16,10 +15,13 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ...checkpoint import open_file
-from ...checkpoint.directory.shards import DISTRIBUTED_NAME
+from ...checkpoint.directory import distributed
+from ...codec import num_threads
 from ...errors import CorruptDataError, ErrorContext
-from ...storage.locations import locate, read_file
-from . import metadata as texts
+from ...files.names import shown
+from ...storage.locations import locate
+from .metadata import parse
+from .stored_form import from_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,38 +30,17 @@ if TYPE_CHECKING:
 
     from ...checkpoint import TensorReader
     from ...storage.locations import Location
+    from .metadata import Place
 
-_MAX_METADATA_NBYTES = 1 << 30
 _AT_ONCE = 8
 """So many parts of tensors are asked of a store at once."""
 
 
 def read_metadata(folder: Location) -> Metadata:
-    """By the JSON, or by torch's pickle where the JSON does not belong to it.
-
-    Raises:
-        FileNotFoundError: there is no checkpoint.
-        CorruptDataError: it is damaged, or torch's own writer has made it.
-    """
-    pickled = _read(folder / texts.PICKLE)
-    text = _read(folder / DISTRIBUTED_NAME)
-    if text is not None:
-        with ErrorContext(file=folder / DISTRIBUTED_NAME):
-            metadata = texts.parse(text, pickled)
-        if metadata is not None:
-            return metadata
-    if pickled is None:
-        advice = "expected a distributed checkpoint; name the directory that was saved to"
-        raise FileNotFoundError(errno.ENOENT, advice, str(folder / DISTRIBUTED_NAME))
-    with ErrorContext(file=folder / texts.PICKLE):
-        return texts.unpickle(pickled)
-
-
-def _read(place: Location) -> bytes | None:
-    try:
-        return read_file(place, _MAX_METADATA_NBYTES)
-    except FileNotFoundError:
-        return None
+    """As torch has it. Errors are those of `distributed.read`."""
+    body = distributed.read(folder)
+    with ErrorContext(file=folder / distributed.DISTRIBUTED_NAME):
+        return parse(body)
 
 
 class TensorwireReader(StorageReader):  # type: ignore[misc]
@@ -73,6 +54,10 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         threads: that decode; by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
+    Raises:
+        ValueError: `threads` is out of range.
+        TypeError: `path` or `base` is no path.
+
     Errors come in torch's CheckpointException, which is a BaseException: look at `failures`.
     """
 
@@ -84,10 +69,12 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._path, self._base = os.fspath(path), base
+        num_threads(threads)
+        self._path, self._base = os.fspath(path), None if base is None else os.fspath(base)
         self._threads, self._storage_options = threads, storage_options
-        self._places: Mapping[MetadataIndex, tuple[str, str]] = {}
+        self._places: Mapping[MetadataIndex, Place] = {}
         self._chunks: Mapping[MetadataIndex, torch.Size] = {}
+        self._dtypes: Mapping[str, torch.dtype] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         self._places = {}
@@ -109,6 +96,11 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
             if isinstance(each, TensorStorageMetadata)
             for chunk in each.chunks
         }
+        self._dtypes = {
+            name: each.properties.dtype
+            for name, each in metadata.state_dict_metadata.items()
+            if isinstance(each, TensorStorageMetadata)
+        }
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -117,23 +109,33 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: defaultdict[str, list[ReadItem]] = defaultdict(list)
+        by_file: defaultdict[tuple[str, str], list[ReadItem]] = defaultdict(list)
         for item in plan.items:
-            by_file[self._places[item.storage_index][0]].append(item)
+            place = self._places[item.storage_index]
+            by_file[place.file, place.checksum].append(item)
         folder: Any = locate(self._path, self._storage_options)
         at_once = 1 if isinstance(folder, Path) else _AT_ONCE
-        for name, items in by_file.items():
-            with open_file(
-                folder / name,
-                framework="pt",
-                base=self._base,
-                threads=self._threads,
-                storage_options=self._storage_options,
-            ) as reader:
+        for (name, checksum), items in by_file.items():
+            with self._open(folder / name) as reader:
+                distributed.check_shard(reader.files[0], checksum)
                 self._read(items, reader, planner, at_once)
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def _open(self, place: Any) -> TensorReader[Any]:
+        try:
+            return open_file(
+                place,
+                framework="pt",
+                base=self._base,
+                threads=self._threads,
+                storage_options=self._storage_options,
+            )
+        except FileNotFoundError:
+            if place.exists():
+                raise  # the base is not there
+            raise distributed.missing(place) from None
 
     def _read(self, items: list[ReadItem], reader: TensorReader[Any], planner: LoadPlanner, at_once: int) -> None:
         """First what is wanted whole, in the order of its data and fetched ahead. Then parts, which take the blocks of
@@ -142,7 +144,8 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         for item in items:
             if self._entry(item) not in order:
                 raise CorruptDataError(
-                    f"expected {self._entry(item)!r} in the file that the metadata names", tensor=item.storage_index.fqn
+                    f"expected {shown(self._entry(item))} in the file that the metadata names",
+                    tensor=item.storage_index.fqn,
                 )
         items.sort(key=lambda item: order[self._entry(item)])
         whole: list[ReadItem] = []
@@ -161,12 +164,14 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
     def _content(self, item: ReadItem, reader: TensorReader[Any]) -> torch.Tensor:
         with ErrorContext(tensor=item.storage_index.fqn):
             entry = self._entry(item)
-            if self._is_whole(item):
+            if item.type == LoadItemType.BYTE_IO:
                 return cast("torch.Tensor", reader.get_tensor(entry))
-            box = tuple(
-                slice(start, start + length) for start, length in zip(item.storage_offsets, item.lengths, strict=True)
-            )
-            return cast("torch.Tensor", reader.get_slice(entry)[box])
+            if self._is_whole(item):
+                found = reader.get_tensor(entry)
+            else:
+                box = zip(item.storage_offsets, item.lengths, strict=True)
+                found = reader.get_slice(entry)[tuple(slice(start, start + length) for start, length in box)]
+            return from_form(found, self._dtypes[item.storage_index.fqn], len(item.lengths))
 
     def _give(self, item: ReadItem, found: torch.Tensor, planner: LoadPlanner) -> None:
         if item.type == LoadItemType.BYTE_IO:
@@ -183,7 +188,7 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
 
     def _entry(self, item: ReadItem) -> str:
         """Its name in the file."""
-        return self._places[item.storage_index][1]
+        return self._places[item.storage_index].entry
 
     def _is_whole(self, item: ReadItem) -> bool:
         """Whether all of its entry is wanted. The metadata knows, without a look into the file."""

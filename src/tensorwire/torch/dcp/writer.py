@@ -8,7 +8,7 @@ import os
 import pickle
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 import torch.distributed as dist
@@ -16,22 +16,26 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from ...checkpoint import save_file
-from ...checkpoint.directory.shards import DISTRIBUTED_NAME
-from ...codec.dtypes import FROM_TORCH
-from ...errors import TensorwireError, UnsupportedTensorError
+from ...checkpoint.directory.distributed import (
+    DISTRIBUTED_NAME,
+    PICKLE_NAME,
+    check_size,
+    entry_name,
+    named_files,
+)
+from ...checkpoint.operations.saving import write_file
+from ...codec import Profile, num_threads
+from ...errors import ErrorContext, TensorwireError
 from ...storage.locations import locate, said
 from ...storage.upload import put_bytes, remove_if_there
-from . import metadata as texts
-from .reader import read_metadata
+from .metadata import Place, dump
+from .stored_form import form_of, to_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
-
-    from ...codec import Profile
 
 
 class TensorwireWriter(StorageWriter):  # type: ignore[misc]
@@ -50,6 +54,10 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         threads: that encode; by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
+    Raises:
+        ValueError: there is no such profile, or `threads` is out of range.
+        TypeError: `path` or `base` is no path.
+
     Errors of a rank come to all ranks in torch's CheckpointException, which is a BaseException: look at `failures`.
     """
 
@@ -62,7 +70,11 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._path, self._profile, self._base = os.fspath(path), profile, base
+        if profile not in get_args(Profile):
+            raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
+        num_threads(threads)
+        self._path, self._profile = os.fspath(path), profile
+        self._base = None if base is None else os.fspath(base)
         self._threads, self._storage_options = threads, storage_options
         self._rank = 0
 
@@ -82,12 +94,12 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        entries = {texts.entry_name(item.index): item for item in plan.items}
+        entries = {entry_name(item.index.fqn, item.index.offset): item for item in plan.items}
         # Plans may come from the cache of another save, so the name is made here.
         name = f"__{self._rank}_{secrets.token_hex(8)}.safetensors"
-        sizes: dict[str, int] = {}
+        results = []
         if entries:
-            sizes = save_file(
+            written = write_file(
                 _tensors(entries, planner),
                 self._folder() / name,
                 profile=self._profile,
@@ -95,27 +107,40 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
                 threads=self._threads,
                 storage_options=self._storage_options,
             )
+            results = [
+                WriteResult(item.index, written.sizes[entry], Place(name, entry, written.checksum))
+                for entry, item in entries.items()
+            ]
         done: Future[list[WriteResult]] = Future()
-        done.set_result([WriteResult(item.index, sizes[entry], (name, entry)) for entry, item in entries.items()])
+        done.set_result(results)
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         metadata.storage_data = {result.index: result.storage_data for part in results for result in part}
         metadata.storage_meta = self.storage_meta()
         folder = self._folder()
-        current = {file for file, _ in metadata.storage_data.values()}
+        current = {place.file for place in metadata.storage_data.values()}
         for file in sorted(current):
             if not (folder / file).exists():
-                text = "what a rank has saved is gone: another save into this path has removed it"
+                text = (
+                    "what a rank has saved is gone: another save into this path has removed it, or the path is not the "
+                    "same file system on all ranks"
+                )
                 raise FileNotFoundError(errno.ENOENT, text, str(folder / file))
         old = _files_of_the_last_one(folder)
-        pickled = pickle.dumps(metadata)
-        put_bytes(pickled, folder / texts.PICKLE)
-        # Readers of ours go by this, so it comes last. Where JSON cannot hold it they go by the pickle.
+        pickled = pickle.dumps(metadata, protocol=4)  # the newest one whose opcodes our reader knows
         try:
-            put_bytes(texts.dump(metadata, pickled), folder / DISTRIBUTED_NAME)
-        except TypeError:
+            described = dump(metadata, pickled)
+        except TypeError:  # JSON cannot hold it, so readers go by the pickle
+            described = None
+        with ErrorContext(file=folder / DISTRIBUTED_NAME):
+            check_size(max(len(pickled), len(described or b"")))
+        put_bytes(pickled, folder / PICKLE_NAME)
+        # Readers of ours go by this, so it comes last.
+        if described is None:
             remove_if_there(folder / DISTRIBUTED_NAME)
+        else:
+            put_bytes(described, folder / DISTRIBUTED_NAME)
         for file in sorted(old - current):
             remove_if_there(folder / file)
 
@@ -137,7 +162,7 @@ def _files_of_the_last_one(folder: Any) -> set[str]:
     """The files that the metadata there names, which this save replaces. What it does not name may be those of a save
     that is still running."""
     try:
-        return {file for file, _ in read_metadata(folder).storage_data.values()}
+        return set(named_files(folder))
     except (FileNotFoundError, TensorwireError):  # there is none, or none of ours
         return set()
 
@@ -152,7 +177,6 @@ def _tensors(
             tensor = tensor[: data.getbuffer().nbytes]
         else:
             tensor = cast("torch.Tensor", data).detach()
-        dtype = FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
-        if dtype is None:
-            raise UnsupportedTensorError(f"no safetensors file holds {tensor.dtype}", tensor=item.index.fqn)
-        yield name, dtype, tuple(tensor.shape), lambda tensor=tensor: tensor.cpu().contiguous()  # type: ignore[misc]
+        with ErrorContext(tensor=item.index.fqn):
+            dtype, shape = form_of(tensor)
+        yield name, dtype, shape, lambda tensor=tensor: to_form(tensor)  # type: ignore[misc]

@@ -1,0 +1,243 @@
+"""``tensorwire-dcp.json``: which files a distributed checkpoint is of, and what they hold. docs/dcp.md describes it.
+
+All that read it do so here, with torch or without, so that they agree on what is whole. It stands beside torch's own
+metadata, the pickle ``.metadata``, which says the same. If it does not belong to that, another save has come since, or
+one has ended between the two; the pickle then speaks for the checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError, UnsupportedVersionError
+from ...files.names import is_version, shown, shown_value
+from ...files.reader import StoredFile
+from ...storage.locations import open_input
+from .distributed_pickle import read_pickle
+from .manifest import load_object
+
+if TYPE_CHECKING:
+    from ...storage.locations import Location
+
+DISTRIBUTED_NAME = "tensorwire-dcp.json"
+PICKLE_NAME = ".metadata"
+FORMAT, VERSION = "tensorwire-dcp", 1
+MAX_NBYTES = 1 << 30
+"""The most bytes of the JSON, and of the pickle: 5 million parts of tensors. Objects of the parser take some thirty
+times as much of a forged one, so this bounds memory."""
+
+_SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
+_MAX_NDIM = 64
+_MAX_NUMEL = 2**63
+
+
+def entry_name(name: str, offset: tuple[int, ...] | list[int] | None) -> str:
+    """What a part of a tensor, or a value that is no tensor, is called in the file of its rank."""
+    return f"{name}@bytes" if offset is None else f"{name}@{','.join(map(str, offset))}"
+
+
+def as_text(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def check_size(nbytes: int) -> None:
+    """Raise LimitExceededError for metadata that no reader takes."""
+    if nbytes > MAX_NBYTES:
+        raise LimitExceededError(
+            f"expected metadata of at most {MAX_NBYTES} bytes, got {nbytes}",
+            advice="put the tensors into several checkpoints, each in a directory of its own",
+        )
+
+
+def read(folder: Location) -> dict[str, Any]:
+    """What the metadata says: `state_dict`, `storage`, `files` and `planner`, as docs/dcp.md has them.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        FormatError: it is damaged, contradicts itself or is too large; or torch's own writer has made it.
+    """
+    pickled, text = (_read(folder / name) for name in (PICKLE_NAME, DISTRIBUTED_NAME))
+    if text is not None:
+        with ErrorContext(file=folder / DISTRIBUTED_NAME):
+            body = _parse(text, pickled)
+            if body is not None:
+                return _checked(body)
+    if pickled is None:
+        advice = "expected a distributed checkpoint; name the directory that was saved to"
+        raise FileNotFoundError(errno.ENOENT, advice, str(folder / DISTRIBUTED_NAME))
+    with ErrorContext(file=folder / PICKLE_NAME):
+        return _checked(read_pickle(pickled))
+
+
+def _read(place: Location) -> bytes | None:
+    try:
+        with open_input(place) as file, ErrorContext(file=place):
+            check_size(file.nbytes)
+            return file.read(0, file.nbytes)
+    except FileNotFoundError:
+        return None
+
+
+def _parse(data: bytes, pickled: bytes | None) -> dict[str, Any] | None:
+    """The JSON; None if it does not belong to the pickle."""
+    body = load_object(data)
+    if body.get("format") != FORMAT:
+        raise _refusal(f"format {shown_value(body.get('format'))}")
+    if not is_version(body.get("version"), VERSION):
+        found = shown_value(body.get("version"))
+        raise UnsupportedVersionError(f"expected {FORMAT} of version {VERSION}, got {found}")
+    sha256 = body.pop("sha256", None)
+    try:
+        text = as_text(body)
+    except RecursionError:
+        raise _refusal("one that is nested too deep") from None
+    if sha256 != hashlib.sha256(text).hexdigest():
+        raise _refusal("other text than was written")
+    if pickled is not None and body.get("pickle_sha256") != hashlib.sha256(pickled).hexdigest():
+        return None
+    body["planner"] = _paths(body.get("planner", ()))
+    return body
+
+
+def _paths(planner: Any) -> dict[str, tuple[str | int, ...]] | None:
+    """Where in the state dict each name stands."""
+    if planner is None:
+        return None
+    if not isinstance(planner, dict) or not all(
+        isinstance(path, list) and all(isinstance(step, (str, int)) for step in path) for path in planner.values()
+    ):
+        raise _refusal("data of a planner that are no paths")
+    return {name: tuple(path) for name, path in planner.items()}
+
+
+def _refusal(found: str) -> CorruptDataError:
+    return CorruptDataError(f"expected the metadata of a distributed checkpoint, got {found}")
+
+
+def _checked(body: dict[str, Any]) -> dict[str, Any]:
+    """Its places are entries of files beside it, each file has a checksum, and each tensor has all of its parts."""
+    try:
+        _check_places(body["storage"], body["files"])
+        entries = {entry for _, _, _, entry in body["storage"]}
+        for name, tensor in body["state_dict"].items():
+            if tensor is None:
+                parts: list[list[int] | None] = [None]
+            else:
+                _check_parts(name, tensor["size"], tensor["chunks"])
+                parts = [offsets for offsets, _ in tensor["chunks"]]
+            if not all(entry_name(name, part) in entries for part in parts):
+                raise CorruptDataError(f"expected a place for each part of {shown(name)}")
+        _check_strays(body["storage"], body["state_dict"])
+    except FormatError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _refusal(f"{type(error).__name__}: {error!s:.200}") from None
+    return body
+
+
+def _check_places(places: list[Any], files: dict[str, Any]) -> None:
+    for file, checksum in files.items():
+        if not (_SHARD.fullmatch(file) and isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum)):
+            raise CorruptDataError("expected names of files beside the metadata, each with its checksum")
+    for name, offset, file, entry in places:
+        if not isinstance(file, str) or file not in files:
+            raise CorruptDataError("expected names of files beside the metadata, each with its checksum")
+        if not isinstance(name, str) or not (offset is None or _are_sizes(offset)):
+            raise CorruptDataError(f"expected the name and the offset of a part, got {shown_value(name)}")
+        if entry != entry_name(name, offset):
+            raise CorruptDataError(f"expected the entry {shown(entry_name(name, offset))}, got {shown_value(entry)}")
+
+
+def _check_parts(name: str, size: list[int], chunks: list[Any]) -> None:
+    """A planner leaves what no part holds as it was before, without a word."""
+    if not _are_sizes(size) or prod(max(1, each) for each in size) >= _MAX_NUMEL:
+        raise CorruptDataError(f"expected a shape that a tensor may have as the size of {shown(name)}")
+    for offsets, sizes in chunks:
+        if not (_are_sizes(offsets) and _are_sizes(sizes) and len(offsets) == len(sizes) == len(size)) or not all(
+            start + length <= whole for start, length, whole in zip(offsets, sizes, size, strict=True)
+        ):
+            raise CorruptDataError(f"expected parts of {shown(name)} that lie in it")
+    if sum(prod(sizes) for _, sizes in chunks) != prod(size):
+        raise CorruptDataError(f"expected parts of {shown(name)} that fill it")
+
+
+def _check_strays(places: list[Any], state_dict: dict[str, Any]) -> None:
+    """What is a place of no part is of no use; but tuples of any numbers are easily made to have one hash."""
+    for name, offset, _, _ in places:
+        tensor = state_dict[name]
+        if offset is not None and (
+            tensor is None
+            or len(offset) != len(tensor["size"])
+            or any(start > whole for start, whole in zip(offset, tensor["size"], strict=True))
+        ):
+            raise CorruptDataError(f"expected parts of {shown(name)} that lie in it")
+
+
+def _are_sizes(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= _MAX_NDIM
+        and all(type(each) is int and 0 <= each < _MAX_NUMEL for each in value)
+    )
+
+
+def is_distributed(names: Iterable[str]) -> bool:
+    """Whether files of these names, all that stand in a directory, are a distributed checkpoint of ours."""
+    present = set(names)
+    return DISTRIBUTED_NAME in present or (PICKLE_NAME in present and any(map(_SHARD.fullmatch, present)))
+
+
+def named_files(folder: Location) -> dict[str, str]:
+    """The files of a distributed checkpoint, with the checksums of their headers. A save that died leaves others.
+
+    Errors are those of `read`.
+    """
+    files: dict[str, str] = read(folder)["files"]
+    return files
+
+
+def open_shard(place: Location, checksum: str) -> StoredFile:
+    """A file that the metadata names.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        FormatError: it is damaged, or another one: see `check_shard`.
+    """
+    try:
+        stored = StoredFile(place)
+    except FileNotFoundError:
+        raise missing(place) from None
+    try:
+        check_shard(stored, checksum)
+    except CorruptDataError:
+        stored.close()
+        raise
+    return stored
+
+
+def missing(place: Location) -> FileNotFoundError:
+    """What is raised for a file that the metadata names and that is not there."""
+    text = (
+        f"this file, which {DISTRIBUTED_NAME} names, is missing: copy it from where the checkpoint was saved; if it is "
+        "missing there too, load an earlier checkpoint"
+    )
+    return FileNotFoundError(errno.ENOENT, text, str(place))
+
+
+def check_shard(stored: StoredFile, checksum: str) -> None:
+    """Raise CorruptDataError for a file that another save has written, or another rank: its own checksums are right."""
+    if stored.checksum != checksum:
+        raise CorruptDataError(
+            f"expected the file that was saved with this checkpoint, whose header has the checksum {checksum}, "
+            f"got {shown_value(stored.checksum)}",
+            file=stored.path,
+            advice="a file of another rank or of another save stands in its place: copy all files of the checkpoint "
+            "again, from where it was saved",
+        )

@@ -1,0 +1,340 @@
+"""What torch's pickle of a distributed checkpoint says. It is read as text: nothing in it is looked up, made or called.
+
+Each value counts what is nested in it, so that no pickle makes more of itself by naming a part of it again and again:
+what is walked through, hashed or compared is never more than a fixed multiple of the pickle.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from ...errors import CorruptDataError, FormatError
+from ...files.names import shown
+from ...files.pickle_stack import PickleStack
+
+PLACE = "tensorwire.torch.dcp.metadata.Place"
+"""The class of the values of `storage_data`."""
+
+_MAX_DEPTH = 32
+"""How many values may be nested. Metadata has 11 levels, and a planner's paths two more."""
+_MAX_SHARED = 256
+"""What may be named again has at most so many values in it: layouts, enumerations and sizes have fewer than 70."""
+_MAX_STACK = 100_000
+"""How many values may wait above a mark: a pickler puts 1,000 into a list or dict at once."""
+_MAX_INT_NBYTES = 16
+
+_METADATA = "torch.distributed.checkpoint.metadata."
+_OF_TORCH = "torch.distributed.checkpoint.filesystem._StorageInfo"
+_GETATTR, _ORDERED_DICT, _SIZE = "builtins.getattr", "collections.OrderedDict", "torch.Size"
+_LAYOUT = "torch.serialization._get_layout"
+_KNOWN = {PLACE, _GETATTR, _ORDERED_DICT, _LAYOUT, "pathlib.PosixPath"}
+
+_CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
+_NUMBERS = {0x4B: "<B", 0x4D: "<H", 0x4A: "<i", 0x47: ">d"}  # BININT1, BININT2, BININT, BINFLOAT
+_TEXTS = {0x8C: 1, 0x58: 4}  # SHORT_BINUNICODE, BINUNICODE: how long their length is
+_BYTES = {0x43: 1, 0x42: 4}  # SHORT_BINBYTES, BINBYTES
+_EMPTY = {0x29: "tuple", 0x5D: "list", 0x7D: "dict"}
+_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
+_ADDS = {0x61: ("list", 1), 0x73: ("dict", 2), 0x65: ("list", 0), 0x75: ("dict", 0)}  # 0: all above the mark
+_PUTS, _GETS = {0x71: 1, 0x72: 4}, {0x68: 1, 0x6A: 4}
+
+_MEMORY_FORMATS = {
+    "TORCH_CONTIGUOUS_FORMAT": "contiguous_format",
+    "TORCH_CHANNELS_LAST": "channels_last",
+    "TORCH_PRESERVE_FORMAT": "preserve_format",
+}
+
+
+def read_pickle(data: bytes) -> dict[str, Any]:
+    """The same as `tensorwire-dcp.json` says, checked no further.
+
+    Raises:
+        CorruptDataError: it is no pickle of metadata, names anything else, or torch's own writer has made it.
+    """
+    try:
+        return _body(_Reader(data).run())
+    except CorruptDataError:
+        raise
+    except FormatError as error:
+        raise _refusal(error.message) from None
+    except (IndexError, KeyError, ValueError):
+        raise _refusal("a damaged one") from None
+
+
+def _refusal(found: str) -> CorruptDataError:
+    return CorruptDataError(f"expected a pickle of metadata alone, got {found}")
+
+
+class _Global(str):
+    """The full name of a global."""
+
+    __slots__ = ()
+
+
+class _Object:
+    """What has values in it.
+
+    Attributes:
+        kind: "tuple", "list", "dict", or what was called or made.
+        values: those in it; of a dict keys and values in turn; of what was called or made the arguments.
+        state: what it was given by BUILD.
+        may_change: whether values can come to it.
+        depth, count: how deep values are nested, and how many there are where each is counted as often as it stands
+            there.
+    """
+
+    __slots__ = ("count", "depth", "kind", "may_change", "state", "values")
+
+    def __init__(self, kind: str, values: list[Any], *, may_change: bool = False) -> None:
+        self.kind = kind
+        self.values: list[Any] = []
+        self.state: _Object | None = None
+        self.may_change = may_change
+        self.depth, self.count = 1, 1
+        self.add(values)
+
+    def add(self, values: list[Any]) -> None:
+        self.values += values
+        self.note(values)
+
+    def note(self, values: list[Any]) -> None:
+        """Count values that come to it."""
+        for value in values:
+            if isinstance(value, _Object):
+                self.depth = max(self.depth, value.depth + 1)
+                self.count += value.count
+            else:
+                self.count += 1
+        if self.depth > _MAX_DEPTH:
+            raise FormatError(f"one that is nested more than {_MAX_DEPTH} levels deep")
+
+
+class _Reader(PickleStack):
+    """A machine with the stack of a pickle. A pickler names the same object twice where a program does; here only what
+    is small and whole may be named twice."""
+
+    def __init__(self, pickle: bytes) -> None:
+        super().__init__(pickle)
+        self._memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        while (opcode := self.take(1)[0]) != 0x2E:  # STOP
+            if not (self._read_value(opcode) or self._read_memo(opcode)):
+                self._build(opcode)
+            if len(self.stack) > _MAX_STACK:
+                raise FormatError(f"one with more than {_MAX_STACK} values that are put into nothing")
+        return self.stack.pop()
+
+    def _read_value(self, opcode: int) -> bool:
+        """Push a value that the opcode holds itself."""
+        push = self.stack.append
+        if opcode in _CONSTANTS:
+            push(_CONSTANTS[opcode])
+        elif opcode in _NUMBERS:
+            form = _NUMBERS[opcode]
+            push(struct.unpack(form, self.take(struct.calcsize(form)))[0])
+        elif opcode in _TEXTS:
+            push(self.take(self.number(_TEXTS[opcode])).decode("utf-8", "surrogatepass"))
+        elif opcode in _BYTES:
+            push(self.take(self.number(_BYTES[opcode])))
+        elif opcode == 0x8A:  # LONG1
+            data = self.take(self.number(1))
+            if len(data) > _MAX_INT_NBYTES:
+                raise FormatError(f"an integer of {len(data)} bytes")
+            push(int.from_bytes(data, "little", signed=True))
+        elif opcode in _EMPTY:
+            push(_Object(_EMPTY[opcode], [], may_change=opcode != 0x29))
+        elif opcode == 0x63:  # GLOBAL
+            push(_known(self.global_name()))
+        elif opcode in (0x80, 0x95):  # PROTO, FRAME: a frame only says how much may be read at once
+            self.take(1 if opcode == 0x80 else 8)
+        else:
+            return False
+        return True
+
+    def _read_memo(self, opcode: int) -> bool:
+        if opcode == 0x94:  # MEMOIZE
+            self._memo[len(self._memo)] = self.stack[-1]
+        elif opcode in _PUTS:
+            self._memo[self.number(_PUTS[opcode])] = self.stack[-1]
+        elif opcode in _GETS:
+            found = self._memo[self.number(_GETS[opcode])]
+            if isinstance(found, _Object) and (found.may_change or found.count > _MAX_SHARED):
+                raise FormatError(f"one that names a {found.kind} again, which may have more in it than the pickle")
+            self.stack.append(found)
+        else:
+            return False
+        return True
+
+    def _build(self, opcode: int) -> None:
+        """Do what takes values from the stack."""
+        if opcode == 0x28:  # MARK
+            self.mark()
+        elif opcode == 0x74:  # TUPLE
+            values = self.pop_mark()
+            self.stack.append(_Object("tuple", values))
+        elif opcode in _TUPLES:
+            self.stack.append(_Object("tuple", self.pop(_TUPLES[opcode])))
+        elif opcode in _ADDS:
+            kind, count = _ADDS[opcode]
+            values = self.pop(count) if count else self.pop_mark()
+            _is(self.stack[-1], kind).add(values)
+        elif opcode == 0x93:  # STACK_GLOBAL
+            module, name = self.pop(2)
+            if not (isinstance(module, str) and isinstance(name, str)):
+                raise IndexError
+            self.stack.append(_known(f"{module}.{name}"))
+        elif opcode in b"R\x81":  # REDUCE, NEWOBJ
+            called, arguments = self.pop(2)
+            if not isinstance(called, _Global):
+                raise FormatError("one that calls something else")
+            self.stack.append(_called(called, _is(arguments, "tuple").values, may_change=opcode == 0x81))
+        elif opcode == 0x62:  # BUILD
+            self._give_state(self.stack.pop())
+        else:
+            raise FormatError(f"the opcode {opcode:#04x}")
+
+    def _give_state(self, state: Any) -> None:
+        """Attributes come once, to what NEWOBJ has made: from then on it can be named again."""
+        made = self.stack[-1]
+        if not (isinstance(made, _Object) and made.may_change and isinstance(made.kind, _Global)):
+            raise FormatError("attributes of something else")
+        made.state, made.may_change = state, False
+        made.note([state])
+
+
+def _known(name: str) -> _Global:
+    """A global of metadata, by its own name: with a dot in it one would reach all that its module imports."""
+    if name == _OF_TORCH:
+        raise CorruptDataError(
+            "torch's FileSystemWriter has written this checkpoint: load it with torch's FileSystemReader", advice=""
+        )
+    module, _, last = name.rpartition(".")
+    if name not in _KNOWN and f"{module}." != _METADATA and not (module == "torch" and last):
+        raise FormatError(shown(name))
+    return _Global(name)
+
+
+def _called(name: _Global, arguments: list[Any], *, may_change: bool) -> _Object:
+    if name == _ORDERED_DICT and not arguments:
+        return _Object("dict", [], may_change=True)
+    if name == _GETATTR and len(arguments) == 2 and _is_enumeration(arguments[0]):
+        return _Object(arguments[0], arguments[1:])  # as some versions of Python write a member of it
+    if name == _GETATTR:
+        raise FormatError(shown(name))
+    return _Object(name, arguments, may_change=may_change)
+
+
+def _is_enumeration(value: Any) -> bool:
+    return isinstance(value, _Global) and value == f"{_METADATA}_MEM_FORMAT_ENCODING"
+
+
+def _is(value: Any, kind: str) -> _Object:
+    """`value`, if it is of this kind."""
+    if not isinstance(value, _Object) or value.kind != kind:
+        raise _refusal(f"{_what(value)} in the place of a {kind.removeprefix(_METADATA)}")
+    return value
+
+
+def _what(value: Any) -> str:
+    """A value by what it is: it may have anything in it."""
+    if isinstance(value, _Object):
+        return shown(value.kind)
+    return type(value).__name__
+
+
+def _of_type(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise _refusal(f"{_what(value)} in the place of {kind.__name__}")
+    return value
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Keys and values of a dict."""
+    values = _is(value, "dict").values
+    return zip(values[::2], values[1::2], strict=True)
+
+
+def _attributes(value: Any, name: str) -> dict[str, Any]:
+    """What an object of a class of metadata has, by name."""
+    state = _is(value, _METADATA + name).state
+    return {} if state is None else {_of_type(key, str): each for key, each in _items(state)}
+
+
+def _body(found: Any) -> dict[str, Any]:
+    metadata = _attributes(found, "Metadata")
+    storage: list[Any] = []
+    files: dict[str, str] = {}
+    for index, place in _items(metadata["storage_data"]):
+        key = _attributes(index, "MetadataIndex")
+        offset = key.get("offset")
+        file, entry, checksum = (_of_type(each, str) for each in _is(place, PLACE).values)
+        if files.setdefault(file, checksum) != checksum:
+            raise _refusal(f"two checksums of {shown(file)}")
+        storage.append([_of_type(key["fqn"], str), None if offset is None else _sizes(offset), file, entry])
+    return {
+        "state_dict": {_of_type(name, str): _tensor(each) for name, each in _items(metadata["state_dict_metadata"])},
+        "storage": storage,
+        "files": files,
+        "planner": _plain(metadata.get("planner_data")),
+    }
+
+
+def _tensor(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, _Object) and value.kind == f"{_METADATA}BytesStorageMetadata":
+        return None
+    tensor = _attributes(value, "TensorStorageMetadata")
+    state = _is(_is(tensor["properties"], f"{_METADATA}TensorProperties").state, "tuple")
+    if len(state.values) != 5:
+        raise IndexError
+    dtype, layout, requires_grad, memory_format, pin_memory = state.values
+    chunks = [_attributes(each, "ChunkStorageMetadata") for each in _is(tensor["chunks"], "list").values]
+    return {
+        "dtype": _of_type(dtype, _Global).removeprefix("torch."),
+        "layout": _layout(layout).removeprefix("torch."),
+        "memory_format": _memory_format(memory_format),
+        "requires_grad": _of_type(requires_grad, bool),
+        "pin_memory": _of_type(pin_memory, bool),
+        "size": _sizes(tensor["size"]),
+        "chunks": [[_sizes(chunk["offsets"]), _sizes(chunk["sizes"])] for chunk in chunks],
+    }
+
+
+def _layout(value: Any) -> str:
+    if isinstance(value, _Global):
+        return value
+    (name,) = _only(_is(value, _LAYOUT))
+    return str(_of_type(name, str))
+
+
+def _memory_format(value: Any) -> str:
+    """A member of an enumeration, by its name or its number."""
+    (member,) = _only(_is(value, f"{_METADATA}_MEM_FORMAT_ENCODING"))
+    if type(member) is int:
+        member = list(_MEMORY_FORMATS)[member]
+    return _MEMORY_FORMATS[_of_type(member, str)]
+
+
+def _sizes(value: Any) -> list[int]:
+    (values,) = _only(_is(value, _SIZE))
+    return [_of_type(each, int) for each in _is(values, "tuple").values]
+
+
+def _only(value: _Object) -> list[Any]:
+    """The one argument."""
+    if len(value.values) != 1:
+        raise IndexError
+    return value.values
+
+
+def _plain(value: Any) -> Any:
+    """What a planner keeps: values that no class of its own is needed for."""
+    if not isinstance(value, _Object):
+        return str(value) if isinstance(value, _Global) else value
+    if value.kind == "list":
+        return [_plain(each) for each in value.values]
+    if value.kind == "tuple":
+        return tuple(_plain(each) for each in value.values)
+    return {_of_type(key, str): _plain(each) for key, each in _items(value)}

@@ -1,0 +1,154 @@
+"""Metadata of a distributed checkpoint that somebody forged: what it takes to refuse it is bounded, by its own size."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from tensorwire.checkpoint.directory import distributed
+
+P = pickle
+METADATA = b"\x8c\x25torch.distributed.checkpoint.metadata"
+
+READER = """
+import resource, sys
+from pathlib import Path
+from tensorwire.checkpoint.directory import distributed
+from tensorwire.errors import FormatError
+
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    print(folder.name, end=": ", flush=True)
+    try:
+        distributed.read(folder)
+    except FormatError as error:
+        assert len(str(error)) < 2000, len(str(error))
+        print("refused", flush=True)
+"""
+
+
+def doubled(levels: int = 60) -> bytes:
+    """A tuple of itself twice, and that of itself twice: 2^60 values in 300 bytes."""
+    return b"K\x01\x85" + b"".join(b"q%ch%c\x86" % (level, level) for level in range(levels))
+
+
+def called(module: bytes, name: bytes, arguments: bytes, opcode: bytes = P.REDUCE) -> bytes:
+    return b"c" + module + b"\n" + name + b"\n" + arguments + opcode
+
+
+def made(name: bytes, state: bytes) -> bytes:
+    """An object of a class of metadata."""
+    return METADATA + b"\x8c" + bytes([len(name)]) + name + P.STACK_GLOBAL + b")" + P.NEWOBJ + state + P.BUILD
+
+
+def text(value: bytes) -> bytes:
+    return b"\x8c" + bytes([len(value)]) + value
+
+
+def metadata(**members: bytes) -> bytes:
+    """A whole one, with other members."""
+    all_ = {"state_dict_metadata": b"}", "storage_data": b"}", "planner_data": b"N"} | members
+    return made(b"Metadata", b"}(" + b"".join(text(name.encode()) + value for name, value in all_.items()) + b"u")
+
+
+MANY = 1_000_000
+PICKLES = {
+    "a key of a dict": b"}" + doubled() + b"K\x01s",
+    "a key of a dict, of many": b"}(" + doubled() + b"K\x01" + doubled() + b"K\x02u",
+    "a member of a set": b"\x8f(" + doubled() + b"\x90",
+    "a frozen set": b"(" + doubled() + b"\x91",
+    "getattr": called(b"builtins", b"getattr", doubled() + text(b"x") + b"\x86"),
+    "a member of an enumeration": called(
+        b"torch.distributed.checkpoint.metadata", b"_MEM_FORMAT_ENCODING", doubled() + b"\x85"
+    ),
+    "a size": called(b"torch", b"Size", doubled() + b"\x85"),
+    "an ordered dict": called(b"collections", b"OrderedDict", doubled() + b"\x85"),
+    "a path": called(b"pathlib", b"PosixPath", doubled() + b"\x85"),
+    "an index": made(b"MetadataIndex", b"}" + text(b"fqn") + doubled() + b"s"),
+    "a state": made(b"TensorProperties", doubled()),
+    "a state that is given to something else": doubled() + b"}b",
+    "storage under it": metadata(storage_data=b"}" + doubled() + b"K\x01s"),
+    "state under it": metadata(state_dict_metadata=b"}" + doubled() + b"Ns"),
+    "of a planner": metadata(planner_data=b"}" + text(b"a") + doubled() + b"s"),
+    "of a planner, under it": metadata(planner_data=b"}" + doubled() + b"Ns"),
+    "lists of lists": b"]" + b"".join(b"q%ch%ch%c\x86" % (n, n, n) for n in range(60)),
+    "a list in itself": b"]\x94h\x00a",
+    "a dict in itself": b"}\x94K\x01h\x00s",
+    "an object in itself": METADATA + text(b"Metadata") + b"\x93)\x81\x94}" + text(b"x") + b"h\x02sb",
+    "tuples in tuples": b")" + b"\x85" * MANY,
+    "lists in lists": b"]" * MANY + b"a" * (MANY - 1),
+    "dicts in dicts": b"}" + b"N}s" * 10 + b"K\x01" * 3 + b"(" * MANY,
+    "marks": b"(" * MANY,
+    "values that are put into nothing": b"]" * MANY,
+    "duplicates": b"K\x01" + b"2" * MANY,
+    "an integer of many digits": b"\x8b" + struct.pack("<i", 4 * MANY) + b"\x7f" * 4 * MANY,
+    "an integer of 255 bytes": b"\x8a\xff" + b"\x7f" * 255,
+    "an integer as text": b"I" + b"9" * 4000 + b"\n",
+    "a long as text": b"L" + b"9" * MANY + b"L\n",
+    "a number as text": b"F" + b"9" * MANY + b"\n",
+    "a text as it is shown": b"S'" + b"\\" * MANY + b"'\n",
+    "bytes that are not there": b"\x96" + struct.pack("<Q", 1 << 62),
+    "a text that is not there": b"\x8d" + struct.pack("<Q", 1 << 62),
+    "more bytes that are not there": b"\x8e" + struct.pack("<Q", 1 << 40),
+    "short ones that are not there": b"X\xff\xff\xff\xff" + b"B\xff\xff\xff\xff",
+    "a frame that is not there": b"\x95" + struct.pack("<Q", (1 << 63) - 1) + b"}",
+    "frames in frames": (b"\x95" + struct.pack("<Q", 10)) * 100_000,
+    "a place of the memo far away": b"Nr\xff\xff\xff\xff\x94j\xff\xff\xff\xff",
+    "a place of the memo that is empty": b"h\x07",
+    "an extension": b"\x82\x01",
+    "a larger extension": b"\x84\x01\x00\x00\x00",
+    "something from elsewhere": b"Pname\n",
+    "something from elsewhere, nested": doubled() + b"Q",
+    "an instance": b"(ios\nsystem\n",
+    "an object": b"(cos\nsystem\no",
+    "arguments by name": METADATA + text(b"Metadata") + b"\x93)}\x92",
+    "a buffer": b"\x97\x98",
+    "a name that is long": b"c" + b"m" * MANY + b"\n" + b"n" * MANY + b"\n",
+    "a name in two lines without an end": b"cos",
+    "a key without a value": b"}(K\x01u",
+    "a torch function": metadata(planner_data=called(b"torch", b"load", text(b"x") + b"\x85")),
+    "a pickle of another module": called(b"os", b"system", text(b"true") + b"\x85"),
+    "nothing": b"",
+}
+
+DEEP = "[" * 100_000 + "]" * 100_000
+TEXTS = {
+    "format of lists": json.dumps({"format": [[[]] * 1000] * 1000}),
+    "version of many digits": f'{{"format": "tensorwire-dcp", "version": {"9" * 4000}}}',
+    "version of too many digits": f'{{"format": "tensorwire-dcp", "version": {"9" * MANY}}}',
+    "nested": f'{{"format": {DEEP}}}',
+    "objects": '{"format":' * 100_000,
+    "a key twice": '{"format": 1, "format": 2}',
+    "a long format": json.dumps({"format": "\0" * MANY}),
+    "no object": "[]",
+    "no text": "\ud800",
+}
+
+
+def test_a_pickle_of_nothing_is_read(tmp_path: Path) -> None:
+    """So what is refused below is refused for what was put into it."""
+    whole = metadata(planner_data=b"}" + text(b"a") + text(b"b") + b"\x85s")
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04" + whole + b".")
+    assert distributed.read(tmp_path) == {"state_dict": {}, "storage": [], "files": {}, "planner": {"a": ("b",)}}
+
+
+def test_no_metadata_takes_more_than_its_own_size(tmp_path: Path) -> None:
+    """In a process with a limit for memory and one for its own time: on a busy machine nothing is lost."""
+    for kind, contents in ((".metadata", PICKLES), ("tensorwire-dcp.json", TEXTS)):
+        for name, content in contents.items():
+            folder = tmp_path / f"{kind} {name}"
+            folder.mkdir()
+            data = (
+                b"\x80\x04" + content + b"." if isinstance(content, bytes) else content.encode(errors="surrogatepass")
+            )
+            (folder / kind).write_bytes(data)
+    run = subprocess.run([sys.executable, "-c", READER, str(tmp_path)], capture_output=True, text=True, check=False)
+    lines = run.stdout.splitlines()
+    assert run.returncode == 0, f"{lines[-1:]}: {run.stderr[-2000:]}"
+    assert len(lines) == len(PICKLES) + len(TEXTS)
+    assert all(line.endswith(": refused") for line in lines)

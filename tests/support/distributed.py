@@ -1,0 +1,72 @@
+"""Distributed checkpoints of one process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
+
+if TYPE_CHECKING:
+    import pytest
+    from torch.distributed.checkpoint.api import CheckpointException
+
+
+def state(seed: int = 0) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "model": {
+            "weight": (torch.randn(300, 400, generator=generator) * 0.02).bfloat16(),
+            "transposed": torch.randn(50, 60, generator=generator).T,
+            "empty": torch.empty(0, 7),
+            "scalar": torch.tensor(3.5, dtype=torch.float64),
+            "flags": torch.tensor([True, False]),
+            "complex": torch.randn(5, dtype=torch.complex64, generator=generator),
+            "eight": torch.randn(64, generator=generator).to(torch.float8_e4m3fn),
+        },
+        "step": seed,
+        "scheduler": {"rates": [1e-3, 1e-4], "name": "cosine"},
+    }
+
+
+def blank(tree: Any) -> Any:
+    """The same with nothing in it."""
+    if isinstance(tree, dict):
+        return {key: blank(each) for key, each in tree.items()}
+    return torch.zeros_like(tree) if isinstance(tree, torch.Tensor) else type(tree)()
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, torch.Tensor):
+        one, other = (each.contiguous().reshape(-1).view(torch.uint8) for each in (a, b))
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(one, other)
+    return bool(a == b)
+
+
+def loaded(path: Any, like: dict[str, Any], **options: Any) -> dict[str, Any]:
+    found = blank(like)
+    dcp.load(found, storage_reader=TensorwireReader(path, **options))
+    return found
+
+
+def save(path: Any, content: dict[str, Any], **options: Any) -> None:
+    dcp.save(content, storage_writer=TensorwireWriter(path, **options))
+
+
+def failure(caught: pytest.ExceptionInfo[CheckpointException]) -> BaseException:
+    """What kept the rank from doing its part."""
+    found: BaseException = caught.value.failures[0][0]
+    return found
+
+
+def sealed(body: dict[str, Any]) -> bytes:
+    """The metadata as it stands in its file, under a checksum that is right."""
+    body = {key: value for key, value in body.items() if key != "sha256"}
+    whole = json.dumps(body, separators=(",", ":")).encode()
+    return json.dumps(body | {"sha256": hashlib.sha256(whole).hexdigest()}).encode()
