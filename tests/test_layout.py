@@ -140,7 +140,8 @@ DOORS = {
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "upload"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {
-        "", "directory.config_and_index", "directory.distributed", "directory.manifest", "operations.saving",
+        "", "directory.config_and_index", "directory.distributed", "directory.manifest", "operations.bases",
+        "operations.saving",
     },
     ("sync", "codec"): {""},
     ("sync", "storage"): {"local", "locations", "upload"},

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tensorwire.checkpoint.directory import distributed
 
 P = pickle
@@ -152,3 +154,40 @@ def test_no_metadata_takes_more_than_its_own_size(tmp_path: Path) -> None:
     assert run.returncode == 0, f"{lines[-1:]}: {run.stderr[-2000:]}"
     assert len(lines) == len(PICKLES) + len(TEXTS)
     assert all(line.endswith(": refused") for line in lines)
+
+
+WEIGHER = """
+import sys
+from pathlib import Path
+from tensorwire.checkpoint.directory import distributed
+from tensorwire.errors import FormatError
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) << 10
+
+before = peak()
+try:
+    distributed.read(Path(sys.argv[1]))
+except FormatError:
+    print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "each", "last", "most"),
+    [
+        ("tensorwire-dcp.json", b'{"format":"tensorwire-dcp","version":1,"x":[', b"[],", b"0]}", 40),
+        ("tensorwire-dcp.json", b'{"format":"tensorwire-dcp","version":1,"x":[', b"[0],", b"0]}", 40),
+        ("tensorwire-dcp.json", b'{"format":"tensorwire-dcp","version":1,"x":[', b"{},", b"0]}", 40),
+        (".metadata", b"\x80\x04]", b"]a", b".", 100),
+        (".metadata", b"\x80\x04]", b"\x94", b".", 100),
+        (".metadata", b"\x80\x04]", b"]\x94a", b".", 100),
+    ],
+)
+def test_forged_metadata_takes_no_more_than_the_page_says(
+    tmp_path: Path, name: str, first: bytes, each: bytes, last: bytes, most: int
+) -> None:
+    data = first + each * ((2 << 20) // len(each)) + last
+    (tmp_path / name).write_bytes(data)
+    run = subprocess.run([sys.executable, "-c", WEIGHER, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < most * len(data)

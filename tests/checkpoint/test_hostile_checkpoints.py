@@ -462,3 +462,33 @@ def test_what_an_older_release_wrote(packed: Path) -> None:
     edit_manifest(packed, lambda body: body.update(version=0))
     with pytest.raises(UnsupportedVersionError, match="if an older one did, compress the original again"):
         decompress_checkpoint(packed, packed.with_name("out"))
+
+
+DEEP: list[Any] = [[[1] * 100] * 10]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"format": DEEP}, "got a value of type list"),
+        ({"format": "\0" * 10_000}, r"\(10000 characters\)"),
+        ({"format": manifest_module.FORMAT, "version": 10**1000}, "got a value of type int"),
+        ({"format": manifest_module.FORMAT, "version": {"a": DEEP}}, "got a value of type dict"),
+    ],
+)
+def test_a_message_shows_no_more_than_it_has_room_for(body: dict[str, Any], text: str) -> None:
+    """What is nested is not made a text of first: it may be longer than memory."""
+    with pytest.raises(FormatError, match=text) as caught:
+        parse_manifest(json.dumps(body).encode())
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("kind", [DEEP, {"a": DEEP}, 7, None])
+def test_a_kind_that_is_none(kind: Any) -> None:
+    with pytest.raises(CorruptDataError, match="expected files of the kinds"):
+        manifest_module._parse_file({"kind": kind})
+
+
+def test_an_index_that_names_no_files() -> None:
+    with pytest.raises(CorruptDataError, match="got a value of type list"):
+        new_index(json.dumps({"weight_map": {"a": DEEP}}).encode(), {})

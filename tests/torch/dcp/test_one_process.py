@@ -181,6 +181,17 @@ def test_relative_to_an_earlier_one(tmp_path: Path) -> None:
     assert isinstance(failure(caught), BaseMismatchError)
 
 
+def test_relative_to_one_that_is_relative(tmp_path: Path) -> None:
+    first, second, third = tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    states = [state(1), state(1), state(1)]
+    for number, each in enumerate(states):
+        each["model"]["weight"][:number] += 1
+    save(first, states[0])
+    save(second, states[1], base=first)
+    save(third, states[2], base=[second, first])
+    assert same(loaded(third, states[0], base=[second, first]), states[2])
+
+
 def test_a_url(tmp_path: Path) -> None:
     with faulty_store() as store:
         save("faulty://run/step1", state(1))

@@ -63,6 +63,7 @@ def test_what_restores_checkpoints_names_the_reader(tmp_path: Path, call: Any) -
         ({"threads": 0}, ValueError),
         ({"threads": "two"}, TypeError),
         ({"base": 7}, TypeError),
+        ({"base": ["a", 7]}, TypeError),
     ],
 )
 def test_a_writer_that_could_not_save_is_not_made(tmp_path: Path, options: dict[str, Any], error: type) -> None:

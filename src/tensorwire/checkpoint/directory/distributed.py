@@ -29,8 +29,8 @@ DISTRIBUTED_NAME = "tensorwire-dcp.json"
 PICKLE_NAME = ".metadata"
 FORMAT, VERSION = "tensorwire-dcp", 1
 MAX_NBYTES = 1 << 30
-"""The most bytes of the JSON, and of the pickle: 5 million parts of tensors. Objects of the parser take some thirty
-times as much of a forged one, so this bounds memory."""
+"""The most bytes of the JSON, and of the pickle: 5 million parts of tensors. Objects of the parser take up to
+forty times as much of a forged one, so this bounds memory."""
 
 _SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...checkpoint import TensorReader
+    from ...checkpoint.operations.bases import BasePath
     from ...storage.locations import Location
     from .metadata import Place
 
@@ -43,6 +44,13 @@ def read_metadata(folder: Location) -> Metadata:
         return parse(body)
 
 
+def checked_base(base: BasePath | None) -> BasePath | None:
+    """`base`, if it is a path or a list of paths; TypeError if it is not."""
+    for each in base if isinstance(base, (list, tuple)) else () if base is None else (base,):
+        os.fspath(each)
+    return base
+
+
 class TensorwireReader(StorageReader):  # type: ignore[misc]
     """Reads what `TensorwireWriter` has written: ``dcp.load(state, storage_reader=TensorwireReader(path))``.
 
@@ -50,7 +58,8 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
 
     Args:
         path: a directory or a URL; `checkpoint_id` of `load` takes its place.
-        base: what the checkpoint is relative to.
+        base: what the checkpoint is relative to; if that is relative itself, a list of it and what stands behind it,
+            newest first.
         threads: that decode; by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
@@ -65,12 +74,12 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         self,
         path: str | os.PathLike[str],
         *,
-        base: str | os.PathLike[str] | None = None,
+        base: BasePath | None = None,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         num_threads(threads)
-        self._path, self._base = os.fspath(path), None if base is None else os.fspath(base)
+        self._path, self._base = os.fspath(path), checked_base(base)
         self._threads, self._storage_options = threads, storage_options
         self._places: Mapping[MetadataIndex, Place] = {}
         self._chunks: Mapping[MetadataIndex, torch.Size] = {}

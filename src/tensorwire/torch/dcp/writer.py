@@ -29,6 +29,7 @@ from ...errors import ErrorContext, TensorwireError
 from ...storage.locations import locate, said
 from ...storage.upload import put_bytes, remove_if_there
 from .metadata import Place, dump
+from .reader import checked_base
 from .stored_form import form_of, to_form
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+
+    from ...checkpoint.operations.bases import BasePath
 
 
 class TensorwireWriter(StorageWriter):  # type: ignore[misc]
@@ -50,7 +53,8 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         path: a directory or a URL; `checkpoint_id` of `save` takes its place.
         profile: of the frames: "fast", or "compact", which is smaller and slower.
         base: an earlier distributed checkpoint of the same layout, which this one is then relative to. To load this
-            one, the reader needs it.
+            one, the reader needs it. If the earlier one is relative itself, a list of it and what stands behind it,
+            newest first.
         threads: that encode; by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
@@ -66,15 +70,14 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
         path: str | os.PathLike[str],
         *,
         profile: Profile = "fast",
-        base: str | os.PathLike[str] | None = None,
+        base: BasePath | None = None,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if profile not in get_args(Profile):
             raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
         num_threads(threads)
-        self._path, self._profile = os.fspath(path), profile
-        self._base = None if base is None else os.fspath(base)
+        self._path, self._profile, self._base = os.fspath(path), profile, checked_base(base)
         self._threads, self._storage_options = threads, storage_options
         self._rank = 0
 
