@@ -27,6 +27,9 @@ class TensorReader(Generic[Array]):
 
     The interface is that of ``safetensors.safe_open``; ``name in reader``, ``len(reader)`` and iteration over the names
     come on top.
+
+    Attributes:
+        files: the open files.
     """
 
     __reduce_ex__ = not_copied("open files", "call open_file with the path again, in another process too")
