@@ -36,7 +36,7 @@ def _cost(rows: list[Row]) -> Iterator[Verdict]:
 def _commit(rows: list[Row]) -> Iterator[Verdict]:
     for row in rows:
         on = f"{row['shards']} shards"
-        yield Verdict("commit: seconds", on, row["seconds"], 0.05, at_most=True)
+        yield Verdict("commit: seconds", on, row["seconds"], 0.005, at_most=True)
         yield Verdict("commit: nothing is decoded", on, row["committing"] == 0 < row["staging"], True)
 
 
