@@ -72,10 +72,13 @@ def decompress_module(model: nn.Module) -> nn.Module:
         FormatError: a block is damaged.
     """
     dense: dict[torch.Tensor, nn.Parameter] = {}
+    values: dict[torch.Tensor, torch.Tensor] = {}
     for module, name, parameter in list(_parameters(model)):
         if isinstance(parameter, CompressedTensor):
             if parameter not in dense:
-                dense[parameter] = torch.nn.Parameter(parameter.decode(), requires_grad=False)
+                if parameter.frame not in values:  # parameters that share one share memory
+                    values[parameter.frame] = parameter.decode()
+                dense[parameter] = torch.nn.Parameter(values[parameter.frame], requires_grad=False)
             module._parameters[name] = dense[parameter]
     return model
 

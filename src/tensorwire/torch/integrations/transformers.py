@@ -257,7 +257,8 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         return True
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
-        """Frames under the names of their tensors, as F4, without the names that are tied to another one."""
+        """Frames under the names of their tensors, as F4. What is one tensor is one frame, which Transformers writes
+        once, as it does dense memory: names that may be tied say nothing of whether they are."""
         if getattr(model, "_hf_peft_config_loaded", False):  # which saves adapters alone
             return None, {}
         if not hasattr(torch, "float4_e2m1fn_x2"):
@@ -268,8 +269,13 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         tensors = model.state_dict()
         if any(tensor.is_meta for tensor in tensors.values()):
             raise RuntimeError("a model that is offloaded cannot be saved compressed; load it without offloading")
-        tied = {name for name, source in model.all_tied_weights_keys.items() if source in tensors}
-        return {name: _stored(t) for name, t in tensors.items() if name not in tied}, {FRAMES_KEY: FRAME_DTYPE}
+        frames: dict[Tensor, Tensor] = {}
+        for name, tensor in tensors.items():
+            if isinstance(tensor, CompressedTensor):
+                if tensor.frame not in frames:
+                    frames[tensor.frame] = _stored(tensor)
+                tensors[name] = frames[tensor.frame]
+        return tensors, {FRAMES_KEY: FRAME_DTYPE}
 
 
 class _Files:
