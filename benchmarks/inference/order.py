@@ -29,7 +29,7 @@ def orders_of(dtype: str, columns: int, count: int, threads: int, bias: bool) ->
     torch.set_num_threads(threads)
     x = torch.empty(count, columns, dtype=DTYPES[dtype])
     trial = Trial(product_of(x, ROWS, torch.empty(ROWS) if bias else None))
-    return " or ".join(order.name for order in linear_orders(dtype) if trial.has_bits_of(order)) or "none that is known"
+    return " or ".join(order.name for order in trial.orders(linear_orders(dtype))) or "none that is known"
 
 
 def main() -> None:

@@ -64,6 +64,8 @@ class Lent {
 // Runs `work(scratch, tile)` for tiles 0 .. num_tiles - 1 on up to `threads` threads, the caller's among them, each
 // with a Scratch of its own; tiles are handed out in order. work returns false to stop everybody. No thread of ours
 // outlives the call. Returns false if there is not even one scratch; fewer threads than asked for are no failure.
+// A pool is always asked for all threads: GNU's OpenMP ends those that it is not asked for, and what it starts later is
+// like the caller, also in what becomes of denormals.
 template <class Scratch, class Work>
 bool run_tiles(uint64_t num_tiles, Workers crew, Work&& work) {
   std::atomic<uint64_t> next{0};
@@ -79,12 +81,13 @@ bool run_tiles(uint64_t num_tiles, Workers crew, Work&& work) {
   if (crew.parallel != nullptr && wanted > 1) {
     std::atomic<bool> ran{false};
     auto run = [&] {
+      if (next.load(std::memory_order_relaxed) >= num_tiles) return;  // others have run
       const Lent<Scratch> scratch;
       if (scratch.get() == nullptr) return;
       ran.store(true, std::memory_order_relaxed);
       loop(scratch.get());
     };
-    crew.parallel([](void* body) { (*static_cast<decltype(run)*>(body))(); }, &run, static_cast<unsigned>(wanted), 0);
+    crew.parallel([](void* body) { (*static_cast<decltype(run)*>(body))(); }, &run, crew.threads, 0);
     return ran.load(std::memory_order_relaxed);
   }
   const Lent<Scratch> own;

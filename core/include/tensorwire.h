@@ -176,7 +176,7 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
 /* Orders of summation of matrix products that others compute; core/linear has them in code.
  * TW_SUMS_n: of n sums in float32, sum j takes columns j, n + j, ... by fused multiply-add, as far as whole n go; then
  * the upper half of the sums is added to the lower one until one is left. Of the other columns n / 4 at a time go to
- * n / 8 sums likewise, whose total is added. The last ones are added one by one.
+ * n / 8 sums likewise, whose total is added. The products of the last ones are rounded and added one by one.
  * TW_PAIRS_n, for BF16: each n columns are one sum, which takes a pair of columns after the other as the instruction
  * VDPBF16PS does, the upper column first, denormals as zeros. These sums are added in order.
  * TW_GEMV_16, for BF16: of 16 sums, sum j takes the pair of columns 2j and 2j + 1, then that 32 columns further, and so
@@ -192,9 +192,9 @@ TW_API uint32_t tw_linear_orders(const char* dtype);
 /* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32 and one of these
  * orders, for a plain frame of shape (rows, columns). Inputs are numbers of the weight's dtype. Each thread decodes a
  * few rows at a time, which do not leave its cache. The same bits for every number of threads and of inputs. `plain`
- * gets 1; or 0 if an output is NaN, which may be any, or a thread flushes denormals, which the others may not; or, with
- * TW_PAIRS_n, if an output's magnitude is less than 2^-103 and no zero, since with a bias it may be denormal, which
- * others round to zero. `data` holds all blocks; they are read if there is an input. `parallel` and `checked` as for
+ * gets 1; or 0 if an output is NaN, which may be any; or, with TW_PAIRS_n, if an output's magnitude is less than 2^-103
+ * and no zero, since with a bias it may be denormal, which others round to zero; or, at once, if one of the threads
+ * flushes denormals, which the others may not. `data` holds all blocks; they are read if there is an input. `parallel` and `checked` as for
  * tw_decode. */
 TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes, tw_order order,
                      const float* inputs, uint64_t num_inputs, float* outputs, uint32_t* plain, uint32_t threads,

@@ -210,11 +210,22 @@ int no_memory(tw_error* error) {
   return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for a product's scratch");
 }
 
-// Whether the products of rows [first, last) have no NaN, nor what may become denormal with a bias if `flushed`, and
-// this thread keeps denormals.
+// Whether any of so many threads flushes denormals, also one that would come too late for a tile: others share rows out
+// among all of them.
+bool any_flushes_denormals(uint32_t threads, tw_parallel parallel) {
+  std::atomic<bool> any{cpu_flushes_denormals()};  // threads of our own are like this one
+  if (parallel == nullptr || threads < 2 || any) return any;
+  const auto look = [](void* found) {
+    if (cpu_flushes_denormals()) *static_cast<std::atomic<bool>*>(found) = true;
+  };
+  parallel(look, &any, threads, 0);
+  return any;
+}
+
+// Whether the products of rows [first, last) have no NaN, nor what may become denormal with a bias if `flushed`.
 bool is_plain(const Product& product, uint64_t first, uint64_t last, bool flushed) {
   constexpr float kTiny = 0x1p-103f;
-  bool plain = !cpu_flushes_denormals();
+  bool plain = true;
   for (uint64_t m = 0; m < product.num_inputs; ++m) {
     const float* const outputs = product.outputs + m * product.rows();
     for (uint64_t r = first; r < last; ++r) plain &= outputs[r] == outputs[r];
@@ -255,6 +266,7 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
   const Inputs arranged(*kernels, inputs, num_inputs, frame->shape[1]);
   if (arranged.values() == nullptr) return no_memory(error);
   const Product product = {blocks, *kernels, arranged, num_inputs, outputs};
+  if (any_flushes_denormals(threads, parallel)) return *plain = 0, TW_OK;
   const bool singly = product.takes_single_rows(), in_pairs = order == TW_PAIRS_512 || order == TW_PAIRS_1024;
   const uint64_t per_tile = product.rows_of_tile(threads), step = singly ? per_tile : product.rows_at_once();
   FirstFailure failure;

@@ -120,7 +120,7 @@ struct Sums {
   }
 
   // Of the columns behind the last L: twice L / 8 at a time go to L / 8 sums, of which the total is added; the last
-  // ones are added one by one.
+  // ones are multiplied and added one by one. A product of two BF16 is rounded where it is denormal or too large.
   static float with_tail(const uint8_t* row, const float* input, size_t columns, float total) {
     constexpr size_t kFew = L / 8;
     size_t c = columns / L * L;
@@ -134,7 +134,7 @@ struct Sums {
       for (size_t i = 0; i < half; ++i) few[i] += few[i + half];
     }
     total += few[0];
-    for (; c < columns; ++c) total = std::fma(Load::value(row + c * kWeightNbytes), input[c], total);
+    for (; c < columns; ++c) total += Load::value(row + c * kWeightNbytes) * input[c];
     return total;
   }
 

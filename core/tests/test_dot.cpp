@@ -60,7 +60,10 @@ float in_sums(const Terms& terms, size_t count) {
   while (c < columns / count * count) add(&sums[c % count]);
   while (c < columns / (count / 4) * (count / 4)) add(&few[c % (count / 8)]);
   float total = halved(sums) + halved(few);
-  while (c < columns) add(&total);
+  for (; c < columns; ++c) {
+    const volatile float product = terms.weights[c] * terms.inputs[c];  // rounded, whatever a compiler may fuse
+    total += product;
+  }
   return total;
 }
 

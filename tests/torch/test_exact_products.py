@@ -133,7 +133,8 @@ for columns in (77, 256, 500, 1000, 2048, 8192):
         for count in (1, 2, 3, 8, 33, 64):
             x = trial._cancelling_inputs((count, columns), places, torch.bfloat16, generator)
             order = linear._choose(product.product_of(x, len(rows), None)).order
-            assert order is (Order.GEMV_16 if count == 1 else Order.GEMM_768), (columns, count, order)
+            of_many = None if columns % 2 else Order.GEMM_768  # pairs have to be whole
+            assert order is (Order.GEMV_16 if count == 1 else of_many), (columns, count, order)
             multiply = torch.nn.functional.linear
             assert torch.equal(multiply(x, compressed).view(torch.int16), multiply(x, rows).view(torch.int16))
 """

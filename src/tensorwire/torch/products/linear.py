@@ -27,7 +27,7 @@ from ...codec.products import Order, linear_orders
 from ..frames.team import team
 from .product import Product, Strides, product_of
 from .trial import Trial
-from .ways import DTYPE_NAMES, linear_by_slabs, rounded
+from .ways import DTYPE_NAMES, any_flushes_denormals, decided_with_bias, linear_by_slabs, rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,8 @@ MAX_FUSED_INPUT_ROWS = 8
 """More are multiplied by torch, which is faster from there on."""
 _MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64, Order.GEMV_16: 1, Order.GEMM_768: 64}
 """In these orders torch is fast with more, or has another order."""
-_LEAST_NORMAL = 2.0**-126
+_OF_WHOLE_PAIRS = (Order.PAIRS_512, Order.PAIRS_1024, Order.GEMM_768)
+"""An odd column gets a partner, of which the sign of a sum that is zero depends."""
 
 _log = logging.getLogger(__name__)
 
@@ -96,13 +97,15 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
         output = _in_order(x, frame, FUSED_ORDER, bias)
         if output is not None:
             return output
-    choice = _choose(product_of(x, rows, bias))
+    choice = _choice_for(product_of(x, rows, bias))
     if choice.order is not None:
         output = _in_order(x, frame, choice.order, bias)
         if output is not None:
             return output
     elif choice.slab is not None and choice.team == team():
-        return _decoded_by_slabs(x, frame, choice.slab, bias)
+        output = _decoded_by_slabs(x, frame, choice.slab, bias)
+        if output is not None:
+            return output
     memory = _scratch.take(rows * columns * x.element_size())
     weight = _as_weight(memory, rows, x)
     frame.decode(0, weight)
@@ -113,7 +116,7 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
 
 def is_in_known_order(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> bool:
     """Whether torch's order of summation for inputs like `x` is one of ours: then a decoded weight is of no use."""
-    return x.shape[-1:] == tuple(shape[1:]) and _choose(product_of(x, shape[0], bias)).order is not None
+    return x.shape[-1:] == tuple(shape[1:]) and _choice_for(product_of(x, shape[0], bias)).order is not None
 
 
 def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
@@ -124,15 +127,10 @@ def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) ->
     if output is None:
         return None
     result = rounded(output, bias, x.dtype)
-    if bias is None:
-        return result
-    # With the bias, which is in `output` now, there may be a NaN, which may be any, or a denormal, which VDPBF16PS's
-    # companion rounds to zero.
-    size = output.abs()
-    return result if bool(((size >= _LEAST_NORMAL) | (size == 0)).all()) else None
+    return result if bias is None or bool(decided_with_bias(output).all()) else None
 
 
-def _decoded_by_slabs(x: Tensor, frame: OpenFrame, slab: int, bias: Tensor | None) -> Tensor:
+def _decoded_by_slabs(x: Tensor, frame: OpenFrame, slab: int, bias: Tensor | None) -> Tensor | None:
     rows, columns = frame.shape
     threads = torch.get_num_threads()
     nbytes = slab * columns * x.element_size()
@@ -175,6 +173,18 @@ class _Choice(NamedTuple):
     team: int | None = None
 
 
+class _FlushingError(Exception):
+    """A thread of torch's flushes denormals."""
+
+
+def _choice_for(product: Product) -> _Choice:
+    """How a kind of product is made."""
+    try:
+        return _choose(product)
+    except _FlushingError:  # nothing is kept: the thread may stop it
+        return _Choice()
+
+
 @functools.lru_cache(maxsize=4096)
 def _choose(product: Product) -> _Choice:
     """Try it, once for each kind of product.
@@ -193,20 +203,21 @@ def _choose(product: Product) -> _Choice:
         order
         for order in (linear_orders(name) if name is not None else [])
         if product.num_inputs <= _MAX_INPUT_ROWS.get(order, product.num_inputs)
+        and not (product.columns % 2 and order in _OF_WHOLE_PAIRS)
     ]
     slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize, product.threads)
     # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
     by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.strides is Strides.USUAL
     if not (orders or by_slabs):
         return _Choice()
-    trial = Trial(product)
-    for order in orders:
-        if trial.has_bits_of(order):
-            return _Choice(order)
+    if any_flushes_denormals(product.threads):  # a trial would see what becomes of denormals there
+        raise _FlushingError
+    trial = Trial(product, slab if by_slabs else None)
+    for order in trial.orders(orders):
+        return _Choice(order)
     if name is not None:
         _say_slower(name)
-    by_slabs = by_slabs and trial.allows_slabs(slab, product.threads)
-    return _Choice(slab=slab, team=team()) if by_slabs else _Choice()
+    return _Choice(slab=slab, team=team()) if by_slabs and trial.allows_slabs() else _Choice()
 
 
 @functools.cache

@@ -59,7 +59,7 @@ class Product(NamedTuple):
 
 def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
     kind, threads = strides_of(x.shape, x.stride()), torch.get_num_threads()
-    return Product(x.dtype, x.shape, kind, rows, bias is not None, threads, _flushes_denormals(), _settings())
+    return Product(x.dtype, x.shape, kind, rows, bias is not None, threads, flushes_denormals(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)
@@ -81,6 +81,6 @@ def _settings() -> tuple[object, ...]:
 _least_normal = sys.float_info.min
 
 
-def _flushes_denormals() -> bool:
+def flushes_denormals() -> bool:
     """Whether this thread does. `torch.set_flush_denormal` is for one thread alone, and nothing tells what it set."""
     return _least_normal / 2 == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,13 +12,20 @@ from torch.nn.functional import linear
 
 from ...codec.products import Order
 from .product import Product, Strides
-from .ways import linear_by_slabs, part_of, rounded, sums
+from .ways import decided_with_bias, linear_by_slabs, part_of, rounded, sums
 from .zeros import zeros_around
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SUMS, _ROWS, _PLACES, _STEP = 256, 64, 8, 16
+_ROWS, _PLACES, _STEP = 64, 8, 16
+_RESULTS_OF_A_ROW = 8
+"""From all rounds, at least: a kernel that torch has for one row alone may have one or two by chance."""
+_EXTREME_INPUTS = 2.0**-64, 2.0**63, 1.0
+_EXTREME_ROWS = 2.0**-80, 2.0**52, 2.0**-122, 2.0**-100
+"""Scales, with which products lose bits, or all, or are too large, and weights are denormal. Orders that are alike may
+differ there: in what becomes of denormals, in the sign of a zero, and in whether a product is rounded before it is
+added."""
 _TINY = 2.0**-103  # core/include/tensorwire.h says why
 
 
@@ -25,90 +33,165 @@ class _Weight(NamedTuple):
     words: Tensor
     bias: Tensor | None
 
-    @classmethod
-    def of_zeros(cls, rows: int, tile: Tensor, bias: Tensor | None, spans: Sequence[slice]) -> _Weight:
-        """A weight of so many rows that has those of `tile`, or the first of them, at some places."""
-        row_nbytes = tile.shape[1] * tile.itemsize
-        raw = tile.view(torch.uint8).view(-1)
-        parts = [(span.start * row_nbytes, raw[: (span.stop - span.start) * row_nbytes]) for span in spans]
-        words = zeros_around(parts, rows * row_nbytes).view(tile.dtype).view(rows, -1)
-        if bias is None:
-            return cls(words, None)
-        whole = bias.new_zeros(rows)
-        for span in spans:
-            whole[span] = bias[: span.stop - span.start]
-        return cls(words, whole)
+    def put(self, span: slice, words: Tensor, bias: Tensor | None) -> None:
+        """Some rows. An operation of torch's would take several threads, and wait for them while a model is loaded."""
+        ctypes.memmove(self.words[span].data_ptr(), words.data_ptr(), words.nbytes)
+        if self.bias is not None:
+            self.bias[span] = bias
+
+
+class _Round(NamedTuple):
+    """Products of torch's: inputs, some rows that all weights are made of, and the results of each weight."""
+
+    x: Tensor
+    tile: Tensor
+    bias: Tensor | None
+    weights: list[_Weight]
+    results: list[Tensor]
 
 
 class Trial:
-    """A product of torch's, of the true shape, with sums that cancel.
+    """Products of torch's, of the true shape, with sums that cancel.
 
     At some places from the first row of the weight to the last one stand the same few rows, and zeros everywhere else:
     so the weight takes hardly any memory, and hardly any time to be read. A weight of fewer rows than these has some of
-    them alone, and there are several products.
+    them alone, and there are several products. In each round other rows stand at each place.
     """
 
-    def __init__(self, product: Product) -> None:
-        generator = torch.Generator(device="cpu").manual_seed(0)
-        rows, columns, dtype = product.rows, product.columns, product.dtype
-        wanted = max(_ROWS, _SUMS // product.num_inputs)
-        together = min(rows, wanted)
-        count = -(-wanted // together) * together
-        self._tile, places = _cancelling_rows(count, columns, dtype, generator)
-        if dtype is torch.bfloat16:
-            self._tile[5::8] *= 2.0**-122  # orders that are alike may differ in what becomes of denormals
-        self._x = _cancelling_inputs(product.shape, places, dtype, generator)
-        self._inputs = self._x.to(torch.float32)  # for several orders
-        if product.strides is Strides.APART:
-            self._x = self._x.repeat(1, 2, 1)[:, 1:]
-        self._bias: Tensor | None = None
-        if product.bias:
-            # What is left of sums that cancel has so few bits that it may be the same whether torch rounds before it
-            # adds the bias. In some rows they do not.
-            self._tile[3::4, places[: columns // 2]] = 0
-            self._tile[3::4] *= 2.0**-8
-            sizes = linear(self._x, self._tile).to(torch.float32).abs().view(-1, count).mean(0)
-            self._bias = (_normal((count,), generator) * sizes).to(dtype)  # as large as the results, which keep theirs
-        if rows < wanted:
-            of_tile = [slice(start, start + rows) for start in range(0, count, rows)]
-            self._weights = [_Weight(self._tile[part].clone(), part_of(self._bias, part)) for part in of_tile]
-            self._places = [(weight, slice(0, rows), part) for weight, part in enumerate(of_tile)]
+    def __init__(self, product: Product, slab: int | None = None) -> None:
+        """`slab`: so many rows at a time are tried, too."""
+        self._product, self._slab = product, slab
+        rows, together = product.rows, min(product.rows, _ROWS)
+        self._count = -(-_ROWS // together) * together
+        if rows < _ROWS:
+            self._places = [
+                (number, slice(0, rows), slice(start, start + rows))
+                for number, start in enumerate(range(0, self._count, rows))
+            ]
         else:
-            starts: Sequence[int] = range(0, rows, count)
-            if len(starts) > _PLACES:
-                starts = [(rows - count) * step // (_PLACES - 1) for step in range(_PLACES)]
-            spans = [slice(start, min(rows, start + count)) for start in starts]
-            self._weights = [_Weight.of_zeros(rows, self._tile, self._bias, spans)]
+            spans = [slice(start, min(rows, start + self._count)) for start in self._starts()]
             self._places = [(0, span, slice(0, span.stop - span.start)) for span in spans]
-        self._results = [linear(self._x, weight.words, weight.bias) for weight in self._weights]
 
-    def has_bits_of(self, order: Order) -> bool:
-        """Whether the sums in this order are torch's."""
-        found = sums(self._inputs, self._tile, order, threads=1)  # which is little work: others would be waited for
-        # These are torch's in a product, too.
-        tiny = (found != 0) & (found.abs() < _TINY) if order in (Order.PAIRS_512, Order.PAIRS_1024) else None
-        ours = rounded(found, self._bias, self._x.dtype)
-        for weight, span, of_tile in self._places:
-            results, same = self._results[weight][..., span], ours[..., of_tile]
-            if not _same_bits(results, same if tiny is None else torch.where(tiny[..., of_tile], results, same)):
+    def _starts(self) -> Sequence[int]:
+        """Where the rows of the tile stand: everywhere; or at both ends and between, and there across the borders of
+        slabs."""
+        rows, count = self._product.rows, self._count
+        starts = range(0, rows, count)
+        if len(starts) <= _PLACES:
+            return starts
+        last = rows - count
+        found = [0]
+        for step in range(1, _PLACES - 1):
+            start = last * step // (_PLACES - 1)
+            if self._slab is not None:
+                start = max(1, round(start / self._slab)) * self._slab - count // 2
+            if found[-1] + count <= start <= last - count:
+                found.append(start)
+        return [*found, last]
+
+    def orders(self, candidates: Sequence[Order]) -> list[Order]:
+        """Those of them in which sums have torch's bits."""
+        for each in self._rounds():
+            candidates = [order for order in candidates if self._has_bits_of(order, each)]
+            if not candidates:
+                break
+        return list(candidates)
+
+    def allows_slabs(self) -> bool:
+        """Whether torch has the same bits slab by slab, each on one thread."""
+        assert self._slab is not None
+        rows, slab, threads = self._product.rows, self._slab, self._product.threads
+        for each in self._rounds():
+            for (words, bias), results in zip(each.weights, each.results, strict=True):
+                found = linear_by_slabs(each.x, rows, slab, bias, threads, lambda _, a, b, words=words: words[a:b])
+                if found is None or not _same_bits(results, found):
+                    return False
+        return True
+
+    def _has_bits_of(self, order: Order, each: _Round) -> bool:
+        found = sums(each.x, each.tile, order, threads=1)  # which is little work: others would be waited for
+        undecided = found.isnan()  # these are torch's in a product, too
+        if order in (Order.PAIRS_512, Order.PAIRS_1024):
+            undecided |= (found != 0) & (found.abs() < _TINY)
+        ours = rounded(found, each.bias, each.x.dtype)
+        if each.bias is not None:
+            undecided |= ~decided_with_bias(found)
+        for number, span, of_tile in self._places:
+            results = each.results[number][..., span]
+            if not _same_bits(results, torch.where(undecided[..., of_tile], results, ours[..., of_tile])):
                 return False
         return True
 
-    def allows_slabs(self, rows: int, threads: int) -> bool:
-        """Whether torch has the same bits with so many rows at a time, each time on one thread of so many."""
+    def _rounds(self) -> Iterator[_Round]:
+        """One after the other, in the same memory."""
+        product = self._product
+        dtype, count, columns = product.dtype, self._count, product.columns
+        generator = torch.Generator(device="cpu").manual_seed(0)
+        tile, places = _cancelling_rows(count, columns, dtype, generator)
+        x = _cancelling_inputs(product.shape, places, dtype, generator)
+        weights = self._blank_weights(tile)
+        num_rounds = -(-_RESULTS_OF_A_ROW // (product.num_inputs * max(1, count // product.rows)))
+        ordinary = tile
+        if product.bias:
+            # What is left of sums that cancel has so few bits that it may be the same whether torch rounds before it
+            # adds the bias. In some rows they do not, which in turn say little of the order.
+            ordinary = tile.clone()
+            ordinary[3::4, places[: columns // 2]] = 0
+            ordinary[3::4] *= 2.0**-8
+            num_rounds = max(2, num_rounds)
+        yield from self._some_rounds(x, ordinary, range(num_rounds), weights, generator)
+        if dtype is torch.float16:  # products are precise in float32, and none is too large
+            return
+        tile = tile * _scales(_EXTREME_ROWS, torch.arange(count, device="cpu")[:, None], dtype)
+        numbers = torch.arange(product.num_inputs, device="cpu").view(*product.shape[:-1], 1)
+        for number in range(-(-len(_EXTREME_INPUTS) // product.num_inputs)):
+            extreme = x * _scales(_EXTREME_INPUTS, numbers + number, dtype)
+            yield from self._some_rounds(extreme, tile, [number], weights, generator)
 
-        def by_slabs(weight: _Weight) -> Tensor:
-            words = weight.words
-            return linear_by_slabs(self._x, len(words), rows, weight.bias, threads, lambda _, a, b: words[a:b])
+    def _some_rounds(
+        self, x: Tensor, tile: Tensor, firsts: Iterable[int], weights: list[_Weight], generator: torch.Generator
+    ) -> Iterator[_Round]:
+        """Those that begin with these rows of the tile."""
+        bias: Tensor | None = None
+        if self._product.bias:
+            sizes = linear(x, tile).to(torch.float32).abs().nan_to_num(0, 0).view(-1, len(tile)).mean(0)
+            # As large as the results, which keep theirs.
+            bias = (_normal((len(tile),), generator) * sizes).to(tile.dtype).repeat(2)
+        if self._product.strides is Strides.APART:
+            x = x.repeat(1, 2, 1)[:, 1:]
+        twice = tile.repeat(2, 1)
+        for first in firsts:
+            rows = slice(first, first + len(tile))
+            some, of_bias = twice[rows], part_of(bias, rows)
+            for number, span, of_tile in self._places:
+                weights[number].put(span, some[of_tile], part_of(of_bias, of_tile))
+            yield _Round(x, some, of_bias, weights, [linear(x, weight.words, weight.bias) for weight in weights])
 
-        return all(
-            _same_bits(results, by_slabs(weight)) for weight, results in zip(self._weights, self._results, strict=True)
-        )
+    def _blank_weights(self, tile: Tensor) -> list[_Weight]:
+        """Of zeros; in a large one those at the places alone take memory."""
+        rows, columns = self._product.rows, tile.shape[1]
+
+        def weight(words: Tensor) -> _Weight:
+            return _Weight(words, tile.new_zeros(rows) if self._product.bias else None)
+
+        if rows < len(tile):
+            return [weight(tile.new_zeros(rows, columns)) for _ in self._places]
+        row_nbytes = columns * tile.itemsize
+        blank = torch.zeros(len(tile) * row_nbytes, dtype=torch.uint8, device="cpu")
+        parts = [
+            (span.start * row_nbytes, blank[: (span.stop - span.start) * row_nbytes]) for _, span, _ in self._places
+        ]
+        return [weight(zeros_around(parts, rows * row_nbytes).view(tile.dtype).view(rows, columns))]
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     """A zero has a sign."""
     return bool(torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)))
+
+
+def _scales(values: Sequence[float], numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """One after the other, for rows of these numbers."""
+    return torch.tensor(values, dtype=dtype, device="cpu")[numbers % len(values)]
 
 
 def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
