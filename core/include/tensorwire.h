@@ -194,8 +194,8 @@ TW_API uint32_t tw_linear_orders(const char* dtype);
  * few rows at a time, which do not leave its cache. The same bits for every number of threads and of inputs. `plain`
  * gets 1; or 0 if an output is NaN, which may be any; or, with TW_PAIRS_n, if an output's magnitude is less than 2^-103
  * and no zero, since with a bias it may be denormal, which others round to zero; or, at once, if one of the threads
- * flushes denormals, which the others may not. `data` holds all blocks; they are read if there is an input. `parallel` and `checked` as for
- * tw_decode. */
+ * flushes denormals, which the others may not. `data` holds all blocks; they are read if there is an input. `parallel`
+ * and `checked` as for tw_decode. */
 TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes, tw_order order,
                      const float* inputs, uint64_t num_inputs, float* outputs, uint32_t* plain, uint32_t threads,
                      tw_parallel parallel, uint32_t flags, uint8_t* checked, tw_error* error);

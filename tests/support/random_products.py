@@ -118,7 +118,7 @@ class Draw:
             normal *= 2.0 ** torch.randint(-30, 31, normal.shape, generator=self._generator)
         if kind == "zeros":
             normal *= torch.randint(0, 2, normal.shape, generator=self._generator) == 0
-        # Of products of two such values BF16 and F32 keep some bits, or none.
+        # BF16 and F32 keep some bits of the products of two such values, or none.
         small = 15 if dtype is torch.float16 else self._draw.choice([64, 68, 72, 74])
         if kind == "denormal":
             normal *= 2.0 ** (self._draw.choice([-small, -2 * small + 2, -4]))

@@ -324,7 +324,7 @@ def test_a_trial_sees_a_bias_that_is_added_to_rounded_sums(
 def test_a_trial_sees_products_that_are_rounded_before_they_are_added(
     count: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of two BF16 have all their bits in float32, but for denormals, zeros and infinities."""
+    """A product of two BF16 has all its bits in float32, unless it is denormal, zero or infinite."""
     if Order.SUMS_64 not in linear_orders("BF16"):
         pytest.skip("this machine has no kernels for an order")
     columns = 24  # of which 16 go to sums by fused multiply-add

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -90,7 +91,7 @@ class Trial:
         return [*found, last]
 
     def orders(self, candidates: Sequence[Order]) -> list[Order]:
-        """Those of them in which sums have torch's bits."""
+        """The candidates in which sums have torch's bits."""
         for each in self._rounds():
             candidates = [order for order in candidates if self._has_bits_of(order, each)]
             if not candidates:
@@ -103,7 +104,7 @@ class Trial:
         rows, slab, threads = self._product.rows, self._slab, self._product.threads
         for each in self._rounds():
             for (words, bias), results in zip(each.weights, each.results, strict=True):
-                found = linear_by_slabs(each.x, rows, slab, bias, threads, lambda _, a, b, words=words: words[a:b])
+                found = linear_by_slabs(each.x, rows, slab, bias, threads, functools.partial(_slab_of, words))
                 if found is None or not _same_bits(results, found):
                     return False
         return True
@@ -151,7 +152,7 @@ class Trial:
     def _some_rounds(
         self, x: Tensor, tile: Tensor, firsts: Iterable[int], weights: list[_Weight], generator: torch.Generator
     ) -> Iterator[_Round]:
-        """Those that begin with these rows of the tile."""
+        """Rounds that begin with these rows of the tile."""
         bias: Tensor | None = None
         if self._product.bias:
             sizes = linear(x, tile).to(torch.float32).abs().nan_to_num(0, 0).view(-1, len(tile)).mean(0)
@@ -168,7 +169,7 @@ class Trial:
             yield _Round(x, some, of_bias, weights, [linear(x, weight.words, weight.bias) for weight in weights])
 
     def _blank_weights(self, tile: Tensor) -> list[_Weight]:
-        """Of zeros; in a large one those at the places alone take memory."""
+        """Weights of zeros; in a large one those at the places alone take memory."""
         rows, columns = self._product.rows, tile.shape[1]
 
         def weight(words: Tensor) -> _Weight:
@@ -182,6 +183,10 @@ class Trial:
             (span.start * row_nbytes, blank[: (span.stop - span.start) * row_nbytes]) for _, span, _ in self._places
         ]
         return [weight(zeros_around(parts, rows * row_nbytes).view(tile.dtype).view(rows, columns))]
+
+
+def _slab_of(words: Tensor, worker: int, start: int, stop: int) -> Tensor:
+    return words[start:stop]
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
