@@ -43,7 +43,8 @@ MAX_FUSED_INPUT_ROWS = 8
 _MAX_INPUT_ROWS = {Order.PAIRS_512: 64, Order.PAIRS_1024: 64, Order.GEMV_16: 1, Order.GEMM_768: 64}
 """In these orders torch is fast with more, or has another order."""
 _OF_WHOLE_PAIRS = (Order.PAIRS_512, Order.PAIRS_1024, Order.GEMM_768)
-"""An odd column gets a partner, of which the sign of a sum that is zero depends."""
+"""The partner of an odd column is 0 in the weight and, in oneDNN, what lies behind it in the inputs, of which the sign
+of a sum that is zero depends."""
 
 _log = logging.getLogger(__name__)
 
@@ -199,15 +200,17 @@ def _choose(product: Product) -> _Choice:
     if product.flushes:  # others may not: then bits depend on which thread of torch's has which rows
         return _Choice()
     name = DTYPE_NAMES.get(product.dtype)
+    is_odd = product.dtype is torch.bfloat16 and product.columns % 2 == 1
     orders = [
         order
         for order in (linear_orders(name) if name is not None else [])
         if product.num_inputs <= _MAX_INPUT_ROWS.get(order, product.num_inputs)
-        and not (product.columns % 2 and order in _OF_WHOLE_PAIRS)
+        and not (is_odd and order in _OF_WHOLE_PAIRS)
     ]
     slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize, product.threads)
     # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
     by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.strides is Strides.USUAL
+    by_slabs = by_slabs and not is_odd
     if not (orders or by_slabs):
         return _Choice()
     if any_flushes_denormals(product.threads):  # a trial would see what becomes of denormals there
