@@ -9,6 +9,8 @@ import gc
 import mmap
 import pickle
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
 import ml_dtypes
 import numpy as np
@@ -300,3 +302,53 @@ def test_words_for_frameworks() -> None:
     for word, meant in {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}.items():
         with pytest.raises(ValueError, match=f'got {word!r}; write "{meant}"'):
             tensorwire.decompress(frame, framework=word)
+
+
+# Memory that lives as long as what looks at it -----------------------------------------------------------------------
+
+
+def strided() -> torch.Tensor:
+    return torch.arange(50_000.0).reshape(100, 500).T
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        strided,
+        lambda: strided().contiguous(),
+        lambda: strided().numpy(),
+        lambda: strided().contiguous().numpy(),
+        lambda: strided().numpy().astype(">f4"),
+        lambda: bytearray(strided().contiguous().numpy().tobytes()),
+        lambda: memoryview(strided().contiguous().numpy())[::2],
+    ],
+)
+def test_the_data_of_a_view_outlives_the_view_and_the_array(make: Callable[[], object]) -> None:
+    expected = bytes(codec.tensor_view(make()).data)
+    data = codec.tensor_view(make()).data[4:]
+    rest = [torch.full((100, 500), 7.0) for _ in range(20)]  # what would come into the place of freed memory
+    gc.collect()
+    assert bytes(data) == expected[4:]
+    assert len(rest) == 20
+
+
+@pytest.mark.parametrize(
+    "array",
+    [strided(), strided().numpy(), np.zeros(4, ">f4"), np.float32(1), torch.zeros(2, 2, dtype=torch.cfloat).conj()],
+)
+def test_what_is_written_to_a_copy_would_be_lost_so_it_is_read_only(array: object) -> None:
+    view = codec.tensor_view(array)
+    assert view.data.readonly
+    with pytest.raises(ValueError, match="writable"):
+        codec.decompress(codec.compress(array), out=view.data)
+
+
+def test_content_that_is_changed_in_place_is_in_the_array_at_the_end() -> None:
+    array = np.zeros((2, 3), ">i2", order="F")
+    with codec.changed_in_place(array) as content:
+        content[:] = np.arange(6, dtype="<i2").tobytes()
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+    with suppress(RuntimeError), codec.changed_in_place(array) as content:
+        content[:] = bytes(12)
+        raise RuntimeError("the frame is damaged")
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -12,6 +12,7 @@ equal frames whatever the machine, the CPU target and the number of threads.
 
 from .arrays import (
     TensorView,
+    array_layout,
     array_shape,
     as_array,
     byte_view,
@@ -29,6 +30,7 @@ from .facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_paddin
 from .frames import FrameEncoder, FrameReader
 from .hasher import ContentHasher
 from .memory import new_buffer
+from .places import changed_in_place, tied_names
 from .relative import check_takes_base, compress_over
 from .threads import num_threads
 from .whole import (
@@ -54,10 +56,12 @@ __all__ = [
     "Layout",
     "Profile",
     "TensorView",
+    "array_layout",
     "array_shape",
     "as_array",
     "base_mismatch",
     "byte_view",
+    "changed_in_place",
     "check_frame_size",
     "check_framework",
     "check_framework_name",
@@ -80,6 +84,7 @@ __all__ = [
     "num_threads",
     "shape_sizes",
     "tensor_view",
+    "tied_names",
     "torch_dtype",
     "torch_name",
 ]

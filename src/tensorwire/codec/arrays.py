@@ -36,8 +36,9 @@ class TensorView(NamedTuple):
         dtype: name of the elements, as in safetensors.
         bits: bits per element.
         shape: sizes of the dimensions.
-        data: the bytes, row-major and little-endian: a C-contiguous view of format "B", writable if the array is.
-        owner: keeps the memory of `data` alive; hold on to the TensorView while `data` is in use.
+        data: the bytes, row-major and little-endian: a C-contiguous view of format "B", which keeps the memory alive.
+            It is writable if the array is. That of a copy is not, since what is written to it would be lost.
+        owner: what the memory belongs to: the array, or a copy.
     """
 
     dtype: str
@@ -91,7 +92,7 @@ def tensor_view(
 ) -> TensorView:
     """The bytes of an array or buffer; `dtype` and `shape` as for `codec.compress`, `word_bits` of its layout.
 
-    A copy is made only of what is not C-contiguous and little-endian.
+    A copy, which is read-only, is made of what is not C-contiguous and little-endian, and of scalars of NumPy.
 
     Raises:
         UnsupportedTensorError: dtype, device or layout have no such bytes.
@@ -122,6 +123,12 @@ def tensor_view(
     return TensorView(name, bits, sizes, source.data, source.owner)
 
 
+def array_layout(array: Any) -> tuple[str | None, tuple[int, ...]]:
+    """The dtype and the shape of an array, as `tensor_view` gives them; None for a dtype that it refuses."""
+    source = _Source(array, copy=None)
+    return source.dtype, source.shape
+
+
 def byte_view(buffer: Any, *, writable: bool = False) -> TensorView:
     """The bytes of an array or buffer whose dtype does not matter; never a copy.
 
@@ -135,18 +142,6 @@ def byte_view(buffer: Any, *, writable: bool = False) -> TensorView:
     if writable and source.data.readonly:
         raise ValueError("expected a writable buffer, got a read-only one")
     return TensorView("U8", 8, (len(source.data),), source.data, source.owner)
-
-
-def lasting_view(view: TensorView) -> memoryview:
-    """`view.data`, so that it keeps the memory alive by itself."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(view.owner, torch.Tensor):
-        return memoryview(view.owner.reshape(-1).view(torch.uint8).numpy())
-    if isinstance(view.owner, memoryview):
-        import numpy  # takes every format, and no bytes at all
-
-        return numpy.frombuffer(view.owner, numpy.uint8).data
-    return view.data
 
 
 def check_label(dtype: str, bits: int) -> None:
@@ -273,8 +268,9 @@ class _Source:
         data, owner: as in TensorView.
     """
 
-    def __init__(self, array: Any, *, copy: bool) -> None:
-        """`copy`: whether what is not C-contiguous and little-endian is copied, or refused with ValueError."""
+    def __init__(self, array: Any, *, copy: bool | None) -> None:
+        """`copy`: whether what is not C-contiguous and little-endian is copied, or refused with ValueError. With None
+        there is no `data` of it."""
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         self.is_buffer = False
         if numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic)):
@@ -284,28 +280,24 @@ class _Source:
         else:
             self._from_buffer(array, copy)
 
-    def _from_numpy(self, numpy: Any, array: Any, copy: bool) -> None:
+    def _from_numpy(self, numpy: Any, array: Any, copy: bool | None) -> None:
         self.native_dtype = array.dtype
         self.dtype = _name_of_numpy(array.dtype)
-        if type(array) is not numpy.ndarray:
-            if isinstance(array, numpy.ma.MaskedArray):
-                raise UnsupportedTensorError(
-                    "expected a plain array, got a masked one", advice="give array.data and array.mask one by one"
-                )
-            array = numpy.asarray(array)
+        is_copy = isinstance(array, numpy.generic)
+        array = plain_array(numpy, array)
         self.shape = array.shape
         swapped = array.dtype.byteorder == ">"
         if swapped or not array.flags.c_contiguous:
+            if copy is None:
+                return
             _refuse_copy(copy)
-            array = numpy.ascontiguousarray(array.byteswap() if swapped else array)
-        self.data = memoryview(_bytes_of(numpy, array))
+            array, is_copy = numpy.ascontiguousarray(array.byteswap() if swapped else array), True
+        data = memoryview(_bytes_of(numpy, array))
+        self.data = data.toreadonly() if is_copy else data
         self.owner = array
 
-    def _from_torch(self, torch: Any, tensor: Any, copy: bool) -> None:
-        advice = _advice_for_torch(torch, tensor)
-        if advice is not None:
-            found = "a nested one" if tensor.is_nested else f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
-            raise UnsupportedTensorError(f"expected a dense tensor on the CPU, got {found}", advice=advice)
+    def _from_torch(self, torch: Any, tensor: Any, copy: bool | None) -> None:
+        check_dense(torch, tensor)
         self.native_dtype = tensor.dtype
         self.dtype = FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
         self.shape = tuple(tensor.shape)
@@ -317,23 +309,17 @@ class _Source:
                 )
             self.shape = (*self.shape[:-1], 2 * self.shape[-1])  # an element of torch's holds two
         tensor = tensor.detach()
-        if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+        is_copy = tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous()
+        if is_copy:
+            if copy is None:
+                return
             _refuse_copy(copy)
             tensor = tensor.resolve_conj().resolve_neg().contiguous()
         nbytes = tensor.numel() * tensor.element_size()
-        try:
-            address = tensor.data_ptr()
-        except RuntimeError:
-            address = 0
-        if nbytes and not address:
-            raise UnsupportedTensorError(
-                f"expected a tensor with memory of its own, got {type(tensor).__name__}",
-                advice="convert it to a plain tensor first",
-            )
-        self.data = view_of_memory(address, nbytes, writable=True)
+        self.data = view_of_memory(address_of(tensor), nbytes, tensor, writable=not is_copy)
         self.owner = tensor
 
-    def _from_buffer(self, buffer: Any, copy: bool) -> None:
+    def _from_buffer(self, buffer: Any, copy: bool | None) -> None:
         try:
             view = memoryview(buffer)
         except TypeError:
@@ -346,10 +332,12 @@ class _Source:
         self.dtype = buffer_dtype(view)
         self.shape = view.shape or ()
         if not view.c_contiguous:
+            if copy is None:
+                return
             _refuse_copy(copy)
             view = memoryview(view.tobytes())
         with Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
-            self.data = view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
+            self.data = view_of_memory(pin.address, pin.nbytes, view, writable=not view.readonly)
         self.owner = view
 
 
@@ -370,6 +358,41 @@ def _name_of_numpy(dtype: Any) -> str | None:
         advice = "give its fields one by one: array[name]" if fields else "leave it out, or make numbers of it"
         raise UnsupportedTensorError(f"expected an array of numbers, got dtype {dtype}", advice=advice)
     return FROM_NUMPY.get(dtype.name)
+
+
+def plain_array(numpy: Any, array: Any) -> Any:
+    """An array of NumPy without the class that somebody has derived; UnsupportedTensorError for a masked one."""
+    if type(array) is numpy.ndarray:
+        return array
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise UnsupportedTensorError(
+            "expected a plain array, got a masked one", advice="give array.data and array.mask one by one"
+        )
+    return numpy.asarray(array)
+
+
+def check_dense(torch: Any, tensor: Any) -> None:
+    """Raise UnsupportedTensorError for a tensor of torch whose values do not lie in memory of this machine's CPU."""
+    advice = _advice_for_torch(torch, tensor)
+    if advice is not None:
+        found = "a nested one" if tensor.is_nested else f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+        raise UnsupportedTensorError(f"expected a dense tensor on the CPU, got {found}", advice=advice)
+
+
+def address_of(tensor: Any) -> int:
+    """Where the first element of a tensor of torch lies; UnsupportedTensorError if others have its memory."""
+    try:
+        address: int = tensor.data_ptr()
+    except RuntimeError:
+        address = 0
+    if tensor.numel() and not address:
+        raise UnsupportedTensorError(
+            f"expected a tensor with memory of its own, got {type(tensor).__name__}",
+            advice="give tensor.full_tensor(): it is sharded"
+            if hasattr(tensor, "full_tensor")
+            else "convert it to a plain tensor first",
+        )
+    return address
 
 
 def _advice_for_torch(torch: Any, tensor: Any) -> str | None:

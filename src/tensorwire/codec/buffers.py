@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from contextlib import nullcontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from typing import Any
 
     from typing_extensions import Buffer
 
@@ -15,14 +17,9 @@ if TYPE_CHECKING:
 # Indexing, unlike attribute access, gives function objects of our own: prototypes on shared ones would be seen by all.
 _get_buffer = ctypes.pythonapi["PyObject_GetBuffer"]
 _release_buffer = ctypes.pythonapi["PyBuffer_Release"]
-_view_of_memory = ctypes.pythonapi["PyMemoryView_FromMemory"]
-_view_of_memory.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
-_view_of_memory.restype = ctypes.py_object
 
 _PYBUF_SIMPLE = 0
 _PYBUF_WRITABLE = 1
-_PYBUF_READ = 0x100
-_PYBUF_WRITE = 0x200
 
 
 class Pin(ctypes.Structure):
@@ -77,9 +74,23 @@ def pin_if_given(buffer: Buffer | None, *, writable: bool = False) -> AbstractCo
     return _NOTHING if buffer is None else Pin(buffer, writable=writable)
 
 
-def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:
-    """A view of memory that somebody else must keep alive."""
+class _Byte(ctypes.Union):
+    """The buffer of a union, unlike that of any number of ctypes, has the format "B"."""
+
+    _fields_ = [("value", ctypes.c_ubyte)]
+
+
+class _Memory(_Byte * sys.maxsize):  # type: ignore[misc]
+    """All memory from an address on, of which views take a part: one type, since ctypes makes one for each length."""
+
+    owner: Any
+
+
+def view_of_memory(address: int, nbytes: int, owner: object, *, writable: bool) -> memoryview:
+    """A view of memory that lives as long as `owner`. The view, and what is made of it, keep that alive."""
     if nbytes == 0:
         return memoryview(bytearray() if writable else b"")
-    view: memoryview = _view_of_memory(address, nbytes, _PYBUF_WRITE if writable else _PYBUF_READ)
-    return view
+    memory = _Memory.from_address(address)
+    memory.owner = owner
+    view = memoryview(memory)[:nbytes]
+    return view if writable else view.toreadonly()

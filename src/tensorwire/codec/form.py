@@ -104,7 +104,7 @@ def _record(tag: int, extension: Buffer) -> bytes:
             f"expected tags of your own, from 2**31 to 2**32 - 1, or {_ENCODER_TAG}, the encoder's number, got {tag}"
         )
     try:
-        view = byte_view(extension)  # which keeps the memory where it is
+        view = byte_view(extension)
     except UnsupportedTensorError:
         raise TypeError(f"expected bytes for the extension with tag {tag}, got {type(extension).__name__}") from None
     content = bytes(view.data)

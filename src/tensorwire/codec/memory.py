@@ -70,7 +70,7 @@ class BytesBuilder:
         last = (address + nbytes) // _HUGE_PAGE_NBYTES * _HUGE_PAGE_NBYTES
         if first < last:
             _madvise(first, last - first, mmap.MADV_HUGEPAGE)  # a kernel without huge pages refuses, and that is fine
-        self.data = view_of_memory(address, nbytes, writable=True)
+        self.data = view_of_memory(address, nbytes, None, writable=True)  # it is ours until `finish`
 
     def finish(self, nbytes: int) -> bytes:
         """The object, of the first `nbytes` bytes."""

@@ -14,7 +14,6 @@ from .arrays import (
     byte_view,
     check_framework,
     check_label,
-    lasting_view,
     tensor_view,
 )
 from .base_check import check_base_hash, check_base_size, check_result, hash_of
@@ -123,7 +122,7 @@ def compress(
         if len(target.data) < bound:
             raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
         nbytes = compress_into(new, source, old, target.data, count, known_base=base_hash is not None)
-        return lasting_view(target)[:nbytes]
+        return target.data[:nbytes]
     builder = BytesBuilder(bound)
     return builder.finish(compress_into(new, source, old, builder.data, count, known_base=base_hash is not None))
 
@@ -307,7 +306,7 @@ def frame_info(frame: Buffer) -> FrameInfo:
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
     """
-    source = byte_view(frame)  # which keeps the memory where it is
+    source = byte_view(frame)
     return frame_facts(core.decode_fixed(source.data))
 
 
@@ -347,7 +346,7 @@ def _decoded(
 ) -> Any:
     """`out`, or bytes, with content bytes [start, stop)."""
     if out is not None:
-        target = byte_view(out, writable=True)  # which also keeps the memory where it is
+        target = byte_view(out, writable=True)
         old = check_base_size(reader.info, base)
         _decode(whole, reader, start, stop, target.data, own=False, old=old, **options)
         return out

@@ -102,12 +102,9 @@ class OpenFrame:
         self.origin = origin
         self._file = file
         self._copies_to_send: dict[str, Tensor] = {}
-        # A view does not keep the memory: a thread that decodes ahead may be at it when a model's last tensor goes.
-        # Another tensor of the same memory does, and lets go of the one that this object is found by.
-        self._memory = frame.detach()
         self._reading = _Reading(origin, file)
         with ErrorContext(file=origin.file, tensor=origin.tensor):
-            view = byte_view(self._memory).data
+            view = byte_view(frame).data  # which keeps the memory, and not the tensor that this object is found by
             self._reader = FrameReader(view)
             self.info = self._reader.info
             if self.info.base_hash is not None:
