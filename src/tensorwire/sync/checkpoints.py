@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.directory.shards import find_shards
 from ..codec import content_hash, dtype_bits, new_buffer, tensor_view
+from ..errors import ErrorContext
 from ..files.header import check_given_name
+from ..files.names import shown
 from ..files.reader import StoredFile
 from .versions import Tensor
 
@@ -28,23 +30,47 @@ def read_tensors(root: Location, threads: int) -> Iterator[tuple[str, Tensor, me
                 yield tensor.name, Tensor(dtype, shape, content_hash(data, threads=threads)), data
 
 
-def copy_tensors(arrays: Mapping[str, Any], threads: int) -> Iterator[tuple[str, Tensor, memoryview]]:
-    """Copies of arrays, one after the other."""
-    for name, array in arrays.items():
+def named_pairs(named_tensors: Any) -> Iterator[tuple[str, Any]]:
+    """The pairs of a mapping, or those that are given, one after the other.
+
+    Raises:
+        TypeError: it is neither, or a name is not a string.
+        ValueError: a name comes twice: of two contents followers would get one, and "xor" undoes itself.
+    """
+    pairs = named_tensors.items() if hasattr(named_tensors, "items") else named_tensors
+    if not isinstance(pairs, Iterable) or hasattr(pairs, "state_dict"):  # a model may be iterable
+        advice = "; give its state_dict()" if hasattr(pairs, "state_dict") else ""
+        raise TypeError(f"expected a mapping of names to tensors, or such pairs, got {type(pairs).__name__}{advice}")
+    seen = set()
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"expected pairs of a name and a tensor, got {type(pair).__name__}")
+        name, tensor = pair
         check_given_name(name)
-        view = tensor_view(array)
-        data = new_buffer(len(view.data))
-        data[:] = view.data
-        view.check_memory()
+        if name in seen:
+            raise ValueError(f"expected each tensor once, got {shown(name)} twice")
+        seen.add(name)
+        yield name, tensor
+
+
+def copy_tensors(arrays: Any, threads: int) -> Iterator[tuple[str, Tensor, memoryview]]:
+    """Copies of arrays, one after the other."""
+    for name, array in named_pairs(arrays):
+        with ErrorContext(tensor=name):
+            view = tensor_view(array)
+            data = new_buffer(len(view.data))
+            data[:] = view.data
+            view.check_memory()
         yield name, Tensor(view.dtype, view.shape, content_hash(data, threads=threads)), data
 
 
-def tensor_of(array: Any, threads: int) -> Tensor:
-    """What an array holds."""
-    view = tensor_view(array)
-    found = Tensor(view.dtype, view.shape, content_hash(view.data, threads=threads))
-    view.check_memory()
-    return found
+def tensor_of(name: str, array: Any, threads: int) -> Tensor:
+    """What an array holds; `name` is for errors."""
+    with ErrorContext(tensor=name):
+        view = tensor_view(array)
+        found = Tensor(view.dtype, view.shape, content_hash(view.data, threads=threads))
+        view.check_memory()
+        return found
 
 
 def nbytes_of(tensor: Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
@@ -47,9 +48,11 @@ class Follower:
             links to those of the version that serves, in a folder of its own below ``.tensorwire-sync``.
         in_place: arrays keep their memory, and files their place on the disk. `stage` then takes nothing but memory
             for the compressed changes, and `commit` decodes them. A file with a second name (a hard link) is refused.
+            The arrays have the names, dtypes and shapes of the publisher; an empty dict is filled once.
         copies: for a directory whose engine or file system follows no links: plain files stand there, and `commit`
             exchanges them one by one.
-        verify: whether each `stage` hashes all that serves, and makes anew what was changed without a trace.
+        verify: whether each `stage` hashes what the version does not change, and makes anew what was changed without a
+            trace. By default it does for a dict, and not for a directory, which must be read for that.
         threads: by default all usable cores.
         storage_options: of URLs: docs/remote.md.
 
@@ -59,6 +62,8 @@ class Follower:
 
     Raises:
         TypeError: `target` is neither of the two.
+        UnsupportedTensorError: with `in_place`, an array takes no content where it lies: it is read-only or on a
+            device, say, or shares a part of its memory with another one.
         ValueError: the directory is a URL, or `copies` is given with `in_place` or a dict.
         BlockingIOError: another follower works in the directory.
         FileExistsError: the directory is a file, or has another file under the name of one that serves.
@@ -73,21 +78,24 @@ class Follower:
         *,
         in_place: bool = False,
         copies: bool = False,
-        verify: bool = False,
+        verify: bool | None = None,
         threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = Store(locate(store, storage_options))
         self._staged: Staged | None = None
-        self._verify = verify
+        self._reached: int | None = None  # the number that was held last, also once the target is another's
+        self._told: tuple[int, str] | None = None  # the older version that was warned of
+        self._hashes_first = bool(verify) and not isinstance(target, MutableMapping)  # arrays look themselves
         if copies and (in_place or isinstance(target, MutableMapping)):
             raise ValueError("expected copies with a directory that is not written into in place; leave it out")
         self._target: ArraysTarget | DirectoryTarget | InPlaceTarget
         if isinstance(target, MutableMapping):
-            self._target = ArraysTarget(target, num_threads(threads), in_place=in_place)
+            self._target = ArraysTarget(target, num_threads(threads), in_place=in_place, verify=verify is not False)
             return
         if not is_path(target):
-            raise TypeError(f"expected a dict of arrays or a directory as target, got {type(target).__name__}")
+            advice = "; give its state_dict(), with in_place=True" if hasattr(target, "state_dict") else ""
+            raise TypeError(f"expected a dict of arrays or a directory as target, got {type(target).__name__}{advice}")
         root = locate(target, storage_options)
         if not isinstance(root, Path):
             raise ValueError(f"expected a local directory, got {root}")
@@ -110,16 +118,18 @@ class Follower:
         """Fetch a version and make its tensors, beside those that serve.
 
         Args:
-            version: its number; by default the newest one.
+            version: its number, which may be an older one; by default the newest one, if that is newer.
             timeout: how many seconds to wait for something new: 0 does not wait, None waits for ever.
 
         Returns:
-            What `commit` will put in place. None if nothing newer came in time.
+            What `commit` will put in place. None if nothing newer came in time. If the newest version of the store is
+            older than the one that is held, a RuntimeWarning says so.
 
         Raises:
             FormatError: a version is damaged; the target is what it was, as after every error.
             FileNotFoundError: a part of a version, or one that it is relative to, is missing.
             FileExistsError: the directory holds a checkpoint that the store does not have.
+            ValueError, UnsupportedTensorError: with `in_place`, the arrays do not fit the version.
             OSError: reading or writing fails.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -138,8 +148,11 @@ class Follower:
 
         Raises:
             OSError: somebody has written to the directory meanwhile. Nothing was changed: stage again.
-            BaseMismatchError: in place, somebody has written to an array or a file. Stage again, which begins with an
-                anchor. After any error in place the version is None, and `stage` makes what the target lacks.
+            BaseMismatchError: an array was removed meanwhile, and nothing was changed. Or in place, somebody has
+                written to an array or a file. Stage again, which begins with an anchor. After any error in place the
+                version is None, and `stage` makes what the target lacks.
+            ValueError, UnsupportedTensorError: in place, another array is in the dict that does not fit; nothing was
+                changed.
         """
         if self._staged is not None:
             self._staged = None
@@ -147,19 +160,33 @@ class Follower:
 
     def _goal(self, version: int | None, position: Position) -> Version | None:
         """The version that is to be held, None if it is held or there is none."""
-        if version is None:
-            # The listing of a store may be late: what is held is no older than what it shows.
-            found = self._store.newest(*([] if position.number is None else [position.number]))
-        else:
+        if position.number is not None:
+            self._reached = position.number
+        if version is not None:
             found = self._store.read(version)
+        else:
+            # The listing of a store may be late: what is held is no older than what it shows.
+            found = self._store.newest(*([] if self._reached is None else [self._reached]))
+            if found is not None and self._reached is not None and found.number < self._reached:
+                self._warn_of_older(found, self._reached)
+                return None
         return None if found is None or found.id == position.id else found
+
+    def _warn_of_older(self, found: Version, held: int) -> None:
+        if self._told != found.id:
+            text = (
+                f"the store was put back or begun anew: its newest version is {found.number:06d}, and {held:06d} is "
+                f"held; stage(version={found.number}) takes it"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        self._told = found.id
 
     def _stage(self, goal: Version, version: int | None) -> Staged:
         staged = self._target.staged
         if self._staged is not None and staged is not None and staged.id == goal.id:
             return self._staged
         self._staged = None
-        if self._verify:
+        if self._hashes_first:
             self._target.forget()
         with suppress(BaseMismatchError):
             self._staged = self._until_whole(goal, version)
