@@ -231,7 +231,7 @@ FOLDERS = {
         "versions": set(),
         "encodings": set(),
         "new_version": {"versions"},
-        "interchange": {"encodings", "new_version", "versions"},
+        "interchange": {"checkpoints", "encodings", "new_version", "versions"},
         "checkpoints": {"versions"},
         "store": {"versions"},
         "frames": {"store", "versions"},

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tensorwire.errors import CorruptDataError
+from tensorwire.checkpoint.directory.manifest import checked_index
+from tensorwire.errors import CorruptDataError, LimitExceededError
+from tensorwire.sync import versions
 from tensorwire.sync.versions import (
     Tensor,
     Version,
@@ -135,3 +137,44 @@ def test_steps_begin_with_what_is_held_or_with_a_plain_frame() -> None:
     held = {"a": tensor(3), "b": tensor(2), "c": tensor(8)}
     assert steps(held, links, goal) == {"a": [third], "b": [], "c": [second]}
     assert not any(steps(goal, links, goal).values())
+
+
+def test_a_wrong_version_in_the_middle_is_found_by_the_last_state() -> None:
+    first = version(0, {"a": tensor(1), "b": tensor(2)}, None)
+    second = version(1, {"a": tensor(3)}, first.tensors)
+    third = version(2, {"b": tensor(4)}, {**first.tensors, **second.tensors})
+    assert result({}, [first, second, third]) == {"a": tensor(3), "b": tensor(4)}
+    forged = second._replace(tensors={"a": tensor(9)})
+    with pytest.raises(CorruptDataError, match="expected version 000002 to lead to the state"):
+        result({}, [first, forged, third])
+
+
+def test_a_chain_takes_no_longer_for_tensors_that_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {f"t{number}": tensor(number) for number in range(50)}
+    steps_of_t0 = [{"t0": tensor(100 + number)} for number in range(20)]
+    changes = [version(number, steps_of_t0[number], {**held, **steps_of_t0[number - 1]}) for number in range(1, 20)]
+    links = [version(0, held, None), *changes]
+    seen: list[int] = []
+    monkeypatch.setattr(versions, "state_of", lambda tensors: seen.append(len(tensors)) or links[-1].state)
+    goal = result({}, links)
+    assert seen == [50]
+    assert steps({}, links, goal)["t0"] == links
+
+
+def test_an_index_is_parsed_if_it_was_dumped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One limit, whichever side looks."""
+    given = version(0, {f"a,[{{{number}": tensor(number) for number in range(20)}, None)
+    data = dump_index(given)
+    manifest = "tensorwire.checkpoint.directory.manifest"
+    count = sum(map(data.count, (b",", b"[", b"{")))
+    for name, most in (("MAX_INDEX_NBYTES", len(data)), ("_MAX_INDEX_VALUES", count)):
+        monkeypatch.setattr(f"{manifest}.{name}", most)
+        assert checked_index(dump_index(given)) == data
+        monkeypatch.setattr(f"{manifest}.{name}", most - 1)
+        for call in (lambda: dump_index(given), lambda: checked_index(data)):
+            with pytest.raises(LimitExceededError):
+                call()
+        monkeypatch.undo()
+    monkeypatch.setattr(versions, "MAX_TENSORS", 19)
+    with pytest.raises(LimitExceededError, match="at most 19 tensors, got 20"):
+        parse_index(data, 0)

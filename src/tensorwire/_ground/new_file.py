@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from io import FileIO
@@ -11,6 +12,21 @@ from pathlib import Path
 
 from .destination import Destination
 from .filesystem import absolute, kind, lstat, naming
+
+_TEMPORARY = re.compile(r"\.tensorwire-[0-9a-f]{16}")
+
+
+def temporary_name() -> str:
+    """A name that no other file has, for one that gets its own name once it is whole."""
+    return f".tensorwire-{secrets.token_hex(8)}"
+
+
+def temporary_files(directory: Path) -> set[str]:
+    """The names of files in a directory that some process writes, or has left since it was killed."""
+    with os.scandir(directory) as entries:
+        return {
+            each.name for each in entries if _TEMPORARY.fullmatch(each.name) and each.is_file(follow_symlinks=False)
+        }
 
 
 class NewFile:
@@ -29,7 +45,7 @@ class NewFile:
             OSError: writing fails; nothing has changed.
         """
         path = self._destination.path
-        new = path.with_name(f".tensorwire-{secrets.token_hex(8)}")
+        new = path.with_name(temporary_name())
         mode = 0o666 if self._checked is None else self._checked.mode
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:

@@ -308,7 +308,12 @@ def is_shape(value: object) -> TypeGuard[list[int]]:
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(size) is int and 0 <= size < _MAX_SIZE for size in value)
+    if not isinstance(value, list):
+        return False
+    for size in value:  # noqa: SIM110 - a generator takes longer, and a large index has a million shapes
+        if type(size) is not int or not 0 <= size < _MAX_SIZE:
+            return False
+    return True
 
 
 def _check_layout(entries: list[TensorEntry], data_start: int) -> tuple[TensorEntry, ...]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.filesystem import absolute
 from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import MAX_JSON_NBYTES, load_object
+from ..checkpoint.directory.manifest import load_object, read_index
 from ..codec import as_array, check_framework_name, new_buffer, num_threads, tensor_view
 from ..errors import BaseMismatchError, CorruptDataError, ErrorContext, UnsupportedVersionError
-from ..files.header import check_dtype, check_given_name
+from ..files.header import check_dtype
 from ..files.names import shown
 from ..files.reader import StoredFile
-from ..storage.locations import read_file
+from .checkpoints import named_pairs
 from .encodings import (
     CHECKSUMS,
     COMPRESSION,
@@ -32,11 +32,11 @@ from .encodings import (
     require_zstandard,
 )
 from .new_version import NewTensor, NewVersion
-from .versions import INDEX_NAME, folder_name, number_of
+from .versions import INDEX_NAME, MAX_NUMBER, folder_name, number_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from pathlib import Path
     from typing import TypeVar
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
     Result = TypeVar("Result")
 
-_NUMBER = re.compile(r"\d{1,18}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def write_version(
@@ -101,7 +101,7 @@ def write_version(
     folder = absolute(directory) / folder_name(version)
     work = partial(_store, base=base, encoding=encoding, checksum_format=metadata["checksum_format"])
     with NewVersion(folder, {"format": "pt"} if base is None else {}, max_shard_nbytes) as new:
-        with closing(_in_order(work, _checked_names(named_tensors), count)) as stored:
+        with closing(_in_order(work, named_pairs(named_tensors), count)) as stored:
             for tensor in stored:
                 if tensor is not None:
                     new.add(tensor)
@@ -114,6 +114,8 @@ def _new_metadata(version: int, base_version: int | None, encoding: Encoding, *,
     number = operator.index(version)
     if number < 0:
         raise ValueError(f"expected a version from 0 on, got {number}")
+    if number > MAX_NUMBER:
+        raise ValueError(f"expected a version up to {MAX_NUMBER}, got {number}")
     if is_full != (base_version is None):
         raise ValueError("expected base and base_version together; a version with all tensors has neither")
     metadata = {"version": f"{number:06d}", "checksum_format": available_checksum()}
@@ -128,18 +130,6 @@ def _new_metadata(version: int, base_version: int | None, encoding: Encoding, *,
         "delta_encoding": encoding,
         "compression_format": COMPRESSION,
     }
-
-
-def _checked_names(named_tensors: Any) -> Iterator[tuple[str, Any]]:
-    """The pairs of a mapping, or those that are given; ValueError for a name that comes twice: a receiver that applied
-    "xor" twice would be where it began."""
-    seen = set()
-    for name, tensor in named_tensors.items() if hasattr(named_tensors, "items") else named_tensors:
-        check_given_name(name)
-        if name in seen:
-            raise ValueError(f"expected each tensor once, got {shown(name)} twice")
-        seen.add(name)
-        yield name, tensor
 
 
 def _store(
@@ -262,7 +252,7 @@ def read_version(
 
 def _read_index(folder: Path) -> _Index:
     with ErrorContext(file=folder / INDEX_NAME):
-        index = load_object(read_file(folder / INDEX_NAME, MAX_JSON_NBYTES))
+        index = load_object(read_index(folder / INDEX_NAME))
         files: dict[str, set[str]] = {}
         for name, file in weight_map(index).items():
             files.setdefault(file, set()).add(name)

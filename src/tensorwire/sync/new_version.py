@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.filesystem import remove_empty, rename_new
-from ..checkpoint.directory.manifest import dump_object
+from .._ground.new_file import temporary_files, temporary_name
+from ..checkpoint.directory.manifest import checked_index, dump_object
 from ..codec import dtype_bits
 from ..files.header import TensorEntry, build_header
 from ..storage.local import OutputFile, sync_directory
@@ -74,8 +74,10 @@ class NewVersion:
             self._rename(path, name)
             files |= dict.fromkeys(names, name)
         sync_directory(self._folder)
-        index = dump_object({"metadata": dict(metadata), "weight_map": files})
+        index = checked_index(dump_object({"metadata": dict(metadata), "weight_map": files}))
         self._rename(self._write([index]), INDEX_NAME)
+        for name in temporary_files(self._folder):  # of writers that were killed; one that lives has lost the place
+            (self._folder / name).unlink(missing_ok=True)
         sync_directory(self._folder)
         sync_directory(self._folder.parent)
 
@@ -99,7 +101,7 @@ class NewVersion:
 
     def _write(self, parts: Iterable[bytes | memoryview]) -> Path:
         """A new file with these bytes, on the disk."""
-        path = self._folder / f".tensorwire-{secrets.token_hex(8)}"
+        path = self._folder / temporary_name()
         self._paths.append(path)
         with OutputFile(path) as file:
             for part in parts:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import secrets
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,14 +24,13 @@ from ..codec import (
 )
 from ..errors import ErrorContext, TensorwireError
 from ..files.frame_file import Stored, frame_file
-from ..files.header import check_dtype, check_given_name
-from ..files.names import shown
+from ..files.header import check_dtype
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
-from .checkpoints import copy_tensors, read_tensors
+from .checkpoints import copy_tensors, named_pairs, read_tensors
 from .ranks import Offer, Part, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
-from .versions import Tensor, Version, folder_name, result, state_of
+from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, result, state_of
 
 if TYPE_CHECKING:
     import os
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _SHARD_NBYTES = 128 << 20
 """A file is written once it holds so many bytes of frames, which are in memory until then."""
-
+_HEADER_NBYTES = 64 << 20
+"""The same of its header, which may have 100 MB."""
 
 _RANK = 100_000
 """Files are numbered from the rank times this on."""
@@ -135,6 +136,8 @@ class Publisher:
         self._num_links, self._anchor_nbytes = 0, 0
         self._run = secrets.token_hex(8)
         self._last = self._store.newest()
+        self._temporary: set[str] = set()  # files that were there at the last anchor
+        self._told: set[int] = set()  # versions that are known not to go
         if base is not None and self._last is not None:
             self._resume(base, self._last, storage_options)
 
@@ -196,15 +199,17 @@ class Publisher:
                 self._put_copies(shards)
                 offer = self._ranks.offer(number, self._run, base)
                 _, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
+            tensors = {**({} if base is None else self._all), **found.tensors}
+            check_count(len(tensors))
+            found = found._replace(writer=self._writer, state=state_of(tensors))
+            index = dump_index(found)
         except BaseException:
             for undo in (self._ranks.withdraw, shards.remove):
                 with suppress(OSError):
                     undo()
             raise
-        tensors = {**({} if base is None else self._all), **found.tensors}
-        found = found._replace(writer=self._writer, state=state_of(tensors))
         try:
-            self._store.put_index(found)
+            self._store.put_index(found, index)
         except FileExistsError:
             self._lost = True
             with suppress(OSError):
@@ -274,18 +279,21 @@ class Publisher:
             return version
         if self._needs_anchor:
             least = max([least, *(number + 1 for number in self._store.numbers())])
+        if least > MAX_NUMBER:
+            raise ValueError(f"expected versions up to {MAX_NUMBER}, which this store has; begin another one")
         if version is not None and (not _is_number(version) or version < least):
             raise ValueError(f"expected a version from {least} on, got {version!r}; leave it out to take the next one")
         return least if version is None else version
 
     def _put_all(self, named_tensors: Any, shards: _Shards, *, is_anchor: bool) -> None:
         """Hold these tensors, and put those that changed."""
+        if isinstance(named_tensors, Sized):
+            check_count(len(named_tensors))
         names: set[str] = set()
-        for name, array in named_tensors.items() if hasattr(named_tensors, "items") else named_tensors:
-            if name in names:
-                raise ValueError(f"expected unique names, got {shown(name)} twice")
-            self._put(name, array, shards, is_anchor=is_anchor)
+        for name, array in named_pairs(named_tensors):
             names.add(name)
+            check_count(len(names))
+            self._put(name, array, shards, is_anchor=is_anchor)
         for name in self._held.keys() - names:
             del self._held[name]
         shards.end()
@@ -298,7 +306,6 @@ class Publisher:
 
     def _put(self, name: str, array: Any, shards: _Shards, *, is_anchor: bool) -> None:
         """Hold a tensor, and add it to a version if it changed."""
-        check_given_name(name)
         with ErrorContext(tensor=name):
             view = tensor_view(array)
             check_dtype(view.dtype)
@@ -348,14 +355,19 @@ class Publisher:
         try:
             self._store.put_hint(version)
             if is_anchor:
+                self._temporary = self._store.remove_temporary(self._temporary)
                 self._remove_old()
         except (OSError, TensorwireError) as error:
-            text = f"version {version.number:06d} stands, and old ones stay until the next anchor: {error}"
+            text = f"version {version.number:06d} stands, and something that comes after it was not done: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
         return published
 
     def _remove_old(self) -> None:
-        """Remove what is older than the anchors to keep, if these and all behind them are whole."""
+        """Remove what is older than the anchors to keep, if these and all behind them are whole.
+
+        Raises:
+            OSError: some versions cannot be removed, of which nothing was said before; all others are gone.
+        """
         versions = []
         numbers = self._store.numbers()
         for number in numbers:
@@ -366,13 +378,29 @@ class Publisher:
                 return
             versions.append(version)
             if sum(each.base is None for each in versions) == self._keep:
-                for old in sorted(each for each in numbers if each < version.number):
-                    self._store.remove(old)
+                old = sorted(each for each in numbers if each < version.number)
+                if errors := list(filter(None, map(self._removed, old))):
+                    raise errors[0]
                 return
+
+    def _removed(self, number: int) -> OSError | None:
+        """Remove a version. What stands against it is returned once."""
+        try:
+            self._store.remove(number)
+        except OSError as error:
+            is_known = number in self._told
+            self._told.add(number)
+            return None if is_known else error
+        return None
 
 
 def _is_number(version: object) -> TypeIs[int]:
-    return type(version) is int and 0 <= version < 10**18
+    return type(version) is int and 0 <= version <= MAX_NUMBER
+
+
+def _entries_nbytes(name: str) -> int:
+    """What a tensor takes of the header of a file, at most: its name three times, and some 300 bytes."""
+    return 3 * len(json.dumps(name)) + 400
 
 
 def _published(version: Version, shards: _Shards) -> Published:
@@ -400,11 +428,14 @@ class _Shards:
         self.homes: dict[str, str] = {}
         self.files: dict[str, int] = {}
         self._waiting: list[Stored] = []
+        self._waiting_nbytes = self._header_nbytes = 0
 
     def add(self, stored: Stored) -> None:
         """Add a tensor."""
         self._waiting.append(stored)
-        if sum(len(each.data) for each in self._waiting) >= _SHARD_NBYTES:
+        self._waiting_nbytes += len(stored.data)
+        self._header_nbytes += _entries_nbytes(stored.name)
+        if self._waiting_nbytes >= _SHARD_NBYTES or self._header_nbytes >= _HEADER_NBYTES:
             self._write()
 
     def end(self) -> None:
@@ -429,7 +460,7 @@ class _Shards:
         for each in self._waiting:
             self.tensors[each.name] = Tensor(each.dtype, each.shape, each.content_hash)
             self.homes[each.name] = file
-        self._waiting = []
+        self._waiting, self._waiting_nbytes, self._header_nbytes = [], 0, 0
         self._lap("write")
 
     def _lap(self, stage: str) -> None:

@@ -17,15 +17,15 @@ from collections.abc import Callable, KeysView, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..checkpoint.directory.manifest import MAX_JSON_NBYTES, load_object
+from ..checkpoint.directory.manifest import checked_index, load_object, read_index
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import payload_name, shown
-from ..storage.locations import read_file
 from ..storage.upload import remove_if_there
-from .versions import Version, dump_index, folder_name, parse_index
+from .versions import Version, check_count, dump_index, folder_name, parse_index
 
 if TYPE_CHECKING:
     from .store import Store
+    from .versions import Tensor
 
 _Found = TypeVar("_Found")
 
@@ -170,12 +170,19 @@ class Ranks:
         return Part(rank, names, version) if self._store.is_whole(version) else None
 
     def _put(self, body: Mapping[str, Any]) -> None:
-        self._store.put_note(_file(self.rank), json.dumps(body).encode())
+        self._store.put_note(_file(self.rank), checked_index(json.dumps(body).encode()))
 
     def _read(self, rank: int) -> dict[str, Any]:
-        """What a rank has put; nothing if it is missing or damaged: a new one takes its place."""
-        with suppress(FileNotFoundError, NotADirectoryError, FormatError):
-            return load_object(read_file(self._store.place / _file(rank), MAX_JSON_NBYTES))
+        """What a rank has put; nothing if it is missing or damaged: a new one takes its place.
+
+        Raises:
+            LimitExceededError: it is larger than what a rank puts.
+        """
+        place = self._store.place / _file(rank)
+        with suppress(FileNotFoundError, NotADirectoryError), ErrorContext(file=place):
+            data = read_index(place)
+            with suppress(FormatError):
+                return load_object(data)
         return {}
 
     def _await(self, number: int, look: Callable[[], _Found | None], expected: Callable[[], str]) -> _Found:
@@ -204,22 +211,25 @@ def merged(parts: Sequence[Part]) -> tuple[set[str], Version]:
     Raises:
         ValueError: two ranks have a tensor, none has one, or a name is one that the payload of another tensor needs.
         CorruptDataError: a part is relative to something else.
+        LimitExceededError: they have more tensors than a version has.
     """
     ranks: dict[str, int] = {}
-    whole = parts[0].version._replace(tensors={}, homes={}, files={})
+    tensors: dict[str, Tensor] = {}
+    homes: dict[str, str] = {}
+    files: dict[str, int] = {}
+    whole = parts[0].version._replace(tensors=tensors, homes=homes, files=files)
     for rank, names, version in parts:
         for name in names:
             if ranks.setdefault(name, rank) != rank:
                 raise ValueError(f"expected tensor {shown(name)} from one rank, got it from {ranks[name]} and {rank}")
         if version.base_state not in (None, whole.base_state):
             raise CorruptDataError(f"expected the part of rank {rank} to be relative to the last version")
-        whole = whole._replace(
-            tensors={**whole.tensors, **version.tensors},
-            homes={**whole.homes, **version.homes},
-            files={**whole.files, **version.files},
-        )
+        tensors.update(version.tensors)
+        homes.update(version.homes)
+        files.update(version.files)
     if not ranks:
         raise ValueError("expected one tensor or more, got none")
+    check_count(len(ranks))
     if taken := sorted(ranks.keys() & set(map(payload_name, ranks))):
         raise ValueError(f"tensor {shown(taken[0])} has the name that the payload of another needs; rename it")
     return set(ranks), whole

@@ -12,14 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoint.directory.manifest import MAX_JSON_NBYTES
+from .._ground.new_file import temporary_files
+from ..checkpoint.directory.manifest import read_index
 from ..errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError
 from ..files.reader import StoredFile
 from ..storage.locations import open_input, read_file
 from ..storage.upload import put_bytes, remove_if_there
-from .versions import INDEX_NAME, Version, dump_index, folder_name, hinted_number, number_of, parse_index
+from .versions import INDEX_NAME, Version, folder_name, hinted_number, number_of, parse_index
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..storage.locations import Location
 
 MAX_LINKS = 10_000
@@ -50,11 +53,12 @@ class Store:
 
         Raises:
             CorruptDataError: its index is damaged, or not ours.
+            LimitExceededError: it is larger than an index may be.
         """
         place = self._at(number, INDEX_NAME)
         with ErrorContext(file=place):
             try:
-                return parse_index(read_file(place, MAX_JSON_NBYTES), number)
+                return parse_index(read_index(place), number)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -130,31 +134,27 @@ class Store:
 
     def put_shard(self, number: int, file: str, data: bytes) -> None:
         """Put a file of a version whose index does not stand yet."""
-        folder = self._at(number)
-        if isinstance(folder, Path):
-            folder.mkdir(parents=True, exist_ok=True)
+        folder = self._made(number)
         put_bytes(data, folder / file)
         if (found := self._at(number, file).stat().st_size) != len(data):
             text = f"expected a file of {len(data)} bytes after writing it, got {found}; publish again"
             raise OSError(errno.EIO, text, str(folder / file))
 
-    def put_index(self, version: Version) -> None:
-        """Make a version exist.
+    def put_index(self, version: Version, data: bytes) -> None:
+        """Make a version exist. `data` is its index.
 
         Raises:
             FileExistsError: another publisher has made the one of this number.
             OSError: nobody knows whether it exists.
         """
-        folder, data = self._at(version.number), dump_index(version)
-        if isinstance(folder, Path):
-            folder.mkdir(parents=True, exist_ok=True)  # a version without changes has no files
+        folder = self._made(version.number)  # a version without changes has no files
         try:
             put_bytes(data, folder / INDEX_NAME, exclusive=True)
         except OSError as error:
             # The error may have come after the bytes had gone.
             try:
-                found: bytes | None = read_file(self._at(version.number, INDEX_NAME), MAX_JSON_NBYTES)
-            except OSError:
+                found: bytes | None = read_index(self._at(version.number, INDEX_NAME))
+            except (OSError, FormatError):
                 found = None
             if found == data:
                 return
@@ -173,6 +173,7 @@ class Store:
 
     def remove_files(self, number: int, files: list[str]) -> None:
         """Remove files of a version whose index never stood."""
+        self._check_own(self._at(number))
         for file in files:
             remove_if_there(self._at(number, file))
         folder = self._at(number)
@@ -181,8 +182,13 @@ class Store:
                 folder.rmdir()
 
     def remove(self, number: int) -> None:
-        """Remove a version with all that its folder holds, the index first: without it no follower begins with it."""
+        """Remove a version with all that its folder holds, the index first: without it no follower begins with it.
+
+        Raises:
+            OSError: it cannot be removed. The folder is a link, say, which stays with what it leads to.
+        """
         folder = self._at(number)
+        self._check_own(folder)
         with suppress(NotADirectoryError):
             remove_if_there(self._at(number, INDEX_NAME))
         with suppress(FileNotFoundError):
@@ -191,6 +197,33 @@ class Store:
             else:
                 for place in list(folder.files()):
                     remove_if_there(place)
+
+    def remove_temporary(self, known: Collection[str]) -> set[str]:
+        """Remove those of these temporary files that still are beside the versions; return the names of all others.
+
+        No write of such a file takes as long as from one anchor of a publisher to its next one: who wrote it is dead.
+        """
+        if not isinstance(self.place, Path):
+            return set()
+        found = temporary_files(self.place)
+        for name in found.intersection(known):
+            remove_if_there(self.place / name)
+        return found.difference(known)
+
+    def _made(self, number: int) -> Location:
+        """The folder of a version that is to be written."""
+        folder = self._at(number)
+        if isinstance(folder, Path):
+            self._check_own(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @staticmethod
+    def _check_own(folder: Location) -> None:
+        """Raise OSError for a folder that is a link: what it leads to may be another's."""
+        if isinstance(folder, Path) and folder.is_symlink():
+            text = "is a link, so nothing is written or removed behind it; move the folder here, or remove the link"
+            raise OSError(errno.ELOOP, text, str(folder))
 
     def _at(self, part: int | str, *parts: str) -> Location:
         """A place in it, of which nothing is known."""

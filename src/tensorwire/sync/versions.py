@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import dump_object, load_object
-from ..errors import CorruptDataError, FormatError
+from ..checkpoint.directory.manifest import checked_index, load_object
+from ..errors import CorruptDataError, FormatError, LimitExceededError
 from ..files.base import identity
 from ..files.header import check_name, is_shape
 from ..files.names import shown
@@ -17,9 +18,14 @@ INDEX_NAME = "model.safetensors.index.json"
 FORMAT = "tensorwire"
 """In three keys of the layout by which other receivers see that they cannot apply a version."""
 
-_FOLDER = re.compile(r"weight_v(\d{6,18})")
+MAX_NUMBER = 10**18 - 1
+"""The last version: longer numbers are none of a version's folder."""
+MAX_TENSORS = 1_000_000
+"""How many tensors a version has, those that did not change among them."""
+
+_FOLDER = re.compile(r"weight_v([0-9]{6,18})")
 _HASH = re.compile(r"[0-9a-f]{32}")
-_SHARD = re.compile(r"model-\d{5,}-[0-9a-f]{16}\.safetensors")
+_SHARD = re.compile(r"model-[0-9]{5,}-[0-9a-f]{16}\.safetensors")
 _FOREIGN = "another program wrote this version; follow a store that tensorwire published to"
 _DAMAGED = "remove the folder of this version: the next one that is published is an anchor then"
 _KEYS = ("delta_encoding", "compression_format", "checksum_format")
@@ -103,8 +109,16 @@ def state_of(tensors: Tensors) -> str:
     return identity((name, *tensor) for name, tensor in tensors.items())
 
 
+def check_count(count: int) -> None:
+    """Raise LimitExceededError for more tensors than a version has."""
+    if count > MAX_TENSORS:
+        raise LimitExceededError(
+            f"expected at most {MAX_TENSORS:,} tensors, got {count:,}", advice="join small ones, or publish two stores"
+        )
+
+
 def dump_index(version: Version) -> bytes:
-    """The index of a version."""
+    """The index of a version; LimitExceededError if it is larger than one that is read."""
     metadata: dict[str, Any] = {"version": f"{version.number:06d}", **dict.fromkeys(_KEYS, FORMAT)}
     if version.base is not None:
         metadata["base_version"] = f"{version.base:06d}"
@@ -114,7 +128,8 @@ def dump_index(version: Version) -> bytes:
     metadata["tensorwire.state"] = version.state
     metadata["tensorwire.files"] = dict(version.files)
     metadata["tensorwire.tensors"] = version.tensors
-    return dump_object({"metadata": metadata, "weight_map": dict(version.homes)})
+    index = {"metadata": metadata, "weight_map": dict(version.homes)}
+    return checked_index(json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def parse_index(data: bytes, number: int) -> Version:
@@ -160,6 +175,8 @@ def _parsed(index: dict[str, Any], number: int) -> Version:
         raise CorruptDataError("expected names and sizes of files in the index")
     if homes.keys() != tensors.keys() or set(homes.values()) != files.keys():
         raise CorruptDataError("expected one file for each tensor, and a tensor in each file, in the index")
+    own = {file: file for file in files}  # one text for all tensors of a file
+    homes = {name: own[file] for name, file in homes.items()}
     state = found["tensorwire.state"]
     if base is None and state_of(tensors) != state:
         raise CorruptDataError(f"expected tensors of the state {state} in the index, got {state_of(tensors)}")
@@ -170,12 +187,16 @@ def parse_tensors(found: object) -> dict[str, Tensor]:
     """Tensors as an index or a note lists them; CorruptDataError for anything else."""
     if not isinstance(found, dict):
         raise CorruptDataError("expected the tensors in the index")
+    check_count(len(found))
     tensors = {}
+    layouts: dict[Any, Any] = {}  # most tensors have one of a few: each is kept once
     for name, facts in found.items():
         check_name(name)
         if not (isinstance(facts, list) and len(facts) == 3 and _are_facts(*facts)):
             raise CorruptDataError("expected dtype, shape and hash of a tensor in the index", tensor=shown(name))
-        tensors[name] = Tensor(facts[0], tuple(facts[1]), facts[2])
+        layout = facts[0], tuple(facts[1])
+        dtype, shape = layouts.setdefault(layout, layout)
+        tensors[name] = Tensor(dtype, shape, facts[2])
     return tensors
 
 
@@ -188,20 +209,25 @@ def _are_facts(dtype: object, shape: object, found_hash: object) -> bool:
     )
 
 
-def result(tensors: Tensors, links: Iterable[Version]) -> dict[str, Tensor]:
+def result(tensors: Tensors, links: Sequence[Version]) -> dict[str, Tensor]:
     """All tensors after these versions, each of which is relative to the one before it or an anchor.
+
+    The last state alone is looked at, which tells of all tensors; `parse_index` has looked at that of an anchor.
 
     Raises:
         CorruptDataError: a version does not lead to its state.
     """
     found = dict(tensors)
     for link in links:
-        found = dict(link.tensors) if link.base is None else {**found, **link.tensors}
-        if state_of(found) != link.state:
-            raise CorruptDataError(
-                f"expected version {link.number:06d} to lead to the state {link.state}, got {state_of(found)}",
-                advice="its index is damaged or forged: publish an anchor",
-            )
+        if link.base is None:
+            found.clear()
+        found.update(link.tensors)
+    last = links[-1] if links else None
+    if last is not None and last.base is not None and (state := state_of(found)) != last.state:
+        raise CorruptDataError(
+            f"expected version {last.number:06d} to lead to the state {last.state}, got {state}",
+            advice="its index, or one that it is relative to, is damaged or forged: publish an anchor",
+        )
     return found
 
 
@@ -211,16 +237,13 @@ def steps(tensors: Tensors, links: Sequence[Version], goal: Tensors) -> dict[str
     No versions: what is there is the tensor already. A tensor that is not in `tensors`, or whose layout changes, begins
     with a plain frame.
     """
-    found: dict[str, list[Version]] = {}
-    for name, wanted in goal.items():
-        chain: list[Version] = []
-        held = tensors.get(name)
-        for link in links:
-            tensor = link.tensors.get(name)
-            if tensor is None:
+    found: dict[str, list[Version]] = {name: [] for name in goal}
+    for link in links:
+        for name, tensor in link.tensors.items():
+            wanted, held = goal.get(name), tensors.get(name)
+            if wanted is None or held == wanted:
                 continue
-            chain.append(link)
+            found[name].append(link)
             if tensor.layout != wanted.layout or held == tensor:
-                chain.clear()
-        found[name] = [] if held == wanted else chain
+                found[name].clear()
     return found

@@ -17,12 +17,18 @@ from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
+    from ...storage.readable import Readable
 
 FORMAT = "tensorwire-checkpoint"
 VERSION = 1
 MAX_JSON_NBYTES = 32 << 20
 """The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
 some thirty times as much, so this bounds memory."""
+
+MAX_INDEX_NBYTES = 512 << 20
+_MAX_INDEX_VALUES = 24_000_000
+"""The most of an index that lists tensors, a million of them or more. Counting its commas and brackets takes a moment,
+and bounds the memory that the objects of the parser take."""
 
 REPLACED, COPIED = "replaced", "copied"
 OF_TENSORS = (SAFETENSORS, TORCH)
@@ -173,6 +179,37 @@ def parse_manifest(data: bytes) -> Manifest:
     if MANIFEST_NAME in paths:
         raise CorruptDataError("expected a manifest that does not list itself")
     return manifest
+
+
+def read_index(location: Location) -> bytes:
+    """The text of an index.
+
+    Raises:
+        LimitExceededError: it is larger than indexes are.
+    """
+    with open_input(location) as file:
+        return index_in(file)
+
+
+def index_in(file: Readable) -> bytes:
+    """The same of an index that is open."""
+    _check_index_size(file.nbytes)
+    return checked_index(file.read(0, file.nbytes))
+
+
+def checked_index(data: bytes) -> bytes:
+    """The text of an index that `read_index` reads; LimitExceededError for any other."""
+    _check_index_size(len(data))
+    if (found := sum(map(data.count, (b",", b"[", b"{")))) > _MAX_INDEX_VALUES:
+        raise LimitExceededError(
+            f"expected an index of at most {_MAX_INDEX_VALUES:,} commas and brackets, got {found:,}"
+        )
+    return data
+
+
+def _check_index_size(nbytes: int) -> None:
+    if nbytes > MAX_INDEX_NBYTES:
+        raise LimitExceededError(f"expected an index of at most {MAX_INDEX_NBYTES:,} bytes, got {nbytes:,}")
 
 
 def load_object(data: bytes) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError
 from ...files.names import shown
 from ...files.torch_file import torch_record
-from ...storage.locations import path_in, read_file
+from ...storage.locations import path_in
 from .config_and_index import weight_map
 from .distributed import is_distributed, named_files, open_shard
-from .manifest import MAX_JSON_NBYTES, load_object
+from .manifest import load_object, read_index
 from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _holds_tensors(file: FoundFile) -> bool:
 
 def _indexed(index: Location) -> Shards:
     with ErrorContext(file=index):
-        home = weight_map(load_object(read_file(index, MAX_JSON_NBYTES)))
+        home = weight_map(load_object(read_index(index)))
         if not home:
             raise CorruptDataError("expected an index that lists tensors, got an empty one")
     files = {name: index.parent.joinpath(*name.split("/")) for name in sorted(set(home.values()))}

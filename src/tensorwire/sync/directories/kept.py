@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from ..._ground.filesystem import close, mark
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
-from ...checkpoint.directory.manifest import MAX_JSON_NBYTES, load_object
+from ...checkpoint.directory.manifest import index_in, load_object
 from ...checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
 from ...errors import ErrorContext, FormatError
 from ...files.reader import StoredFile
@@ -301,7 +301,7 @@ def _seed(root: Folder) -> tuple[list[str], list[str]]:
         return [name for name in names if is_safetensors(name) and not name.startswith("adapter")], []
     place = root.path / indexes[0]
     with ErrorContext(file=place), InputFile(place, root.open(indexes[0], os.O_RDONLY, follow=True)) as file:
-        files = sorted(set(weight_map(load_object(file.read(0, MAX_JSON_NBYTES))).values()))
+        files = sorted(set(weight_map(load_object(index_in(file))).values()))
     if any("/" in name for name in files):
         text = "names files in folders; move them up beside it, or name another directory"
         raise FileExistsError(errno.EEXIST, text, str(place))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._ground.filesystem import close
 from ...errors import FormatError
-from ..versions import Position, parse_tensors
+from ..versions import MAX_NUMBER, Position, parse_tensors
 
 if TYPE_CHECKING:
     from ..._ground.folder import Folder
@@ -66,7 +66,7 @@ def _parsed(body: object) -> Note | None:
     if position is None:
         return Note(None, marks)
     number, run, writer = position["number"], position["run"], position["writer"]
-    is_number = number is None or (type(number) is int and number >= 0)
+    is_number = number is None or (type(number) is int and 0 <= number <= MAX_NUMBER)
     if not (is_number and isinstance(run, str) and isinstance(writer, str)):
         return None
     return Note(Position(number, run, writer, parse_tensors(position["tensors"])), marks)
