@@ -58,7 +58,7 @@ def test_a_follower_killed_at_any_step_goes_on(
         assert after.version == published.version
         assert contents(load_file(served)) == contents(following)
     assert states["old"] > 20
-    assert states["new"] >= (4 if copies else 1)  # behind the one rename there is little to do
+    assert states["new"] >= (3 if copies else 1)  # behind the one rename there is little to do
 
 
 def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(tmp_path: Path) -> None:

@@ -65,8 +65,12 @@ class Store:
     def newest(self, *also: int) -> Version | None:
         """The newest version, also if it is one of these or the hinted one and a late listing does not have it yet."""
         hinted = None
-        with suppress(OSError):  # missing, or far too large
+        try:
             hinted = hinted_number(read_file(self._at(_HINT), _MAX_HINT_NBYTES))
+        except TimeoutError:  # the listing would wait as long
+            raise
+        except OSError:  # it is missing, or far too large
+            pass
         numbers = {*self.numbers(), *also} | ({hinted} if hinted is not None else set())
         found = (self.read(number) for number in sorted(numbers, reverse=True))
         return next((version for version in found if version is not None), None)
