@@ -184,7 +184,7 @@ def _row(turns: list[Measured], size: int) -> Row:
 
 
 def measure_stages(quick: bool) -> list[Row]:
-    """Where the CPU seconds of a follower go that stages into the files of the version before the last."""
+    """Where the CPU seconds of a follower of a directory go."""
     weights = model(quick)
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, pinned(1):
@@ -226,7 +226,7 @@ COST = Table(
     f"{RATE:g}; a step changes the part of the words that the table says. CPU seconds for a gigabyte of weights, on "
     f"one core: medians of {TURNS - 1} turns, in each of which all publish and apply in the same order. Through arrays "
     "the hash of the base is known, and a version is applied in place. Through files a Publisher writes to a store, "
-    "and a Follower stages into old files; beside it safetensors.save_file writes all weights, and cp copies them to a "
+    "and a Follower stages into new files; beside it safetensors.save_file writes all weights, and cp copies them to a "
     "new file. xor and overwrite are the forms of slime, miles and SGLang, written anew.",
     (("with", "with", ""), ("through", "through", ""), ("changed", "changed", ".4f"),
      ("publish, s/GB", "publish", ".3f"), ("apply, s/GB", "apply", ".3f"), ("bytes a GB", "nbytes", ",.0f"),
@@ -236,7 +236,7 @@ COST = Table(
 STAGED = Table(
     "stages",
     "Where a follower's CPU seconds go",
-    "The same model, staged into the files of the version before the last: CPU seconds for a gigabyte, medians. The "
+    "The same model, followed by a directory: CPU seconds for a gigabyte, medians. The "
     "content of each tensor passes in pieces through the cache.",
     (("stage", "stage", ""), ("s/GB", "seconds", ".3f")),
     measure_stages,
