@@ -105,7 +105,8 @@ def test_what_else_stands_there_stays(form: str, tmp_path: Path) -> None:
     (served / "vae.safetensors.index.json").write_text('{"weight_map": {"lora.A": "vae/x.safetensors"}}')
     (served / "config.json").write_text("{}")
     (served / "alias.safetensors").symlink_to("model.safetensors")
-    (served / "nowhere.safetensors").symlink_to("gone")
+    for number, target in enumerate(("gone", "nowhere-1.safetensors", "config.json/x", "x" * 300)):
+        (served / f"nowhere-{number}.safetensors").symlink_to(target)
     mine = {path.name: path.lstat().st_ino for path in served.iterdir() if path.name not in ("model.safetensors", OWN)}
     follow(follower)
     for tensors in (THIRD, {"other": FIRST["embed"]}, FIRST):
@@ -263,14 +264,54 @@ def test_a_directory_may_change_its_form(first: str, second: str, tmp_path: Path
         assert (len(versions_in(served)) == 0) is (form == "in place")
 
 
-@pytest.mark.parametrize("forms", [("links", "in place"), ("copies", "in place"), ("in place", "links")], ids="-".join)
-def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(forms: tuple[str, str], tmp_path: Path) -> None:
-    first, second = (FORMS[form] for form in forms)
+@pytest.mark.parametrize("step", range(1, 60, 3))
+def test_a_follower_in_place_killed_while_it_takes_links_goes_on(step: int, tmp_path: Path) -> None:
+    """It makes files of its own in the place of the links, perhaps with the same names."""
+    store, seed, served = tmp_path / "store", tmp_path / "seed", tmp_path / "served"
+    publisher = Publisher(store, threads=1)
+    publisher.publish(FIRST)
+    seed.mkdir()
+    served.mkdir()
+    write_plain(seed / "blob", FIRST)
+    (served / "model.safetensors").symlink_to(seed / "blob")
+    before = everything(seed)
+    publisher.publish(SECOND)
+
+    def child() -> None:
+        kill_at(step)
+        follow(Follower(store, served, in_place=True, threads=1))
+
+    assert exit_code(child) in (KILLED, 0)
+    again = Follower(store, served, in_place=True, threads=1)
+    if again.stage() is not None:
+        again.commit()
+    assert contents(load_file(served)) == contents(SECOND)
+    assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
+    assert everything(seed) == before
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ("links", "links", "in place"), ("links", "copies", "in place"), ("links", "in place", "links"),
+        ("copies", "in place", "in place"), ("in place", "links", "copies"), ("in place", "in place", "links"),
+    ],
+    ids="-".join,
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["same", "new"])
+def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
+    layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower of any form goes on, and leaves no file of the version before."""
+    first, second, third = (FORMS[form] for form in forms)
     store = tmp_path / "store"
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
-    follow(Follower(store, tmp_path / "before", threads=1, **first))
-    publisher.publish(SECOND)
+    with monkeypatch.context() as patched:
+        patched.setattr(making, "_FILE_NBYTES", 20_000)  # several files
+        follow(Follower(store, tmp_path / "before", threads=1, **first))
+    after = SECOND if layout == "same" else {**SECOND, "added": FIRST["norm"]}
+    publisher.publish(after)
     step, code = 0, KILLED
     while code == KILLED:
         step += 1
@@ -283,12 +324,13 @@ def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(forms: tup
 
         code = exit_code(child)
         assert code in (KILLED, 0)
-        for form in (second, first):
-            again = Follower(store, served, threads=1, **form)
-            if again.stage() is not None:
-                again.commit()
-            assert again.version == 1
-            assert contents(load_file(served)) == contents(SECOND)
+        again = Follower(store, served, threads=1, **third)
+        if again.stage() is not None:
+            again.commit()
+        assert again.version == 1
+        assert contents(load_file(served)) == contents(after)
+        assert (served / "model.safetensors.index.json").exists() is (layout == "same")
+        assert len(list(served.glob("*.safetensors"))) == (4 if layout == "same" else 1)
     assert step > 5
 
 
@@ -335,11 +377,12 @@ def test_an_old_version_that_cannot_be_removed_is_in_no_ones_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, follower = one_behind(tmp_path / "store", tmp_path / "served")
-    (tmp_path / "served" / OWN / "v000000-0123456789abcdef").mkdir()
-    remove = Folder.remove_folder
+    old = tmp_path / "served" / OWN / "v000000-0123456789abcdef"
+    old.mkdir()
+    inode, remove = old.stat().st_ino, Folder.remove_folder
 
     def busy(folder: Folder, name: str) -> None:
-        if name == "v000000-0123456789abcdef":
+        if (folder.path / name).stat().st_ino == inode:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         remove(folder, name)
 
@@ -391,15 +434,16 @@ def test_a_file_that_no_version_changes_is_hashed_if_asked(
     assert (contents(load_file(tmp_path / "served")) == contents(after)) is verify
 
 
-def test_a_name_of_a_version_that_is_taken_is_refused_before_anything_changes(tmp_path: Path) -> None:
-    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_name_of_a_version_that_is_taken_is_refused_before_anything_changes(form: str, tmp_path: Path) -> None:
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", **FORMS[form])
     served = tmp_path / "served"
     follow(follower)
-    (served / "model.safetensors").unlink()
-    write_plain(served / "model.safetensors", {"mine": FIRST["norm"]})
+    write_plain(tmp_path / "mine", {"mine": FIRST["norm"]})
+    (tmp_path / "mine").replace(served / "model.safetensors")
     publisher.publish(THIRD)
-    for call in (follower.stage, lambda: Follower(tmp_path / "store", served)):
-        with pytest.raises(FileExistsError, match="none of the follower's files"):
+    for call in (follower.stage, lambda: Follower(tmp_path / "store", served, **FORMS[form]).stage()):
+        with pytest.raises(FileExistsError, match=r"none of the follower's files|that the store does not have"):
             call()
     assert contents(load_file(served)) == contents({"mine": FIRST["norm"]})
     (served / "model.safetensors").unlink()

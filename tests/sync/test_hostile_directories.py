@@ -63,7 +63,7 @@ def test_no_link_leads_a_follower_elsewhere(name: str, form: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "name", ["../victim", "/etc/passwd", "sub/x", "", ".", "..", "nul\0", "x" * 5000, ".tensorwire-sync"]
+    "name", ["../victim", "/etc/passwd", "sub/x", "", ".", "..", "nul\0", "\ud800", "x" * 5000, ".tensorwire-sync"]
 )
 def test_a_note_names_no_file_elsewhere(name: str, tmp_path: Path) -> None:
     served = tmp_path / "served"
@@ -77,6 +77,22 @@ def test_a_note_names_no_file_elsewhere(name: str, tmp_path: Path) -> None:
         follow(Follower(tmp_path / "store", served, threads=1, **FORMS[form]))
         assert contents(load_file(served)) == contents(tensors)
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mark", ["", "1 2 3"])
+def test_a_note_does_not_make_a_file_the_followers(mark: str, form: str, tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    (served / OWN).mkdir(parents=True)
+    write_plain(served / "adapter_model.safetensors", {"mine": FIRST["norm"]})
+    note = {"position": None, "files": {"adapter_model.safetensors": mark}}
+    (served / OWN / "in_place.json").write_text(json.dumps(note))
+    publisher = Publisher(tmp_path / "store", threads=1)
+    for tensors in (FIRST, SECOND):
+        publisher.publish(tensors)
+        follow(Follower(tmp_path / "store", served, threads=1, **FORMS[form]))
+        assert contents(load_file(served / "model.safetensors")) == contents(tensors)
+    assert contents(load_file(served / "adapter_model.safetensors")) == contents({"mine": FIRST["norm"]})
 
 
 VALUES = [None, True, 0, -1, 1.5, "", "x", [], {}, [[]], {"a": 1}, ["x"], 2**70, "0" * 32, [None]]

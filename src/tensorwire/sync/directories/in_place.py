@@ -3,7 +3,8 @@
 What changes waits in memory, compressed, and a commit writes it into the files that stand. Before its first byte the
 note no longer says what they hold, so after a crash they are hashed. A file with a second name (a hard link) is
 refused, since that name's content would change too. Files with other tensors than before, and those that take the
-place of links, are written beside the old ones, and moved to their places by the commit.
+place of links, are made as a version in a folder, which a commit has serve, and then takes over: as it does with the
+version of a follower of another form.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import errno
 import secrets
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import BaseMismatchError
 from ..versions import INDEX_NAME, Position
-from .kept import CURRENT, Followed, Place, marks_of, serving
+from .kept import CURRENT, Followed, Place, end, known, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .note import Note
-from .shown import check_free, hide
+from .shown import check_free, hide, show
 
 if TYPE_CHECKING:
     from ..frames import Fetched, Frames
@@ -73,6 +75,16 @@ class InPlaceTarget(Followed):
     def staged(self) -> Position | None:
         return None if self._staged is None else self._staged.position
 
+    @contextmanager
+    def _entered(self, *, make: bool = False) -> Iterator[Place | None]:
+        """A directory of another form is made one of this form first, and what a killed process has left is finished
+        by that."""
+        with super()._entered(make=make) as place:
+            version = None if place is None else place.current()
+            if place is not None and version is not None:
+                _take_over(place, version)
+            yield place
+
     def stage(self, goal: Position, plan: Plan, frames: Frames) -> None:
         """Keep the frames of what changes; make files of which the tensors are others.
 
@@ -86,8 +98,6 @@ class InPlaceTarget(Followed):
         with self._entered(make=True) as place:
             assert place is not None
             place.clean()
-            if place.current() is not None:
-                _take_over(place)
             with serving(place) as found, found.opened() as current:
                 marks, held = found.marks(), self._position_of(found).tensors
                 if any(not links and held.get(name) != goal.tensors[name] for name, links in plan.items()):
@@ -102,7 +112,8 @@ class InPlaceTarget(Followed):
                     return
                 layout = new_layout(goal.tensors)
                 indexes = [INDEX_NAME] if len(layout) > 1 else []
-                check_free(place, [name for name in (*layout, *indexes) if name not in found.names])
+                names = [*layout, *indexes]
+                check_free(place, [each for each in names if each not in found.names])
                 writer = Writer(current, goal.tensors, plan, frames.fetch, self._threads)
                 name = f"v{goal.number:06d}-{secrets.token_hex(8)}"
                 with place.making(name) as folder:
@@ -110,7 +121,7 @@ class InPlaceTarget(Followed):
                         writer.write(folder, file, header)
                     for index in indexes:
                         folder.write(index, index_of(layout))
-                    self._staged = _New(goal, name, marks_of(folder, [*layout, *indexes]), marks)
+                    self._staged = _New(goal, name, end(folder, names, goal), marks)
 
     def commit(self) -> None:
         """Decode and write what changes, or move new files to their places.
@@ -125,12 +136,12 @@ class InPlaceTarget(Followed):
             if place is None:
                 raise OSError(errno.EBUSY, "is gone; stage again", str(self._root))
             with serving(place) as found:
-                if found.name is not None or found.marks() != staged.marks:
+                if found.marks() != staged.marks:
                     text = "a file of it was written to since a version was staged; stage again"
                     raise OSError(errno.EBUSY, text, str(self._root))
                 self.number, self._distrusts, self._hashed = None, False, None
                 if isinstance(staged, _New):
-                    self._move(place, found, staged)
+                    self._move(place, staged)
                 else:
                     self._write(place, found, staged)
         self.number = staged.position.number
@@ -151,36 +162,29 @@ class InPlaceTarget(Followed):
                 writer.write_into(place.root, file, current[file].header)
         place.write_note_in_place(Note(staged.position, found.marks()))
 
-    def _move(self, place: Place, found: Serving, staged: _New) -> None:
+    def _move(self, place: Place, staged: _New) -> None:
         names = list(staged.new)
         if staged.name not in place.versions():
             raise OSError(errno.EBUSY, "another follower has worked here since; stage again", str(self._root))
-        check_free(place, [name for name in names if name not in found.names])
-        place.write_note_in_place(Note(None, {**staged.marks, **staged.new}))
         with place.own.enter(staged.name) as folder:
             if marks_of(folder, names) != staged.new:
                 raise OSError(errno.EBUSY, "was written to since it was staged; stage again", str(folder.path))
-            for name in names:
-                folder.move(name, place.root, name)
-        for name in found.names:
-            if name not in names:
-                place.root.remove(name)
-        place.root.sync()
-        place.write_note_in_place(Note(staged.position, staged.new))
-        place.own.remove_folder(staged.name)
+        place.write_note_in_place(Note(None, staged.marks))  # so what stands is ours, and may be replaced
+        check_free(place, names)
+        place.point(staged.name)
+        _take_over(place, staged.name)
 
 
-def _take_over(place: Place) -> None:
-    """Move the files of the version that serves through links to their names in the directory."""
+def _take_over(place: Place, version: str) -> None:
+    """Have the files of the version that serves stand in the directory itself. Until `current` is gone they are what
+    a follower with copies has put there, so a process that is killed leaves a form that any follower knows."""
     with serving(place) as found:
-        marks = found.marks()
-        position = None if found.note is None or found.note.marks != marks else found.note.position
-        check_free(place, found.names)
-        before = place.note_in_place()
-        place.write_note_in_place(Note(position, {**({} if before is None else before.marks), **marks}))
-        for name in found.names:
-            found.folder.move(name, place.root, name)
-        hide(place, found.names)
+        names, marks = found.names, found.marks()
+        position = known(found, marks)
+    show(place, version, names, copies=True)
+    hide(place, names)
+    place.root.sync()
+    place.write_note_in_place(Note(position, marks))
     place.own.remove(CURRENT)
     place.clean()
 

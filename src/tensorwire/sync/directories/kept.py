@@ -19,12 +19,12 @@ import secrets
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, mark
+from ..._ground.filesystem import close, lstat, mark
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in, load_object
@@ -88,7 +88,7 @@ class Place:
         """Whether what a name in the directory leads to is a second name of the file of a version; or was copied from
         it or to it, which keeps the time."""
         with self.own.enter(version) as folder:
-            ours, found = folder.status(name), self.root.status(name, follow=True)
+            ours, found = folder.status(name), _status_behind(self.root, name)
         if ours is None or found is None or not stat.S_ISREG(ours.st_mode) or not stat.S_ISREG(found.st_mode):
             return False
         same = (ours.st_size, ours.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
@@ -120,9 +120,9 @@ class Place:
         version's way: a warning tells of it."""
         self.own.sync()  # the last commit first: after a power cut nothing may serve that is gone
         current = self.current()
-        left = [name for name in self.own.names() if _VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name)]
-        for name in left if current is not None else [*left, CURRENT]:  # a copy that followed links has a folder there
-            if name != current:
+        stale = CURRENT if current is None else IN_PLACE_NAME  # a copy that followed links has a folder `current`
+        for name in self.own.names():
+            if name == stale or (name != current and (_VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name))):
                 try:
                     self.own.remove_folder(name)
                 except OSError as error:
@@ -142,6 +142,11 @@ class Place:
 
     def note_in_place(self) -> Note | None:
         return None if self._own is None else read_note(self._own, IN_PLACE_NAME)
+
+    def noted(self, note: Note | None) -> list[str]:
+        """The files of the directory that a note in place speaks of, and links to such: perhaps written to since, or
+        copied, which keeps the time. Another file that has the name by now is not ours."""
+        return [] if note is None else [name for name, made in note.marks.items() if _is_of(self.root, name, made)]
 
     def write_note_in_place(self, note: Note) -> None:
         new = temporary()
@@ -222,7 +227,7 @@ class Serving:
         return [*self.files, *self.indexes]
 
     def marks(self) -> dict[str, str | None]:
-        return marks_of(self.folder, self.names, follow=not self.is_ours)
+        return marks_of(self.folder, self.names, follow=self.name is None)
 
     @contextmanager
     def opened(self) -> Iterator[Checkpoint]:
@@ -237,7 +242,7 @@ class Serving:
             for name in self.files:
                 path = self.folder.path / name
                 try:
-                    number = self.folder.open(name, os.O_RDONLY, follow=not self.is_ours)
+                    number = self.folder.open(name, os.O_RDONLY, follow=self.name is None)
                     stored = stack.enter_context(StoredFile(InputFile(path, number)))
                 except (FormatError, OSError) as error:
                     if self.is_ours and (isinstance(error, FormatError) or error.errno in _UNREADABLE):
@@ -253,17 +258,24 @@ class Serving:
             yield found
 
 
+def end(folder: Folder, names: Sequence[str], position: Position) -> Marks:
+    """Write the note of a folder whose files are whole, and give their marks."""
+    marks = marks_of(folder, names)
+    folder.write(NOTE_NAME, Note(position, marks).dump())
+    return marks
+
+
 @contextmanager
 def serving(place: Place) -> Iterator[Serving]:
     """What serves in a directory: a version of ours, files that are written into, or what stood there before."""
-    name, in_place = place.current(), place.note_in_place()
-    noted = [] if in_place is None else [each for each in in_place.marks if _has_file(place.root, each, links=True)]
+    name, note = place.current(), place.note_in_place()
+    noted = place.noted(note)
     if name is not None:
         with place.own.enter(name) as folder:
-            names = [each for each in folder.names() if each != NOTE_NAME and _has_file(folder, each, links=False)]
+            names = [each for each in folder.names() if each != NOTE_NAME and _has_file(folder, each)]
             yield _of(name, folder, names, read_note(folder, NOTE_NAME))
     elif noted:
-        yield _of(None, place.root, noted, in_place)
+        yield _of(None, place.root, noted, note)
     else:
         files, indexes = _seed(place.root)
         yield Serving(None, place.root, files, indexes, None, is_ours=all(place.has(name) for name in files))
@@ -274,15 +286,25 @@ def _of(name: str | None, folder: Folder, names: Sequence[str], note: Note | Non
     return Serving(name, folder, files, [each for each in names if is_index(each)], note, is_ours=True)
 
 
-def _has_file(folder: Folder, name: str, *, links: bool) -> bool:
-    """Whether a name, which may be any text, is that of a file in a folder, or of a link."""
-    if "/" in name or "\0" in name or name in ("", ".", ".."):
+def _has_file(folder: Folder, name: str) -> bool:
+    status = folder.status(name)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def _is_of(root: Folder, name: str, made: str | None) -> bool:
+    """Whether a name, which may be any text, is that of a file with the inode, or else the time and size, of a mark."""
+    status = None if "/" in name else _status_behind(root, name)
+    if made is None or status is None or not stat.S_ISREG(status.st_mode):
         return False
-    try:
-        status = folder.status(name)
-    except OSError:  # it is too long
-        return False
-    return status is not None and (stat.S_ISREG(status.st_mode) or (links and stat.S_ISLNK(status.st_mode)))
+    ours, found = made.partition(" "), mark(status).partition(" ")
+    return ours[0] == found[0] or ours[2] == found[2]
+
+
+def _status_behind(folder: Folder, name: str) -> os.stat_result | None:
+    """What stands under a name, links followed; None if they lead nowhere, or no file can have the name."""
+    with suppress(OSError, ValueError):
+        return folder.status(name, follow=True)
+    return None
 
 
 def _seed(root: Folder) -> tuple[list[str], list[str]]:
@@ -327,10 +349,10 @@ class Followed:
             is_published: whether the store has a version of this state.
 
         Raises:
-            FileExistsError: it is a file, or a name that a version needs is taken.
+            FileExistsError: it is a file or a link that leads nowhere, or a name that a version needs is taken.
             BlockingIOError: another follower works in it.
         """
-        if root.exists() and not root.is_dir():
+        if lstat(root) is not None and not root.is_dir():
             raise FileExistsError(errno.EEXIST, "is no directory; name another one", str(root))
         self._root, self._threads, self._is_published = root, threads, is_published
         self.number: int | None = None
@@ -339,8 +361,8 @@ class Followed:
         with self._entered() as place:
             if place is not None:
                 with serving(place) as found:
-                    known = _known(found, found.marks())
-                    self.number = None if known is None else known.number
+                    noted = known(found, found.marks())
+                    self.number = None if noted is None else noted.number
 
     def position(self) -> Position:
         """What serves. Files that were written to since the commit are hashed."""
@@ -361,7 +383,7 @@ class Followed:
 
     def _position_of(self, found: Serving) -> Position:
         marks = found.marks()
-        noted = _known(found, marks)
+        noted = known(found, marks)
         if noted is None or self._distrusts:
             if self._hashed is None or self._hashed[0] != marks:
                 with found.opened() as files:
@@ -385,7 +407,7 @@ class Followed:
 _NOTHING = Position(None, "", "", {})
 
 
-def _known(found: Serving, marks: Marks) -> Position | None:
+def known(found: Serving, marks: Marks) -> Position | None:
     """What the note says, if the files are those that it speaks of."""
     return None if found.note is None or found.note.marks != marks else found.note.position
 

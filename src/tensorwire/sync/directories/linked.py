@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from ...errors import BaseMismatchError
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position
-from .kept import CURRENT, IN_PLACE_NAME, NOTE_NAME, Followed, Place, marks_of, serving
+from .kept import CURRENT, Followed, Place, end, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
-from .note import Note
 from .shown import check_free, hide, show
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class DirectoryTarget(Followed):
                 name = f"v{goal.number:06d}-{secrets.token_hex(8)}"
                 with place.making(name) as folder:
                     names = self._make(place, found, folder, goal, plan, frames)
-                    self._staged = _Staged(goal, name, _end(folder, names, goal), found.name)
+                    self._staged = _Staged(goal, name, end(folder, names, goal), found.name)
 
     def _make(
         self, place: Place, found: Serving, folder: Folder, goal: Position, plan: Plan, frames: Frames
@@ -140,10 +139,9 @@ class DirectoryTarget(Followed):
                     status = found.folder.status(each, follow=True)
                     if status is not None:
                         folder.set_time(each, status)
-                _end(folder, names, position)
+                end(folder, names, position)
         place.point(name)
         show(place, name, names, copies=self._copies)
-        place.own.remove(IN_PLACE_NAME)
 
     def commit(self) -> None:
         """Have the staged version serve: nothing is decoded.
@@ -177,13 +175,6 @@ class DirectoryTarget(Followed):
 def _content(folder: Folder, name: str) -> bytes:
     with InputFile(folder.path / name, folder.open(name, os.O_RDONLY, follow=True)) as file:
         return file.read(0, file.nbytes)
-
-
-def _end(folder: Folder, names: Sequence[str], position: Position) -> Mapping[str, str | None]:
-    """Write the note of a folder whose files are whole, and give their marks."""
-    marks = marks_of(folder, names)
-    folder.write(NOTE_NAME, Note(position, marks).dump())
-    return marks
 
 
 def _no_frame(*arguments: object) -> NoReturn:

@@ -1,7 +1,7 @@
 """What a follower of a directory writes down of files that it has made: the version that they hold.
 
-A note saves hashing the files. It is believed only while every file has the mark that it had, and nothing is removed or
-replaced because of what a note says.
+A note saves hashing the files. It is believed only while every file has the mark that it had. What is written into
+changes its mark: a file that the note in place names is ours while it has the inode of its mark, or the time and size.
 """
 
 from __future__ import annotations

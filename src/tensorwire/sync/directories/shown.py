@@ -1,4 +1,5 @@
-"""Entries of a followed directory that lead to a version: links of ours, or second names of its files.
+"""Entries of a followed directory that lead to a version: links of ours, or second names of its files; and files that
+stand there without a version, in place.
 
 A name is free if nothing has it, or if what has it is such an entry of this version or another one. Only such entries
 are ever replaced or removed; what has the name of a file of ours otherwise is an error.
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 def check_free(place: Place, names: Sequence[str]) -> None:
     """Raise FileExistsError for a name that something else has."""
+    noted = place.noted(place.note_in_place())
     for name in names:
-        if place.root.status(name) is not None and not _is_ours(place, name):
+        if place.root.status(name) is not None and name not in noted and not _is_ours(place, name):
             text = "is none of the follower's files, and a file of the version has this name; move it away"
             raise FileExistsError(errno.EEXIST, text, str(place.root.path / name))
 
@@ -56,7 +58,9 @@ def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> N
 
 def hide(place: Place, names: Sequence[str]) -> bool:
     """Remove the entries of ours that have other names than these; whether there were any."""
-    others = [name for name in place.root.names() if name not in names and _is_ours(place, name)]
+    noted = place.noted(place.note_in_place())
+    found = [name for name in place.root.names() if name not in names]
+    others = [name for name in found if name in noted or _is_ours(place, name)]
     for name in others:
         place.root.remove(name)
     return bool(others)
