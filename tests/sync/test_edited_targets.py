@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from tensorwire import load_file
+from tensorwire._ground.folder import Folder
 from tensorwire.errors import BaseMismatchError
 from tensorwire.sync import Follower, Publisher, directories, frames
-from tests.support.sync_runs import FIRST, SECOND, contents, follow, one_behind
+from tensorwire.sync.directories import making
+from tests.support.sync_runs import FIRST, FORMS, SECOND, contents, follow, one_behind
 
 
 def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> None:
@@ -165,3 +167,61 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(list((served / ".tensorwire-sync").glob("v*"))) == 1
     follow(follower)
     assert contents(load_file(served)) == contents(SECOND)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine forks its workers from another thread: they have all descriptors of that moment."""
+    _, follower = one_behind(tmp_path / "store", tmp_path / "served", **FORMS[form])
+    own, ours = os.pipe()
+    fetch, children = frames.Frames.fetch, []
+
+    def forked(*arguments: Any) -> Any:
+        child = os.fork()
+        if child == 0:
+            os.close(ours)
+            os.read(own, 1)  # until this process closes its end
+            os._exit(0)
+        children.append(child)
+        return fetch(*arguments)
+
+    monkeypatch.setattr(frames.Frames, "fetch", forked)
+    try:
+        follow(follower)
+    finally:
+        os.close(ours)
+        os.close(own)
+        for child in children:
+            os.waitpid(child, 0)
+    assert children
+    assert contents(load_file(tmp_path / "served")) == contents(SECOND)
+
+
+def test_a_directory_that_is_open_is_closed_with_the_last_reference(tmp_path: Path) -> None:
+    """Ctrl-C may come between opening and the ``with`` statement."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        Folder(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_an_old_version_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that lists it by its path finds all files or nothing."""
+    monkeypatch.setattr(making, "_FILE_NBYTES", 20_000)
+    publisher, follower = one_behind(tmp_path / "store", tmp_path / "served")
+    old = (tmp_path / "served" / ".tensorwire-sync" / "current").resolve()
+    names = sorted(path.name for path in old.iterdir())
+    follow(follower)
+    remove, seen = Folder.remove, []
+
+    def watched(folder: Folder, name: str) -> None:
+        remove(folder, name)
+        assert not old.exists() or sorted(path.name for path in old.iterdir()) == names
+        seen.append(name)
+
+    monkeypatch.setattr(Folder, "remove", watched)
+    publisher.publish(FIRST)
+    follow(follower)
+    assert set(names) <= set(seen)

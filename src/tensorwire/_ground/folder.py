@@ -24,6 +24,7 @@ class Folder:
         path: where it was found, for messages.
     """
 
+    _descriptor = -1
     __reduce_ex__ = not_copied("an open directory", "open it again by its path")
 
     def __init__(self, path: Path) -> None:
@@ -67,12 +68,13 @@ class Folder:
 
     def target_of(self, name: str) -> str | None:
         """Where a link leads; None if there is no link."""
-        try:
-            return os.readlink(name, dir_fd=self._descriptor)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):
-                return None
-            raise
+        with self._telling(name):
+            try:
+                return os.readlink(name, dir_fd=self._descriptor)
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.ENOENT):
+                    return None
+                raise
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self._descriptor))  # noqa: PTH208 - a descriptor
@@ -110,12 +112,13 @@ class Folder:
 
     def move(self, name: str, other: Folder, new: str) -> None:
         """Move an entry, in one step, to a name that nothing has or in the place of what has it."""
-        with self._telling(name):
+        with other._telling(new):
             os.rename(name, new, src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor)
 
     def exchange(self, name: str, other: Folder, other_name: str) -> bool:
         """Swap two entries in one step; False where the file system cannot."""
-        return renameat2(name, other_name, RENAME_EXCHANGE, self._descriptor, other._descriptor)
+        with other._telling(other_name):
+            return renameat2(name, other_name, RENAME_EXCHANGE, self._descriptor, other._descriptor)
 
     def remove(self, name: str) -> None:
         """Remove what is no directory, if it is there."""
@@ -166,3 +169,7 @@ class Folder:
         if self._descriptor >= 0:
             close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        """Ctrl-C may come before a ``with`` statement has begun."""
+        self.__exit__()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, lstat, mark
+from ..._ground.filesystem import close, lstat, mark, naming
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in, load_object
@@ -123,8 +123,10 @@ class Place:
         stale = CURRENT if current is None else IN_PLACE_NAME  # a copy that followed links has a folder `current`
         for name in self.own.names():
             if name == stale or (name != current and (_VERSION.fullmatch(name) or _TEMPORARY.fullmatch(name))):
+                gone = temporary()
                 try:
-                    self.own.remove_folder(name)
+                    self.own.move(name, self.own, gone)  # all at once, so that no reader lists a part of its files
+                    self.own.remove_folder(gone)
                 except OSError as error:
                     warnings.warn(f"an old version cannot be removed: {error}", RuntimeWarning, stacklevel=4)
 
@@ -196,7 +198,9 @@ def entered(root: Path, *, make: bool) -> Iterator[Place | None]:
         lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         stack.callback(close, lock)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with naming(root / SYNC_DIRECTORY / _LOCK):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # closing does not do it if a process was forked meanwhile
         except BlockingIOError:
             text = "another follower works in this directory; end one of the two"
             raise BlockingIOError(errno.EWOULDBLOCK, text, str(root)) from None
