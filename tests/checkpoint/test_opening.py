@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from safetensors import numpy as safetensors_numpy
 from safetensors import torch as safetensors_torch
 
@@ -19,6 +18,8 @@ from tests.support.checkpoint_models import SHARD, container, layer, weights, wr
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+torch = pytest.importorskip("torch")
 
 INDEX = "model.safetensors.index.json"
 TENSORS = {entry[0]: entry for shard in range(2) for entry in layer(shard, 10 * shard)}

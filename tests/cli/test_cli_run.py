@@ -11,14 +11,18 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-import transformers
-from safetensors.torch import save_file
 
 import tensorwire
-import tensorwire.torch
-from tests.support import text_models
 from tests.support.command_line import COMMAND, contents, damage
-from tests.support.text_models import POSITIONS
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import save_file  # noqa: E402
+
+import tensorwire.torch  # noqa: E402
+from tests.support import text_models  # noqa: E402
+from tests.support.text_models import POSITIONS  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 import tensorwire
 from tensorwire import UnsupportedTensorError
@@ -15,6 +14,8 @@ from tensorwire.checkpoint import load_file, save_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+torch = pytest.importorskip("torch")
 
 EYE = torch.eye(50)
 # Made when it is needed: torch warns that some of these are in beta, or old.

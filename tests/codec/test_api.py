@@ -13,12 +13,13 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 import tensorwire
 from tensorwire import LimitExceededError, UnsupportedTensorError, codec
 from tensorwire.codec import core
 from tests.support import registry
+
+torch = pytest.importorskip("torch")
 
 NUMPY_DTYPES = {
     "BOOL": np.bool_,

@@ -15,11 +15,12 @@ from contextlib import suppress
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 import tensorwire
 from tensorwire import UnsupportedTensorError, codec
 from tests.support import registry
+
+torch = pytest.importorskip("torch")
 
 WEIGHTS = registry.weights("BF16", 40_000).tobytes()
 

@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 import tensorwire
 from tensorwire import BaseMismatchError, CorruptDataError, codec
@@ -66,6 +65,7 @@ def test_a_plain_frame_has_no_base() -> None:
 
 
 def test_arrays_of_every_framework_are_bases() -> None:
+    torch = pytest.importorskip("torch")
     old, new = training_step(10_000)
     frame = tensorwire.compress(new, base=old)
     tensor = torch.from_numpy(old.view(np.int16).copy()).view(torch.bfloat16)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 import tensorwire
 from tensorwire import CorruptDataError, UnsupportedTensorError
@@ -31,6 +30,8 @@ from tests.support.frame_surgery import Surgery
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+torch = pytest.importorskip("torch")
 
 ROWS, COLUMNS = 300, 257
 WORDS = {name: registry.weights("BF16", ROWS * COLUMNS, name) for name in ("a", "b", "c")}

@@ -84,7 +84,8 @@ def _in_file(tensor: Any, name: str) -> Any:
 
 def test_arrays_of_every_kind_that_compress_takes(tmp_path: Path) -> None:
     import ml_dtypes
-    import torch
+
+    torch = pytest.importorskip("torch")
 
     data = weights(6000, 3)
     old: dict[str, Any] = {
@@ -167,7 +168,7 @@ def test_arrays_that_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_base_whose_memory_is_freed(tmp_path: Path) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     old = {"w": torch.ones(1 << 16)}
     save_file({"w": torch.ones(1 << 16) * 2}, tmp_path / "f", base=old)
@@ -355,7 +356,7 @@ def test_no_arrays_at_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("freed", ["first", "last"])
 def test_made_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freed: str) -> None:
     """As FSDP frees what a hook has gathered: behind the last look at an array, before the next one is made."""
-    import torch
+    torch = pytest.importorskip("torch")
 
     tensors = {"first": torch.ones(1 << 16), "last": torch.ones(1 << 16)}
     put = CompressedWriter.put

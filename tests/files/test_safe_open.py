@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 import tensorwire
 from tensorwire.checkpoint import compress_checkpoint
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 safetensors = pytest.importorskip("safetensors")
+torch = pytest.importorskip("torch")
 
 ENTRIES = [
     ("z.weight", "F32", (60, 70, 9), weights(60 * 70 * 9, 1, "F32")),

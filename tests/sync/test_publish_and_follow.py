@@ -14,7 +14,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 
 from tensorwire import load_file, save_file
 from tensorwire._ground.folder import Folder
@@ -79,6 +78,7 @@ def test_a_version_lists_what_changed_alone_and_is_a_checkpoint(tmp_path: Path) 
 
 
 def test_pairs_are_taken_one_at_a_time_and_torch_tensors_stay_torch_tensors(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     given = {"w": torch.arange(512, dtype=torch.bfloat16), "b": torch.zeros(3)}
     publisher = Publisher(tmp_path, threads=1)
     publisher.publish(iter(given.items()))

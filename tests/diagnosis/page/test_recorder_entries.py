@@ -6,12 +6,14 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.recorder_entries import operation_info
-from tensorwire.diagnosis.rank.operation_timing import _KINDS, _Describer
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from tensorwire.diagnosis.page import native  # noqa: E402
+from tensorwire.diagnosis.page.recorder_entries import operation_info  # noqa: E402
+from tensorwire.diagnosis.rank.operation_timing import _KINDS, _Describer  # noqa: E402
 
 OWN, OTHER = torch.ones(4), torch.empty(4)
 CALLS = {
