@@ -241,7 +241,7 @@ def _high_of_groups(
     """The high parts of group g, of row k, four a register; 0 where its mask bit is. `rank` and `flags` are those of
     `mask_of_runs`, `earlier` is how many mask bits are set before the run."""
     in_run = ((rank >> (8 * k)) & 0xFF).to(tl.int32)
-    flagged = ((flags >> (8 * k)) & 1) > 0
+    flagged = ((flags >> (8 * k)) & 1) != 0  # not > 0: Ascend's compiler refuses it of unsigned numbers
     in_quads = g & ((1 << quads_log2) - 1)
     if lead == BY_GROUP:
         place = ((in_run << quads_log2) + in_quads) & 63
