@@ -70,6 +70,7 @@ def test_vectors_only(source: Source) -> None:
     assert "func.func @" + source[0].__name__ in text
     assert lines_of_loops_over_single_numbers(text) == []
     assert "unrealized_conversion_cast %arg" not in text, "a pointer that is cast keeps its offset in units of the old"
+    assert "arith.cmpi u" not in text, "bishengir-compile widens unsigned numbers to compare them, by a cast it refuses"
 
 
 def test_loops_over_single_numbers_are_found() -> None:
