@@ -14,8 +14,8 @@
 namespace {
 
 constexpr uint8_t kRepair = 1, kBase = 2;
-// The bytes of a content and of a product's inputs and outputs: a few blocks of the largest size. A shape says more rows
-// or columns in a few bytes than fit into memory, also where it has no words.
+// The bytes of a content and of a product's inputs and outputs: a few blocks of the largest size. A shape says more
+// rows or columns in a few bytes than fit into memory, also where it has no words.
 constexpr uint64_t kMaxNbytes = 4u << 20;
 
 // A product with the frame is that with the decoded words, if they are weights.

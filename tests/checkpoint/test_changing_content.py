@@ -263,7 +263,7 @@ def test_a_copied_file_that_gets_longer_is_an_error(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_freed_or_moved_is_an_error(tmp_path: Path) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     array = np.arange(1 << 20, dtype=np.float32)
     view = codec.tensor_view(array)
@@ -296,7 +296,7 @@ def test_memory_that_is_freed_or_moved_is_an_error(tmp_path: Path) -> None:
 
 def test_memory_that_is_freed_behind_the_last_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read last may have been read from memory that was freed already."""
-    import torch
+    torch = pytest.importorskip("torch")
 
     last = torch.ones(1 << 20)
     put = CompressedWriter.put
@@ -314,7 +314,7 @@ def test_memory_that_is_freed_behind_the_last_look(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("freed", ["array", "base"])
 def test_memory_that_is_freed_while_a_frame_is_made(freed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     tensors = {"array": torch.ones(1 << 20), "base": torch.ones(1 << 20)}
     encode = core.compress
@@ -354,7 +354,7 @@ def test_two_thousand_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_recipe_for_an_asynchronous_checkpoint(tmp_path: Path) -> None:
     """docs/api.md: the file has the weights of one moment, though an optimizer steps them."""
-    import torch
+    torch = pytest.importorskip("torch")
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))

@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
-from safetensors import torch as safetensors_torch
 
 import tensorwire
 from tensorwire import CorruptDataError, FormatError, compress_checkpoint, load_file, open_file
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 torch = pytest.importorskip("torch")
+
+from safetensors import torch as safetensors_torch  # noqa: E402
 
 INDEX = "model.safetensors.index.json"
 TENSORS = {entry[0]: entry for shard in range(2) for entry in layer(shard, 10 * shard)}

@@ -10,13 +10,16 @@ import pytest
 
 import tensorwire
 import tensorwire.safetensors.numpy
-import tensorwire.safetensors.torch
 from reference.tensorwire_reference.checkpoint import PREFIX, Tensor, content_hash
 from reference.tensorwire_reference.checkpoint_writer import compressed_tensors, sign, write_container
 from tensorwire import CorruptDataError
 from tensorwire.files.load_ahead import LoadAhead
 from tensorwire.files.reader import StoredFile
 from tests.support.checkpoint_models import weights
+
+pytest.importorskip("torch")
+
+import tensorwire.safetensors.torch
 
 WEIGHT = Tensor("w", "BF16", (8192,), weights(8192, 1))
 

@@ -60,7 +60,7 @@ def modules_of(statement: ast.Import | ast.ImportFrom, path: Path) -> Iterator[s
         above = path.relative_to(ROOT).parts[: -statement.level] if statement.level else ()
         module = ".".join([*above[above[:1] == ("src",) :], *filter(None, [statement.module])])
         inside = [f"{module}.{alias.name}" for alias in statement.names]
-        names = [module, *filter(own, inside)]
+        names = [module, *(name for name in inside if own(name) or name.endswith(".torch"))]
     for name in names:
         parts = name.split(".")
         yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
@@ -105,8 +105,10 @@ def top_imports(paths: Iterable[Path]) -> dict[str, str]:
         top, path = module.partition(".")[0], own(module)
         if path is not None:
             read(path, optional, must_run=False)
-        elif top not in sys.stdlib_module_names | optional and not any((folder / top).is_dir() for folder in SOURCES):
-            found.setdefault(top, place)
+        elif top not in sys.stdlib_module_names and not any((folder / top).is_dir() for folder in SOURCES):
+            # safetensors.torch imports torch.
+            for name in {top, "torch" if module.endswith(".torch") else top} - optional:
+                found.setdefault(name, place)
 
     for path in paths:
         around = [folder / "conftest.py" for folder in reversed(path.parents)]

@@ -9,11 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 
 from tensorwire.errors import BaseMismatchError, UnsupportedTensorError
 from tensorwire.sync import Follower, Publisher
 from tests.support.sync_runs import follow
+
+torch = pytest.importorskip("torch")
 
 SHAPE = (4, 6, 8, 2)
 

@@ -425,6 +425,7 @@ def test_bad_tensors_are_refused_and_the_next_version_is_an_anchor(tmp_path: Pat
 
 
 def test_targets_are_checked(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="expected a dict of arrays or a directory"):
         Follower(tmp_path, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got Linear; give its state_dict\(\), with in_place=True"):

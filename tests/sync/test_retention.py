@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tensorwire._ground.new_file import temporary_name
 from tensorwire.errors import LimitExceededError
@@ -187,13 +186,21 @@ def test_files_end_before_their_headers_grow_too_long(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (torch.nn.Linear(2, 2), "got Linear; give its state_dict()"),
-        (torch.nn.Sequential(torch.nn.Linear(2, 2)), "got Sequential; give its state_dict()"),
         (3, "expected a mapping of names to tensors, or such pairs, got int"),
         ([np.zeros(3)], "expected pairs of a name and a tensor, got ndarray"),
     ],
 )
 def test_what_is_no_mapping_is_told_what_to_give(given: Any, text: str, tmp_path: Path) -> None:
+    is_refused(given, text, tmp_path)
+
+
+def test_a_module_is_told_to_give_its_state_dict(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    is_refused(torch.nn.Linear(2, 2), "got Linear; give its state_dict()", tmp_path)
+    is_refused(torch.nn.Sequential(torch.nn.Linear(2, 2)), "got Sequential; give its state_dict()", tmp_path)
+
+
+def is_refused(given: Any, text: str, tmp_path: Path) -> None:
     for call in (lambda: Publisher(tmp_path).publish(given), lambda: write_version(tmp_path, given, version=0)):
         with pytest.raises(TypeError) as caught:
             call()
