@@ -185,7 +185,7 @@ FOLDERS = {
         "store_errors": {"secret_text"},
         "again": set(),
         "http_objects": {"again", "store_errors"},
-        "s3_objects": {"again", "http_objects", "store_errors"},
+        "s3_objects": {"again", "store_errors"},
         "remote": {"http_objects", "s3_objects", "secret_text", "store_errors"},
         "remote_file": {"background", "remote", "store_errors"},
         "access": {"remote"},

@@ -1,12 +1,12 @@
-"""Calls to a server that may go well the next time."""
+"""Calls in the loop of a store, which may go well the next time."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 _Result = TypeVar("_Result")
 
@@ -47,3 +47,23 @@ async def patiently(ask: Callable[[], Awaitable[_Result]]) -> _Result:
             seconds = max(pause, min(failed.seconds, MAX_PAUSE_SECONDS))
         await _sleep(seconds)
     raise AssertionError("the last try returns or raises")
+
+
+async def all_of(asks: Sequence[Callable[[], Awaitable[_Result]]]) -> list[_Result]:
+    """What calls return, made patiently and at once; after an error the others are ended."""
+    tasks = [asyncio.ensure_future(patiently(ask)) for ask in asks]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def wait_for(store: Any, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What a coroutine returns in the loop of a store. An interrupt ends both."""
+    future = asyncio.run_coroutine_threadsafe(work, store.loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

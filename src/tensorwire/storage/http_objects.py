@@ -11,16 +11,14 @@ import errno
 import re
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .again import Again, patiently
+from .again import Again, all_of, patiently, wait_for
 from .store_errors import CHANGED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-
-_Result = TypeVar("_Result")
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 SILENT_SECONDS = 8.0
 """A server may send nothing for so long, unless `storage_options` has a `timeout`."""
@@ -44,26 +42,6 @@ _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)\s*", re.IGNORECASE)
 _ANCHOR = re.compile(r"<a\s([^<>]*)>", re.IGNORECASE)
 _HREF = re.compile(r"""(?<![^\s"'])href\s*=\s*["']([^"'<>]+)""", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://[-\w@:%+.~#?&/=]+", re.ASCII)
-
-
-def wait_for(store: Any, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """What a coroutine returns in the loop of a store. An interrupt ends both."""
-    future = asyncio.run_coroutine_threadsafe(work, store.loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-
-
-async def all_of(asks: Sequence[Callable[[], Awaitable[_Result]]]) -> list[_Result]:
-    """What calls return, made patiently and at once; after an error the others are ended."""
-    tasks = [asyncio.ensure_future(patiently(ask)) for ask in asks]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 def facts_of(store: Any, url: str) -> dict[str, Any]:

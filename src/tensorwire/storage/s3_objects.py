@@ -6,8 +6,7 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING, Any
 
-from .again import Again
-from .http_objects import all_of, wait_for
+from .again import Again, all_of, wait_for
 from .store_errors import CHANGED
 
 if TYPE_CHECKING:
