@@ -91,6 +91,21 @@ def test_an_object_that_is_replaced_between_two_slices_is_told(options: dict[str
                 call()
 
 
+def test_reads_say_who_pays(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call says it by itself: older versions of s3fs add nothing to calls, and the store then refuses them."""
+    save_file({"w": np.arange(9)}, "s3://bucket/paid.safetensors", storage_options=options)
+    own, payers = s3fs.S3FileSystem._call_s3, set()
+
+    async def call(self: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
+        payers.add((method, keywords.get("RequestPayer")))
+        return await own(self, method, *arguments, **keywords)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", call)
+    load_file("s3://bucket/paid.safetensors", storage_options={**options, "requester_pays": True})
+    assert ("get_object", "requester") in payers
+    assert ("get_object", None) not in payers
+
+
 def test_a_file_is_loaded_in_few_requests(
     options: dict[str, Any], weights: dict[str, Any], requests: list[tuple[str, int]]
 ) -> None:

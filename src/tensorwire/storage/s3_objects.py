@@ -25,7 +25,7 @@ def fetch(store: Any, key: str, ranges: Sequence[tuple[int, int]], facts: Mappin
         OSError: it is another object by now, or the store refuses.
     """
     bucket, name, version = store.split_path(key)
-    place = {"Bucket": bucket, "Key": name, **({"VersionId": version} if version else {})}
+    place = {"Bucket": bucket, "Key": name, **({"VersionId": version} if version else {}), **store.req_kw}
 
     def ask(start: int, stop: int) -> Callable[[], Awaitable[bytes]]:
         async def part() -> bytes:
