@@ -14,7 +14,7 @@ import pytest
 
 from tensorwire._ground.new_file import temporary_name
 from tensorwire.errors import LimitExceededError
-from tensorwire.sync import Follower, Publisher, publisher, store, versions, write_version
+from tensorwire.sync import Follower, Publisher, new_shards, store, versions, write_version
 from tests.support.sync_runs import FIRST, SECOND, contents, follow
 
 
@@ -170,7 +170,7 @@ def test_a_part_that_could_not_be_read_is_an_error_and_no_wait(tmp_path: Path, m
 
 
 def test_files_end_before_their_headers_grow_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "_HEADER_NBYTES", 10_000)
+    monkeypatch.setattr(new_shards, "_HEADER_NBYTES", 10_000)
     given = {f"{'long' * 20}.{number}": np.full(1, number, np.float32) for number in range(200)}
     Publisher(tmp_path, threads=1).publish(given)
     headers = [

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import secrets
-import time
 import warnings
 from collections.abc import Iterable, Mapping, Sized
 from contextlib import suppress
@@ -23,11 +21,12 @@ from ..codec import (
     tensor_view,
 )
 from ..errors import ErrorContext, TensorwireError
-from ..files.frame_file import Stored, frame_file
+from ..files.frame_file import Stored
 from ..files.header import check_dtype
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, named_pairs, read_tensors
+from .new_shards import NewShards
 from .ranks import Offer, Part, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
 from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, result, state_of
@@ -38,14 +37,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from ..codec import Profile
-
-_SHARD_NBYTES = 128 << 20
-"""A file is written once it holds so many bytes of frames, which are in memory until then."""
-_HEADER_NBYTES = 64 << 20
-"""The same of its header, which may have 100 MB."""
-
-_RANK = 100_000
-"""Files are numbered from the rank times this on."""
 
 
 class Published(NamedTuple):
@@ -187,7 +178,7 @@ class Publisher:
         is_anchor = self._needs_anchor or self._num_links + 1 >= self._anchor_every
         self._needs_anchor = True  # until the index stands, the copy is nobody's base
         base = None if is_anchor else self._last
-        shards = _Shards(self._store, number, 0, self._profile)
+        shards = NewShards(self._store, number, 0, self._profile)
         offer = self._ranks.offer(number, self._run, base)
         try:
             self._put_all(named_tensors, shards, is_anchor=is_anchor)
@@ -225,7 +216,7 @@ class Publisher:
         offer = self._ranks.await_offer(number)
         base = None if self._needs_anchor or self._last is None or self._last.id != offer.base else self._last
         self._needs_anchor = True  # as in `publish`
-        shards = _Shards(self._store, number, self._ranks.rank, self._profile)
+        shards = NewShards(self._store, number, self._ranks.rank, self._profile)
         try:
             self._put_all(named_tensors, shards, is_anchor=base is None)
         except BaseException:
@@ -252,7 +243,7 @@ class Publisher:
         self._last, self._needs_anchor = found, False
         return _published(found, shards)
 
-    def _part(self, offer: Offer, shards: _Shards, base: Version | None) -> Part:
+    def _part(self, offer: Offer, shards: NewShards, base: Version | None) -> Part:
         tensors = shards.tensors
         version = Version(
             offer.number, offer.run, offer.token, state_of(tensors), base and base.number, base and base.state,
@@ -285,7 +276,7 @@ class Publisher:
             raise ValueError(f"expected a version from {least} on, got {version!r}; leave it out to take the next one")
         return least if version is None else version
 
-    def _put_all(self, named_tensors: Any, shards: _Shards, *, is_anchor: bool) -> None:
+    def _put_all(self, named_tensors: Any, shards: NewShards, *, is_anchor: bool) -> None:
         """Hold these tensors, and put those that changed."""
         if isinstance(named_tensors, Sized):
             check_count(len(named_tensors))
@@ -298,13 +289,13 @@ class Publisher:
             del self._held[name]
         shards.end()
 
-    def _put_copies(self, shards: _Shards) -> None:
+    def _put_copies(self, shards: NewShards) -> None:
         """Put all tensors as they are held."""
         for name, held in self._held.items():
             shards.add(self._encode(name, *held.tensor.layout, held.data, held.data, None))
         shards.end()
 
-    def _put(self, name: str, array: Any, shards: _Shards, *, is_anchor: bool) -> None:
+    def _put(self, name: str, array: Any, shards: NewShards, *, is_anchor: bool) -> None:
         """Hold a tensor, and add it to a version if it changed."""
         with ErrorContext(tensor=name):
             view = tensor_view(array)
@@ -342,7 +333,7 @@ class Publisher:
     def _tensors(self) -> dict[str, Tensor]:
         return {name: held.tensor for name, held in self._held.items()}
 
-    def _end(self, version: Version, shards: _Shards) -> Published:
+    def _end(self, version: Version, shards: NewShards) -> Published:
         """The version exists."""
         published = _published(version, shards)
         nbytes, is_anchor = published.nbytes, published.is_anchor
@@ -398,72 +389,6 @@ def _is_number(version: object) -> TypeIs[int]:
     return type(version) is int and 0 <= version <= MAX_NUMBER
 
 
-def _entries_nbytes(name: str) -> int:
-    """What a tensor takes of the header of a file, at most: its name three times, and some 300 bytes."""
-    return 3 * len(json.dumps(name)) + 400
-
-
-def _published(version: Version, shards: _Shards) -> Published:
+def _published(version: Version, shards: NewShards) -> Published:
     nbytes = sum(version.files.values())
     return Published(version.number, version.base is None, nbytes, len(version.tensors), shards.seconds)
-
-
-class _Shards:
-    """The files of a version that is being written.
-
-    Attributes:
-        tensors, homes, files: as in `Version`.
-        seconds: of the stages.
-    """
-
-    def __init__(self, store: Store, number: int, rank: int, profile: str) -> None:
-        self._store, self._number, self._rank, self._profile = store, number, rank, profile
-        self._begun = time.perf_counter()
-        self.seconds = {"encode": 0.0, "write": 0.0}
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self.tensors: dict[str, Tensor] = {}
-        self.homes: dict[str, str] = {}
-        self.files: dict[str, int] = {}
-        self._waiting: list[Stored] = []
-        self._waiting_nbytes = self._header_nbytes = 0
-
-    def add(self, stored: Stored) -> None:
-        """Add a tensor."""
-        self._waiting.append(stored)
-        self._waiting_nbytes += len(stored.data)
-        self._header_nbytes += _entries_nbytes(stored.name)
-        if self._waiting_nbytes >= _SHARD_NBYTES or self._header_nbytes >= _HEADER_NBYTES:
-            self._write()
-
-    def end(self) -> None:
-        """Write what is left."""
-        if self._waiting:
-            self._write()
-        self._lap("encode")
-
-    def remove(self) -> None:
-        """Begin anew; no index names what was written."""
-        files = list(self.files)
-        self.clear()
-        self._store.remove_files(self._number, files)
-
-    def _write(self) -> None:
-        self._lap("encode")
-        # No file ever had this name, so nobody's version changes.
-        file = f"model-{self._rank * _RANK + len(self.files) + 1:05d}-{secrets.token_hex(8)}.safetensors"
-        data = frame_file(self._waiting, self._profile)
-        self.files[file] = len(data)
-        self._store.put_shard(self._number, file, data)
-        for each in self._waiting:
-            self.tensors[each.name] = Tensor(each.dtype, each.shape, each.content_hash)
-            self.homes[each.name] = file
-        self._waiting, self._waiting_nbytes, self._header_nbytes = [], 0, 0
-        self._lap("write")
-
-    def _lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.seconds[stage] += now - self._begun
-        self._begun = now
