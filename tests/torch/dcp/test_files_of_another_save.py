@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 JSON = "tensorwire-dcp.json"
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Any:
-    """What torch says of a process group that is not there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def shard(folder: Path) -> Path:

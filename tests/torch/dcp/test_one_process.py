@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import warnings
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,6 @@ from tests.support.distributed import blank, failure, loaded, same, save, sealed
 from tests.support.stores import faulty_store
 
 JSON = "tensorwire-dcp.json"
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Any:
-    """What torch says of a process group that is not there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,6 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from tensorwire import decompress_checkpoint, transcode_checkpoint
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 from tests.support.distributed import loaded, same, save, state
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Any:
-    """What torch says of a process group that is not there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def test_torchs_own_reader_names_ours(tmp_path: Path) -> None:

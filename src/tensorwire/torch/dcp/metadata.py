@@ -16,7 +16,6 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ...checkpoint.directory import distributed
-from ...checkpoint.directory.distributed import as_text as _text
 from ...errors import CorruptDataError
 from ...files.names import shown_value
 
@@ -65,7 +64,7 @@ def dump(metadata: Metadata, pickled: bytes) -> bytes:
         "files": {place.file: place.checksum for place in metadata.storage_data.values()},
         "planner": _paths(metadata.planner_data),
     }
-    return _text(body | {"sha256": hashlib.sha256(_text(body)).hexdigest()})
+    return distributed.as_text(body | {"sha256": hashlib.sha256(distributed.as_text(body)).hexdigest()})
 
 
 def parse(body: dict[str, Any]) -> Metadata:
