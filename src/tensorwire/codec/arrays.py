@@ -361,7 +361,7 @@ def _name_of_numpy(dtype: Any) -> str | None:
 
 
 def plain_array(numpy: Any, array: Any) -> Any:
-    """An array of NumPy without the class that somebody has derived; UnsupportedTensorError for a masked one."""
+    """An array of NumPy as an instance of no derived class; UnsupportedTensorError for a masked one."""
     if type(array) is numpy.ndarray:
         return array
     if isinstance(array, numpy.ma.MaskedArray):

@@ -1,4 +1,4 @@
-"""Arrays that take content where they lie, in whatever order and byte order their elements are."""
+"""Arrays that take content where they lie, in any order and byte order of their elements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def changed_in_place(array: Any) -> Iterator[memoryview]:
 
     Raises:
         UnsupportedTensorError: the array takes no content where it lies.
-        BufferError: somebody has freed, moved or cut its memory meanwhile.
+        BufferError: its memory was freed, moved or cut meanwhile.
     """
     import numpy
 
@@ -145,7 +145,7 @@ def _memory_of(array: Any) -> Array:
 
 
 class _MemoryOfTorch:
-    """A tensor of torch as NumPy takes it, whatever its dtype is called."""
+    """A tensor of torch as NumPy takes it: as numbers of the size of its elements."""
 
     def __init__(self, tensor: Any) -> None:
         nbytes = tensor.element_size()

@@ -49,7 +49,7 @@ _PAGE = {"type": "directory", "size": 0}
 """What is known of a folder of an HTTP server: that it has a page."""
 
 _turns: WeakKeyDictionary[Any, Lock] = WeakKeyDictionary()
-"""By store that is not asynchronous, a lock for whoever asks it."""
+"""By store that is not asynchronous, a lock for the thread that asks it."""
 
 
 def is_url(path: object) -> bool:

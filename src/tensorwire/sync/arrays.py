@@ -36,14 +36,14 @@ class ArraysTarget:
             tied_names(arrays)
 
     def position(self) -> Position:
-        """What is there; arrays that nobody has hashed yet are hashed now, all if one came or went."""
+        """What is there; arrays that were not hashed yet are hashed now, all if one came or went."""
         if self._position is None or self._position.tensors.keys() != self._arrays.keys():
             tensors = {name: tensor_of(name, array, self._threads) for name, array in self._arrays.items()}
             self._position = Position(None, "", "", tensors)
         return self._position
 
     def forget(self) -> None:
-        """Somebody has written to the arrays: hash them again."""
+        """The arrays may have been written to: hash them again."""
         self._position = None
 
     @property

@@ -57,7 +57,7 @@ class Follower:
         storage_options: of URLs: docs/remote.md.
 
     Attributes:
-        version: the number of the version that the target holds; None if it holds none, or nobody has looked yet.
+        version: the number of the version that the target holds; None if it holds none, or before the first look.
         state: "empty", "at" a version, or "staged" another one.
 
     Raises:
@@ -147,10 +147,10 @@ class Follower:
         """Put the staged version in place; without one do nothing.
 
         Raises:
-            OSError: somebody has written to the directory meanwhile. Nothing was changed: stage again.
-            BaseMismatchError: an array was removed meanwhile, and nothing was changed. Or in place, somebody has
-                written to an array or a file. Stage again, which begins with an anchor. After any error in place the
-                version is None, and `stage` makes what the target lacks.
+            OSError: the directory was written to meanwhile. Nothing was changed: stage again.
+            BaseMismatchError: an array was removed meanwhile, and nothing was changed. Or in place, an array or
+                a file was written to. Stage again, which begins with an anchor. After any error in place the version is
+                None, and `stage` makes what the target lacks.
             ValueError, UnsupportedTensorError: in place, another array is in the dict that does not fit; nothing was
                 changed.
         """
@@ -191,7 +191,7 @@ class Follower:
         with suppress(BaseMismatchError):
             self._staged = self._until_whole(goal, version)
             return self._staged
-        self._target.forget()  # somebody has written to the target
+        self._target.forget()  # the target was written to
         self._staged = self._until_whole(goal, version)
         return self._staged
 

@@ -160,7 +160,7 @@ class Publisher:
 
         Args:
             named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors on the CPU: a mapping, or
-                pairs in any order, of which one at a time is in use. Somebody may write to one meanwhile; then
+                pairs in any order, of which one at a time is in use. One may be written to meanwhile; then
                 followers get words of different moments, the same ones that the next version is relative to.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
 
@@ -176,7 +176,7 @@ class Publisher:
             return self._publish_part(named_tensors, version)
         number = self._begin(version)
         is_anchor = self._needs_anchor or self._num_links + 1 >= self._anchor_every
-        self._needs_anchor = True  # until the index stands, the copy is nobody's base
+        self._needs_anchor = True  # until the index stands, the copy is no base
         base = None if is_anchor else self._last
         shards = NewShards(self._store, number, 0, self._profile)
         offer = self._ranks.offer(number, self._run, base)
@@ -315,7 +315,7 @@ class Publisher:
         self, name: str, dtype: str, shape: tuple[int, ...], new: memoryview, copy: memoryview, base_hash: str | None
     ) -> Stored:
         """Put content into our copy, and encode what is there. With the hash of what the copy held before, the frame is
-        relative to that; it is known, since nobody else writes to our copies."""
+        relative to that; it is known, since nothing else writes to our copies."""
         if base_hash is not None and may_save(dtype, len(new)):
             frame = compress_over(
                 copy, new, dtype=dtype, shape=shape, profile=self._profile, base_hash=base_hash, threads=self._threads

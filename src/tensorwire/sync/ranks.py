@@ -1,6 +1,6 @@
 """Ranks that publish one version together. The store is all that they share.
 
-Rank 0 offers it: it puts ``rank-00000.json`` beside the versions, with a token that nobody has used before, and says
+Rank 0 offers it: it puts ``rank-00000.json`` beside the versions, with a token that was never used before, and says
 what tensors may be relative to. Each other rank puts its files, and then its part, ``rank-0000N.json``, with that
 token. When all parts are there, rank 0 puts the index. A part of an earlier attempt has another token, and a rank that
 waits puts its part anew for an offer that takes the place of the one it has seen. So what a dead process has left is

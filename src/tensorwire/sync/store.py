@@ -1,7 +1,7 @@
 """The folder that versions are published to: a directory, or a URL of fsspec.
 
-A version exists once its index does, which is written last and replaces nothing. The file "latest" is a hint: whoever
-reads it believes the indexes alone.
+A version exists once its index does, which is written last and replaces nothing. The file "latest" is a hint: what
+stands is told by the indexes alone.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Store:
 
         Raises:
             FileExistsError: another publisher has made the one of this number.
-            OSError: nobody knows whether it exists.
+            OSError: it may exist or not.
         """
         folder = self._made(version.number)  # a version without changes has no files
         try:
@@ -205,7 +205,7 @@ class Store:
     def remove_temporary(self, known: Collection[str]) -> set[str]:
         """Remove those of these temporary files that still are beside the versions; return the names of all others.
 
-        No write of such a file takes as long as from one anchor of a publisher to its next one: who wrote it is dead.
+        No write of such a file takes as long as from one anchor of a publisher to its next one: its writer is dead.
         """
         if not isinstance(self.place, Path):
             return set()
