@@ -209,15 +209,15 @@ def _choose(product: Product) -> _Choice:
     ]
     slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize, product.threads)
     # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
-    by_slabs = slab < product.rows and product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.strides is Strides.USUAL
-    by_slabs = by_slabs and not is_odd
+    is_quick = product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.strides is Strides.USUAL
+    by_slabs = slab < product.rows and is_quick and not is_odd
     if not (orders or by_slabs):
         return _Choice()
     if any_flushes_denormals(product.threads):  # a trial would see what becomes of denormals there
         raise _FlushingError
     trial = Trial(product, slab if by_slabs else None)
-    for order in trial.orders(orders):
-        return _Choice(order)
+    if found := trial.orders(orders):
+        return _Choice(found[0])
     if name is not None:
         _say_slower(name)
     return _Choice(slab=slab, team=team()) if by_slabs and trial.allows_slabs() else _Choice()
