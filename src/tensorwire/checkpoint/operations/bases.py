@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,6 @@ from ..directory.manifest import read_manifest
 from ..directory.shards import tensor_files
 
 if TYPE_CHECKING:
-    import os
     from typing import TypeAlias
 
     from ...codec import Profile
@@ -85,6 +85,13 @@ def name_of(base: BasePath | None) -> str | None:
         return None
     first: Any = base
     return said(first if is_path(base) else first[0])
+
+
+def checked_base(base: BasePath | None) -> BasePath | None:
+    """`base`, if it is a path or a list of paths; TypeError if it is not."""
+    for each in base if isinstance(base, (list, tuple)) else () if base is None else (base,):
+        os.fspath(each)
+    return base
 
 
 def _open_link(link: Any, older: Base | None, stack: ExitStack, *, may_be_arrays: bool) -> Base:

@@ -16,6 +16,7 @@ from torch.futures import Future
 
 from ...checkpoint import open_file
 from ...checkpoint.directory import distributed
+from ...checkpoint.operations.bases import checked_base
 from ...codec import num_threads
 from ...errors import CorruptDataError, ErrorContext
 from ...files.names import shown
@@ -42,13 +43,6 @@ def read_metadata(folder: Location) -> Metadata:
     body = distributed.read(folder)
     with ErrorContext(file=folder / distributed.DISTRIBUTED_NAME):
         return parse(body)
-
-
-def checked_base(base: BasePath | None) -> BasePath | None:
-    """`base`, if it is a path or a list of paths; TypeError if it is not."""
-    for each in base if isinstance(base, (list, tuple)) else () if base is None else (base,):
-        os.fspath(each)
-    return base
 
 
 class TensorwireReader(StorageReader):  # type: ignore[misc]

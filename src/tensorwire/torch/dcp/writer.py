@@ -23,13 +23,13 @@ from ...checkpoint.directory.distributed import (
     entry_name,
     named_files,
 )
+from ...checkpoint.operations.bases import checked_base
 from ...checkpoint.operations.saving import write_file
 from ...codec import Profile, num_threads
 from ...errors import ErrorContext, TensorwireError
 from ...storage.locations import locate, said
 from ...storage.upload import put_bytes, remove_if_there
 from .metadata import Place, dump
-from .reader import checked_base
 from .stored_form import form_of, to_form
 
 if TYPE_CHECKING:
