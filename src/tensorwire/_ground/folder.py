@@ -96,12 +96,13 @@ class Folder:
         status = self.status(name)
         if status is None or not stat.S_ISREG(status.st_mode):
             return False
-        try:
-            os.link(name, new, src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINK:
-                raise type(error)(error.errno, error.strerror, str(other.path / new)) from error
-            return False
+        with other._telling(new):
+            try:
+                os.link(name, new, src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor, follow_symlinks=False)
+            except OSError as error:
+                if error.errno in _NO_HARD_LINK:
+                    return False
+                raise
         return True
 
     def set_time(self, name: str, status: os.stat_result) -> None:

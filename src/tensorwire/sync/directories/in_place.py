@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...errors import BaseMismatchError
 from ..versions import INDEX_NAME, Position
 from .kept import CURRENT, Followed, Place, end, known, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
@@ -99,9 +98,8 @@ class InPlaceTarget(Followed):
             assert place is not None
             place.clean()
             with serving(place) as found, found.opened() as current:
-                marks, held = found.marks(), self._position_of(found).tensors
-                if any(not links and held.get(name) != goal.tensors[name] for name, links in plan.items()):
-                    raise BaseMismatchError("the directory was written to meanwhile", file=self._root)
+                marks = found.marks()
+                self._check_begins(found, goal, plan)
                 headers = {file: stored.header for file, stored in current.items()}
                 if holds(headers, goal.tensors) and not any(place.root.target_of(name) for name in found.names):
                     changed = [file for file, header in headers.items() if changes(header, plan)]

@@ -29,14 +29,14 @@ from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in, load_object
 from ...checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
-from ...errors import ErrorContext, FormatError
+from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.reader import StoredFile
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position, Tensor, state_of
 from .note import Note, read_note
 
 if TYPE_CHECKING:
-    from .making import Checkpoint
+    from .making import Checkpoint, Plan
     from .note import Marks
 
 CURRENT, NOTE_NAME, IN_PLACE_NAME = "current", "version.json", "in_place.json"
@@ -312,7 +312,7 @@ def _status_behind(folder: Folder, name: str) -> os.stat_result | None:
 
 
 def _seed(root: Folder) -> tuple[list[str], list[str]]:
-    """The files of a checkpoint that somebody has put there, and its index. Others may stand beside it: an adapter, or
+    """The files of a checkpoint that stood there before, and its index. Others may stand beside it: an adapter, or
     the files of another index. Links of ours that lead nowhere are none."""
     names = [name for name in root.names() if not (root.target_of(name) or "").startswith(LINK_PREFIX)]
     indexes = [name for name in names if is_index(name)]
@@ -344,7 +344,7 @@ class Followed:
     """A directory that follows a publisher: what holds for all forms of it.
 
     Attributes:
-        number: of the version that serves; None if it is none, or nobody has looked.
+        number: of the version that serves; None if it is none, or before the first look.
     """
 
     def __init__(self, root: Path, threads: int, is_published: Callable[[str], bool]) -> None:
@@ -396,6 +396,12 @@ class Followed:
                 noted = self._hashed[1]
         self.number = noted.number
         return noted
+
+    def _check_begins(self, found: Serving, goal: Position, plan: Plan) -> None:
+        """Raise BaseMismatchError if what serves is not what a plan begins with."""
+        held = self._position_of(found).tensors
+        if any(not links and held.get(name) != goal.tensors[name] for name, links in plan.items()):
+            raise BaseMismatchError("the directory was written to meanwhile", file=self._root)
 
     def _check_published(self) -> None:
         """Raise FileExistsError for a checkpoint that no follower has made, before anything is made or changed."""

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from ...errors import BaseMismatchError
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position
 from .kept import CURRENT, Followed, Place, end, marks_of, serving
@@ -100,9 +99,8 @@ class DirectoryTarget(Followed):
     ) -> list[str]:
         """Make the files of a version, and give their names."""
         with found.opened() as current:
-            marks, held = found.marks(), self._position_of(found).tensors
-            if any(not links and held.get(name) != goal.tensors[name] for name, links in plan.items()):
-                raise BaseMismatchError("the directory was written to meanwhile", file=self._root)
+            marks = found.marks()
+            self._check_begins(found, goal, plan)
             headers = {file: stored.header for file, stored in current.items()}
             is_new = not holds(headers, goal.tensors)
             layout = new_layout(goal.tensors) if is_new else headers

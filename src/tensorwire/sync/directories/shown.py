@@ -56,14 +56,12 @@ def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> N
             _put(place, new, name, status)
 
 
-def hide(place: Place, names: Sequence[str]) -> bool:
-    """Remove the entries of ours that have other names than these; whether there were any."""
+def hide(place: Place, names: Sequence[str]) -> None:
+    """Remove the entries of ours that have other names than these."""
     noted = place.noted(place.note_in_place())
-    found = [name for name in place.root.names() if name not in names]
-    others = [name for name in found if name in noted or _is_ours(place, name)]
-    for name in others:
+    others = [name for name in place.root.names() if name not in names]
+    for name in [name for name in others if name in noted or _is_ours(place, name)]:
         place.root.remove(name)
-    return bool(others)
 
 
 def _is_ours(place: Place, name: str) -> bool:
