@@ -39,7 +39,7 @@ class ArraysTarget:
         """What is there; arrays that were not hashed yet are hashed now, all if one came or went."""
         if self._position is None or self._position.tensors.keys() != self._arrays.keys():
             tensors = {name: tensor_of(name, array, self._threads) for name, array in self._arrays.items()}
-            self._position = Position(None, "", "", tensors)
+            self._position = Position(None, "", tensors)
         return self._position
 
     def forget(self) -> None:

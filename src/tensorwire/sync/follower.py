@@ -211,5 +211,5 @@ class Follower:
         wanted = result(tensors, links)
         plan = steps(tensors, links, wanted)
         with Frames(self._store, plan) as frames:
-            self._target.stage(Position(goal.number, goal.run, goal.writer, wanted), plan, frames)
+            self._target.stage(Position(goal.number, goal.writer, wanted), plan, frames)
         return Staged(goal.number, tuple(name for name, chain in plan.items() if chain))

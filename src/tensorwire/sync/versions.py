@@ -50,7 +50,6 @@ class Position(NamedTuple):
     """What a follower holds: all tensors of a version, or with `number` None some that are of none."""
 
     number: int | None
-    run: str
     writer: str
     tensors: Tensors
 

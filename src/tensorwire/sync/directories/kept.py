@@ -414,7 +414,7 @@ class Followed:
                     raise FileExistsError(errno.EEXIST, text, str(self._root))
 
 
-_NOTHING = Position(None, "", "", {})
+_NOTHING = Position(None, "", {})
 
 
 def known(found: Serving, marks: Marks) -> Position | None:
@@ -428,4 +428,4 @@ def _hashed(files: Checkpoint, threads: int) -> Position:
         for tensor in stored.tensors.values():
             found = stored.hash_content(tensor, threads)
             tensors[tensor.name] = Tensor(*stored.layout(tensor.name)[:2], found)
-    return Position(None, "", "", tensors)
+    return Position(None, "", tensors)

@@ -65,8 +65,8 @@ def _parsed(body: object) -> Note | None:
         return None
     if position is None:
         return Note(None, marks)
-    number, run, writer = position["number"], position["run"], position["writer"]
+    number, writer = position["number"], position["writer"]
     is_number = number is None or (type(number) is int and 0 <= number <= MAX_NUMBER)
-    if not (is_number and isinstance(run, str) and isinstance(writer, str)):
+    if not (is_number and isinstance(writer, str)):
         return None
-    return Note(Position(number, run, writer, parse_tensors(position["tensors"])), marks)
+    return Note(Position(number, writer, parse_tensors(position["tensors"])), marks)
