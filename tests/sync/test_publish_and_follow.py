@@ -401,11 +401,18 @@ def test_what_the_caller_writes_meanwhile_does_not_part_publisher_and_follower(t
         ({"anchor_every": True}, ValueError, "anchor_every"),
         ({"anchor_every": 10_001}, ValueError, "at most 10,000 as anchor_every"),
         ({"profile": "resident"}, ValueError, "resident"),
+        ({"profile": "fst"}, ValueError, "expected one of the profiles enec, fast, compact, resident, got 'fst'"),
     ],
 )
 def test_options_of_a_publisher_are_checked(options: Any, error: type, text: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=text):
         Publisher(tmp_path, **options)
+
+
+@pytest.mark.parametrize("version", [-1, "1", True, 10**18])
+def test_a_follower_asks_for_numbers_of_versions(version: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected a whole number from 0 to 999999999999999999 as version"):
+        Follower(tmp_path, {}).stage(version=version, timeout=None)
 
 
 def test_bad_tensors_are_refused_and_the_next_version_is_an_anchor(tmp_path: Path) -> None:

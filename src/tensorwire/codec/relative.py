@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import BaseMismatchError
 from . import core
@@ -12,6 +12,7 @@ from .arrays import tensor_view
 from .base_check import check_base_hash, check_result, hash_of
 from .buffers import Pin
 from .dtypes import as_layout, dtype_bits
+from .facts import Profile
 from .form import checked_hash, new_form, new_frame
 from .memory import BytesBuilder
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def check_takes_base(profile: str) -> None:
-    """Raise ValueError for the profile that has no relative frames."""
+    """Raise ValueError for the profile that has no relative frames, and for what is no profile."""
+    if profile not in get_args(Profile):
+        raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
     if profile == "resident":
         raise ValueError('profile "resident" takes no base: its frames are decoded alone; choose "fast" or "compact"')
 

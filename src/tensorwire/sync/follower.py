@@ -17,7 +17,7 @@ from .arrays import ArraysTarget
 from .directories import DirectoryTarget, InPlaceTarget
 from .frames import Frames
 from .store import Store
-from .versions import Position, Version, result, state_of, steps
+from .versions import MAX_NUMBER, Position, Version, is_number, result, state_of, steps
 
 if TYPE_CHECKING:
     import os
@@ -129,9 +129,12 @@ class Follower:
             FormatError: a version is damaged; the target is what it was, as after every error.
             FileNotFoundError: a part of a version, or one that it is relative to, is missing.
             FileExistsError: the directory holds a checkpoint that the store does not have.
+            ValueError: `version` is no number of a version.
             ValueError, UnsupportedTensorError: with `in_place`, the arrays do not fit the version.
             OSError: reading or writing fails.
         """
+        if version is not None and not is_number(version):
+            raise ValueError(f"expected a whole number from 0 to {MAX_NUMBER} as version, got {version!r:.60}")
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             position = self._target.position()
@@ -176,7 +179,7 @@ class Follower:
         if self._told != found.id:
             text = (
                 f"the store was put back or begun anew: its newest version is {found.number:06d}, and {held:06d} is "
-                f"held; stage(version={found.number}) takes it"
+                f"held; stage(version={found.number}) takes it, and so does a follower of an empty target"
             )
             warnings.warn(text, RuntimeWarning, stacklevel=4)
         self._told = found.id

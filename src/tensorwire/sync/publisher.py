@@ -29,12 +29,10 @@ from .checkpoints import copy_tensors, named_pairs, read_tensors
 from .new_shards import NewShards
 from .ranks import Offer, Part, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
-from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, result, state_of
+from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, is_number, result, state_of
 
 if TYPE_CHECKING:
     import os
-
-    from typing_extensions import TypeIs
 
     from ..codec import Profile
 
@@ -90,7 +88,7 @@ class Publisher:
         version: the number of the newest version that this publisher knows of; None if there is none.
 
     Raises:
-        ValueError: an option is out of its range, or the profile takes no base.
+        ValueError: an option is out of its range, or the profile is none or takes no base.
         FormatError, OSError: `base` or the newest version cannot be read.
     """
 
@@ -211,7 +209,7 @@ class Publisher:
 
     def _publish_part(self, named_tensors: Any, number: int | None) -> Published:
         """What a rank does that is not rank 0."""
-        if not _is_number(number) or self._store.read(number) is not None:
+        if not is_number(number) or self._store.read(number) is not None:
             raise ValueError(f"expected the number of a version that does not exist yet, got {number!r}")
         offer = self._ranks.await_offer(number)
         base = None if self._needs_anchor or self._last is None or self._last.id != offer.base else self._last
@@ -265,14 +263,14 @@ class Publisher:
             raise other_publisher(self._store.place)
         least = 0 if last is None else last.number + 1
         if self._ranks.num_ranks > 1:  # that of a step, so that no rank's part is of another one
-            if not _is_number(version) or version < least:
+            if not is_number(version) or version < least:
                 raise ValueError(f"expected a version from {least} on, the same on all ranks, got {version!r}")
             return version
         if self._needs_anchor:
             least = max([least, *(number + 1 for number in self._store.numbers())])
         if least > MAX_NUMBER:
             raise ValueError(f"expected versions up to {MAX_NUMBER}, which this store has; begin another one")
-        if version is not None and (not _is_number(version) or version < least):
+        if version is not None and (not is_number(version) or version < least):
             raise ValueError(f"expected a version from {least} on, got {version!r}; leave it out to take the next one")
         return least if version is None else version
 
@@ -383,10 +381,6 @@ class Publisher:
             self._told.add(number)
             return None if is_known else error
         return None
-
-
-def _is_number(version: object) -> TypeIs[int]:
-    return type(version) is int and 0 <= version <= MAX_NUMBER
 
 
 def _published(version: Version, shards: NewShards) -> Published:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..checkpoint.directory.config_and_index import weight_map
 from ..checkpoint.directory.manifest import checked_index, load_object
@@ -13,6 +13,9 @@ from ..errors import CorruptDataError, FormatError, LimitExceededError
 from ..files.base import identity
 from ..files.header import check_name, is_shape
 from ..files.names import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 INDEX_NAME = "model.safetensors.index.json"
 FORMAT = "tensorwire"
@@ -29,6 +32,11 @@ _SHARD = re.compile(r"model-[0-9]{5,}-[0-9a-f]{16}\.safetensors")
 _FOREIGN = "another program wrote this version; follow a store that tensorwire published to"
 _DAMAGED = "remove the folder of this version: the next one that is published is an anchor then"
 _KEYS = ("delta_encoding", "compression_format", "checksum_format")
+
+
+def is_number(number: object) -> TypeIs[int]:
+    """Whether this is the number of a version, which may come from anywhere."""
+    return type(number) is int and 0 <= number <= MAX_NUMBER
 
 
 class Tensor(NamedTuple):

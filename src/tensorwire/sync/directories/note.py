@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._ground.filesystem import close
 from ...errors import FormatError
-from ..versions import MAX_NUMBER, Position, parse_tensors
+from ..versions import Position, is_number, parse_tensors
 
 if TYPE_CHECKING:
     from ..._ground.folder import Folder
@@ -66,7 +66,6 @@ def _parsed(body: object) -> Note | None:
     if position is None:
         return Note(None, marks)
     number, writer = position["number"], position["writer"]
-    is_number = number is None or (type(number) is int and 0 <= number <= MAX_NUMBER)
-    if not (is_number and isinstance(writer, str)):
+    if not ((number is None or is_number(number)) and isinstance(writer, str)):
         return None
     return Note(Position(number, writer, parse_tensors(position["tensors"])), marks)
