@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorwire import load_file, save_file
+from tensorwire.sync import Publisher
+from tests.support.command_line import COMMAND
 from tests.support.sync_runs import contents, stepped, weights
 
 if TYPE_CHECKING:
@@ -49,6 +53,38 @@ def test_a_command_that_fails_ends_follow(run: Run, steps: list[Path], tmp_path:
     assert "version 000000 is in place, and 'false' ended with 1" in ran.err
     ran = run("sync", "follow", tmp_path / "store", tmp_path / "served", "--exec", "no-such-program-at-all")
     assert ran.code == 2
+
+
+def test_a_store_without_versions_is_told(
+    run: Run, steps: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a name that was misspelt."""
+    store, served = tmp_path / "store", tmp_path / "served"
+    ran = run("sync", "follow", store, served, "--once")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"tensorwire: {str(store)!r}: the store has no version; publish one, or correct the name\n"
+    assert not served.exists()
+    monkeypatch.setattr("time.sleep", lambda seconds: Publisher(store).publish(weights()))
+    ran = run("sync", "follow", store, served, "--exec", "false")
+    assert ran.err.startswith(f"tensorwire: {store}: no version; waiting for one\n")
+    assert "version 000000 is in place" in ran.err
+    shutil.rmtree(store)
+    assert run("sync", "follow", store, served, "--once").code == 1
+    assert contents(load_file(served)) == contents(weights())
+
+
+def test_a_warning_is_a_line(run: Run, steps: list[Path], tmp_path: Path) -> None:
+    """It says what was found, and not where in our source it was raised."""
+    store, served = tmp_path / "store", tmp_path / "served"
+    run("sync", "publish", steps[0], store)
+    run("sync", "publish", steps[1], store, "--base", steps[0])
+    run("sync", "follow", store, served, "--once")
+    shutil.rmtree(store)
+    run("sync", "publish", steps[0], store)
+    command = [*COMMAND, "sync", "follow", str(store), str(served), "--once"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stderr.startswith("tensorwire: the store was put back or begun anew: ")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_status_tells_what_a_new_follower_fetches(run: Run, steps: list[Path], tmp_path: Path) -> None:

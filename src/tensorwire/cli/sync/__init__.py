@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import click
 
+from ..._ground.text import escape
 from ..group import CommandGroup
 
 
@@ -19,3 +22,9 @@ def command() -> None:
       tensorwire sync publish step-1000 s3://bucket/run
       tensorwire sync follow s3://bucket/run served --exec "python reload.py"
     """
+    warnings.formatwarning = _in_a_line
+
+
+def _in_a_line(message: Warning | str, *_source: object) -> str:
+    """A warning as errors are printed: where in our source it was raised tells a user nothing."""
+    return f"tensorwire: {escape(str(message))}\n"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import options, output
 from ..failures import BAD_DATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ...storage.locations import Location
 
 
 @click.command()
@@ -42,7 +48,7 @@ from ..failures import BAD_DATA
 @options.threads_option
 @click.option("as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own for each version.")
 def command(
-    store: Path,
+    store: Location,
     directory: Path,
     once: bool,
     in_place: bool,
@@ -57,22 +63,34 @@ def command(
     a folder of its own below DIR/.tensorwire-sync, and the files of DIR are links to the one that serves, so all files
     change at once. What else stands in DIR stays. Ctrl-C ends it; DIR then holds a whole version, without --in-place.
 
-    Exit code 0: --once is done; 1: a version is damaged, or COMMAND failed.
+    A store without a version is waited for, and a line says so; with --once it is an error.
+
+    Exit code 0: --once is done; 1: there is no version, one is damaged, or COMMAND failed.
 
     \b
     Example:
       tensorwire sync follow s3://bucket/run served --exec "python reload.py"
     """
+    from ...storage.locations import locate
     from ...sync import Follower
+    from ...sync.store import Store
 
     if copies and in_place:
         raise click.UsageError("expected --copy or --in-place, got both; leave one out")
     follower = Follower(store, directory, in_place=in_place, copies=copies, threads=threads)
     while True:
         begun = time.perf_counter()
-        staged = follower.stage(timeout=0 if once else None)
+        staged = follower.stage()
         if staged is None:
-            return 0
+            if Store(locate(store)).newest() is None:  # what a misspelt STORE looks like
+                if once:
+                    text = "the store has no version; publish one, or correct the name"
+                    raise FileNotFoundError(errno.ENOENT, text, str(store))
+                print(f"tensorwire: {store}: no version; waiting for one", file=sys.stderr, flush=True)
+            if once:
+                return 0
+            staged = follower.stage(timeout=None)
+            assert staged is not None
         made = time.perf_counter()
         follower.commit()
         seconds = {"stage": made - begun, "commit": time.perf_counter() - made}
