@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from tensorwire import decompress_checkpoint, transcode_checkpoint
+from tensorwire import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 from tests.support.distributed import loaded, same, save, state
 
@@ -44,6 +44,12 @@ def test_what_restores_checkpoints_names_the_reader(tmp_path: Path, call: Any) -
     save(tmp_path / "c", state(1))
     with pytest.raises(ValueError, match=r"is a distributed checkpoint.*TensorwireReader"):
         call(tmp_path / "c", tmp_path / "out")
+
+
+def test_what_compresses_checkpoints_names_the_reader(tmp_path: Path) -> None:
+    save(tmp_path / "c", state(1))
+    with pytest.raises(ValueError, match=r"is a distributed checkpoint.*TensorwireReader.*are compressed already"):
+        compress_checkpoint(tmp_path / "c", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
     found, directories, excluded = scan(root, exclude)
     for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
         _refuse_hub_cache(directory)
+    if is_distributed(file.path for file in found):
+        raise _distributed(root, "; its files are compressed already")
     if any(file.path == MANIFEST_NAME for file in found):
         raise ValueError(f"{root} {_USE_TRANSCODE}")
     for file in found:
@@ -160,6 +162,13 @@ def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
     )
 
 
+def _distributed(root: Location, advice: str) -> ValueError:
+    return ValueError(
+        f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, "
+        f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})){advice}"
+    )
+
+
 def compressed_directory(root: Location) -> Sources:
     """The files of a compressed directory, as its manifest lists them.
 
@@ -172,11 +181,7 @@ def compressed_directory(root: Location) -> Sources:
         names = [entry.name for entry in root.iterdir()]
         expect_ended(root, names)
         if is_distributed(names):
-            raise ValueError(
-                f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, "
-                f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})); to restore a file of it alone, "
-                "name that file"
-            )
+            raise _distributed(root, "; to restore a file of it alone, name that file")
         raise ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
             "compressed, fetch that file or decompress them one by one, else there is nothing to restore"
