@@ -56,7 +56,10 @@ _KINDS = (
     (rb"\x1f\x8b\x08", Foreign("a gzip file", "unpack it with gunzip")),
     (rb"\x28\xb5\x2f\xfd", Foreign("a zstd file", "unpack it with unzstd")),
     (rb"version https://git-lfs", Foreign("a Git LFS pointer", "fetch the file itself with git lfs pull")),
-    (rb"(?i)\s*<(!doctype html|html|head|body)", Foreign("an HTML page, such as an error or a login", _DOWNLOAD)),
+    (
+        rb"(?i)\s*<(!doctype html|html|head|body)",
+        Foreign("an HTML page, such as an error, a login or a list of files", _DOWNLOAD),
+    ),
     (rb"(?i)\s*<(\?xml|error)", Foreign("an XML text, such as the error of a storage service", _DOWNLOAD)),
     (
         rb"\s*[\[{][\s\[{\"\]}0-9tfn-]",
