@@ -25,6 +25,8 @@ def command() -> None:
     warnings.formatwarning = _in_a_line
 
 
-def _in_a_line(message: Warning | str, *_source: object) -> str:
+def _in_a_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """A warning as errors are printed: where in our source it was raised tells a user nothing."""
     return f"tensorwire: {escape(str(message))}\n"

@@ -17,8 +17,6 @@ from ..failures import BAD_DATA
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...storage.locations import Location
-
 
 @click.command()
 @click.argument("store", type=options.LOCATION)
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
 @options.threads_option
 @click.option("as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own for each version.")
 def command(
-    store: Location,
+    store: Path,
     directory: Path,
     once: bool,
     in_place: bool,
