@@ -191,7 +191,9 @@ def test_a_publisher_resumes_behind_what_it_is_given(kind: str, tmp_path: Path) 
             base = tmp_path / "compressed"
     publisher = Publisher(store, base=base, threads=1)
     assert not publisher.publish(stepped(current, 1)).is_anchor
-    assert Publisher(store, base=current, threads=1).publish(current).is_anchor  # no longer the newest
+    with pytest.warns(RuntimeWarning, match="base is not what version 000001 holds, so the next one has all tensors"):
+        publisher = Publisher(store, base=current, threads=1)  # no longer the newest
+    assert publisher.publish(current).is_anchor
     assert Publisher(store, threads=1).publish(current).version == 3
 
 

@@ -93,7 +93,9 @@ def test_followers_get_the_tensors_of_all_ranks(store: str, tmp_path: Path) -> N
             assert contents(found) == contents(current)
         if number != 5:  # of that one nothing changes
             current = stepped(current, number)
-    assert Publisher(store, base=current, threads=1).publish(current).is_anchor  # it was a step that nobody published
+    with pytest.warns(RuntimeWarning, match="base is not what version 000009 holds"):  # nobody published that step
+        publisher = Publisher(store, base=current, threads=1)
+    assert publisher.publish(current).is_anchor
 
 
 def test_files_have_the_number_of_their_rank_and_the_folder_is_as_ever(tmp_path: Path) -> None:
@@ -287,7 +289,8 @@ def test_a_rank_with_another_base_sends_all_it_has(tmp_path: Path) -> None:
     follower = Follower(tmp_path, arrays, threads=1)
     follow(follower, 0)
     other = {**FIRST, "layer.0.weight": SECOND["layer.0.weight"] * 2}
-    publishers = [make(tmp_path, num_ranks=2, base=base)[rank] for rank, base in enumerate((FIRST, other))]
+    with pytest.warns(RuntimeWarning, match="base is not what version 000000 holds"):
+        publishers = [make(tmp_path, num_ranks=2, base=base)[rank] for rank, base in enumerate((FIRST, other))]
     assert not publish(publishers, other, 1)[0].is_anchor
     follow(follower, 1)
     assert contents(arrays) == contents(other)

@@ -72,7 +72,8 @@ class Publisher:
     Args:
         store: a directory, which is made if it is not there, or a URL.
         base: the tensors, or the checkpoint, that was published last. If the newest version of the store has the same
-            content, the publisher goes on behind it. Otherwise, and without a base, its first version is an anchor.
+            content, the publisher goes on behind it. Otherwise, and without a base, its first version is an anchor; a
+            RuntimeWarning tells of a base with another content.
         profile: "fast", or "compact", which is smaller and slower.
         anchor_every: versions from one anchor to the next, at most 10,000. An anchor also follows a version that takes
             more than half as many bytes as the anchor did.
@@ -143,6 +144,8 @@ class Publisher:
             self._all = result({}, links)
         if not links or not mine.items() <= self._all.items():
             self._held.clear()
+            text = f"base is not what version {last.number:06d} holds, so the next one has all tensors"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
             return
         self._run, self._needs_anchor, self._num_links = last.run, False, len(links) - 1
         self._anchor_nbytes = sum(links[0].files.values())
