@@ -375,6 +375,28 @@ def test_a_second_run_is_told(pair: Paths, base: Path, monkeypatch: pytest.Monke
     assert tree_hashes(base) == tree_hashes(pair["new"])
 
 
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(pair: Paths, base: Path) -> None:
+    """As the worker of a data loader, which lives on with the descriptors that were open."""
+    reader, writer = os.pipe()
+    children: list[int] = []
+
+    def fork(*given: Any) -> None:
+        if not children:
+            children.append(os.fork())
+            if not children[0]:
+                os.close(writer)
+                os.read(reader, 1)  # until the test is done
+                os._exit(0)
+
+    apply_checkpoint(pair["delta"], base, progress=fork, threads=1)
+    assert children
+    apply_checkpoint(pair["delta"], base, threads=1)  # nothing is to be done, and the lock is free
+    os.close(writer)
+    os.close(reader)
+    os.waitpid(children[0], 0)
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
 def test_another_delta_waits_too(pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are others. Two that took turns file by file would leave nothing that either can go on with."""
     write_next(pair["old"], tmp_path / "third", width=96)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -46,6 +47,13 @@ def close(descriptor: int) -> None:
     """Close, whatever the system answers: what has to last is synced, and after an error the descriptor is gone too."""
     with suppress(OSError):
         os.close(descriptor)
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock of `flock`, and close. Closing alone leaves the lock to a process that was forked meanwhile."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    close(descriptor)
 
 
 def mark_of(path: Path) -> str | None:

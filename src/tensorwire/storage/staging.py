@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._ground.copies import not_copied
 from .._ground.destination import Existing
-from .._ground.filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, walk
+from .._ground.filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, unlock, walk
 from .access import access_of, give_access
 from .local import OutputFile, sync_directory
 
@@ -86,7 +86,7 @@ class Staging:
         except BaseException:
             if not (self._partial / _JOURNAL).exists():  # nothing that a later run could use
                 self._leave()
-            close(self._lock)
+            unlock(self._lock)
             raise
         return self
 
@@ -326,7 +326,7 @@ class Staging:
                 self._settle()
             self._leave()
         finally:
-            close(self._lock)
+            unlock(self._lock)
 
     def _leave(self) -> None:
         """Remove the partial directory unless it holds what a later run can use."""

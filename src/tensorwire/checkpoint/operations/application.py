@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import close, mark_of, resolved
+from ..._ground.filesystem import close, mark_of, resolved, unlock
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
@@ -134,7 +134,7 @@ def _alone(root: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        close(descriptor)
+        unlock(descriptor)
 
 
 def _refused_link(place: Path) -> FileExistsError:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, lstat, mark, naming
+from ..._ground.filesystem import close, lstat, mark, naming, unlock
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in, load_object
@@ -196,11 +196,10 @@ def entered(root: Path, *, make: bool) -> Iterator[Place | None]:
             return
         own = stack.enter_context(folder.enter(SYNC_DIRECTORY, make=make))
         lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
-        stack.callback(close, lock)
+        stack.callback(unlock, lock)
         try:
             with naming(root / SYNC_DIRECTORY / _LOCK):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # closing does not do it if a process was forked meanwhile
         except BlockingIOError:
             text = "another follower works in this directory; end one of the two"
             raise BlockingIOError(errno.EWOULDBLOCK, text, str(root)) from None
