@@ -41,14 +41,14 @@ class Table:
     needs_links: bool = False
 
     def render(self, rows: list[Row]) -> str:
-        cells = ([_cell(row.get(key), form) for _, key, form in self.columns] for row in rows)
+        cells = ([cell(row.get(key), form) for _, key, form in self.columns] for row in rows)
         text = textwrap.fill(self.text, 120, break_long_words=False, break_on_hyphens=False)
         return f"## {self.title}\n\n{text}\n\n" + pages.table([head for head, _, _ in self.columns], cells)
 
 
-def _cell(value: Any, form: str) -> str:
+def cell(value: Any, form: str) -> str:
     if isinstance(value, list):
-        return " to ".join(_cell(each, form) for each in value)
+        return " to ".join(cell(each, form) for each in value)
     if value is None or isinstance(value, str):
         return value or "-"
     if isinstance(value, bool):

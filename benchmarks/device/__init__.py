@@ -1,1 +1,1 @@
-"""Kernels on a GPU: decoding, products, and a model whose weights stay compressed, beside dense weights and torch."""
+"""A GPU, measured section by section: decoding, products, and models whose weights stay compressed, beside dense ones."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks.device [TABLE...]: what `make device` measures."""
+"""python -m benchmarks.device: what `make device` measures."""
 
 from benchmarks.device.run import main
 

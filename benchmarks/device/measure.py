@@ -1,39 +1,168 @@
 """How a GPU is measured: by replays of a graph, which cost the host nothing, and by calls, as a model has them.
 
-Weights rotate, so that none is in the cache when it is read again.
+Weights rotate, so that none is in the cache when it is read again. On a CPU the same code runs without graphs, which
+shows that it works and measures nothing.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.device.power import clock_and_power
 from benchmarks.timing import interleave, spread
 from tensorwire.torch import CompressedTensor
+from tensorwire.torch.device.linear import DeviceWeight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 CACHE_NBYTES = 300 << 20
 """Several times the L2 of a large GPU."""
-ROUNDS = 15
+WORD_NBYTES = 2
+_ROUNDS = 15
+_LOADED_SECONDS = 0.04  # for which an operation is repeated while the clock is read
 
 
-def rotation(nbytes: int) -> int:
-    """How many weights of so many bytes are used by turns."""
-    return max(2, -(-CACHE_NBYTES // nbytes))
+def _nothing() -> None:
+    pass
 
 
-def weights(rows: int, columns: int, count: int) -> list[torch.Tensor]:
-    """Normal weights, as large as those of trained models."""
-    generator = torch.Generator("cuda").manual_seed(rows * columns)
-    return [
-        (torch.randn((rows, columns), generator=generator, device="cuda") * 0.02).to(torch.bfloat16)
-        for _ in range(count)
-    ]
+@dataclass
+class Timed:
+    """An operation that can be timed: `once` gives the seconds of one of its `count` repetitions, and `start` begins
+    them without waiting."""
+
+    once: Callable[[], float]
+    start: Callable[[], Any]
+    count: int
+
+
+@dataclass
+class Bench:
+    """What measures: a device, and how.
+
+    Attributes:
+        device: "cuda", or "cpu" to try the code.
+        quick: little data and few rounds, which measure nothing.
+        deadline: when the section that runs is to be over, by `time.monotonic`.
+    """
+
+    device: str = "cuda"
+    quick: bool = False
+    deadline: float = math.inf
+
+    @property
+    def left(self) -> float:
+        """Seconds until the section that runs is to be over."""
+        return self.deadline - time.monotonic()
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def free(self) -> None:
+        """Give back the memory that nothing holds."""
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+
+    def rotation(self, nbytes: int) -> int:
+        """How many weights of so many bytes are used by turns; one that fills the cache alone is enough."""
+        return 2 if self.quick else -(-CACHE_NBYTES // nbytes)
+
+    def weights(self, rows: int, columns: int, count: int) -> list[torch.Tensor]:
+        """Normal weights, as large as those of trained models."""
+        generator = torch.Generator(self.device).manual_seed(rows * columns)
+        return [
+            (torch.randn((rows, columns), generator=generator, device=self.device) * 0.02).to(torch.bfloat16)
+            for _ in range(count)
+        ]
+
+    def opened(self, frame: torch.Tensor) -> Any:
+        """The frame with the kernels that decode it; on a CPU they run in Triton's interpreter."""
+        return DeviceWeight(frame)
+
+    def by_graph(self, operation: Callable[[int], Any], count: int, before: Callable[[], Any] = _nothing) -> Timed:
+        """Each of `count` operations, which are replayed together; `before` runs before each replay, and is not
+        timed."""
+        if self.device != "cuda":
+            return self.by_calls(operation, count, before)
+        before()
+        for number in range(count):
+            operation(number)
+        before()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = [operation(number) for number in range(count)]  # else all would write to the same memory
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+        def start() -> None:
+            before()
+            graph.replay()
+
+        def once() -> float:
+            before()
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3 / len(kept)
+
+        once()
+        return Timed(once, start, count)
+
+    def by_calls(self, operation: Callable[[int], Any], count: int, before: Callable[[], Any] = _nothing) -> Timed:
+        """Each of `count` calls, one behind the other, which nothing is waited for between."""
+
+        def repeat() -> None:
+            for number in range(count):
+                operation(number)
+
+        def start() -> None:
+            before()
+            repeat()
+
+        def once() -> float:
+            before()
+            self.settle()
+            began = time.perf_counter()
+            repeat()
+            self.settle()
+            return (time.perf_counter() - began) / count
+
+        once()
+        return Timed(once, start, count)
+
+    def medians(self, operations: Mapping[str, Timed]) -> dict[str, dict[str, float]]:
+        """Seconds of each, by turns: median and quartiles; and the clock and the power while it runs."""
+        once = {name: operation.once for name, operation in operations.items()}
+        rounds = 1 if self.quick else _ROUNDS
+        taken = interleave(once, dict.fromkeys(operations, 0.0), rounds, budget=60.0)
+        found = {name: spread([each for each in seconds if each is not None]) for name, seconds in taken.items()}
+        for name, operation in operations.items():
+            found[name] |= self._load(operation, found[name]["median"])
+        return found
+
+    def _load(self, operation: Timed, seconds: float) -> dict[str, float]:
+        if self.quick or self.device != "cuda":
+            return {}
+        for _ in range(max(1, int(_LOADED_SECONDS / max(seconds * operation.count, 1e-6)))):
+            operation.start()
+        time.sleep(_LOADED_SECONDS / 2)
+        found = clock_and_power()
+        self.settle()
+        return found
+
+
+def load_of(figures: dict[str, float]) -> dict[str, float]:
+    """The clock and the power among the figures of an operation."""
+    return {name: figures[name] for name in ("clock", "watts") if name in figures}
 
 
 def compressed(dense: list[torch.Tensor], profile: Any, mode: str = "exact") -> list[CompressedTensor]:
@@ -43,54 +172,3 @@ def compressed(dense: list[torch.Tensor], profile: Any, mode: str = "exact") -> 
         if not torch.equal(a.decode().view(torch.int16), b.view(torch.int16)):
             raise RuntimeError(f"{profile}: a decoded weight has other bits")
     return held
-
-
-def by_graph(operation: Callable[[int], Any], count: int) -> Callable[[], float]:
-    """Seconds of one of `count` operations that are replayed together."""
-    for number in range(count):
-        operation(number)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = [operation(number) for number in range(count)]  # else all would write to the same memory
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-    def once() -> float:
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3 / len(kept)
-
-    once()
-    return once
-
-
-def by_calls(operation: Callable[[int], Any], count: int) -> Callable[[], float]:
-    """Seconds of one of `count` calls, one behind the other, which nothing is waited for between."""
-
-    def once() -> float:
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for number in range(count):
-            operation(number)
-        torch.cuda.synchronize()
-        return (time.perf_counter() - began) / count
-
-    once()
-    return once
-
-
-def medians(operations: Mapping[str, Callable[[], float]]) -> dict[str, dict[str, float]]:
-    """Seconds of each, by turns: median and quartiles."""
-    taken = interleave(operations, dict.fromkeys(operations, 0.0), ROUNDS, budget=60.0)
-    return {name: spread([each for each in seconds if each is not None]) for name, seconds in taken.items()}
-
-
-@functools.cache
-def copy_bandwidth() -> float:
-    """Bytes a second that a kernel of torch's reads and writes together, which inverts 2 GiB."""
-    source = torch.randint(-(1 << 62), 1 << 62, (1 << 28,), device="cuda")
-    target = torch.empty_like(source)
-    seconds = medians({"": by_graph(lambda _: torch.bitwise_not(source, out=target), 1)})[""]["median"]
-    return 2 * source.nbytes / seconds

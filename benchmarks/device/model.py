@@ -12,7 +12,9 @@ WORD_NBYTES = 2
 
 
 def modelled(profile: str, ratio: float, device: dict[str, Any]) -> list[float]:
-    """TB/s of output, least and most, or one number; `device` is as results have it."""
+    """TB/s of output, least and most, or one number; none of what is no profile. `device` is as results have it."""
+    if profile not in INSTRUCTIONS:
+        return []
     by_memory = device["copy"] / (1 + 1 / ratio)
     slots = device["processors"] * _LANES * _HERTZ
     by_instructions = [used * slots / INSTRUCTIONS[profile] * WORD_NBYTES for used in _SLOTS_USED]

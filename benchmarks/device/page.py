@@ -1,0 +1,107 @@
+"""The page of a card: all that was ever measured on it, from the JSON lines of the runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import pages, summary
+from benchmarks.device.model import modelled
+from benchmarks.device.runner import Row, Section, lines
+from benchmarks.tables import cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+
+def results_of(path: Path, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a journal says, added to what is `known` of the card: a section that has rows takes the place of its old
+    ones."""
+    results: dict[str, Any] = {"runs": [], **(known or {})}
+    found, facts = lines(path), {}
+    rows: dict[str, list[Row]] = {}
+    for line in found:
+        facts = line.get("environment", facts)
+        if "row" in line:
+            rows.setdefault(line["section"], []).append(line["row"])
+    for name, every in rows.items():
+        results[name] = every
+        errors = [line["error"] for line in found if line.get("section") == name and "error" in line]
+        seconds = [line["seconds"] for line in found if line.get("section") == name and "seconds" in line]
+        kept = [each for each in results["runs"] if each["table"] != name]
+        run = {"table": name, "seconds": sum(seconds), "environment": facts}
+        results["runs"] = [*kept, {**run, **({"errors": errors} if errors else {})}]
+    device = {**results.get("device", {})}
+    for row in rows.get("card", []):
+        if "name" in row:
+            device |= {key: value for key, value in row.items() if key != "what"}
+    for row in rows.get("ceilings", []):
+        if row["what"].startswith("copy"):
+            device["copy"] = row["moved"] * 1e12
+    results["device"] = device
+    rounded: dict[str, Any] = summary.rounded(results)
+    return rounded
+
+
+def file_name(results: dict[str, Any]) -> str:
+    """Without its suffix: that of the card."""
+    name = results["device"].get("name", "unknown").lower().replace("nvidia", "")
+    return "device-" + re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+
+
+def render(results: dict[str, Any], sections: Sequence[Section]) -> str:
+    device = results["device"]
+    parts = ["# Results of kernels on a GPU", "[The page](../../docs/devices.md) says what they do.", _line(device)]
+    for section in sections:
+        rows = results.get(section.name, [])
+        if section.name == "decoding" and "copy" in device:
+            rows = [{**row, **_of_copy(row, device)} for row in rows]
+        if section.name == "card":
+            rows = [row for row in rows if "name" not in row]
+        if rows:
+            parts.append(_table(section, rows))
+    parts += ["## How they were measured"]
+    for each in results["runs"]:
+        parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
+        parts += [f"It did not end well: `{' '.join(error.split())[-300:]}`" for error in each.get("errors", ())]
+    return "\n\n".join(parts) + "\n"
+
+
+def publish(journal: Path, folder: Path, sections: Sequence[Section]) -> str:
+    """Add a journal to the results of its card in `folder`, write their page, and give it."""
+    name = file_name(results_of(journal))
+    path = folder / f"{name}.json"
+    results = results_of(journal, json.loads(path.read_text()) if path.exists() else None)
+    path.write_text(summary.dumps(results))
+    page = render(results, sections)
+    path.with_suffix(".md").write_text(page)
+    return page
+
+
+def _line(device: dict[str, Any]) -> str:
+    if "memory" not in device:
+        return "No GPU was measured."
+    copy = f" A copy on the device moves {device['copy'] / 1e12:.2f} TB/s, read and written together." if "copy" in device else ""
+    return (
+        f"{device['name']}, {device['processors']} processors, {device['memory'] / 1e9:.0f} GB of memory, L2 of "
+        f"{device['l2'] / 1e6:.0f} MB; driver {device['driver']}, torch {device['torch']}, Triton {device['triton']}."
+        + copy
+    )
+
+
+def _of_copy(row: Row, device: dict[str, Any]) -> Row:
+    """What a row of decoding moves as a part of what a copy moves, and what the model expects of our profiles."""
+    found = {"moved": row["bytes"] * 1e12 / device["copy"]} if "bytes" in row else {}
+    expected = modelled(row["what"], row["ratio"], device)
+    return {**found, **({"modelled": expected} if expected else {})}
+
+
+def _table(section: Section, rows: Iterable[Row]) -> str:
+    rows = list(rows)
+    columns = [column for column in section.columns if any(row.get(column[1]) not in (None, "") for row in rows)]
+    cells = ([cell(row.get(key), form) for _, key, form in columns] for row in rows)
+    text = textwrap.fill(section.text, 120, break_long_words=False, break_on_hyphens=False)
+    return f"## {section.question}\n\n{text}\n\n" + pages.table([head for head, _, _ in columns], cells)

@@ -1,0 +1,129 @@
+"""Frames of all dtypes against the core, damaged ones, and products against float64."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import linear
+
+import tensorwire
+from benchmarks.device import tools
+from benchmarks.device.measure import compressed
+from benchmarks.device.model import INSTRUCTIONS
+from benchmarks.device.runner import Row, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from benchmarks.device.measure import Bench
+
+_DAMAGED = 5
+_SANITIZED_SECONDS = 45.0
+_DETECTED = 86  # exit code of compute-sanitizer that is no other program's
+_F8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def tensors(*, quick: bool) -> dict[str, torch.Tensor]:
+    """20 of them, on the CPU: sizes that end anywhere, words that escape, and every dtype."""
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 0.02) -> torch.Tensor:
+        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+
+    def odd(weight: torch.Tensor, part: float) -> torch.Tensor:
+        words = weight.view(torch.int16)
+        chosen = torch.rand(words.shape, generator=generator) < part
+        drawn = torch.randint(-(1 << 15), 1 << 15, words.shape, generator=generator, dtype=torch.int16)
+        return torch.where(chosen, drawn, words).view(weight.dtype)
+
+    sizes = [(1,), (255,), (256,), (1000, 7), (129, 256)]
+    sizes += [] if quick else [(1500, 1024), (33, 4096), (300_001,)]
+    found = {f"BF16 {size}": normal(*size) for size in sizes}
+    found |= {f"BF16, {part:.1%} odd": odd(normal(100, 1024), part) for part in (0.015, 0.5, 1.0)}
+    found["zeros"] = torch.zeros(5000, dtype=torch.bfloat16)
+    found["equal"] = torch.full((70_000,), 0.3, dtype=torch.bfloat16)
+    found["infinite"] = torch.where(torch.arange(40_000) % 97 == 0, torch.inf, normal(40_000))
+    found |= {"F16": normal(100, 500, dtype=torch.float16), "F16, odd": odd(normal(100, 300, dtype=torch.float16), 0.1)}
+    found |= {"F32": normal(100, 300, dtype=torch.float32), "F32, large": normal(50_000, dtype=torch.float32, scale=1e30)}
+    return found | {str(dtype).removeprefix("torch."): normal(100, 700, scale=0.3).to(dtype) for dtype in _F8}
+
+
+def run(bench: Bench) -> Generator[Row, None, None]:
+    every = tensors(quick=bench.quick)
+    for profile in INSTRUCTIONS:
+        wrong = [name for name, tensor in every.items() if not _same(bench, tensor, profile)]
+        yield {"what": f"`{profile}`", "frames": len(every), "right": len(every) - len(wrong), "wrong": ", ".join(wrong)}
+    for profile in INSTRUCTIONS:
+        refused = sum(_is_refused(bench, every["BF16 (129, 256)"], profile, number) for number in range(_DAMAGED))
+        yield {"what": f"`{profile}`, damaged: refused, or wrong", "frames": _DAMAGED, "right": _DAMAGED, "refused": refused}
+    for profile in INSTRUCTIONS:
+        counts = [count for count in (1, 2, 4) if _multiplies(bench, profile, count)]
+        yield {"what": f"`{profile}`, products fused", "frames": 3, "right": len(counts)}
+    sanitizer = tools.find("compute-sanitizer")
+    if sanitizer is None or bench.device != "cuda":
+        yield {"what": "compute-sanitizer", "wrong": "it is not here"}
+        return
+    for profile in ("resident", "fast"):
+        yield {"what": f"`{profile}` under compute-sanitizer", **_sanitized(bench, sanitizer, profile)}
+
+
+def _frame(bench: Bench, tensor: torch.Tensor, profile: Any) -> torch.Tensor:
+    data = bytearray(tensorwire.compress(tensor, profile=profile))
+    return torch.frombuffer(data, dtype=torch.uint8).to(bench.device)
+
+
+def _same(bench: Bench, tensor: torch.Tensor, profile: Any) -> bool:
+    found = bench.opened(_frame(bench, tensor, profile)).decode_all().cpu()
+    return bool(found.dtype == tensor.dtype and torch.equal(found.view(torch.uint8), tensor.view(torch.uint8)))
+
+
+def _is_refused(bench: Bench, tensor: torch.Tensor, profile: Any, number: int) -> bool:
+    """Whether a frame with some wrong bytes is refused. Otherwise its words are wrong, and nothing else happens."""
+    frame = _frame(bench, tensor, profile)
+    generator = torch.Generator().manual_seed(number)
+    places = torch.randint(len(frame) // 8, len(frame) - 64, (1 + number,), generator=generator).to(bench.device)
+    frame[places] ^= 0x5A
+    try:
+        bench.opened(frame).decode_all()
+    except (tensorwire.FormatError, tensorwire.UnsupportedTensorError):
+        return True
+    finally:
+        bench.settle()
+    return False
+
+
+def _multiplies(bench: Bench, profile: Any, count: int) -> bool:
+    (weight,) = bench.weights(96, 1024, 1)
+    (held,) = compressed([weight], profile, "fused")
+    generator = torch.Generator(bench.device).manual_seed(count)
+    x = torch.randn(count, 1024, generator=generator, device=bench.device).to(torch.bfloat16)
+    product = bench.opened(held.frame).product
+    found = product.multiply(x, torch.bfloat16) if product is not None else linear(x, held)
+    exactly = x.double() @ weight.double().T
+    return bool((found - exactly).abs().max() <= 2 * (linear(x, weight) - exactly).abs().max())
+
+
+def _sanitized(bench: Bench, sanitizer: str, profile: str) -> Row:
+    line = [sanitizer, "--tool", "memcheck", "--error-exitcode", str(_DETECTED), sys.executable]
+    line += ["-m", "benchmarks.device.once", profile, "64", "256"]
+    code, text = tools.output(line, min(_SANITIZED_SECONDS, bench.left), PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+    return {"frames": 1, "right": int(code == 0), "wrong": "" if code == 0 else f"exit code {code}: {text[-600:]}"}
+
+
+SECTION = Section(
+    "bits",
+    55,
+    "Are the bits those of the core?",
+    "Frames of every dtype, in each profile. A damaged frame is refused, or gives wrong words and leaves the device as "
+    "it was. A fused product is at most twice as far from float64 as torch's.",
+    (
+        ("what", "what", ""),
+        ("frames", "frames", "d"),
+        ("right", "right", "d"),
+        ("refused", "refused", "d"),
+        ("wrong", "wrong", ""),
+    ),
+    run,
+)

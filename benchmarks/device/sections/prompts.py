@@ -1,0 +1,59 @@
+"""How long a prompt takes: products with many inputs, for which weights are decoded first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.device.llama import PROFILES, llama
+from benchmarks.device.measure import load_of
+from benchmarks.device.runner import Row, Section
+from tensorwire.torch import set_linear_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from benchmarks.device.measure import Bench
+
+
+def run(bench: Bench) -> Generator[Row, None, None]:
+    models = {"dense": llama(bench.device, bench.quick)}
+    for profile in PROFILES:
+        models[f"exact, {profile}"] = llama(bench.device, bench.quick, profile)
+        set_linear_mode(models[f"exact, {profile}"], "exact")
+    for length in (8,) if bench.quick else (512, 4096):
+        tokens = torch.arange(1, length + 1, device=bench.device)[None] % 500
+        operations = {}
+        for what, model in models.items():
+
+            def prompt(_: int, model: torch.nn.Module = model, tokens: torch.Tensor = tokens) -> torch.Tensor:
+                with torch.no_grad():
+                    logits: torch.Tensor = model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits
+                return logits
+
+            operations[what] = prompt
+        expected = operations["dense"](0)
+        same = {what: torch.equal(operation(0), expected) for what, operation in operations.items()}
+        timed = bench.medians({what: bench.by_calls(operation, 1) for what, operation in operations.items()})
+        for what, found in timed.items():
+            row: Row = {"what": what, "tokens": length, "milliseconds": found["median"] * 1e3, "same": same[what]}
+            yield {**row, "of_dense": found["median"] / timed["dense"]["median"], **load_of(found)}
+
+
+SECTION = Section(
+    "prompts",
+    30,
+    "How long does a prompt take?",
+    "The same model, one sequence, logits of its last token. Of dense is how many times as long as with dense weights.",
+    (
+        ("weights", "what", ""),
+        ("tokens", "tokens", "d"),
+        ("ms", "milliseconds", ".1f"),
+        ("of dense", "of_dense", ".2f"),
+        ("same logits", "same", ""),
+        ("MHz", "clock", ".0f"),
+        ("W", "watts", ".0f"),
+    ),
+    run,
+)
