@@ -1,0 +1,126 @@
+// What kernels need of the device, for nvcc and NVRTC. Tests compile kernels with g++ and a header that takes its
+// place.
+#ifndef TENSORWIRE_DEV_H
+#define TENSORWIRE_DEV_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEV static __device__ __forceinline__
+#define COLD static __device__ __noinline__  // rare code, which would only push the common code apart
+#define GLOBAL __global__
+#define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)  // of a block; blocks at once on a processor
+
+// Memory that the threads of a block share: as much as the launch asks for, or an array of fixed size.
+#define SHARED(type, name) extern __shared__ __align__(16) type name[]
+#define SHARED_ARRAY(type, name, count) __shared__ __align__(16) type name[count]
+
+// Bytes
+// ------------------------------------------------------------------------------------------------------------------
+
+// Byte i is byte `selector >> 4 * i & 7` of the eight of low and high. __byte_perm masks the selector once more.
+DEV u32 prmt(u32 low, u32 high, u32 selector) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
+  return r;
+}
+
+// Bits of a where the mask has ones, else of b. The compiler makes two instructions of the expression.
+DEV u32 bits_of(u32 mask, u32 a, u32 b) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+  return r;
+}
+
+// Shared memory by 32-bit addresses
+// --------------------------------------------------------------------------------------
+
+typedef u32 shared_at;
+
+DEV shared_at shared_address(const void* place) { return (u32)__cvta_generic_to_shared(place); }
+
+DEV u32 lds32(shared_at at) {
+  u32 r;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(at) : "memory");
+  return r;
+}
+
+// The word behind the one at `at`: the sum stands in the instruction.
+DEV u32 lds32_next(shared_at at) {
+  u32 r;
+  asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(r) : "r"(at) : "memory");
+  return r;
+}
+
+DEV uint2 lds64(shared_at at) {
+  uint2 r;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(at) : "memory");
+  return r;
+}
+
+DEV uint4 lds128(shared_at at) {
+  uint4 r;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(at)
+               : "memory");
+  return r;
+}
+
+// Copies to shared memory that this thread does not wait for at once. What it copied itself is there after
+// copies_wait, what others copied after a barrier behind it.
+
+DEV void copy16(shared_at to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// The first `nbytes` (0 to 16), and zeros.
+DEV void copy16_or_zeros(shared_at to, const void* from, u32 nbytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(nbytes) : "memory");
+}
+
+DEV void copy4(shared_at to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+DEV void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most the newest N groups are under way.
+template <int N>
+DEV void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// Numbers
+// ----------------------------------------------------------------------------------------------------------------
+
+// c += a * b for tiles of 16 by 16 and 16 by 8 numbers, spread over a warp as PTX says (m16n8k16, row.col).
+DEV void mma_bf16(float* c, const u32* a, const u32* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+DEV void mma_f16(float* c, const u32* a, const u32* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The nearest number of 16 bits, even on a tie, and back. Not for NaN, whose bits differ from torch's.
+DEV u32 f16_of(float value) {
+  u16 r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(value));
+  return r;
+}
+
+DEV float float_of_f16(u32 bits) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"((u16)bits));
+  return r;
+}
+
+#endif

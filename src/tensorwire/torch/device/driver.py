@@ -1,0 +1,45 @@
+"""What host code needs of a driver: compiled kernels, and launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import ctypes
+
+
+class Kernel(NamedTuple):
+    """An instance of a kernel: a header of the folder cuda, and the C++ expression that names the instance."""
+
+    header: str
+    expression: str
+
+
+class Function(Protocol):
+    """A compiled kernel."""
+
+    def launch(
+        self, grid: tuple[int, int, int], threads: int, shared_nbytes: int, stream: int,
+        arguments: ctypes.Array[ctypes.c_void_p],
+    ) -> None:  # fmt: skip
+        """Run it on `stream`, and do not wait for it. `arguments` has the address of each argument."""
+
+
+class Driver(Protocol):
+    """Compiles and launches kernels on one device.
+
+    Attributes:
+        num_processors: how many of its processors run blocks at the same time.
+        shared_nbytes: the most bytes of shared memory that a block may have.
+        architecture: 10 times the major number of the device's capability and its minor one.
+    """
+
+    num_processors: int
+    shared_nbytes: int
+    architecture: int
+
+    def function(self, kernel: Kernel, shared_nbytes: int = 0) -> Function:
+        """The compiled kernel, whose blocks may then have that much shared memory."""
+
+    def stream(self) -> int:
+        """The current stream of this thread."""

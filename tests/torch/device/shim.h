@@ -1,0 +1,244 @@
+// CUDA for g++: takes the place of dev.h, so that kernels run on a CPU. The threads of a block are fibers that switch
+// at warp operations, barriers and waits; shim.cpp is their scheduler, and checks what they touch. For tests.
+#ifndef TENSORWIRE_DEV_H
+#define TENSORWIRE_DEV_H
+
+#include <stddef.h>
+
+#ifndef SHIM_SCHEDULER
+// The compiler's own calls go there too, whose addresses are then checked as those of other loads and stores.
+extern "C" void* memcpy(void* to, const void* from, size_t nbytes) asm("shim_memcpy");
+extern "C" void* memmove(void* to, const void* from, size_t nbytes) asm("shim_memmove");
+extern "C" void* memset(void* to, int value, size_t nbytes) asm("shim_memset");
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct alignas(8) uint2 {
+  u32 x, y;
+};
+struct uint3 {
+  u32 x, y, z;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) uint4 {
+  u32 x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+struct Index {
+  u32 x, y, z;
+};
+
+#define SHIM(result) extern "C" __attribute__((visibility("hidden"))) result
+#define UNCHECKED __attribute__((noinline, no_sanitize("thread", "alignment")))
+
+struct ShimPlace {
+  Index thread, block, threads, blocks;
+  u8* shared;  // all of it, with the guards: addresses count from here
+};
+extern "C" __attribute__((visibility("hidden"))) ShimPlace shim_place;
+#define threadIdx shim_place.thread
+#define blockIdx shim_place.block
+#define blockDim shim_place.threads
+#define gridDim shim_place.blocks
+
+enum ShimOperation { SHUFFLE = 1, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR, BALLOT, MMA_BF16, MMA_F16, SYNC_WARP };
+
+SHIM(u32) shim_shuffle(u32 operation, u32 mask, u32 value, u32 lane, u32 width);
+SHIM(u32) shim_ballot(u32 mask, bool value);
+SHIM(void) shim_mma(u32 operation, float* c, const u32* a, const u32* b);
+SHIM(void) shim_sync_warp();
+SHIM(void) shim_sync_threads();
+SHIM(void*) shim_dynamic_shared();
+SHIM(void*) shim_static_shared(const void* key, size_t nbytes);
+SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes, u32 copied);
+SHIM(void) shim_commit();
+SHIM(void) shim_wait(u32 newest);
+SHIM(void) shim_atomic(const void* at, u32 nbytes);
+SHIM(void) shim_trap(const char* message);
+SHIM(u32) shim_f16_of(float value);
+SHIM(float) shim_float_of_f16(u32 bits);
+
+#define DEV static inline
+#define COLD static __attribute__((noinline))
+#define GLOBAL static
+#define BOUNDS(threads, blocks)
+#define __restrict__
+#define __device__
+#define __noinline__ __attribute__((noinline))
+#define __forceinline__ inline
+#define SHARED(type, name) type* const name = (type*)shim_dynamic_shared()
+#define SHARED_ARRAY(type, name, count) \
+  static char name##_key;               \
+  type(&name)[count] = *(type(*)[count])shim_static_shared(&name##_key, sizeof(type) * (count))
+
+// Bytes and bits
+// ---------------------------------------------------------------------------------------------------------
+
+DEV u32 __byte_perm(u32 a, u32 b, u32 selector) {
+  u64 both = a | (u64)b << 32;
+  u32 r = 0;
+  for (int i = 0; i < 4; i++) {
+    u32 nibble = selector >> 4 * i & 15, octet = both >> 8 * (nibble & 7) & 255;
+    r |= (nibble & 8 ? (octet & 128 ? 255u : 0u) : octet) << 8 * i;
+  }
+  return r;
+}
+DEV u32 prmt(u32 low, u32 high, u32 selector) { return __byte_perm(low, high, selector); }
+DEV u32 bits_of(u32 mask, u32 a, u32 b) { return (mask & a) | (~mask & b); }
+DEV u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) >> (shift & 31)); }
+DEV u32 __funnelshift_l(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) << (shift & 31) >> 32); }
+DEV int __popc(u32 v) { return __builtin_popcount(v); }
+DEV int __popcll(u64 v) { return __builtin_popcountll(v); }
+DEV int __clz(u32 v) { return v ? __builtin_clz(v) : 32; }
+DEV int __ffs(u32 v) { return __builtin_ffs((int)v); }
+DEV u32 __umulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
+template <class T>
+DEV T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+DEV T max(T a, T b) {
+  return a < b ? b : a;
+}
+DEV u32 __float_as_uint(float v) { return __builtin_bit_cast(u32, v); }
+DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
+DEV float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+DEV float __fadd_rn(float a, float b) { return a + b; }
+DEV float __fmul_rn(float a, float b) { return a * b; }
+DEV u32 f16_of(float value) { return shim_f16_of(value); }
+DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
+template <class T>
+DEV T __ldg(const T* at) {
+  return *at;
+}
+template <class T>
+DEV T __ldcs(const T* at) {
+  return *at;
+}
+template <class T>
+DEV void __stcs(T* at, T value) {
+  *at = value;
+}
+
+// Threads
+// ----------------------------------------------------------------------------------------------------------------
+
+template <class T>
+DEV T shim_shuffled(u32 operation, u32 mask, T value, u32 lane, u32 width) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "numbers of 32 or 64 bits");
+  if constexpr (sizeof(T) == 4)
+    return __builtin_bit_cast(T, shim_shuffle(operation, mask, __builtin_bit_cast(u32, value), lane, width));
+  else {
+    u64 v = __builtin_bit_cast(u64, value);
+    u64 low = shim_shuffle(operation, mask, (u32)v, lane, width);
+    return __builtin_bit_cast(T, low | (u64)shim_shuffle(operation, mask, (u32)(v >> 32), lane, width) << 32);
+  }
+}
+template <class T>
+DEV T __shfl_sync(u32 mask, T value, int lane, int width = 32) {
+  return shim_shuffled(SHUFFLE, mask, value, lane, width);
+}
+template <class T>
+DEV T __shfl_up_sync(u32 mask, T value, u32 delta, int width = 32) {
+  return shim_shuffled(SHUFFLE_UP, mask, value, delta, width);
+}
+template <class T>
+DEV T __shfl_down_sync(u32 mask, T value, u32 delta, int width = 32) {
+  return shim_shuffled(SHUFFLE_DOWN, mask, value, delta, width);
+}
+template <class T>
+DEV T __shfl_xor_sync(u32 mask, T value, int lanes, int width = 32) {
+  return shim_shuffled(SHUFFLE_XOR, mask, value, lanes, width);
+}
+DEV u32 __ballot_sync(u32 mask, bool value) { return shim_ballot(mask, value); }
+DEV bool __any_sync(u32 mask, bool value) { return shim_ballot(mask, value) != 0; }
+DEV bool __all_sync(u32 mask, bool value) { return shim_ballot(mask, value) == 0xffffffffu; }
+DEV u32 __reduce_add_sync(u32 mask, u32 value) {
+  for (int lanes = 1; lanes < 32; lanes *= 2) value += __shfl_xor_sync(mask, value, lanes);
+  return value;
+}
+DEV void __syncwarp(u32 = 0xffffffffu) { shim_sync_warp(); }
+DEV void __syncthreads() { shim_sync_threads(); }
+DEV void __threadfence() {}
+DEV void __threadfence_block() {}
+DEV void __trap() { shim_trap("the kernel called __trap"); }
+DEV void mma_bf16(float* c, const u32* a, const u32* b) { shim_mma(MMA_BF16, c, a, b); }
+DEV void mma_f16(float* c, const u32* a, const u32* b) { shim_mma(MMA_F16, c, a, b); }
+
+// Fibers run one at a time, so that these need no more than the right address.
+#define SHIM_ATOMIC(name, new_value)          \
+  template <class T, class V>                 \
+  UNCHECKED static T name(T* at, V operand) { \
+    shim_atomic(at, sizeof(T));               \
+    T old = *at, value = (T)operand;          \
+    *at = (new_value);                        \
+    return old;                               \
+  }
+SHIM_ATOMIC(atomicAdd, (T)(old + value))
+SHIM_ATOMIC(atomicOr, old | value)
+SHIM_ATOMIC(atomicAnd, old& value)
+SHIM_ATOMIC(atomicMax, old < value ? value : old)
+SHIM_ATOMIC(atomicMin, value < old ? value : old)
+SHIM_ATOMIC(atomicExch, value)
+
+// Shared memory by 32-bit addresses
+// --------------------------------------------------------------------------------------
+
+typedef u32 shared_at;
+
+DEV shared_at shared_address(const void* place) { return (u32)((const u8*)place - shim_place.shared); }
+DEV u32 lds32(shared_at at) { return *(const u32*)(shim_place.shared + at); }
+DEV u32 lds32_next(shared_at at) { return lds32(at + 4); }
+DEV uint2 lds64(shared_at at) { return *(const uint2*)(shim_place.shared + at); }
+DEV uint4 lds128(shared_at at) { return *(const uint4*)(shim_place.shared + at); }
+DEV void copy16(shared_at to, const void* from) { shim_copy(to, from, 16, 16); }
+DEV void copy16_or_zeros(shared_at to, const void* from, u32 nbytes) { shim_copy(to, from, 16, nbytes); }
+DEV void copy4(shared_at to, const void* from) { shim_copy(to, from, 4, 4); }
+DEV void copies_commit() { shim_commit(); }
+template <int N>
+DEV void copies_wait() {
+  shim_wait(N);
+}
+
+// Launches
+// ---------------------------------------------------------------------------------------------------------------
+
+// A kernel as the host sees it: a letter for each parameter ("r" an address that it reads, "w" one that it writes too,
+// "v" a value), and a function that takes addresses of the arguments.
+template <class T>
+struct ShimLetter {
+  static constexpr char value = 'v';
+};
+template <class T>
+struct ShimLetter<T*> {
+  static constexpr char value = 'w';
+};
+template <class T>
+struct ShimLetter<const T*> {
+  static constexpr char value = 'r';
+};
+template <size_t... I>
+struct ShimNumbers {};
+template <auto kernel>
+struct ShimKernel;
+template <class... P, void (*kernel)(P...)>
+struct ShimKernel<kernel> {
+  static constexpr char parameters[] = {ShimLetter<P>::value..., 0};
+  template <size_t... I>
+  UNCHECKED static void call_with(void** arguments, ShimNumbers<I...>) {
+    void (*volatile unknown)(P...) = kernel;  // else it would become part of this function, and not be checked
+    unknown(*(P*)arguments[I]...);
+  }
+  UNCHECKED static void call(void** arguments) { call_with(arguments, ShimNumbers<__integer_pack(sizeof...(P))...>()); }
+};
+
+#endif

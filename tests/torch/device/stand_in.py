@@ -1,0 +1,263 @@
+"""A driver for tests: kernels are compiled with g++, and run on the CPU's memory.
+
+    driver = StandIn(checked=True)
+    driver.function(Kernel("words.cuh", "resident_words<Bf16>")).launch(grid, 256, 0, 0, packed(frame, out, 7))
+
+The checked build ends a launch with KernelError at the first access outside the buffers of its arguments and its shared
+arrays, and at the first race on shared memory. A buffer is the tensor that an argument points into: one of those that
+`watch` was given, else any tensor that is alive, with all of its storage. An argument that is a pointer to const makes
+its buffer one that is only read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import hashlib
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tensorwire.torch.device import driver as device_driver
+
+if TYPE_CHECKING:
+    from tensorwire.torch.device.driver import Kernel
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+CUDA = Path(device_driver.__file__).parent / "cuda"
+_BUILT = ROOT / "build" / "stand_in"
+_FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden", "-w")
+_CHECKS = ("-fsanitize=thread", "-fsanitize=alignment")
+_MESSAGE_NBYTES = 1024
+
+
+class KernelError(AssertionError):
+    """A kernel did what it must not do."""
+
+
+class _Index(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_uint32), ("y", ctypes.c_uint32), ("z", ctypes.c_uint32))
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_uint64), ("nbytes", ctypes.c_uint64), ("writable", ctypes.c_bool))
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("grid", _Index),
+        ("threads", ctypes.c_uint32),
+        ("shared_nbytes", ctypes.c_uint32),
+        ("buffers", ctypes.c_void_p),
+        ("num_buffers", ctypes.c_uint32),
+        ("checked", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+    )
+
+
+class Launched(NamedTuple):
+    """A launch, as the stand-in counts them."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    threads: int
+    shared_nbytes: int
+
+
+def packed(*values: torch.Tensor | int | float) -> ctypes.Array[ctypes.c_void_p]:
+    """Arguments of a launch: addresses of tensors, floats, integers of 32 bits. They live as long as the result."""
+    cells = [
+        ctypes.c_uint64(value.data_ptr()) if isinstance(value, torch.Tensor)
+        else ctypes.c_float(value) if isinstance(value, float)
+        else ctypes.c_uint32(value)
+        for value in values
+    ]  # fmt: skip
+    array = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+    array.cells = cells  # type: ignore[attr-defined]
+    return array
+
+
+class StandIn:
+    """Implements Driver. A seed other than 0 shuffles the order in which blocks, warps and lanes run.
+
+    Attributes:
+        launches: all launches so far.
+        compiled: how often each kernel was asked for.
+    """
+
+    num_processors = 4
+    shared_nbytes = 227 << 10
+    architecture = 90
+
+    def __init__(self, *, checked: bool = False, seed: int = 0, headers: Path = CUDA) -> None:
+        self.checked = checked
+        self.seed = seed
+        self.headers = headers
+        self.launches: list[Launched] = []
+        self.compiled: Counter[Kernel] = Counter()
+        self._watched: list[torch.Tensor] = []
+
+    def watch(self, *tensors: torch.Tensor) -> None:
+        """Buffers of later launches: contiguous tensors, each with exactly its own bytes."""
+        self._watched += tensors
+
+    def forget(self) -> None:
+        """Watch nothing any more."""
+        self._watched.clear()
+
+    def stream(self) -> int:
+        return 0
+
+    def function(self, kernel: Kernel, shared_nbytes: int = 0) -> _Function:
+        if shared_nbytes > self.shared_nbytes:
+            raise ValueError(f"expected at most {self.shared_nbytes} bytes of shared memory, got {shared_nbytes}")
+        self.compiled[kernel] += 1
+        return _Function(self, kernel, _library(kernel, self.headers, self.checked), max(shared_nbytes, 48 << 10))
+
+    def buffers(self, addresses: list[tuple[int, bool]]) -> list[_Buffer]:
+        """The buffers that the addresses point into, each with whether it may be written."""
+        found: dict[tuple[int, int], bool] = {}
+        unknown: list[tuple[int, bool]] = []
+        for address, writable in addresses:
+            spans = [(t.data_ptr(), t.numel() * t.element_size()) for t in self._watched]
+            inside = [span for span in spans if span[0] <= address < span[0] + span[1]]
+            if inside:
+                found[inside[-1]] = found.get(inside[-1], False) or writable
+            elif address:
+                unknown.append((address, writable))
+        if unknown:
+            storages = _living_storages()
+            for address, writable in unknown:
+                inside = [span for span in storages if span[0] <= address < span[0] + span[1]]
+                for span in inside[:1]:  # none: an empty tensor, which has no byte
+                    found[span] = found.get(span, False) or writable
+        return [_Buffer(begin, nbytes, writable) for (begin, nbytes), writable in found.items()]
+
+
+class _Function:
+    """Implements Function."""
+
+    def __init__(self, driver: StandIn, kernel: Kernel, library: ctypes.CDLL, shared_nbytes: int) -> None:
+        self._driver = driver
+        self._kernel = kernel
+        self._library = library
+        self._shared_nbytes = shared_nbytes
+        self._parameters = ctypes.c_char_p.in_dll(library, "shim_parameters").value.decode()  # type: ignore[union-attr]
+
+    def launch(
+        self, grid: tuple[int, int, int], threads: int, shared_nbytes: int, stream: int,
+        arguments: ctypes.Array[ctypes.c_void_p],
+    ) -> None:  # fmt: skip
+        driver, parameters = self._driver, self._parameters
+        if len(arguments) != len(parameters):
+            raise KernelError(f"{self._kernel}: expected {len(parameters)} arguments, got {len(arguments)}")
+        if not (0 < threads <= 1024 and threads % 32 == 0 and min(grid) > 0 and max(grid[1:]) < 65536):
+            raise KernelError(f"{self._kernel}: no device launches the grid {grid} with {threads} threads")
+        if shared_nbytes > self._shared_nbytes:
+            raise KernelError(f"{self._kernel}: {shared_nbytes} bytes of shared memory, more than was asked for")
+        driver.launches.append(Launched(self._kernel, grid, threads, shared_nbytes))
+        pointers = [
+            (ctypes.c_uint64.from_address(argument).value, letter == "w")
+            for argument, letter in zip(arguments, parameters, strict=True)
+            if letter != "v" and argument is not None
+        ]
+        buffers = driver.buffers(pointers) if driver.checked else []
+        launch = _Launch(
+            ctypes.cast(self._library.shim_call, ctypes.c_void_p).value, ctypes.addressof(arguments), _Index(*grid),
+            threads, shared_nbytes, 0, len(buffers), driver.checked, driver.seed,
+        )  # fmt: skip
+        array = (_Buffer * max(1, len(buffers)))(*buffers)
+        launch.buffers = ctypes.addressof(array)
+        message = ctypes.create_string_buffer(_MESSAGE_NBYTES)
+        if self._library.shim_launch(ctypes.byref(launch), message, _MESSAGE_NBYTES):
+            which = [f"buffer {k} at {b.begin:#x}, {b.nbytes} bytes" for k, b in enumerate(buffers)]
+            raise KernelError(f"{self._kernel.expression}: {message.value.decode()} ({'; '.join(which)})")
+
+
+def _living_storages() -> list[tuple[int, int]]:
+    spans = set()
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu" and thing.layout == torch.strided:
+            storage = thing.untyped_storage()
+            if storage.nbytes():
+                spans.add((storage.data_ptr(), storage.nbytes()))
+    return sorted(spans)
+
+
+def _sources(header: str, folder: Path) -> list[Path]:
+    """A header and all that it includes."""
+    found: list[Path] = []
+    names = [header]
+    while names:
+        path = folder / names.pop()
+        if path not in found:
+            found.append(path)
+            names += re.findall(r'^#include "(?!dev\.h)(.+)"', path.read_text(), re.MULTILINE)
+    return sorted(found)
+
+
+@functools.cache
+def _compiler() -> str:
+    run = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()[0]
+
+
+def _digest(*parts: bytes | str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:24]
+
+
+def _compile(target: Path, arguments: list[str], source: str | None = None) -> None:
+    """Compile to a file of another name first: processes may do the same at the same time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = target.with_name(f"{os.getpid()}-{target.name}")
+    command = ["g++", *_FLAGS, *arguments, "-o", str(made)]
+    run = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise AssertionError(f"{' '.join(command)} failed:\n{source or ''}\n{run.stderr}")
+    made.replace(target)
+
+
+@functools.cache
+def _scheduler() -> Path:
+    texts = [(HERE / name).read_bytes() for name in ("shim.h", "shim.cpp")]
+    target = _BUILT / f"shim-{_digest(*texts, *_FLAGS, _compiler())}.o"
+    if not target.exists():
+        _compile(target, ["-O2", "-c", str(HERE / "shim.cpp")])
+    return target
+
+
+@functools.cache
+def _library(kernel: Kernel, folder: Path, checked: bool) -> ctypes.CDLL:
+    scheduler = _scheduler()
+    texts = [path.read_bytes() for path in _sources(kernel.header, folder)]
+    name = _digest(scheduler.name, kernel.header, kernel.expression, str(checked), *texts)
+    target = _BUILT / f"{name}.so"
+    if not target.exists():
+        source = f"""#include "{kernel.header}"
+typedef ShimKernel<{kernel.expression}> Called;
+extern "C" __attribute__((visibility("default"))) const char* const shim_parameters = Called::parameters;
+extern "C" __attribute__((visibility("default"))) void shim_call(void** arguments) {{ Called::call(arguments); }}
+"""
+        # Compiled and linked apart: a linker that knows of the checks would add the sanitizer's own library.
+        part = target.with_suffix(f".{os.getpid()}.o")
+        checks = list(_CHECKS) if checked else []
+        include = ["-include", str(HERE / "shim.h"), "-I", str(folder), "-I", str(CUDA)]
+        _compile(part, [*checks, *include, "-x", "c++", "-c", "-"], source)
+        _compile(target, ["-shared", str(part), str(scheduler)])
+        part.unlink()
+    library: Any = ctypes.CDLL(str(target))
+    library.shim_launch.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)
+    return library
