@@ -69,7 +69,7 @@ def test_it_goes_on_after_it_has_ended(path: Path) -> None:
 
 
 def test_half_of_the_memory_is_the_most(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_memory_nbytes", lambda: 16 << 20)
+    monkeypatch.setattr(pages, "memory_nbytes", lambda: 16 << 20)
     monkeypatch.setattr(pages, "_STEP_NBYTES", 4 << 20)
     with InputFile(path) as file:
         ahead = PagesAhead()
@@ -114,4 +114,4 @@ def test_without_a_thread_nothing_is_read_ahead(path: Path, monkeypatch: pytest.
 
 
 def test_the_memory_is_that_of_the_machine_or_less() -> None:
-    assert 0 < pages._memory_nbytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < pages.memory_nbytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -9,11 +9,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from .._ground.copies import not_copied
+from .._ground.memory import memory_nbytes
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ, from Linux 5.14 on
 _STEP_NBYTES = 32 << 20
@@ -44,7 +43,7 @@ class PagesAhead:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: deque[_Part] = deque()
-        self._left = _memory_nbytes() // 2
+        self._left = memory_nbytes() // 2
         self._running = False
         self._process = os.getpid()
 
@@ -90,15 +89,3 @@ def _populate(part: _Part) -> bool:
     first = part.start // mmap.PAGESIZE * mmap.PAGESIZE
     held = ctypes.c_char.from_buffer(map_, first)
     return int(_madvise(ctypes.addressof(held), part.start + part.nbytes - first, _POPULATE_READ)) == 0
-
-
-def _memory_nbytes() -> int:
-    """What the machine has, or less where a control group limits the process."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            group = Path("/sys/fs/cgroup", line.partition("::")[2].lstrip("/"))
-            for folder in (group, *group.parents):
-                with suppress(OSError, ValueError):  # none, or "max"
-                    limits.append(int((folder / "memory.max").read_text()))
-    return min(limits)
