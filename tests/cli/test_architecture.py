@@ -111,7 +111,7 @@ def test_no_room_is_no_context() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM of config.json does not continue text"),
+        ({"architectures": ["BertForMaskedLM"]}, "of a BertForMaskedLM, which does not continue text"),
         ({"is_encoder_decoder": True}, "an encoder with a decoder"),
         ({**LLAMA_3_8B, "num_attention_heads": None}, "does not say num_attention_heads"),
         ({**LLAMA_3_8B, "num_hidden_layers": 0}, "num_hidden_layers 0, expected a number of 1 or more"),

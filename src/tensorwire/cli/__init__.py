@@ -20,7 +20,7 @@ __all__ = ["main"]
     cls=CommandGroup,
     package=__name__,
     modules=(
-        *("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "bench"),
+        *("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "fit", "doctor", "bench"),
         *("sync", "job", "completion"),
     ),
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -181,13 +181,22 @@ def _feed_forward(config: Mapping[str, Any], hidden: int, num_layers: int) -> tu
     return num_dense * dense + (num_layers - num_dense) * sparse, max(dense if num_dense else 0, expert) // 3
 
 
+def continues_text(config: Mapping[str, Any]) -> bool:
+    """Whether it is of a decoder alone, which continues text."""
+    try:
+        _check_decoder(config)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_decoder(config: Mapping[str, Any]) -> None:
     if config.get("is_encoder_decoder"):
         raise ValueError("config.json is of an encoder with a decoder: what its caches take is not known here")
     names = config.get("architectures")
     names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if names and not any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
-        raise ValueError(f"{names[0]} of config.json does not continue text, so it has no key-value cache")
+        raise ValueError(f"config.json is of a {names[0]}, which does not continue text and has no key-value cache")
 
 
 def _windows(config: Mapping[str, Any], num_layers: int) -> list[int | None]:

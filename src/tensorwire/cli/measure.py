@@ -7,7 +7,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from ..checkpoint import open_file
 from ..codec import cpu_target, dtype_bits, new_buffer
+from .machine import cpu_name
 
 if TYPE_CHECKING:
     from ..peers.codecs import Adapter
@@ -66,7 +66,7 @@ class Measurement:
 def machine() -> dict[str, Any]:
     """Facts that the figures depend on besides the data."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_target": cpu_target(),
         "cores": os.cpu_count(),
         "system": platform.platform(terse=True),
@@ -155,11 +155,3 @@ def _rows_within(dtype: str, shape: Sequence[int], nbytes: int) -> int:
         return 0  # narrower than a byte, or unknown: no codec but ours takes it
     row_nbytes = bits // 8 * prod(shape[1:])
     return min(shape[0] if shape else 1, nbytes // row_nbytes) if row_nbytes else 0
-
-
-def _cpu_name() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

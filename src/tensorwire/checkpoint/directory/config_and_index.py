@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import CorruptDataError, UnsupportedVersionError
+from ...errors import CorruptDataError, ErrorContext, UnsupportedVersionError
 from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown_value
-from .manifest import VERSION, dump_object, load_object
+from .manifest import VERSION, dump_object, load_object, read_index
 from .paths import is_listable
+
+if TYPE_CHECKING:
+    from ...storage.locations import Location
 
 NAME = "tensorwire"
 """The first word of a ``quant_method`` of ours."""
@@ -28,6 +31,21 @@ class Shard(NamedTuple):
     data_nbytes: int
     dtype: str | None = None
     """torch's name for the dtype of its floats."""
+
+
+def read_config(location: Location) -> dict[str, Any]:
+    """A config.json as it was before its model was compressed.
+
+    Raises:
+        CorruptDataError: it is no JSON object.
+    """
+    with ErrorContext(file=location):
+        data = read_index(location)
+        config = load_object(data)
+        if is_compressed_config(data):
+            wrapped = config.pop(CONFIG_KEY).get(WRAPPED_KEY)
+            return config if wrapped is None else {**config, CONFIG_KEY: wrapped}
+        return config
 
 
 def is_compressed_config(data: bytes) -> bool:

@@ -27,16 +27,38 @@ if TYPE_CHECKING:
 
     from ...codec import Profile
     from ...files.header import TensorEntry
+    from ...files.reader import StoredFile
 
 _NUM_SAMPLES = 64
 _SAMPLE_NBYTES = 1 << 19
 """A whole block of BF16 in every profile."""
 
 
-class _Tensor(NamedTuple):
+class Place(NamedTuple):
+    """A tensor that may be sampled.
+
+    Attributes:
+        start: of its data in the file.
+    """
+
     path: Any
-    start: int  # in the file
+    start: int
     entry: TensorEntry
+
+
+class Share(NamedTuple):
+    """What frames are expected to take of the bytes of tensors.
+
+    Attributes:
+        value: as a part of their size.
+        error: its standard error; 0 if all was encoded.
+        num_samples, sample_nbytes: samples that were encoded, and their size.
+    """
+
+    value: float
+    error: float
+    num_samples: int
+    sample_nbytes: int
 
 
 def estimate_ratio(
@@ -57,37 +79,48 @@ def estimate_ratio(
     """
     started = time.monotonic()
     sources = originals(locate(src, storage_options), exclude)
-    tensors: list[_Tensor] = []
+    tensors: list[Place] = []
     for source in sources.files:
         if source.kind in OF_TENSORS:
             with open_stored(source.location) as stored:
                 check_original(stored)
-                found = zip(places(stored), stored.header.entries, strict=True)
-                tensors += [_Tensor(stored.path, start, entry) for start, entry in found if entry.nbytes]
-    samples = _samples([tensor.entry.nbytes for tensor in tensors])
-    with ThreadPoolExecutor(num_threads(threads)) as pool:
-        sizes = list(pool.map(lambda sample: _encode(tensors[sample[0]], sample[1], profile), samples))
+                tensors += tensors_of(stored)
+    share = sampled_share(tensors, profile, threads)
     data_nbytes = sum(tensor.entry.nbytes for tensor in tensors)
-    whole = sum(nbytes for nbytes, _ in sizes) == data_nbytes
-    shares = [small / nbytes for nbytes, small in sizes]
-    share = sum(small for _, small in sizes) / data_nbytes if whole and sizes else fmean(shares) if sizes else 1.0
-    error = 0.0 if whole or len(shares) < 2 else stdev(shares) / sqrt(len(shares))
     nbytes_in = sum(source.location.stat().st_size for source in sources.files)
     rest = nbytes_in - data_nbytes
-    sample_nbytes = sum(nbytes for nbytes, _ in sizes)
     return Estimate(
         src=said(src),
         profile=profile,
         nbytes_in=nbytes_in,
-        nbytes_out=rest + round(share * data_nbytes),
-        lowest_nbytes_out=rest + round(max(0.0, share - 2 * error) * data_nbytes),
-        highest_nbytes_out=rest + round(min(1.0, share + 2 * error) * data_nbytes),
-        num_samples=len(sizes),
-        sample_nbytes=sample_nbytes,
-        sample_share=sample_nbytes / data_nbytes if data_nbytes else 1.0,
+        nbytes_out=rest + round(share.value * data_nbytes),
+        lowest_nbytes_out=rest + round(max(0.0, share.value - 2 * share.error) * data_nbytes),
+        highest_nbytes_out=rest + round(min(1.0, share.value + 2 * share.error) * data_nbytes),
+        num_samples=share.num_samples,
+        sample_nbytes=share.sample_nbytes,
+        sample_share=share.sample_nbytes / data_nbytes if data_nbytes else 1.0,
         seconds=time.monotonic() - started,
         excluded=sources.excluded,
     )
+
+
+def tensors_of(stored: StoredFile) -> list[Place]:
+    """The tensors of an open plain file that have any bytes."""
+    found = zip(places(stored), stored.header.entries, strict=True)
+    return [Place(stored.path, start, entry) for start, entry in found if entry.nbytes]
+
+
+def sampled_share(tensors: Sequence[Place], profile: Profile, threads: int | None) -> Share:
+    """What compressing tensors is expected to give, from the samples that `estimate_ratio` describes."""
+    samples = _samples([tensor.entry.nbytes for tensor in tensors])
+    with ThreadPoolExecutor(num_threads(threads)) as pool:
+        sizes = list(pool.map(lambda sample: _encode(tensors[sample[0]], sample[1], profile), samples))
+    sample_nbytes = sum(nbytes for nbytes, _ in sizes)
+    whole = sample_nbytes == sum(tensor.entry.nbytes for tensor in tensors)
+    shares = [small / nbytes for nbytes, small in sizes]
+    value = sum(small for _, small in sizes) / sample_nbytes if whole and sizes else fmean(shares) if sizes else 1.0
+    error = 0.0 if whole or len(shares) < 2 else stdev(shares) / sqrt(len(shares))
+    return Share(value, error, len(sizes), sample_nbytes)
 
 
 def _samples(sizes: list[int]) -> list[tuple[int, int]]:
@@ -107,7 +140,7 @@ def _samples(sizes: list[int]) -> list[tuple[int, int]]:
     return samples
 
 
-def _encode(tensor: _Tensor, start: int, profile: Profile) -> tuple[int, int]:
+def _encode(tensor: Place, start: int, profile: Profile) -> tuple[int, int]:
     """Size of the sample from `start` on, and what it takes: compressed, if a frame of it all would save enough."""
     entry, bits = tensor.entry, dtype_bits(tensor.entry.dtype)
     start -= start % max(1, bits // 8)
