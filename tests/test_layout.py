@@ -153,9 +153,10 @@ DOORS = {
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {
         "", "directory.config_and_index", "directory.paths", "operations.conversion", "operations.stream",
+        "operations.weights",
     },
     ("cli", "storage"): {"locations", "remote"},
-    ("cli", "torch"): {"", "integrations.transformers"},
+    ("cli", "torch"): {"", "device", "integrations.transformers"},
     ("cli", "sync"): {"", "store"},
     ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
 }  # fmt: skip
@@ -253,7 +254,8 @@ FOLDERS = {
     "cli": {
         "output": set(),
         "options": set(),
-        "measure": set(),
+        "machine": set(),
+        "measure": {"machine"},
         "targets": {"options"},
         "plot": {"output"},
         "failures": {"output"},
@@ -265,6 +267,11 @@ FOLDERS = {
         "verify": {"failures", "options", "output"},
         "diff": {"failures", "options", "output"},
         "inspect": {"options", "output", "plot"},
+        "proof": {"machine"},
+        "doctor": {"failures", "machine", "options", "output", "proof"},
+        "architecture": set(),
+        "fitting": {"architecture"},
+        "fit": {"architecture", "failures", "fitting", "machine", "options", "output"},
         "bench": {"failures", "measure", "options", "output"},
         "generation": {"output"},
         "run": {"generation", "options", "output"},

@@ -31,7 +31,7 @@ NBYTES = 2 * (1000 * 512 + 300 * 200)
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: [])
+    monkeypatch.setattr(machine, "gpus", list)
     monkeypatch.setattr("tensorwire.codec.cpu_target", lambda: "avx512")
 
 
@@ -63,9 +63,9 @@ def test_forms_are_sums() -> None:
     assert fast == fitting.Form("fast", 2_000_000, 400_000, 2_200_000, -1_600_000, 200)
     assert (dense.fits, fast.fits) == (False, False)
     # 200 tokens: (200 + 100) x 500 x 2 x 2 = 600,000 bytes, which is what is left.
-    exactly, = fitting.forms(2_400_000, 0, {}, 3_000_000, cache, context=200, batch=2, value_nbytes=2)
+    (exactly,) = fitting.forms(2_400_000, 0, {}, 3_000_000, cache, context=200, batch=2, value_nbytes=2)
     assert (exactly.left_nbytes, exactly.fits, exactly.longest_context) == (0, True, 200)
-    much, = fitting.forms(0, 0, {}, 10**12, cache, context=200, batch=2, value_nbytes=2)
+    (much,) = fitting.forms(0, 0, {}, 10**12, cache, context=200, batch=2, value_nbytes=2)
     assert much.longest_context == 5000, "the model takes no more"
 
 
@@ -160,7 +160,7 @@ def test_the_table_of_an_estimate(run: Run, tmp_path: Path) -> None:
     assert "1 sequence of 4,096 tokens; key-value cache 131 kB a token in bf16\n" in out
     assert "note: all sizes are an estimate from config.json: nothing of the weights was seen\n" in out
     assert "note: not counted: activations, and what torch and a driver take" in out
-    assert out.endswith("leave room for these\n"), "nothing is there to run"
+    assert out.endswith("leave room for them\n"), "nothing is there to run"
 
 
 def test_batch_and_dtype_of_the_cache(run: Run, llama: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_delta_is_refused(run: Run, llama: Path) -> None:
     assert run("compress", llama, "delta", "--base", "older").code == 0
     ran = run("fit", "delta", "--memory", "5MB")
     assert (ran.code, ran.out) == (2, "")
-    assert "is a delta, whose weights take what its base makes of them: decompress it" in ran.err
+    assert "is a delta, and takes what its base makes of it: decompress it first" in ran.err
 
 
 def test_memory_of_the_machine_and_of_a_gpu(run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from tests.support.command_line import Ran
 if TYPE_CHECKING:
     from tests.support.command_line import Run
 
-COMMANDS = ("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "bench", "sync",
-            "job", "completion")  # fmt: skip
+COMMANDS = ("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "fit", "doctor",
+            "bench", "sync", "job", "completion")  # fmt: skip
 JOB_COMMANDS = ("watch", "diagnose", "report", "agent", "analyzer")
 SYNC_COMMANDS = ("publish", "follow", "status")
 

@@ -41,7 +41,8 @@ def _commands() -> None:
       tensorwire job diagnose               # names the rank that a job waits for
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
-    verify, decompress, transcode: an edited or missing file beside the tensors; job: trouble); 130 Ctrl-C.
+    verify, decompress, transcode: an edited or missing file beside the tensors; fit:
+    no form fits; doctor: something differs; job: trouble); 130 Ctrl-C.
     """
 
 

@@ -7,6 +7,7 @@ that is not known here, a ValueError names it: a wrong size is worse than none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
@@ -28,7 +29,8 @@ _COUNTED = {
 }  # fmt: skip
 
 
-class Layers(NamedTuple):
+@dataclass(frozen=True)
+class Layers:
     """Layers with equal caches.
 
     Attributes:
@@ -174,7 +176,8 @@ def _feed_forward(config: Mapping[str, Any], hidden: int, num_layers: int) -> tu
     shared = 3 * hidden * (_optional(config, "shared_expert_intermediate_size", least=0) or 0)
     shared += hidden if shared else 0  # its gate
     shared += expert * (_optional(config, "n_shared_experts", least=0) or 0)
-    if config.get("mlp_only_layers") or any(config.get(name, 1) != 1 for name in ("decoder_sparse_step", "moe_layer_freq")):
+    steps = [config.get(name, 1) for name in ("decoder_sparse_step", "moe_layer_freq")]
+    if config.get("mlp_only_layers") or steps != [1, 1]:
         raise ValueError("config.json says which layers have experts in a way that is not known here")
     num_dense = _optional(config, "first_k_dense_replace", least=0) or 0
     sparse = num_experts * (expert + hidden) + shared

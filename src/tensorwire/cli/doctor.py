@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,7 +88,7 @@ def command(as_json: bool) -> int:
 def _diagnose() -> Diagnosis:
     from .._ground.memory import machine_nbytes, memory_nbytes
     from .._ground.version import __version__
-    from ..codec import core_version, cpu_target, num_threads
+    from ..codec import cpu_target, library_version, num_threads
     from . import machine, proof
 
     found = machine.gpus()
@@ -100,7 +99,7 @@ def _diagnose() -> Diagnosis:
         results += proof.prove_engines(engines)
     return Diagnosis(
         version=__version__,
-        core_version=core_version(),
+        core_version=library_version(),
         python=platform.python_version(),
         system=f"{platform.platform(terse=True)}, {platform.machine()}",
         cpu=machine.cpu_name(),
@@ -198,10 +197,12 @@ def _gpu_facts(found: Diagnosis) -> list[tuple[str, str]]:
         return [("GPU", "none found")]
     facts = []
     for index, gpu in enumerate(found.gpus):
-        parts = [gpu.name, gpu.capability and f"compute capability {gpu.capability}"]
-        parts += [gpu.num_processors and output.count(gpu.num_processors, "processor"), output.size(gpu.nbytes)]
-        parts += [gpu.driver and f"driver {gpu.driver}"]
-        facts.append((f"GPU {index}", ", ".join(part for part in parts if part)))
+        parts = [gpu.name]
+        parts += [f"compute capability {gpu.capability}"] if gpu.capability else []
+        parts += [output.count(gpu.num_processors, "processor")] if gpu.num_processors else []
+        parts += [output.size(gpu.nbytes)]
+        parts += [f"driver {gpu.driver}"] if gpu.driver else []
+        facts.append((f"GPU {index}", ", ".join(parts)))
     if not found.gpu_engines:
         facts.append(("", "nothing decodes there: torch cannot use it, or Triton is missing"))
     return facts

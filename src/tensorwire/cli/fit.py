@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _CONFIG = "config.json"
 _DEFAULT_CONTEXT = 4096
 _KV_DTYPES = ("auto", "bf16", "f16", "f32", "f8")
-_NOT_COUNTED = "activations, and what torch and a driver take for themselves: name less --memory to leave room for these"
+_NOT_COUNTED = "activations, and what torch and a driver take: name less --memory to leave room for them"
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType[int]):
     """24GB, 24GiB."""
 
     name = "size"

@@ -1,4 +1,4 @@
-"""What this machine has, as ``tensorwire doctor`` and ``fit`` say it. No user, no host and no home directory is named."""
+"""What this machine has, for ``tensorwire doctor`` and ``fit``: nothing that names a user, a host or a directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import platform
 import re
 import resource
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata

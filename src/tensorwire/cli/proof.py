@@ -14,16 +14,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import prod
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from ..codec import compress, cpu_target, decompress
+from ..codec import Profile, compress, cpu_target, decompress
 from .machine import public
 
-PROFILES = ("fast", "compact", "resident", "enec")
+PROFILES: tuple[Profile, ...] = ("fast", "compact", "resident", "enec")
 REFERENCE = "scalar"
 TARGETS = (REFERENCE, "avx2", "avx512", "neon")
 _SECONDS = 60
@@ -82,7 +81,8 @@ def _cases(random: np.random.Generator) -> Iterator[Case]:
     def patterns(dtype: str, bits: np.ndarray[Any, Any]) -> Case:
         return Case("all patterns", dtype, bits.shape, bits.tobytes())
 
-    for shape in ((), (1,), (0, 5), (255,), (256,), (257,), (3, 7, 1111), (_BLOCK,), (_BLOCK + 1,), (9 * _BLOCK + 259,)):
+    ends = ((), (1,), (0, 5), (255,), (256,), (257,), (3, 7, 1111))
+    for shape in (*ends, (_BLOCK,), (_BLOCK + 1,), (9 * _BLOCK + 259,)):
         yield Case("weights", "BF16", shape, weights("BF16", *shape).tobytes())
     for dtype, shape in (
         ("F16", (257,)), ("F16", (129, 257)), ("F32", (255,)), ("F32", (77, 1025)), ("F64", (33, 65)),
@@ -117,7 +117,7 @@ def _cases(random: np.random.Generator) -> Iterator[Case]:
         yield Case(name, dtype, array.shape, array.tobytes())
 
 
-def frame_of(case: Case, profile: str) -> bytes:
+def frame_of(case: Case, profile: Profile) -> bytes:
     """The tensor's frame by the core, on the CPU target that runs."""
     return bytes(compress(case.data, profile=profile, dtype=case.dtype, shape=case.shape, threads=1))
 
@@ -158,7 +158,9 @@ def _run(target: str) -> tuple[list[Any], str]:
     """What the process of a target printed, and how it ended, "" if well."""
     environment = {**os.environ, "TENSORWIRE_CPU": target}
     try:
-        done = subprocess.run(_command(), env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            _command(), env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return [], f"no end within {_SECONDS} s"
     except OSError as error:
@@ -186,7 +188,7 @@ def prove_engines(engines: Mapping[str, Engine]) -> list[Result]:
     return results
 
 
-def _by_engine(engine: Engine, case: Case, profile: str) -> str:
+def _by_engine(engine: Engine, case: Case, profile: Profile) -> str:
     try:
         found = engine(frame_of(case, profile))
     except Exception as error:  # a driver has errors of its own
@@ -206,7 +208,7 @@ def main() -> None:
             print(json.dumps({profile: _proved(case, profile) for profile in PROFILES}), flush=True)
 
 
-def _proved(case: Case, profile: str) -> str:
+def _proved(case: Case, profile: Profile) -> str:
     """A digest of the frame, or a sentence."""
     try:
         frame = frame_of(case, profile)

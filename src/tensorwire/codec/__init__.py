@@ -25,7 +25,7 @@ from .arrays import (
 )
 from .base_check import base_mismatch
 from .core import cpu_target
-from .core import version as core_version
+from .core import version as library_version
 from .dtypes import FloatFields, Layout, dtype_bits, float_fields, torch_name
 from .facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
 from .frames import FrameEncoder, FrameReader
@@ -74,7 +74,6 @@ __all__ = [
     "compress_bound",
     "compress_over",
     "content_hash",
-    "core_version",
     "cpu_target",
     "decompress",
     "decompress_range",
@@ -82,6 +81,7 @@ __all__ = [
     "exponent_histogram",
     "float_fields",
     "frame_info",
+    "library_version",
     "new_buffer",
     "num_threads",
     "shape_sizes",

@@ -58,7 +58,7 @@ def weights_of(path: Location, profiles: Sequence[Profile], threads: int | None 
     for location in files:
         with open_stored(location) as stored, ErrorContext(file=location):
             if stored.base_name is not None:
-                raise ValueError(f"{location} is a delta, whose weights take what its base makes of them: decompress it")
+                raise ValueError(f"{location} is a delta, and takes what its base makes of it: decompress it first")
             for tensor in stored.tensors.values():
                 dtype, _, nbytes = stored.layout(tensor.name)
                 by_dtype[dtype] = by_dtype.get(dtype, 0) + nbytes
