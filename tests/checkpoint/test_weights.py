@@ -54,7 +54,7 @@ def test_a_torch_file(tmp_path: Path) -> None:
 
 
 def test_nothing_to_weigh(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no .safetensors file"):
+    with pytest.raises(ValueError, match=r"holds no \.safetensors file"):
         weights_of(tmp_path, PROFILES)
     (tmp_path / "model.safetensors").write_bytes(container([("empty", "F32", (0,), b"")]))
     with pytest.raises(ValueError, match="holds no tensor that has any bytes"):
