@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -92,7 +93,7 @@ def _diagnose() -> Diagnosis:
     from . import machine, proof
 
     found = machine.gpus()
-    engines = device_engines() if found else {}
+    engines = _on_device() if found else {}
     with output.progress("doctor", in_bytes=False) as progress:
         results = proof.prove_on_cpu(progress)
         targets = list(dict.fromkeys(result.engine for result in results))
@@ -119,27 +120,12 @@ def _diagnose() -> Diagnosis:
     )
 
 
-def device_engines() -> dict[str, Engine]:
-    """What decodes frames on the first GPU, by name; nothing where torch cannot use it."""
-    try:
-        import torch
-
-        from ..torch.device import decode_frame
-    except ImportError:
+def _on_device() -> dict[str, Engine]:
+    if find_spec("torch") is None:
         return {}
-    if not torch.cuda.is_available():
-        return {}
+    from . import device
 
-    def decode(frame: bytes) -> bytes | None:
-        from ..errors import UnsupportedTensorError
-
-        try:
-            tensor = decode_frame(torch.frombuffer(bytearray(frame), dtype=torch.uint8).to("cuda"))
-        except UnsupportedTensorError:
-            return None
-        return bytes(tensor.cpu().reshape(-1).view(torch.uint8).numpy())
-
-    return {"Triton": decode}
+    return device.find()
 
 
 def _print(found: Diagnosis) -> None:

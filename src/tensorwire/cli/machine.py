@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import platform
 import re
 import resource
@@ -143,14 +142,6 @@ def address_space_nbytes() -> int | None:
     """The limit of `ulimit -v`, None without one."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def writable(directory: Path) -> bool:
-    """Whether files can be made in a directory, or in the nearest one above it that exists."""
-    for place in (directory, *directory.parents):
-        if place.exists():
-            return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-    return False
 
 
 def public(text: str) -> str:
