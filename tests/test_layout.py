@@ -36,7 +36,7 @@ INCLUDES = {
 
 # The few documents whose every line is a fact of its own may be long; so may data.
 LONG = {"LICENSE", "docs/format.md"}
-TEXT = {".c", ".cmake", ".cpp", ".h", ".md", ".py", ".toml", ".txt", ".json", ".csv", ".yml", ""}
+TEXT = {".c", ".cmake", ".cpp", ".cuh", ".h", ".md", ".py", ".toml", ".txt", ".json", ".csv", ".yml", ""}
 
 
 def tracked_files() -> list[Path]:
@@ -428,6 +428,14 @@ def test_cpp_includes_go_down(folder: str) -> None:
                 continue
             assert (ROOT / "core" / name).is_file(), f'{source}: "{name}" is not a path from core/'
             assert name.split("/")[0] in INCLUDES[folder], f"{source} includes {name}"
+
+
+def test_kernels_of_a_device_include_only_their_folder() -> None:
+    """They are compiled where no header of a system is."""
+    folder = PACKAGE / "torch" / "device" / "cuda"
+    for path in folder.iterdir():
+        included = re.findall(r"^\s*#\s*include\s+(.+)", path.read_text(), re.MULTILINE)
+        assert {name.strip('"') for name in included} <= {each.name for each in folder.iterdir()}, path.name
 
 
 def test_encoder_and_decoder_never_include_each_other() -> None:
