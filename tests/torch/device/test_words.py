@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,9 +19,15 @@ from .stand_in import StandIn, missing  # noqa: E402
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 slow = pytest.mark.slow
 PAIRS = [(dtype, *shape) for dtype in FLOATS for shape in ALL_SHAPES if fits(dtype, *shape)]
-# Each kernel takes a compiler half a second: all shapes in one layout, some in the others.
-SOME = [pair if pair[0] == "BF16" or k % 5 == 0 else pytest.param(*pair, marks=slow) for k, pair in enumerate(PAIRS)]
-FEW = [pair if k % 8 == 0 else pytest.param(*pair, marks=slow) for k, pair in enumerate(PAIRS)]
+
+
+def some(cases: list[tuple], step: int, all_of: str = "") -> list[Any]:
+    """Every `step`-th case and all of one dtype; the others are slow, as each kernel takes the compiler half a second."""
+    return [
+        case if k % step == 0 or case[0] == all_of else pytest.param(*case, marks=slow) for k, case in enumerate(cases)
+    ]
+
+
 SIZES = (1, 2, 31, 255, 256, 257, 1023)
 FAST, RESIDENT = Cascade(variant=3), Cascade(variant=0, table=2)
 UNCHECKED, CHECKED = StandIn(), StandIn(checked=True, seed=1)
@@ -40,7 +48,9 @@ def words_of(dtype: str, count: int, odd: float, name: str, bits: int | None = N
 
 def ways(blocks: Blocks, checked: bool) -> list[dict[str, bool | int]]:
     """How these blocks can be decoded."""
-    chosen: list[dict[str, bool | int]] = [{"parts": 3}, {"scratch": True}] if checked else [{}]
+    chosen: list[dict[str, bool | int]] = [{"parts": 3} if checked else {}]
+    if checked and blocks.launch.whole:
+        chosen.append({"scratch": True})
     if blocks.launch.widths == (4,) and blocks.launch.whole and blocks.dtype in ("BF16", "F16"):
         chosen += [{"resident": True}, {"resident": True, "parts": 3}]
     return chosen
@@ -57,7 +67,7 @@ def check(
             np.testing.assert_array_equal(made, expected)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), SOME)
+@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 6, "BF16"))
 def test_full_runs(dtype: str, table: int, variant: int) -> None:
     """Blocks of several sizes in one launch, from no escapes to many."""
     kind = Cascade(variant=variant, table=table)
@@ -65,14 +75,14 @@ def test_full_runs(dtype: str, table: int, variant: int) -> None:
     check(UNCHECKED, words, dtype, kind, 32)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), SOME)
+@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 5))
 def test_short_runs(dtype: str, table: int, variant: int) -> None:
     kind = Cascade(variant=variant, table=table)
     words = [words_of(dtype, count, odd, "short") for count in SIZES for odd in (0, 0.5)]
     check(UNCHECKED, words, dtype, kind, 4)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), FEW)
+@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 13))
 def test_all_ways_in_the_checked_build(dtype: str, table: int, variant: int) -> None:
     """Threads run in another order; CTAs share a block; later tiers stand in scratch memory; escapes in a list."""
     kind = Cascade(variant=variant, table=table)
@@ -88,10 +98,7 @@ RESTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bits", "trail"),
-    [rest if k % 31 == 0 else pytest.param(*rest, marks=slow) for k, rest in enumerate(RESTS)],
-)
+@pytest.mark.parametrize(("dtype", "bits", "trail"), some(RESTS, 61))
 def test_trimmed_rests(dtype: str, bits: int, trail: int) -> None:
     kind = Cascade(variant=1, table=2) if dtype.startswith("F8") else Cascade(variant=0)
     for counts in ((512, 256), (767, 70, 4)):
