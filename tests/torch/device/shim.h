@@ -68,6 +68,8 @@ SHIM(u32) shim_f16_of(float value);
 SHIM(float) shim_float_of_f16(u32 bits);
 
 #define DEV static inline
+#define METHOD inline
+#define FOLDED constexpr
 #define COLD static __attribute__((noinline))
 #define GLOBAL static
 #define BOUNDS(threads, blocks)
@@ -116,6 +118,10 @@ DEV float __fadd_rn(float a, float b) { return a + b; }
 DEV float __fmul_rn(float a, float b) { return a * b; }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
+DEV u32 __dp4a(u32 a, u32 b, u32 c) {
+  for (int i = 0; i < 4; i++) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
+  return c;
+}
 template <class T>
 DEV T __ldg(const T* at) {
   return *at;

@@ -9,6 +9,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define DEV static __device__ __forceinline__
+#define METHOD __device__ __forceinline__
+#define FOLDED __host__ __device__ constexpr  // functions that are called when a kernel is compiled
 #define COLD static __device__ __noinline__  // rare code, which would only push the common code apart
 #define GLOBAL __global__
 #define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)  // of a block; blocks at once on a processor
@@ -43,29 +45,27 @@ DEV shared_at shared_address(const void* place) { return (u32)__cvta_generic_to_
 
 DEV u32 lds32(shared_at at) {
   u32 r;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(at) : "memory");
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(at));
   return r;
 }
 
 // The word behind the one at `at`: the sum stands in the instruction.
 DEV u32 lds32_next(shared_at at) {
   u32 r;
-  asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(r) : "r"(at) : "memory");
+  asm volatile("ld.shared.u32 %0, [%1+4];" : "=r"(r) : "r"(at));
   return r;
 }
 
 DEV uint2 lds64(shared_at at) {
   uint2 r;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(at) : "memory");
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(at));
   return r;
 }
 
 DEV uint4 lds128(shared_at at) {
   uint4 r;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "r"(at)
-               : "memory");
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at));
   return r;
 }
 

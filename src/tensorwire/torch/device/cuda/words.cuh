@@ -1,0 +1,414 @@
+// Words of cascades.
+//
+// cascade_words<L, BITS, TRAIL, WIDTHS, WHOLE, PLACE = InShared>: any cascade, all tiers in one launch.
+//   L            Bf16, F16, F32, F8E4M3 or F8E5M2
+//   BITS, TRAIL  how the rest is stored: verbatim L::REST_BITS, 0
+//   WIDTHS       four bits for each tier, lowest first, the bytes behind the last one: 0x832112 for 2, 1, 1, 2, 3
+//   WHOLE        whether all runs of all blocks of the launch are full
+//   frame        u8: all of a frame, at a multiple of 16 bytes
+//   rows         Row: the launch data of blocks, at a multiple of 16 bytes
+//   before       u16, for each run of tier 1 (ordinal * runs_per_block + run): escapes before it in its block
+//   before_later u16, for each later run: escapes before it in its tier
+//   out          u8: the words of the blocks from `first_block` on, at a multiple of 16 bytes
+//   scratch      u8: null, or with PLACE = InScratch memory at a multiple of 16 bytes: room_nbytes for each CTA
+//   first_block, runs_per_block, room_nbytes: u32
+//   Grid (blocks of the launch, parts, 1): the runs of a block are shared out among `parts` CTAs, each of which resolves
+//   the later tiers anew; 1 if there are blocks enough for all processors. 256 threads. Shared memory: room_nbytes, the
+//   most of any block; with InScratch, for blocks that shared memory does not hold, none. A block needs
+//     ceil16(4 * C) + 288 + for each tier t from the second to the last coded one: ceil16(n_t) + 288,
+//   where C is the sum of the 32-bit words of the streams behind tier 1 (tiers from the second on, bytes).
+//
+// resident_words<L, STEPS>: tier shape (4), verbatim, full runs, layouts of 16 bits, blocks of at most 65,536 words.
+//   frame, rows, out, first_block, runs_per_block as above. Number 7 of the launch data is the block's first escape in
+//   places       u16: the places of escapes in their blocks, in order
+//   Grid (blocks of the launch, parts, 1), 256 threads, no shared memory. STEPS = 2.
+//
+// What a launch trusts: launch data that are those of the frame's descriptors, and tables that were made of the same
+// frame and checked against them. Whatever the streams hold then, no access is outside of the buffers.
+#pragma once
+#include "frame.cuh"
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr u32 kAll = 0xffffffffu;
+constexpr u32 kOnes = 0x01010101u;
+constexpr u32 kRoom = 288;  // behind resolved exponents: 32 that a short run writes, 260 that a window may reach
+
+DEV u32 ceil16(u32 nbytes) { return (nbytes + 15) & ~15u; }
+
+// Where the later tiers of a block stand while it is decoded, and how four of their bytes are read from any place on.
+struct InShared {
+  static constexpr bool SHARED_MEMORY = true;
+  typedef shared_at At;
+  static METHOD At at(const u8* place) { return shared_address(place); }
+  static METHOD u32 window(At place) {
+    shared_at at = place & ~3u;
+    return __funnelshift_r(lds32(at), lds32_next(at), place * 8);
+  }
+};
+struct InScratch {
+  static constexpr bool SHARED_MEMORY = false;
+  typedef const u8* At;
+  static METHOD At at(const u8* place) { return place; }
+  static METHOD u32 window(At place) {
+    const u32* at = (const u32*)((u64)place & ~3ull);
+    return __funnelshift_r(at[0], at[1], (u32)(u64)place * 8);
+  }
+};
+
+// Digits -----------------------------------------------------------------------------------------------------------------
+
+// Nibbles of the bytes of s as a selector of prmt: the lower ones, or the upper ones.
+DEV u32 lower_nibbles(u32 s) { return prmt(bits_of(0x0f0f0f0fu, s, s >> 4), 0, 0x4420); }
+DEV u32 upper_nibbles(u32 s) { return prmt(bits_of(0x0f0f0f0fu, s >> 4, s >> 8), 0, 0x4420); }
+
+// The names, where the escapes (1 in their bytes) are replaced, in order, by the bytes of `following`.
+DEV u32 select_following(u32 names, u32 escapes, u32 following) {
+  u32 source = bits_of(escapes * 255u, escapes * 0x01010100u, 0x07060504u);
+  return prmt(following, names, lower_nibbles(source));
+}
+
+// The exponents that the digits of a tier name, a byte each.
+struct Names {
+  u32 first, low, high;  // of digit 0 in each byte; of digits 0 to 3, 4 to 7
+};
+
+// V words of the leading plane of a tier of W bits, in a lane. Tiers of 1 and 2 bits have two rows at once in the nibbles
+// of a byte: a product by 1s ranks the escapes of eight digits.
+template <int W, int V>
+struct Digits {
+  static constexpr int LEAD = leading(W), ROWS = 8 / LEAD, LANES = 8 * LEAD / V, RUNS = 32 / LANES;
+  static constexpr int HALVES = ROWS > 4 ? 2 : 1, PAIRS = ROWS / 2, OWN = W <= 2 ? PAIRS : ROWS;
+  u32 own[OWN][V];      // W <= 2: which byte of {following, names} each digit takes; else the digits, a byte each
+  u32 rank[HALVES][V];  // in byte k: escapes of the run before row k of the word
+
+  // What was loaded: the word of the leading plane, and of tiers of 3 bits row k of the other one.
+  METHOD void read(const u32* words, const u32 (*upper)[V]) {
+    u32 sums[OWN][V];  // escapes in byte 3
+#pragma unroll
+    for (int v = 0; v < V; v++)
+#pragma unroll
+      for (int i = 0; i < OWN; i++) {
+        u32 escapes, digits = words[v] >> i * LEAD;
+        if (W == 1) {
+          escapes = digits & 0x11111111u;
+          own[i][v] = bits_of(escapes * 15, escapes * 0x01010100u, 0x44444444u);
+        } else if (W == 2) {
+          escapes = digits & digits >> 1 & 0x11111111u;
+          own[i][v] = bits_of(escapes * 15, escapes * 0x01010100u, (digits & 0x33333333u) | 0x44444444u);
+        } else {
+          digits &= ((1u << LEAD) - 1) * kOnes;
+          if (W == 3) digits |= upper[i][v] << 2;
+          own[i][v] = digits;
+          escapes = escaped(digits);
+        }
+        sums[i][v] = escapes * kOnes;
+      }
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      if (W == 1) {
+        u32 both = prmt(prmt(sums[0][v], sums[1][v], 0x73), prmt(sums[2 % OWN][v], sums[3 % OWN][v], 0x73), 0x5410);
+        rank[0][v] = both & 0x0f0f0f0fu;
+        rank[HALVES - 1][v] = both >> 4 & 0x0f0f0f0fu;
+      } else if (W == 2) {
+        u32 both = prmt(sums[0][v], sums[1][v], 0x73);
+        rank[0][v] = (both & 0x0f0fu) | (both & 0xf0f0u) << 12;
+      } else if (W == 3) {
+        rank[0][v] = prmt(prmt(sums[0][v], sums[1][v], 0x73), prmt(sums[2 % OWN][v], sums[3 % OWN][v], 0x73), 0x5410);
+      } else {
+        rank[0][v] = prmt(sums[0][v], sums[1][v], 0x73) & 0xffffu;
+      }
+    }
+  }
+
+  static METHOD u32 escaped(u32 digits) { return (digits + kOnes) >> W & kOnes; }
+
+  // Counts of this lane become ranks in the run, which is row by row. All lanes of a warp take part.
+  METHOD void add_up(u32 lane) {
+    u32 earlier = 0;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+      u32 count = rank[h][0] + (V == 2 ? rank[h][V - 1] : 0), sum = count;
+#pragma unroll
+      for (int d = 1; d < LANES; d *= 2) {
+        u32 left = __shfl_up_sync(kAll, sum, d, LANES);
+        if (lane % LANES >= d) sum += left;
+      }
+      u32 total = __shfl_sync(kAll, sum, LANES - 1, LANES);
+      u32 before = sum - count + total * 0x01010100u + earlier;
+      if (V == 2) rank[h][V - 1] = before + rank[h][0];
+      rank[h][0] = before;
+      earlier = (total * kOnes >> 24) * kOnes;
+    }
+  }
+
+  // Row k of word v; `following` has the exponents that escape, from those of the run on.
+  template <class PLACE>
+  METHOD u32 exponents(int k, int v, const Names& names, typename PLACE::At following) {
+    u32 window = PLACE::window(following_at(following, rank[k / 4][v], k % 4));
+    if (W <= 2) {
+      u32 pair = own[k % OWN][v];
+      return prmt(window, names.low, k < OWN ? lower_nibbles(pair) : upper_nibbles(pair));
+    }
+    u32 digits = own[k % OWN][v], escapes = escaped(digits), x;
+    if (W == 3)
+      x = prmt(names.low, names.high, lower_nibbles(digits));
+    else
+      x = (digits & ~(escapes * 15)) + names.first;  // else the sum of an escape might carry into the next byte
+    return select_following(x, escapes, window);
+  }
+
+  static METHOD u32 following_at(u32 following, u32 ranks, int k) { return __dp4a(ranks, 1u << 8 * k, following); }
+  static METHOD const u8* following_at(const u8* following, u32 ranks, int k) {
+    return following + (ranks >> 8 * k & 255);
+  }
+};
+
+// Tiers ------------------------------------------------------------------------------------------------------------------
+
+FOLDED int width_of(u32 widths, int tier) { return widths >> 4 * (tier - 1) & 15; }
+FOLDED int last_tier(u32 widths) {
+  return widths >> 20 ? 5 : widths >> 16 ? 4 : widths >> 12 ? 3 : widths >> 8 ? 2 : 1;
+}
+
+// A block of a cascade: where its tiers stand, and what their digits name. Arrays are by tier.
+template <u32 WIDTHS>
+struct Cascade {
+  static constexpr int LAST = last_tier(WIDTHS);
+  u32 count[LAST + 2];  // numbers
+  u32 start[LAST + 3];  // words from the block's begin, and where the streams end
+  u32 later[LAST + 2];  // the first later run
+  Names names[LAST + 1];
+
+  template <int BITS, bool WHOLE>
+  METHOD void read(const Row& row) {
+    const u32 pairs[3] = {row.n23, row.n45, row.n6};
+    count[1] = row.n;
+    start[1] = WHOLE ? (row.n >> 8) * (8 * BITS) : field_nwords(row.n, BITS);
+    start[2] = start[1] + (WHOLE ? (row.n >> 8) * (8 * width_of(WIDTHS, 1)) : field_nwords(row.n, width_of(WIDTHS, 1)));
+    later[1 + (LAST > 1)] = row.later;
+    u32 begin = row.params & 255, end = begin;  // the tiers so far name [begin, end)
+#pragma unroll
+    for (int t = 1; t <= LAST + 1; t++) {
+      if (t > 1) {
+        count[t] = pairs[(t - 2) / 2] >> 16 * (t % 2) & 0xffff;
+        start[t + 1] = start[t] + field_nwords(count[t], width_of(WIDTHS, t));
+      }
+      if (t > LAST) continue;
+      if (t > 1) later[t + 1] = later[t] + num_runs(count[t]);
+      u32 named = (1u << width_of(WIDTHS, t)) - 1, below = t > 1 ? row.params >> 4 * t & 15 : 0, jump = end - begin;
+      begin -= below;
+      end = begin + jump + named;
+      names[t].first = begin * kOnes;
+      names[t].low = names[t].high = 0;
+#pragma unroll
+      for (u32 digit = 0; digit < 7; digit++) {
+        if (digit >= named) continue;
+        u32 name = (begin + digit + (digit >= below ? jump : 0)) & 255;
+        if (digit < 4)
+          names[t].low |= name << 8 * digit;
+        else
+          names[t].high |= name << 8 * (digit - 4);
+      }
+    }
+  }
+};
+
+// Resolve a tier: write the exponents of its numbers, a byte each, to `target`. `field` is its digits.
+template <int W, class PLACE>
+DEV void resolve(const u32* field, u32 count, const Names& names, const u16* before, typename PLACE::At following,
+                 u8* target) {
+  typedef Digits<W, 1> Tier;
+  u32 lane = threadIdx.x & 31, j = lane % Tier::LANES, runs = num_runs(count);
+#pragma unroll 1
+  for (u32 first = (threadIdx.x >> 5) * Tier::RUNS; first < runs; first += kWarps * Tier::RUNS) {
+    u32 run = first + lane / Tier::LANES;
+    bool exists = run < runs;
+    run = exists ? run : runs - 1;
+    u32 c = in_run(count, run), stride = stride_of<false>(c, Tier::LEAD);
+    exists = exists && j < stride;
+    u32 word = exists ? field[run * (8 * Tier::LEAD) + j] : 0, upper[Tier::ROWS][1];
+    if (W == 3) {
+      const u32* plane = field + ((count * 2 + 31) >> 5);
+#pragma unroll
+      for (int k = 0; k < Tier::ROWS; k++) {
+        upper[k][0] = 0;
+        if (exists) load_group<false, 1>(upper[k], plane, run, c, j, k, 1, Tier::LEAD);
+      }
+    }
+    Tier digits;
+    digits.read(&word, upper);
+    digits.add_up(lane);
+    typename PLACE::At at = following + before[run];
+#pragma unroll
+    for (int k = 0; k < Tier::ROWS; k++) {
+      u32 x = digits.template exponents<PLACE>(k, 0, names, at);
+      if (exists) *(u32*)(target + run * 256 + (k * stride + j) * 4) = x;
+    }
+  }
+}
+
+// Copy the streams behind tier 1, so that all that is read in odd places is near.
+template <bool WHOLE>
+DEV void copy_to_shared(u8* to, const u32* from, u32 nwords) {
+  shared_at at = shared_address(to);
+  if (WHOLE)  // behind the bytes a block has 14 and more of its descriptor
+    for (u32 i = threadIdx.x * 4; i < nwords; i += kThreads * 4) copy16(at + i * 4, from + i);
+  else
+    for (u32 i = threadIdx.x; i < nwords; i += kThreads) copy4(at + i * 4, from + i);
+  copies_commit();
+  copies_wait<0>();
+}
+
+DEV void copy_to_scratch(u8* to, const u32* from, u32 nwords) {
+  for (u32 i = threadIdx.x; i < nwords; i += kThreads) ((u32*)to)[i] = from[i];
+}
+
+// Resolve tiers from T down to the second. `room` is the copy; `resolved` is where the second one's exponents go.
+template <u32 WIDTHS, int T, class PLACE>
+DEV void resolve_tiers(const Cascade<WIDTHS>& tiers, const u16* before_later, u8* room, u8* resolved) {
+  if constexpr (T > 1) {
+    u8 *target = resolved, *following = room + (tiers.start[T + 1] - tiers.start[2]) * 4;
+#pragma unroll
+    for (int t = 2; t < T; t++) target += ceil16(tiers.count[t]) + kRoom;
+    if (T < Cascade<WIDTHS>::LAST) following = target + ceil16(tiers.count[T]) + kRoom;
+    resolve<width_of(WIDTHS, T), PLACE>((const u32*)room + (tiers.start[T] - tiers.start[2]), tiers.count[T],
+                                        tiers.names[T], before_later + tiers.later[T], PLACE::at(following), target);
+    __syncthreads();
+    resolve_tiers<WIDTHS, T - 1, PLACE>(tiers, before_later, room, resolved);
+  }
+}
+
+// Words ------------------------------------------------------------------------------------------------------------------
+
+// The words of runs `first`, `first + step`, ..., RUNS of them in a warp at a time. `words` is those of the block.
+template <class L, int BITS, int TRAIL, u32 WIDTHS, bool WHOLE, class PLACE>
+DEV void decode_runs(const u32* block, const Cascade<WIDTHS>& tiers, const u16* before,
+                     typename PLACE::At following, u8* words) {
+  constexpr int W = width_of(WIDTHS, 1), V = WHOLE && L::NBYTES < 4 ? 2 : 1;
+  typedef Digits<W, V> Tier;
+  constexpr int LEAD = Tier::LEAD, ROWS = Tier::ROWS;
+  u32 lane = threadIdx.x & 31, n = tiers.count[1], runs = num_runs(n);
+  u32 part = blockIdx.y * kWarps + (threadIdx.x >> 5), parts = gridDim.y * kWarps;
+  const u32 *field = block + tiers.start[1], *upper_plane = field + (WHOLE ? (n >> 8) * 16 : (n * 2 + 31) >> 5);
+#pragma unroll 1
+  for (u32 first = part * Tier::RUNS; first < runs; first += parts * Tier::RUNS) {
+    u32 run = min(first + lane / Tier::LANES, runs - 1);  // the last one repeated: its words are stored more than once
+    u32 c = WHOLE ? 256 : in_run(n, run), stride = stride_of<WHOLE>(c, LEAD), j = lane % Tier::LANES * V;
+    bool exists = WHOLE || j < stride;
+    if (!exists) j = stride - 1;
+    u32 own[V], upper[ROWS][V], rest[ROWS][L::REST_NBYTES][V];
+    load_words<V>(own, field + run * (8 * LEAD) + j);
+    u32 earlier = before[run];
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) {
+      if (W == 3) load_group<WHOLE, V>(upper[k], upper_plane, run, c, j, k, 1, LEAD);
+      load_rest<L, BITS, TRAIL, WHOLE, V>(rest[k], block, n, run, c, j, k, LEAD);
+    }
+    if (!exists) {
+      own[0] = 0;
+#pragma unroll
+      for (int k = 0; k < ROWS; k++) upper[k][0] = 0;
+    }
+    Tier digits;
+    digits.read(own, upper);
+    digits.add_up(lane);
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) {
+      u32 x[V], group = k * stride + j;
+#pragma unroll
+      for (int v = 0; v < V; v++) x[v] = digits.template exponents<PLACE>(k, v, tiers.names[1], following + earlier);
+      if (WHOLE || (exists && group * 4 < c))
+        store_group<L, WHOLE, V>(words + (run * 64 + group) * (4 * L::NBYTES), x, rest[k], WHOLE ? 4 : c - group * 4);
+    }
+  }
+}
+
+DEV u8* words_of_block(u8* out, const Row& row, u32 first_block, u32 runs_per_block, int word_nbytes) {
+  return out + (u64)(row.ordinal - first_block) * runs_per_block * (256 * word_nbytes);
+}
+
+template <class L, int BITS, int TRAIL, u32 WIDTHS, bool WHOLE, class PLACE = InShared>
+GLOBAL void BOUNDS(kThreads, 4)
+    cascade_words(const u8* __restrict__ frame, const Row* __restrict__ rows, const u16* __restrict__ before,
+                  const u16* __restrict__ before_later, u8* out, u8* scratch, u32 first_block, u32 runs_per_block,
+                  u32 room_nbytes) {
+  SHARED(u8, shared);
+  constexpr int LAST = last_tier(WIDTHS);
+  Row row = row_of(rows, blockIdx.x);
+  const u32* block = (const u32*)block_of(frame, row);
+  Cascade<WIDTHS> tiers;
+  tiers.template read<BITS, WHOLE>(row);
+  u32 nwords = tiers.start[LAST + 2] - tiers.start[2];
+  u8* room = shared;
+  if constexpr (PLACE::SHARED_MEMORY) {
+    copy_to_shared<WHOLE>(room, block + tiers.start[2], nwords);
+  } else {
+    room = scratch + (u64)(blockIdx.y * gridDim.x + blockIdx.x) * room_nbytes;
+    copy_to_scratch(room, block + tiers.start[2], nwords);
+  }
+  __syncthreads();
+  u8* resolved = room + ceil16(nwords * 4) + kRoom;
+  resolve_tiers<WIDTHS, LAST, PLACE>(tiers, before_later, room, resolved);
+  const u16* own_before = before + (u64)row.ordinal * runs_per_block;
+  decode_runs<L, BITS, TRAIL, WIDTHS, WHOLE, PLACE>(block, tiers, own_before, PLACE::at(LAST > 1 ? resolved : room),
+                                                    words_of_block(out, row, first_block, runs_per_block, L::NBYTES));
+}
+
+// Runs [begin, end) as if no digit escaped. CARRY: the sum of an escape carries into the next byte.
+template <class L, int STEPS, bool CARRY>
+DEV void decode_unescaped(const u32* block, u32 n, u32 lo, u32 begin, u32 end, u8* words) {
+  const u32* field = block + (n >> 8) * (8 * L::REST_BITS);
+  u32 j = threadIdx.x % 16 * 2;
+#pragma unroll 1
+  for (u32 first = begin + threadIdx.x / 16; first < end; first += 16 * STEPS) {
+    u32 own[STEPS][2], rest[STEPS][2][L::REST_NBYTES][2];
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+      u32 run = first + 16 * i;
+      if (run >= end) continue;
+      load_words<2>(own[i], field + run * 32 + j);
+#pragma unroll
+      for (int k = 0; k < 2; k++) load_rest<L, L::REST_BITS, 0, true, 2>(rest[i][k], block, n, run, 256, j, k, 4);
+    }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+      u32 run = first + 16 * i;
+      if (run >= end) continue;
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        u32 x[2];
+#pragma unroll
+        for (int v = 0; v < 2; v++) {
+          u32 digits = own[i][v] >> 4 * k & 0x0f0f0f0fu;
+          if (CARRY) digits &= ~(Digits<4, 1>::escaped(digits) * 15);
+          x[v] = digits + lo * kOnes;
+        }
+        store_group<L, true, 2>(words + (run * 64 + k * 32 + j) * (4 * L::NBYTES), x, rest[i][k], 4);
+      }
+    }
+  }
+}
+
+template <class L, int STEPS>
+GLOBAL void BOUNDS(kThreads, 4)
+    resident_words(const u8* __restrict__ frame, const Row* __restrict__ rows, const u16* __restrict__ places, u8* out,
+                   u32 first_block, u32 runs_per_block) {
+  Row row = row_of(rows, blockIdx.x);
+  const u32* block = (const u32*)block_of(frame, row);
+  u8* words = words_of_block(out, row, first_block, runs_per_block, L::NBYTES);
+  u32 runs = row.n >> 8, share = (runs + gridDim.y - 1) / gridDim.y;
+  u32 begin = min(blockIdx.y * share, runs), end = min(begin + share, runs), lo = row.params & 255;
+  if (lo > 240)
+    decode_unescaped<L, 1, true>(block, row.n, lo, begin, end, words);
+  else
+    decode_unescaped<L, STEPS, false>(block, row.n, lo, begin, end, words);
+  __syncthreads();
+  constexpr u32 MASK = ((1u << L::EXPONENT_BITS) - 1) << L::MANTISSA_BITS;
+  const u8* octets = (const u8*)(block + runs * (8 * (L::REST_BITS + 4)));
+  for (u32 i = threadIdx.x; i < (row.n23 & 0xffff); i += kThreads) {
+    u32 place = places[row.later + i];
+    if (place < begin * 256 || place >= end * 256) continue;
+    u16* word = (u16*)words + place;
+    *word = (u16)bits_of(MASK, (u32)octets[i] << L::MANTISSA_BITS, *word);
+  }
+}

@@ -1,0 +1,182 @@
+"""Blocks of cascades for tests of kernels: their streams, launch data, tables, and launches as a host makes them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from reference.tensorwire_reference import Cascade
+from reference.tensorwire_reference.cascade import encode as encode_cascade
+from reference.tensorwire_reference.planes import field_nbytes, pack_field, unpack_field
+from tensorwire.torch.device.driver import Kernel
+from tensorwire.torch.device.plan import RUN, CascadeLaunch, counts_of
+from tests.support.registry import FLOATS
+
+from .stand_in import StandIn, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAMES = {"BF16": "Bf16", "F16": "F16", "F32": "F32", "F8_E4M3": "F8E4M3", "F8_E5M2": "F8E5M2"}
+SHAPES = {  # the tables of docs/format.md: by table, by variant
+    1: ((2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)),
+    2: ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)),
+}
+ALL_SHAPES = [(table, variant) for table, shapes in SHAPES.items() for variant in range(len(shapes))]
+_ALIGNMENT = 32
+_DESCRIPTOR_NBYTES = 14  # of a cascade, the tag among them
+_ROOM = 288
+_UNTOUCHED = 0x77
+
+
+class Blocks(NamedTuple):
+    """Blocks of one launch. `rows` are their launch data."""
+
+    dtype: str
+    launch: CascadeLaunch
+    rows: list[list[int]]
+    frame: bytes
+    runs_per_block: int
+
+
+def fits(dtype: str, table: int, variant: int) -> bool:
+    """Whether the exponents that the tiers of a shape name are no more than there are."""
+    return sum((1 << w) - 1 for w in SHAPES[table][variant]) <= 1 << FLOATS[dtype].exponent_bits
+
+
+def coded(
+    words: Sequence[np.ndarray], dtype: str, kind: Cascade, runs_per_block: int, bits: int | None = None, trail: int = 0
+) -> Blocks:
+    """Blocks of these words, of any size, however long: a frame would store those that do not become shorter."""
+    exponent_bits, mantissa_bits = FLOATS[dtype].exponent_bits, FLOATS[dtype].mantissa_bits
+    bits = mantissa_bits + 1 if bits is None else bits
+    rows, frame, later = [], b"", 0
+    widths = SHAPES[kind.table][kind.variant or 0]
+    for ordinal, block in enumerate(words):
+        wide = block.astype(np.uint64)
+        x = wide >> np.uint64(mantissa_bits) & np.uint64((1 << exponent_bits) - 1)
+        rest = wide >> np.uint64(exponent_bits + mantissa_bits) << np.uint64(mantissa_bits)
+        rest |= wide & np.uint64((1 << mantissa_bits) - 1)
+        assert not (rest & np.uint64((1 << trail) - 1)).any()
+        assert not (rest >> np.uint64(trail + bits)).any()
+        streams, params, _ = encode_cascade(kind, x, exponent_bits)
+        streams = pack_field(rest >> np.uint64(trail), bits) + streams
+        counts = np.frombuffer(params[3:], "<u2").tolist()
+        pairs = [counts[0] | counts[1] << 16, counts[2] | counts[3] << 16, counts[4]]
+        rows.append([len(frame) // 32, ordinal, len(block), int.from_bytes(params[:3], "little"), *pairs, later])
+        later += sum(-(-count // RUN) for count in counts[: len(widths) - 1])
+        frame += streams + bytes(-(len(streams) + _DESCRIPTOR_NBYTES) % _ALIGNMENT + _DESCRIPTOR_NBYTES)
+    whole = all(len(block) % RUN == 0 for block in words)
+    return Blocks(dtype, CascadeLaunch(bits, trail, widths, whole), rows, frame, runs_per_block)
+
+
+class Tables(NamedTuple):
+    """What is made of the streams when a frame is opened."""
+
+    before: torch.Tensor
+    before_later: torch.Tensor
+    places: torch.Tensor
+    rows_of_places: list[list[int]]  # whose number 7 is the begin in `places`
+
+
+def tables_of(blocks: Blocks) -> Tables:
+    widths, rows = blocks.launch.widths, blocks.rows
+    last = max(row[1] for row in rows) + 1
+    before = np.zeros(last * blocks.runs_per_block, np.uint16)
+    later = np.zeros(rows[-1][7] + sum(-(-count // RUN) for count in counts_of(rows[-1])) + 1, np.uint16)
+    places, listed = [], []
+    for row in rows:
+        counts = [row[2], *counts_of(row)]
+        at = row[0] * 32 + field_nbytes(row[2], blocks.launch.rest_bits)
+        first = row[7]
+        listed.append([*row[:7], sum(map(len, places))])
+        for tier, (w, count) in enumerate(zip(widths, counts, strict=False)):
+            nbytes = field_nbytes(count, w)
+            escaped = unpack_field(blocks.frame[at : at + nbytes], count, w) == (1 << w) - 1
+            at += nbytes
+            ranks = np.concatenate([[0], escaped.cumsum()])[:-1][::RUN] if count else np.zeros(0, np.uint16)
+            if tier == 0:
+                begin = row[1] * blocks.runs_per_block
+                before[begin : begin + len(ranks)] = ranks
+                places.append(escaped.nonzero()[0])
+            else:
+                later[first : first + len(ranks)] = ranks
+                first += len(ranks)
+            assert escaped.sum() == counts[tier + 1]
+    return Tables(
+        torch.from_numpy(before), torch.from_numpy(later),
+        torch.from_numpy(np.concatenate(places).astype(np.uint16)), listed,
+    )  # fmt: skip
+
+
+def room_nbytes(blocks: Blocks) -> int:
+    """Memory that the later tiers of a block take, by the formula in words.cuh."""
+    most = 0
+    for row in blocks.rows:
+        counts, widths = counts_of(row), [*blocks.launch.widths[1:], 8]
+        copied = sum(field_nbytes(count, w) for count, w in zip(counts, widths, strict=False))
+        sizes = [copied, *counts[: len(widths) - 1]]
+        most = max(most, sum(-(-size // 16) * 16 + _ROOM for size in sizes))
+    return most
+
+
+def decoded(
+    driver: StandIn, blocks: Blocks, tables: Tables, *, parts: int = 1, scratch: bool = False, resident: bool = False,
+    frame: bytes | None = None,
+) -> list[np.ndarray]:  # fmt: skip
+    """The words of each block by the kernels. `frame` takes the place of the blocks' own bytes."""
+    word = FLOATS[blocks.dtype].word
+    ordinals = [row[1] for row in blocks.rows]
+    first_block, runs_per_block = min(ordinals), blocks.runs_per_block
+    sizes = {row[1]: row[2] for row in blocks.rows}
+    block_nbytes = runs_per_block * RUN * np.dtype(word).itemsize
+    last = max(ordinals)
+    numel = (last - first_block) * runs_per_block * RUN + sizes[last]
+    memory = aligned(numel * np.dtype(word).itemsize).fill_(_UNTOUCHED)
+    data = aligned_copy(blocks.frame if frame is None else frame)
+    rows = aligned_copy(np.array(tables.rows_of_places if resident else blocks.rows, np.uint32).tobytes())
+    room = room_nbytes(blocks)
+    extra = aligned(room * len(ordinals) * parts if scratch else 16)
+    driver.forget()
+    driver.watch(data, rows, tables.before, tables.before_later, tables.places, memory, extra)
+    grid = (len(ordinals), parts, 1)
+    layout = NAMES[blocks.dtype]
+    if resident:
+        function = driver.function(Kernel("words.cuh", f"resident_words<{layout}, 2>"))
+        function.launch(grid, 256, 0, 0, packed(data, rows, tables.places, memory, first_block, runs_per_block))
+    else:
+        launch = blocks.launch
+        place = ", InScratch" if scratch else ""
+        whole = str(launch.whole).lower()
+        arguments = f"{launch.rest_bits}, {launch.trail}, {launch.packed_widths:#x}, {whole}{place}"
+        shared = 0 if scratch else room
+        function = driver.function(Kernel("words.cuh", f"cascade_words<{layout}, {arguments}>"), shared)
+        integers = (first_block, runs_per_block, room)
+        tensors = (data, rows, tables.before, tables.before_later, memory, extra)
+        function.launch(grid, 256, shared, 0, packed(*tensors, *integers))
+    octets = memory.numpy()
+    ends = {ordinal: (ordinal - first_block) * block_nbytes for ordinal in ordinals}
+    result = []
+    for ordinal in ordinals:
+        begin = ends[ordinal]
+        result.append(octets[begin : begin + sizes[ordinal] * np.dtype(word).itemsize].view(word))
+    written = sorted((begin, begin + sizes[k] * np.dtype(word).itemsize) for k, begin in ends.items())
+    for (_, end), (begin, _) in pairwise(written):
+        assert (octets[end:begin] == _UNTOUCHED).all()
+    return result
+
+
+def aligned(nbytes: int) -> torch.Tensor:
+    """Memory at a multiple of 16 bytes, of exactly this size."""
+    memory = torch.empty(nbytes + 16, dtype=torch.uint8)
+    start = -memory.data_ptr() % 16
+    return memory[start : start + nbytes]
+
+
+def aligned_copy(data: bytes) -> torch.Tensor:
+    memory = aligned(len(data))
+    memory.numpy()[:] = np.frombuffer(data, np.uint8)
+    return memory
