@@ -100,8 +100,7 @@ void shuffle(u32* order, u32 count) {
 
 ShimPlace shim_place;
 
-// Context
-// ----------------------------------------------------------------------------------------------------------------
+// Context -----------------------------------------------------------------------------------------------------------
 
 #ifdef __x86_64__
 // Keeps what a called function must keep on the stack of one fiber, and takes it up from another's. swapcontext would
@@ -191,8 +190,7 @@ static void run_fiber(Fiber& fiber) {
   current = nullptr;
 }
 
-// Blocks
-// -----------------------------------------------------------------------------------------------------------------
+// Blocks ------------------------------------------------------------------------------------------------------------
 
 // Run the lanes of a warp until each waits; whether any did anything.
 static bool run_warp(u32 warp) {
@@ -318,8 +316,7 @@ extern "C" __attribute__((visibility("default"))) int shim_launch(const Launch* 
   return 0;
 }
 
-// Warp operations and barriers
-// -------------------------------------------------------------------------------------------
+// Warp operations and barriers --------------------------------------------------------------------------------------
 
 static void wait_for(Wait wait) {
   current->wait = wait;
@@ -409,8 +406,7 @@ void shim_mma(u32 operation, float* c, const u32* a, const u32* b) {
   }
 }
 
-// Shared memory
-// ----------------------------------------------------------------------------------------------------------
+// Shared memory -----------------------------------------------------------------------------------------------------
 
 void* shim_dynamic_shared() { return shim_place.shared + kGuard; }
 
@@ -479,8 +475,7 @@ static void check_races(u32 at, u32 nbytes, Access access) {
   }
 }
 
-// Accesses
-// ---------------------------------------------------------------------------------------------------------------
+// Accesses ----------------------------------------------------------------------------------------------------------
 
 static void stray(u64 at, u64 nbytes, Access access) {
   u64 nearest = ~0ull, which = 0;
@@ -526,8 +521,7 @@ void shim_atomic(const void* at, u32 nbytes) {
   check(at, nbytes, ATOMIC);
 }
 
-// Copies: carried out when they are waited for, so that a wait that is missing is seen
-// ----------------------------------
+// Copies: carried out when they are waited for, so that a wait that is missing is seen ------------------------------
 
 void shim_copy(u32 to, const void* from, u32 nbytes, u32 copied) {
   if (to % nbytes || (u64)from % nbytes) FAIL("a copy at an address that is no multiple of %u", nbytes);
@@ -554,8 +548,7 @@ void shim_wait(u32 newest) {
   current->copies.swap(later);
 }
 
-// Calls of the checked build
-// ---------------------------------------------------------------------------------------------
+// Calls of the checked build ----------------------------------------------------------------------------------------
 
 extern "C" {
 #define HIDDEN __attribute__((visibility("hidden")))

@@ -82,8 +82,7 @@ SHIM(float) shim_float_of_f16(u32 bits);
   static char name##_key;               \
   type(&name)[count] = *(type(*)[count])shim_static_shared(&name##_key, sizeof(type) * (count))
 
-// Bytes and bits
-// ---------------------------------------------------------------------------------------------------------
+// Bytes and bits ----------------------------------------------------------------------------------------------------
 
 DEV u32 __byte_perm(u32 a, u32 b, u32 selector) {
   u64 both = a | (u64)b << 32;
@@ -118,10 +117,7 @@ DEV float __fadd_rn(float a, float b) { return a + b; }
 DEV float __fmul_rn(float a, float b) { return a * b; }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
-DEV u32 __dp4a(u32 a, u32 b, u32 c) {
-  for (int i = 0; i < 4; i++) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
-  return c;
-}
+DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
 template <class T>
 DEV T __ldg(const T* at) {
   return *at;
@@ -135,8 +131,12 @@ DEV void __stcs(T* at, T value) {
   *at = value;
 }
 
-// Threads
-// ----------------------------------------------------------------------------------------------------------------
+template <class T>
+DEV T* kept(T* address) {
+  return address;
+}
+
+// Threads -----------------------------------------------------------------------------------------------------------
 
 template <class T>
 DEV T shim_shuffled(u32 operation, u32 mask, T value, u32 lane, u32 width) {
@@ -164,6 +164,11 @@ DEV T __shfl_down_sync(u32 mask, T value, u32 delta, int width = 32) {
 template <class T>
 DEV T __shfl_xor_sync(u32 mask, T value, int lanes, int width = 32) {
   return shim_shuffled(SHUFFLE_XOR, mask, value, lanes, width);
+}
+template <int LANES>
+DEV u32 add_before(u32 sum, int distance) {
+  u32 other = __shfl_up_sync(0xffffffffu, sum, distance, LANES);
+  return threadIdx.x % LANES >= (u32)distance ? sum + other : sum;
 }
 DEV u32 __ballot_sync(u32 mask, bool value) { return shim_ballot(mask, value); }
 DEV bool __any_sync(u32 mask, bool value) { return shim_ballot(mask, value) != 0; }
@@ -196,8 +201,7 @@ SHIM_ATOMIC(atomicMax, old < value ? value : old)
 SHIM_ATOMIC(atomicMin, value < old ? value : old)
 SHIM_ATOMIC(atomicExch, value)
 
-// Shared memory by 32-bit addresses
-// --------------------------------------------------------------------------------------
+// Shared memory by 32-bit addresses -------------------------------------------------------------------------------
 
 typedef u32 shared_at;
 
@@ -215,8 +219,7 @@ DEV void copies_wait() {
   shim_wait(N);
 }
 
-// Launches
-// ---------------------------------------------------------------------------------------------------------------
+// Launches ----------------------------------------------------------------------------------------------------------
 
 // A kernel as the host sees it: a letter for each parameter ("r" an address that it reads, "w" one that it writes too,
 // "v" a value), and a function that takes addresses of the arguments.

@@ -56,3 +56,11 @@ def test_short_runs(dtype: str, table: int, variant: int) -> None:
     kind = Cascade(variant=variant, table=table)
     words = [words_of(dtype, count, odd, "short") for count in SIZES for odd in (0, 0.5)]
     check(UNCHECKED, words, dtype, kind, 4)
+
+
+@pytest.mark.parametrize(("dtype", "table", "variant"), [pair for k, pair in enumerate(PAIRS) if k % 5 == 0])
+def test_accesses_are_inside(dtype: str, table: int, variant: int) -> None:
+    """In the checked build, in which order the threads may run; and by all ways: shares of a block, scratch memory."""
+    kind = Cascade(variant=variant, table=table)
+    check(CHECKED, [words_of(dtype, count, 0.2, "checked") for count in (512, 2048)], dtype, kind, 8)
+    check(CHECKED, [words_of(dtype, count, 0.2, "checked") for count in (512, 300, 33)], dtype, kind, 8)

@@ -19,8 +19,7 @@ typedef unsigned long long u64;
 #define SHARED(type, name) extern __shared__ __align__(16) type name[]
 #define SHARED_ARRAY(type, name, count) __shared__ __align__(16) type name[count]
 
-// Bytes
-// ------------------------------------------------------------------------------------------------------------------
+// Bytes -------------------------------------------------------------------------------------------------------------
 
 // Byte i is byte `selector >> 4 * i & 7` of the eight of low and high. __byte_perm masks the selector once more.
 DEV u32 prmt(u32 low, u32 high, u32 selector) {
@@ -36,8 +35,35 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
   return r;
 }
 
-// Shared memory by 32-bit addresses
-// --------------------------------------------------------------------------------------
+// Byte k of `octets`, added to `sum`.
+DEV u32 add_byte(u32 octets, int k, u32 sum) {
+  return __dp4a(octets, 1u << 8 * k, sum);
+}
+
+// Plus the sum of the lane `distance` before this one, if it is one of the same LANES. All lanes of a warp take part.
+template <int LANES>
+DEV u32 add_before(u32 sum, int distance) {
+  asm volatile(
+      "{\n"
+      ".reg .pred exists;\n"
+      ".reg .u32 other;\n"
+      "shfl.sync.up.b32 other|exists, %0, %1, %2, 0xffffffff;\n"
+      "@exists add.u32 %0, %0, other;\n"
+      "}"
+      : "+r"(sum)
+      : "r"(distance), "n"((32 - LANES) << 8));
+  return sum;
+}
+
+// The same address in global memory, which a loop then keeps: else the compiler may add up its parts anew each time.
+template <class T>
+DEV T* kept(T* address) {
+  size_t global = __cvta_generic_to_global(address);
+  asm("" : "+l"(global));
+  return (T*)__cvta_global_to_generic(global);
+}
+
+// Shared memory by 32-bit addresses -------------------------------------------------------------------------------
 
 typedef u32 shared_at;
 
@@ -93,8 +119,7 @@ DEV void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// Numbers
-// ----------------------------------------------------------------------------------------------------------------
+// Numbers -----------------------------------------------------------------------------------------------------------
 
 // c += a * b for tiles of 16 by 16 and 16 by 8 numbers, spread over a warp as PTX says (m16n8k16, row.col).
 DEV void mma_bf16(float* c, const u32* a, const u32* b) {

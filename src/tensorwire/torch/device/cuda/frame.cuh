@@ -28,7 +28,7 @@ DEV Row row_of(const Row* rows, u32 number) {
 
 DEV const u8* block_of(const u8* frame, const Row& row) { return frame + (u64)row.place * 32; }
 
-// Runs and planes --------------------------------------------------------------------------------------------------------
+// Runs and planes ---------------------------------------------------------------------------------------------------
 
 DEV u32 num_runs(u32 count) { return (count + 255) >> 8; }
 
@@ -72,44 +72,57 @@ DEV void load_words(u32* words, const u32* at) {
   }
 }
 
-// Row k of a plane of p bits, 1 to 8.
-template <bool WHOLE, int V>
-DEV void load_group(u32* octets, const u32* plane, u32 run, u32 c, u32 j, int k, int p, int lead) {
-  u32 at = j, shift = p * k;
-  if (WHOLE && p >= lead) {
-    at = lead * k % p * 8 + j;
-    shift = lead * k / p * p;
-  } else if (WHOLE) {
-    at = j % (8 * p);
-    shift = lead * k + j / (8 * p) * p;
-  } else if (p != lead) {
-    u32 group = group_of<WHOLE>(c, j, k, lead), stride = stride_of<WHOLE>(c, p), row = group / stride;
-    at = group - row * stride;
-    shift = row * p;
-  }
-  load_words<V>(octets, plane + run * (8 * p) + at);
-#pragma unroll
-  for (int v = 0; v < V; v++)
-    if (p < 8) octets[v] = octets[v] >> shift & ((1u << p) - 1) * 0x01010101u;
-}
+// A plane of p bits, 1 to 16, as a lane reads it: `lane` is where its first group stands in run 0, if all are full.
+struct Plane {
+  const u32 *begin, *lane;
 
-// Row k of a plane of 16 bits: the lower bytes of its numbers, then the upper ones.
-template <bool WHOLE, int V>
-DEV void load_group16(u32* lower, u32* upper, const u32* plane, u32 run, u32 c, u32 j, int k, int lead) {
-  u32 words[2 * V];
-  const u32* at = plane + run * 128 + group_of<WHOLE>(c, j, k, lead) * 2;
-  if (WHOLE)
-    load_words<2 * V>(words, at);
-  else
-    words[0] = at[0], words[1] = at[1];  // a block has more bytes behind its last plane of 16 bits
-#pragma unroll
-  for (int v = 0; v < V; v++) {
-    lower[v] = prmt(words[2 * v], words[2 * v + 1], 0x6420);
-    upper[v] = prmt(words[2 * v], words[2 * v + 1], 0x7531);
+  template <bool WHOLE>
+  METHOD void set(const u32* plane, u32 j, int p, int lead) {
+    begin = plane;
+    lane = WHOLE ? kept(plane + (p == 16 ? 2 * j : p >= lead ? j : j % (8 * p))) : plane;
   }
-}
 
-// Words ------------------------------------------------------------------------------------------------------------------
+  // Row k; p up to 8. c: see in_run.
+  template <bool WHOLE, int V>
+  METHOD void load(u32* octets, u32 run, u32 c, u32 j, int k, int p, int lead) const {
+    const u32* at = lane + (u64)run * (8 * p);
+    u32 shift = p * k;
+    if (WHOLE && p >= lead) {
+      at += lead * k % p * 8;
+      shift = lead * k / p * p;
+    } else if (WHOLE) {
+      shift = lead * k + j / (8 * p) * p;
+    } else if (p == lead) {
+      at += j;
+    } else {
+      u32 group = group_of<WHOLE>(c, j, k, lead), stride = stride_of<WHOLE>(c, p), row = group / stride;
+      at += group - row * stride;
+      shift = row * p;
+    }
+    load_words<V>(octets, at);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+      if (p < 8) octets[v] = octets[v] >> shift & ((1u << p) - 1) * 0x01010101u;
+  }
+
+  // Row k of a plane of 16 bits: the lower bytes of its numbers, and the upper ones.
+  template <bool WHOLE, int V>
+  METHOD void load16(u32* lower, u32* upper, u32 run, u32 c, u32 j, int k, int lead) const {
+    u32 words[2 * V];
+    const u32* at = lane + (u64)run * 128 + (WHOLE ? 16 * lead * k : 2 * group_of<WHOLE>(c, j, k, lead));
+    if (WHOLE)
+      load_words<2 * V>(words, at);
+    else
+      words[0] = at[0], words[1] = at[1];  // a block has more bytes behind its last plane of 16 bits
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      lower[v] = prmt(words[2 * v], words[2 * v + 1], 0x6420);
+      upper[v] = prmt(words[2 * v], words[2 * v + 1], 0x7531);
+    }
+  }
+};
+
+// Words -------------------------------------------------------------------------------------------------------------
 
 template <int EXPONENT, int MANTISSA>
 struct Layout {
@@ -128,35 +141,48 @@ DEV u32 moved(u32 octets, int shift, int p) {
   return p + shift <= 8 ? octets << shift : octets << shift & (0xffu << shift & 0xff) * 0x01010101u;
 }
 
-// Byte b of the rests of a group, for each b: BITS bits are stored, TRAIL zeros stand below them. c: see in_run.
+// The rests of a block, of which BITS bits are stored, TRAIL zeros below them.
 template <class L, int BITS, int TRAIL, bool WHOLE, int V>
-DEV void load_rest(u32 (*rest)[V], const u32* plane, u32 n, u32 run, u32 c, u32 j, int k, int lead) {
+struct Rest {
+  Plane planes[5];  // of 16, 8, 4, 2 and 1 bits
+
+  METHOD void set(const u32* plane, u32 n, u32 j, int lead) {
 #pragma unroll
-  for (int b = 0; b < L::REST_NBYTES; b++)
-#pragma unroll
-    for (int v = 0; v < V; v++) rest[b][v] = 0;
-  int below = TRAIL;
-#pragma unroll
-  for (int p = 16; p; p >>= 1) {
-    if (!(BITS & p)) continue;
-    u32 octets[2][V];
-    if (p == 16)
-      load_group16<WHOLE, V>(octets[0], octets[1], plane, run, c, j, k, lead);
-    else
-      load_group<WHOLE, V>(octets[0], plane, run, c, j, k, p, lead);
-#pragma unroll
-    for (int half = 0; half < (p == 16 ? 2 : 1); half++)
-#pragma unroll
-      for (int b = 0; b < L::REST_NBYTES; b++) {
-        int shift = below + 8 * half - 8 * b;
-        if (shift <= -8 || shift >= 8) continue;
-#pragma unroll
-        for (int v = 0; v < V; v++) rest[b][v] |= moved(octets[half][v], shift, min(p, 8));
-      }
-    plane += WHOLE ? (n >> 8) * (8 * p) : (n * p + 31) >> 5;
-    below += p;
+    for (int i = 0; i < 5; i++) {
+      int p = 16 >> i;
+      if (!(BITS & p)) continue;
+      planes[i].template set<WHOLE>(plane, j, p, lead);
+      plane += WHOLE ? (n >> 8) * (8 * p) : (n * p + 31) >> 5;
+    }
   }
-}
+
+  // Byte b of the rests of row k, for each b.
+  METHOD void load(u32 (*rest)[V], u32 run, u32 c, u32 j, int k, int lead) const {
+#pragma unroll
+    for (int b = 0; b < L::REST_NBYTES; b++)
+#pragma unroll
+      for (int v = 0; v < V; v++) rest[b][v] = 0;
+#pragma unroll
+    for (int i = 0; i < 5; i++) {
+      int p = 16 >> i, below = TRAIL + (BITS & -2 * p);
+      if (!(BITS & p)) continue;
+      u32 octets[2][V];
+      if (p == 16)
+        planes[i].template load16<WHOLE, V>(octets[0], octets[1], run, c, j, k, lead);
+      else
+        planes[i].template load<WHOLE, V>(octets[0], run, c, j, k, p, lead);
+#pragma unroll
+      for (int half = 0; half < (p == 16 ? 2 : 1); half++)
+#pragma unroll
+        for (int b = 0; b < L::REST_NBYTES; b++) {
+          int shift = below + 8 * half - 8 * b;
+          if (shift <= -8 || shift >= 8) continue;
+#pragma unroll
+          for (int v = 0; v < V; v++) rest[b][v] |= moved(octets[half][v], shift, min(p, 8));
+        }
+    }
+  }
+};
 
 // Byte b of the words of a group, from their exponents and the bytes of their rests, V registers apart.
 template <class L, int V>
@@ -206,12 +232,15 @@ DEV void store_group(u8* at, const u32* x, const u32 (*rest)[V], u32 count) {
   u32 words[L::NBYTES * V];
 #pragma unroll
   for (int v = 0; v < V; v++) join<L, V>(words + v * L::NBYTES, x[v], rest[0] + v);
-  if (WHOLE || count >= 4) return store_words<L::NBYTES * V>((u32*)at, words);
+  if (WHOLE || count >= 4) {
+    store_words<L::NBYTES * V>((u32*)at, words);
+  } else if constexpr (!WHOLE) {
 #pragma unroll
-  for (int i = 0; i < 3; i++) {
-    if (i >= count) continue;
-    if constexpr (L::NBYTES == 4) ((u32*)at)[i] = words[i];
-    if constexpr (L::NBYTES == 2) ((u16*)at)[i] = (u16)(words[i / 2] >> i % 2 * 16);
-    if constexpr (L::NBYTES == 1) at[i] = (u8)(words[0] >> i * 8);
+    for (u32 i = 0; i < 3; i++) {
+      if (i >= count) continue;
+      if constexpr (L::NBYTES == 4) ((u32*)at)[i] = words[i];
+      if constexpr (L::NBYTES == 2) ((u16*)at)[i] = (u16)(words[i / 2] >> i % 2 * 16);
+      if constexpr (L::NBYTES == 1) at[i] = (u8)(words[0] >> i * 8);
+    }
   }
 }

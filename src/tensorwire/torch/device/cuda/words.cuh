@@ -55,7 +55,7 @@ struct InScratch {
   }
 };
 
-// Digits -----------------------------------------------------------------------------------------------------------------
+// Digits ------------------------------------------------------------------------------------------------------------
 
 // Nibbles of the bytes of s as a selector of prmt: the lower ones, or the upper ones.
 DEV u32 lower_nibbles(u32 s) { return prmt(bits_of(0x0f0f0f0fu, s, s >> 4), 0, 0x4420); }
@@ -89,12 +89,10 @@ struct Digits {
 #pragma unroll
       for (int i = 0; i < OWN; i++) {
         u32 escapes, digits = words[v] >> i * LEAD;
-        if (W == 1) {
-          escapes = digits & 0x11111111u;
-          own[i][v] = bits_of(escapes * 15, escapes * 0x01010100u, 0x44444444u);
-        } else if (W == 2) {
-          escapes = digits & digits >> 1 & 0x11111111u;
-          own[i][v] = bits_of(escapes * 15, escapes * 0x01010100u, (digits & 0x33333333u) | 0x44444444u);
+        if (W <= 2) {  // nibbles: 4 and more for a name, else how many of the group escape before
+          escapes = (W == 1 ? digits : digits & digits >> 1) & 0x11111111u;
+          own[i][v] = escapes * (0x01010100u - 4) + 0x44444444u;
+          if (W == 2) own[i][v] = bits_of(0x33333333u - escapes * 3, digits, own[i][v]);
         } else {
           digits &= ((1u << LEAD) - 1) * kOnes;
           if (W == 3) digits |= upper[i][v] << 2;
@@ -123,16 +121,13 @@ struct Digits {
   static METHOD u32 escaped(u32 digits) { return (digits + kOnes) >> W & kOnes; }
 
   // Counts of this lane become ranks in the run, which is row by row. All lanes of a warp take part.
-  METHOD void add_up(u32 lane) {
+  METHOD void add_up() {
     u32 earlier = 0;
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
       u32 count = rank[h][0] + (V == 2 ? rank[h][V - 1] : 0), sum = count;
 #pragma unroll
-      for (int d = 1; d < LANES; d *= 2) {
-        u32 left = __shfl_up_sync(kAll, sum, d, LANES);
-        if (lane % LANES >= d) sum += left;
-      }
+      for (int d = 1; d < LANES; d *= 2) sum = add_before<LANES>(sum, d);
       u32 total = __shfl_sync(kAll, sum, LANES - 1, LANES);
       u32 before = sum - count + total * 0x01010100u + earlier;
       if (V == 2) rank[h][V - 1] = before + rank[h][0];
@@ -147,7 +142,7 @@ struct Digits {
     u32 window = PLACE::window(following_at(following, rank[k / 4][v], k % 4));
     if (W <= 2) {
       u32 pair = own[k % OWN][v];
-      return prmt(window, names.low, k < OWN ? lower_nibbles(pair) : upper_nibbles(pair));
+      return prmt(window, W == 1 ? names.first : names.low, k < OWN ? lower_nibbles(pair) : upper_nibbles(pair));
     }
     u32 digits = own[k % OWN][v], escapes = escaped(digits), x;
     if (W == 3)
@@ -157,13 +152,13 @@ struct Digits {
     return select_following(x, escapes, window);
   }
 
-  static METHOD u32 following_at(u32 following, u32 ranks, int k) { return __dp4a(ranks, 1u << 8 * k, following); }
+  static METHOD u32 following_at(u32 following, u32 ranks, int k) { return add_byte(ranks, k, following); }
   static METHOD const u8* following_at(const u8* following, u32 ranks, int k) {
     return following + (ranks >> 8 * k & 255);
   }
 };
 
-// Tiers ------------------------------------------------------------------------------------------------------------------
+// Tiers -------------------------------------------------------------------------------------------------------------
 
 FOLDED int width_of(u32 widths, int tier) { return widths >> 4 * (tier - 1) & 15; }
 FOLDED int last_tier(u32 widths) {
@@ -198,17 +193,11 @@ struct Cascade {
       u32 named = (1u << width_of(WIDTHS, t)) - 1, below = t > 1 ? row.params >> 4 * t & 15 : 0, jump = end - begin;
       begin -= below;
       end = begin + jump + named;
-      names[t].first = begin * kOnes;
-      names[t].low = names[t].high = 0;
-#pragma unroll
-      for (u32 digit = 0; digit < 7; digit++) {
-        if (digit >= named) continue;
-        u32 name = (begin + digit + (digit >= below ? jump : 0)) & 255;
-        if (digit < 4)
-          names[t].low |= name << 8 * digit;
-        else
-          names[t].high |= name << 8 * (digit - 4);
-      }
+      // Sums of digits that no tier names may be too large: they carry into bytes of such digits only.
+      u64 above = 0x0101010101010101ull << 8 * below;
+      names[t].first = (begin + (below ? 0 : jump)) * kOnes;
+      names[t].low = begin * kOnes + 0x03020100u + jump * (u32)above;
+      names[t].high = begin * kOnes + 0x07060504u + jump * (u32)(above >> 32);
     }
   }
 };
@@ -228,21 +217,24 @@ DEV void resolve(const u32* field, u32 count, const Names& names, const u16* bef
     exists = exists && j < stride;
     u32 word = exists ? field[run * (8 * Tier::LEAD) + j] : 0, upper[Tier::ROWS][1];
     if (W == 3) {
-      const u32* plane = field + ((count * 2 + 31) >> 5);
+      Plane plane;
+      plane.set<false>(field + ((count * 2 + 31) >> 5), j, 1, Tier::LEAD);
 #pragma unroll
       for (int k = 0; k < Tier::ROWS; k++) {
         upper[k][0] = 0;
-        if (exists) load_group<false, 1>(upper[k], plane, run, c, j, k, 1, Tier::LEAD);
+        if (exists) plane.load<false, 1>(upper[k], run, c, j, k, 1, Tier::LEAD);
       }
     }
     Tier digits;
     digits.read(&word, upper);
-    digits.add_up(lane);
+    digits.add_up();
     typename PLACE::At at = following + before[run];
+    u32* to = (u32*)(target + run * 256) + j;
 #pragma unroll
     for (int k = 0; k < Tier::ROWS; k++) {
       u32 x = digits.template exponents<PLACE>(k, 0, names, at);
-      if (exists) *(u32*)(target + run * 256 + (k * stride + j) * 4) = x;
+      if (exists) *to = x;
+      to += stride;
     }
   }
 }
@@ -252,8 +244,10 @@ template <bool WHOLE>
 DEV void copy_to_shared(u8* to, const u32* from, u32 nwords) {
   shared_at at = shared_address(to);
   if (WHOLE)  // behind the bytes a block has 14 and more of its descriptor
+#pragma unroll 1
     for (u32 i = threadIdx.x * 4; i < nwords; i += kThreads * 4) copy16(at + i * 4, from + i);
   else
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < nwords; i += kThreads) copy4(at + i * 4, from + i);
   copies_commit();
   copies_wait<0>();
@@ -278,7 +272,7 @@ DEV void resolve_tiers(const Cascade<WIDTHS>& tiers, const u16* before_later, u8
   }
 }
 
-// Words ------------------------------------------------------------------------------------------------------------------
+// Words -------------------------------------------------------------------------------------------------------------
 
 // The words of runs `first`, `first + step`, ..., RUNS of them in a warp at a time. `words` is those of the block.
 template <class L, int BITS, int TRAIL, u32 WIDTHS, bool WHOLE, class PLACE>
@@ -287,22 +281,28 @@ DEV void decode_runs(const u32* block, const Cascade<WIDTHS>& tiers, const u16* 
   constexpr int W = width_of(WIDTHS, 1), V = WHOLE && L::NBYTES < 4 ? 2 : 1;
   typedef Digits<W, V> Tier;
   constexpr int LEAD = Tier::LEAD, ROWS = Tier::ROWS;
-  u32 lane = threadIdx.x & 31, n = tiers.count[1], runs = num_runs(n);
+  u32 lane = threadIdx.x & 31, n = tiers.count[1], runs = num_runs(n), j = lane % Tier::LANES * V;
   u32 part = blockIdx.y * kWarps + (threadIdx.x >> 5), parts = gridDim.y * kWarps;
-  const u32 *field = block + tiers.start[1], *upper_plane = field + (WHOLE ? (n >> 8) * 16 : (n * 2 + 31) >> 5);
+  const u32* field = block + tiers.start[1];
+  Plane plane, upper_plane;
+  plane.set<WHOLE>(field, j, LEAD, LEAD);
+  upper_plane.set<WHOLE>(field + (WHOLE ? (n >> 8) * 16 : (n * 2 + 31) >> 5), j, 1, LEAD);
+  Rest<L, BITS, TRAIL, WHOLE, V> rests;
+  rests.set(block, n, j, LEAD);
+  words = kept(words + j * (4 * L::NBYTES));
 #pragma unroll 1
   for (u32 first = part * Tier::RUNS; first < runs; first += parts * Tier::RUNS) {
     u32 run = min(first + lane / Tier::LANES, runs - 1);  // the last one repeated: its words are stored more than once
-    u32 c = WHOLE ? 256 : in_run(n, run), stride = stride_of<WHOLE>(c, LEAD), j = lane % Tier::LANES * V;
-    bool exists = WHOLE || j < stride;
-    if (!exists) j = stride - 1;
+    u32 c = WHOLE ? 256 : in_run(n, run), stride = stride_of<WHOLE>(c, LEAD), at = WHOLE ? j : min(j, stride - 1);
+    bool exists = at == j;
     u32 own[V], upper[ROWS][V], rest[ROWS][L::REST_NBYTES][V];
-    load_words<V>(own, field + run * (8 * LEAD) + j);
-    u32 earlier = before[run];
+    load_words<V>(own, plane.lane + (WHOLE ? 0 : at) + (u64)run * (8 * LEAD));
+    typename PLACE::At behind = following + before[run];
+    u8* to = words + (u64)run * (256 * L::NBYTES);
 #pragma unroll
     for (int k = 0; k < ROWS; k++) {
-      if (W == 3) load_group<WHOLE, V>(upper[k], upper_plane, run, c, j, k, 1, LEAD);
-      load_rest<L, BITS, TRAIL, WHOLE, V>(rest[k], block, n, run, c, j, k, LEAD);
+      if (W == 3) upper_plane.load<WHOLE, V>(upper[k], run, c, at, k, 1, LEAD);
+      rests.load(rest[k], run, c, at, k, LEAD);
     }
     if (!exists) {
       own[0] = 0;
@@ -311,14 +311,14 @@ DEV void decode_runs(const u32* block, const Cascade<WIDTHS>& tiers, const u16* 
     }
     Tier digits;
     digits.read(own, upper);
-    digits.add_up(lane);
+    digits.add_up();
 #pragma unroll
     for (int k = 0; k < ROWS; k++) {
-      u32 x[V], group = k * stride + j;
+      u32 x[V], number = (k * stride + j) * 4;
 #pragma unroll
-      for (int v = 0; v < V; v++) x[v] = digits.template exponents<PLACE>(k, v, tiers.names[1], following + earlier);
-      if (WHOLE || (exists && group * 4 < c))
-        store_group<L, WHOLE, V>(words + (run * 64 + group) * (4 * L::NBYTES), x, rest[k], WHOLE ? 4 : c - group * 4);
+      for (int v = 0; v < V; v++) x[v] = digits.template exponents<PLACE>(k, v, tiers.names[1], behind);
+      if (WHOLE || (exists && number < c)) store_group<L, WHOLE, V>(to, x, rest[k], WHOLE ? 4 : c - number);
+      to += stride * (4 * L::NBYTES);
     }
   }
 }
@@ -354,26 +354,28 @@ GLOBAL void BOUNDS(kThreads, 4)
                                                     words_of_block(out, row, first_block, runs_per_block, L::NBYTES));
 }
 
-// Runs [begin, end) as if no digit escaped. CARRY: the sum of an escape carries into the next byte.
+// Every 16th run from `run` on, before `end`, as if no digit escaped: STEPS of them at a time, until fewer are left. The
+// next one. CARRY: the sum of an escape carries into the next byte.
 template <class L, int STEPS, bool CARRY>
-DEV void decode_unescaped(const u32* block, u32 n, u32 lo, u32 begin, u32 end, u8* words) {
-  const u32* field = block + (n >> 8) * (8 * L::REST_BITS);
+DEV u32 decode_unescaped(const u32* block, u32 n, u32 lo, u32 run, u32 end, u8* words) {
   u32 j = threadIdx.x % 16 * 2;
+  Plane plane;
+  plane.set<true>(block + (n >> 8) * (8 * L::REST_BITS), j, 4, 4);
+  Rest<L, L::REST_BITS, 0, true, 2> rests;
+  rests.set(block, n, j, 4);
+  words = kept(words + j * (4 * L::NBYTES));
 #pragma unroll 1
-  for (u32 first = begin + threadIdx.x / 16; first < end; first += 16 * STEPS) {
+  for (; run + 16 * (STEPS - 1) < end; run += 16 * STEPS) {
     u32 own[STEPS][2], rest[STEPS][2][L::REST_NBYTES][2];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-      u32 run = first + 16 * i;
-      if (run >= end) continue;
-      load_words<2>(own[i], field + run * 32 + j);
+      load_words<2>(own[i], plane.lane + (u64)(run + 16 * i) * 32);
 #pragma unroll
-      for (int k = 0; k < 2; k++) load_rest<L, L::REST_BITS, 0, true, 2>(rest[i][k], block, n, run, 256, j, k, 4);
+      for (int k = 0; k < 2; k++) rests.load(rest[i][k], run + 16 * i, 256, j, k, 4);
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
-      u32 run = first + 16 * i;
-      if (run >= end) continue;
+      u8* to = words + (u64)(run + 16 * i) * (256 * L::NBYTES);
 #pragma unroll
       for (int k = 0; k < 2; k++) {
         u32 x[2];
@@ -383,10 +385,11 @@ DEV void decode_unescaped(const u32* block, u32 n, u32 lo, u32 begin, u32 end, u
           if (CARRY) digits &= ~(Digits<4, 1>::escaped(digits) * 15);
           x[v] = digits + lo * kOnes;
         }
-        store_group<L, true, 2>(words + (run * 64 + k * 32 + j) * (4 * L::NBYTES), x, rest[i][k], 4);
+        store_group<L, true, 2>(to + k * (128 * L::NBYTES), x, rest[i][k], 4);
       }
     }
   }
+  return run;
 }
 
 template <class L, int STEPS>
@@ -398,10 +401,10 @@ GLOBAL void BOUNDS(kThreads, 4)
   u8* words = words_of_block(out, row, first_block, runs_per_block, L::NBYTES);
   u32 runs = row.n >> 8, share = (runs + gridDim.y - 1) / gridDim.y;
   u32 begin = min(blockIdx.y * share, runs), end = min(begin + share, runs), lo = row.params & 255;
-  if (lo > 240)
-    decode_unescaped<L, 1, true>(block, row.n, lo, begin, end, words);
-  else
-    decode_unescaped<L, STEPS, false>(block, row.n, lo, begin, end, words);
+  u32 run = begin + threadIdx.x / 16;
+  if (lo > 240) run = decode_unescaped<L, 1, true>(block, row.n, lo, run, end, words);
+  run = decode_unescaped<L, STEPS, false>(block, row.n, lo, run, end, words);
+  if (STEPS > 1) decode_unescaped<L, 1, false>(block, row.n, lo, run, end, words);
   __syncthreads();
   constexpr u32 MASK = ((1u << L::EXPONENT_BITS) - 1) << L::MANTISSA_BITS;
   const u8* octets = (const u8*)(block + runs * (8 * (L::REST_BITS + 4)));
