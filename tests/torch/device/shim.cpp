@@ -1,87 +1,30 @@
-// The scheduler of a block's fibers, and the checks of what they touch: see shim.h. Compiled without checks itself.
+// Fibers run the threads of a block: see shim.h. Compiled without checks itself.
 #include <link.h>
 #include <sys/mman.h>
 
 #include <cstdarg>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <vector>
 
-#define SHIM_SCHEDULER
-#include "shim.h"
+#include "shim_block.h"
+
+Fiber* current;
+Launch launch;
+u8* stacks;
+bool failed;
+std::vector<u8> arena;
+u32 epoch, short_epochs[kMostThreads / 32];
+u32 shared_end;
+std::vector<Static> statics;
+u64 module_begin, module_end;
 
 namespace {
 
-constexpr u32 kStack = 64 << 10;
-constexpr u32 kMostThreads = 1024;
-constexpr u32 kGuard = 256;
-constexpr u32 kStatic = 232 << 10;  // of both kinds of shared memory, the most that a block may have
-constexpr u32 kAll = 0xffffffffu;
-
-enum Wait : u8 { RUNS, AT_WARP, AT_BLOCK, LEFT };
-
-struct Copy {
-  u32 to;
-  const void* from;
-  u32 nbytes, copied, group;
-};
-
-struct Fiber {
-  void* stack_pointer;
-  u32 thread;
-  Wait wait;
-  u32 operation;  // that it waits in, with all that lanes must agree on
-  u32 parity;
-  u32 group;  // of copies, that is not committed
-  std::vector<Copy> copies;
-};
-
-struct Buffer {
-  u64 begin, nbytes;
-  bool writable;
-};
-
-struct Launch {
-  void (*kernel)(void**);
-  void** arguments;
-  Index grid;
-  u32 threads, shared_nbytes;
-  const Buffer* buffers;
-  u32 num_buffers;
-  u32 checked;
-  u64 seed;
-};
-
-// Who touched a byte of shared memory last. An epoch ends at a barrier of the block, a short one at one of the warp.
-constexpr u16 kSeveral = 0xffff;
-struct Touched {
-  u32 write_epoch, write_short, read_epoch, read_short;
-  u16 writer, reader, readers_warp;
-  bool atomic;
-};
-
 Fiber fibers[kMostThreads];
-Fiber* current;
 void* scheduler;
-u8* stacks;
 u32 slots[2][kMostThreads][8];
 u32 lanes_order[32];
-u32 epoch;
-u32 short_epochs[kMostThreads / 32];
-Launch launch;
-bool failed;
 char message[1024];
-std::vector<u8> arena;
-std::vector<Touched> touched;
-u32 shared_end;
-struct Static {
-  const void* key;
-  u32 at, nbytes;
-};
-std::vector<Static> statics;
 u64 random_state;
-u64 module_begin, module_end;
 
 u32 drawn(u32 below) {
   random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
@@ -156,9 +99,9 @@ static void* prepared(u8* stack, void (*entry)()) {
 }
 #endif
 
-static void to_scheduler() { shim_switch(&current->stack_pointer, scheduler); }
+void to_scheduler() { shim_switch(&current->stack_pointer, scheduler); }
 
-static void say(const char* format, ...) {
+void say(const char* format, ...) {
   if (failed) return;
   failed = true;
   int n = snprintf(message, sizeof message, "block (%u, %u, %u), ", shim_place.block.x, shim_place.block.y,
@@ -169,13 +112,6 @@ static void say(const char* format, ...) {
   vsnprintf(message + n, sizeof message - n, format, values);
   va_end(values);
 }
-
-// The launch ends here: no fiber runs again.
-#define FAIL(...)                \
-  do {                           \
-    say(__VA_ARGS__);            \
-    if (current) to_scheduler(); \
-  } while (0)
 
 static void run_kernel() {
   launch.kernel(launch.arguments);
@@ -296,7 +232,7 @@ extern "C" __attribute__((visibility("default"))) int shim_launch(const Launch* 
     for (u32 i = 0; i < 32; i++) lanes_order[i] = i;
   }
   arena.resize(kGuard + launch.shared_nbytes + 16 + kGuard + kStatic + kGuard + 16);
-  touched.resize(arena.size());
+  prepare_checks();
   shim_place.shared = (u8*)(((u64)arena.data() + 15) & ~15ull);
   shim_place.threads = {launch.threads, 1, 1};
   shim_place.blocks = launch.grid;
@@ -404,197 +340,4 @@ void shim_mma(u32 operation, float* c, const u32* a, const u32* b) {
     }
     c[i] = (float)sum;
   }
-}
-
-// Shared memory -----------------------------------------------------------------------------------------------------
-
-void* shim_dynamic_shared() { return shim_place.shared + kGuard; }
-
-void* shim_static_shared(const void* key, size_t nbytes) {
-  for (const Static& known : statics)
-    if (known.key == key) return shim_place.shared + known.at;
-  u32 at = shared_end;
-  shared_end += (u32)((nbytes + 15) & ~15ull) + kGuard;
-  if (shared_end > arena.size() - 16) FAIL("more than %u bytes of shared arrays", kStatic);
-  statics.push_back({key, at, (u32)nbytes});
-  return shim_place.shared + at;
-}
-
-// Whether the bytes are those of an array, and not of a guard.
-static bool is_shared(u32 at, u64 nbytes) {
-  if (at >= kGuard && at + nbytes <= kGuard + launch.shared_nbytes) return true;
-  for (const Static& known : statics)
-    if (at >= known.at && at + nbytes <= known.at + known.nbytes) return true;
-  return false;
-}
-
-enum Access { READ, WRITE, ATOMIC };
-static const char* const kVerbs[] = {"reads", "writes", "changes"};
-
-static bool in_order(u32 other, u32 its_short) {
-  return other == current->thread || (other / 32 == current->thread / 32 && its_short < short_epochs[other / 32]);
-}
-
-static void race(Access access, u32 at, u32 nbytes, const char* verb, u32 other) {
-  u32 from = at - kGuard;
-  if (other == kSeveral)
-    FAIL("race: %s %u bytes of shared memory, from byte %u on, that other threads %s since the last barrier",
-         kVerbs[access], nbytes, from, verb);
-  else
-    FAIL("race: %s %u bytes of shared memory, from byte %u on, that thread %u %s since the last barrier",
-         kVerbs[access], nbytes, from, other, verb);
-}
-
-static void check_races(u32 at, u32 nbytes, Access access) {
-  u32 own = current->thread, warp = own / 32, now = short_epochs[warp];
-  for (u32 i = at; i < at + nbytes; i++) {
-    Touched& byte = touched[i];
-    bool both_atomic = access == ATOMIC && byte.atomic;
-    if (byte.write_epoch == epoch && !both_atomic && !in_order(byte.writer, byte.write_short))
-      return race(access, at, nbytes, "wrote", byte.writer);
-    if (access == READ) {
-      bool first = byte.read_epoch != epoch;
-      if (first || (byte.readers_warp == warp && byte.read_short < now)) {
-        byte.reader = (u16)own;
-        byte.readers_warp = (u16)warp;
-      } else {
-        if (byte.reader != own) byte.reader = kSeveral;
-        if (byte.readers_warp != warp) byte.readers_warp = kSeveral;
-      }
-      byte.read_epoch = epoch;
-      byte.read_short = now;
-      continue;
-    }
-    bool read_before = byte.readers_warp == warp && byte.read_short < now;
-    if (byte.read_epoch == epoch && byte.reader != own && !read_before)
-      return race(access, at, nbytes, "read", byte.reader);
-    byte.write_epoch = epoch;
-    byte.write_short = now;
-    byte.writer = (u16)own;
-    byte.atomic = access == ATOMIC;
-  }
-}
-
-// Accesses ----------------------------------------------------------------------------------------------------------
-
-static void stray(u64 at, u64 nbytes, Access access) {
-  u64 nearest = ~0ull, which = 0;
-  for (u32 i = 0; i < launch.num_buffers; i++) {
-    const Buffer& buffer = launch.buffers[i];
-    u64 end = buffer.begin + buffer.nbytes, away = at < buffer.begin ? buffer.begin - at : at >= end ? at - end : 0;
-    if (away < nearest) nearest = away, which = i;
-  }
-  if (!launch.num_buffers || nearest > 1ull << 32) {
-    FAIL("%s %llu bytes at %#llx, far from all buffers", kVerbs[access], (u64)nbytes, at);
-    return;
-  }
-  const Buffer& buffer = launch.buffers[which];
-  FAIL("%s %llu bytes at byte %lld of buffer %llu, which has %llu%s", kVerbs[access], (u64)nbytes,
-       (long long)(at - buffer.begin), which, buffer.nbytes, buffer.writable ? "" : " and is only read");
-}
-
-static void check(const void* place, u64 nbytes, Access access) {
-  if (!launch.checked || !current || failed || !nbytes) return;
-  u64 at = (u64)place, stack = (u64)(stacks + (size_t)current->thread * kStack);
-  if (at >= stack && at + nbytes <= stack + kStack) return;
-  u64 shared = (u64)shim_place.shared;
-  if (at >= shared && at + nbytes <= shared + arena.size()) {
-    u32 from = (u32)(at - shared);
-    if (!is_shared(from, nbytes)) {
-      FAIL("%s %llu bytes of shared memory outside its arrays, from byte %lld on (the launch asked for %u bytes)",
-           kVerbs[access], nbytes, (long long)from - kGuard, launch.shared_nbytes);
-      return;
-    }
-    return check_races(from, (u32)nbytes, access);
-  }
-  for (u32 i = 0; i < launch.num_buffers; i++) {
-    const Buffer& buffer = launch.buffers[i];
-    if (at >= buffer.begin && at + nbytes <= buffer.begin + buffer.nbytes && (buffer.writable || access == READ))
-      return;
-  }
-  if (access == READ && at >= module_begin && at + nbytes <= module_end) return;  // constants, and the thread's number
-  stray(at, nbytes, access);
-}
-
-void shim_atomic(const void* at, u32 nbytes) {
-  if ((u64)at % nbytes) FAIL("an atomic operation at an address that is no multiple of %u", nbytes);
-  check(at, nbytes, ATOMIC);
-}
-
-// Copies: carried out when they are waited for, so that a wait that is missing is seen ------------------------------
-
-void shim_copy(u32 to, const void* from, u32 nbytes, u32 copied) {
-  if (to % nbytes || (u64)from % nbytes) FAIL("a copy at an address that is no multiple of %u", nbytes);
-  if (copied > nbytes) FAIL("a copy of %u bytes of %u", copied, nbytes);
-  if (!is_shared(to, nbytes)) FAIL("a copy to shared memory outside its arrays, to byte %lld", (long long)to - kGuard);
-  check(from, copied, READ);
-  current->copies.push_back({to, from, nbytes, copied, current->group});
-}
-
-void shim_commit() { current->group++; }
-
-void shim_wait(u32 newest) {
-  std::vector<Copy> later;
-  for (const Copy& copy : current->copies) {
-    if (copy.group + newest >= current->group) {
-      later.push_back(copy);
-      continue;
-    }
-    u8* to = shim_place.shared + copy.to;
-    check(to, copy.nbytes, WRITE);
-    memset(to, 0, copy.nbytes);
-    memcpy(to, copy.from, copy.copied);
-  }
-  current->copies.swap(later);
-}
-
-// Calls of the checked build ----------------------------------------------------------------------------------------
-
-extern "C" {
-#define HIDDEN __attribute__((visibility("hidden")))
-HIDDEN void __tsan_init() {}
-HIDDEN void __tsan_func_entry(void*) {}
-HIDDEN void __tsan_func_exit() {}
-#define CHECKS(name, access)                                                   \
-  HIDDEN void __tsan_##name##1(void* at) { check(at, 1, access); }             \
-  HIDDEN void __tsan_##name##2(void* at) { check(at, 2, access); }             \
-  HIDDEN void __tsan_##name##4(void* at) { check(at, 4, access); }             \
-  HIDDEN void __tsan_##name##8(void* at) { check(at, 8, access); }             \
-  HIDDEN void __tsan_##name##16(void* at) { check(at, 16, access); }           \
-  HIDDEN void __tsan_unaligned_##name##2(void* at) { check(at, 2, access); }   \
-  HIDDEN void __tsan_unaligned_##name##4(void* at) { check(at, 4, access); }   \
-  HIDDEN void __tsan_unaligned_##name##8(void* at) { check(at, 8, access); }   \
-  HIDDEN void __tsan_unaligned_##name##16(void* at) { check(at, 16, access); } \
-  HIDDEN void __tsan_##name##_range(void* at, unsigned long nbytes) { check(at, nbytes, access); }
-CHECKS(read, READ)
-CHECKS(write, WRITE)
-
-HIDDEN void* shim_memcpy(void* to, const void* from, size_t nbytes) {
-  check(from, nbytes, READ);
-  check(to, nbytes, WRITE);
-  return memcpy(to, from, nbytes);
-}
-HIDDEN void* shim_memmove(void* to, const void* from, size_t nbytes) {
-  check(from, nbytes, READ);
-  check(to, nbytes, WRITE);
-  return memmove(to, from, nbytes);
-}
-HIDDEN void* shim_memset(void* to, int value, size_t nbytes) {
-  check(to, nbytes, WRITE);
-  return memset(to, value, nbytes);
-}
-
-// The compiler's check of alignment.
-struct Misaligned {
-  const void* file;
-  u32 line, column;
-  const void* type;
-  u8 alignment_log2, kind;
-};
-HIDDEN void __ubsan_handle_type_mismatch_v1(Misaligned* what, u64 at) {
-  if (current)
-    FAIL("%s:%u uses an address that is no multiple of %u", (const char*)what->file, what->line,
-         1u << what->alignment_log2);
-  (void)at;
-}
 }

@@ -231,19 +231,21 @@ def _compile(target: Path, arguments: list[str], source: str | None = None) -> N
 
 
 @functools.cache
-def _scheduler() -> Path:
-    texts = [(HERE / name).read_bytes() for name in ("shim.h", "shim.cpp")]
-    target = _BUILT / f"shim-{_digest(*texts, *_FLAGS, _compiler())}.o"
-    if not target.exists():
-        _compile(target, ["-O2", "-c", str(HERE / "shim.cpp")])
-    return target
+def _shim() -> list[Path]:
+    texts = [(HERE / name).read_bytes() for name in ("shim.h", "shim_block.h", "shim.cpp", "shim_checks.cpp")]
+    name = _digest(*texts, *_FLAGS, _compiler())
+    targets = [_BUILT / f"{part}-{name}.o" for part in ("shim", "shim_checks")]
+    for target, source in zip(targets, ("shim.cpp", "shim_checks.cpp"), strict=True):
+        if not target.exists():
+            _compile(target, ["-O2", "-c", str(HERE / source)])
+    return targets
 
 
 @functools.cache
 def _library(kernel: Kernel, folder: Path, checked: bool) -> ctypes.CDLL:
-    scheduler = _scheduler()
+    shim = _shim()
     texts = [path.read_bytes() for path in _sources(kernel.header, folder)]
-    name = _digest(scheduler.name, kernel.header, kernel.expression, str(checked), *texts)
+    name = _digest(shim[0].name, kernel.header, kernel.expression, str(checked), *texts)
     target = _BUILT / f"{name}.so"
     if not target.exists():
         source = f"""#include "{kernel.header}"
@@ -256,7 +258,7 @@ extern "C" __attribute__((visibility("default"))) void shim_call(void** argument
         checks = list(_CHECKS) if checked else []
         include = ["-include", str(HERE / "shim.h"), "-I", str(folder), "-I", str(CUDA)]
         _compile(part, [*checks, *include, "-x", "c++", "-c", "-"], source)
-        _compile(target, ["-shared", str(part), str(scheduler)])
+        _compile(target, ["-shared", str(part), *map(str, shim)])
         part.unlink()
     library: Any = ctypes.CDLL(str(target))
     library.shim_launch.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)

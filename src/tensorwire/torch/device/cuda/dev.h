@@ -11,7 +11,7 @@ typedef unsigned long long u64;
 #define DEV static __device__ __forceinline__
 #define METHOD __device__ __forceinline__
 #define FOLDED __host__ __device__ constexpr  // functions that are called when a kernel is compiled
-#define COLD static __device__ __noinline__  // rare code, which would only push the common code apart
+#define COLD static __device__ __noinline__   // rare code, which would only push the common code apart
 #define GLOBAL __global__
 #define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)  // of a block; blocks at once on a processor
 
@@ -36,9 +36,7 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
 }
 
 // Byte k of `octets`, added to `sum`.
-DEV u32 add_byte(u32 octets, int k, u32 sum) {
-  return __dp4a(octets, 1u << 8 * k, sum);
-}
+DEV u32 add_byte(u32 octets, int k, u32 sum) { return __dp4a(octets, 1u << 8 * k, sum); }
 
 // Plus the sum of the lane `distance` before this one, if it is one of the same LANES. All lanes of a warp take part.
 template <int LANES>
@@ -90,8 +88,7 @@ DEV uint2 lds64(shared_at at) {
 
 DEV uint4 lds128(shared_at at) {
   uint4 r;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at));
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at));
   return r;
 }
 

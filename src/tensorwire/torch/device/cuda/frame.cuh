@@ -1,9 +1,9 @@
 // Blocks of a frame as all kernels see them: launch data, planes and fields, layouts, words. docs/format.md says what
 // the bytes mean.
 //
-// A group is four consecutive numbers of a run; a register has its numbers, one a byte. A lane has V neighbouring 32-bit
-// words of the leading plane of a field, the one of most bits (`lead`), from word j of a run on. From a word come
-// 8 / lead groups, its rows k. The other planes of the field, and those of the rest, are read for the same groups.
+// A group is four consecutive numbers of a run; a register has its numbers, one a byte. A lane has V neighbouring
+// 32-bit words of the leading plane of a field, the one of most bits (`lead`), from word j of a run on. From a word
+// come 8 / lead groups, its rows k. The other planes of the field, and those of the rest, are read for the same groups.
 // WHOLE says that all runs are full, so that a plane begins at a multiple of 32 bytes, and shifts are constants. Else V
 // is 1, and j and run are at most the last ones that exist, so that nothing is read behind a stream.
 #pragma once
@@ -207,7 +207,8 @@ DEV void join(u32* words, u32 x, const u32* rest) {
   words[1] = prmt(lower, second, 0x7362);
   if (L::NBYTES == 2) return;
   u32 third = word_octets<L, V>(x, rest, 2), fourth = word_octets<L, V>(x, rest, 3);
-  u32 low = words[0], high = words[1], upper_low = prmt(third, fourth, 0x5140), upper_high = prmt(third, fourth, 0x7362);
+  u32 low = words[0], high = words[1], upper_low = prmt(third, fourth, 0x5140),
+      upper_high = prmt(third, fourth, 0x7362);
   words[0] = prmt(low, upper_low, 0x5410);
   words[1] = prmt(low, upper_low, 0x7632);
   words[2] = prmt(high, upper_high, 0x5410);

@@ -12,9 +12,10 @@
 //   out          u8: the words of the blocks from `first_block` on, at a multiple of 16 bytes
 //   scratch      u8: null, or with PLACE = InScratch memory at a multiple of 16 bytes: room_nbytes for each CTA
 //   first_block, runs_per_block, room_nbytes: u32
-//   Grid (blocks of the launch, parts, 1): the runs of a block are shared out among `parts` CTAs, each of which resolves
-//   the later tiers anew; 1 if there are blocks enough for all processors. 256 threads. Shared memory: room_nbytes, the
-//   most of any block; with InScratch, for blocks that shared memory does not hold, none. A block needs
+//   Grid (blocks of the launch, parts, 1): the runs of a block are shared out among `parts` CTAs, each of which
+//   resolves the later tiers anew; 1 if there are blocks enough for all processors. 256 threads. Shared memory:
+//   room_nbytes, the most of any block; with InScratch, for blocks that shared memory does not hold, none. A block
+//   needs
 //     ceil16(4 * C) + 288 + for each tier t from the second to the last coded one: ceil16(n_t) + 288,
 //   where C is the sum of the 32-bit words of the streams behind tier 1 (tiers from the second on, bytes).
 //
@@ -72,8 +73,8 @@ struct Names {
   u32 first, low, high;  // of digit 0 in each byte; of digits 0 to 3, 4 to 7
 };
 
-// V words of the leading plane of a tier of W bits, in a lane. Tiers of 1 and 2 bits have two rows at once in the nibbles
-// of a byte: a product by 1s ranks the escapes of eight digits.
+// V words of the leading plane of a tier of W bits, in a lane. Tiers of 1 and 2 bits have two rows at once in the
+// nibbles of a byte: a product by 1s ranks the escapes of eight digits.
 template <int W, int V>
 struct Digits {
   static constexpr int LEAD = leading(W), ROWS = 8 / LEAD, LANES = 8 * LEAD / V, RUNS = 32 / LANES;
@@ -276,8 +277,8 @@ DEV void resolve_tiers(const Cascade<WIDTHS>& tiers, const u16* before_later, u8
 
 // The words of runs `first`, `first + step`, ..., RUNS of them in a warp at a time. `words` is those of the block.
 template <class L, int BITS, int TRAIL, u32 WIDTHS, bool WHOLE, class PLACE>
-DEV void decode_runs(const u32* block, const Cascade<WIDTHS>& tiers, const u16* before,
-                     typename PLACE::At following, u8* words) {
+DEV void decode_runs(const u32* block, const Cascade<WIDTHS>& tiers, const u16* before, typename PLACE::At following,
+                     u8* words) {
   constexpr int W = width_of(WIDTHS, 1), V = WHOLE && L::NBYTES < 4 ? 2 : 1;
   typedef Digits<W, V> Tier;
   constexpr int LEAD = Tier::LEAD, ROWS = Tier::ROWS;
@@ -354,8 +355,8 @@ GLOBAL void BOUNDS(kThreads, 4)
                                                     words_of_block(out, row, first_block, runs_per_block, L::NBYTES));
 }
 
-// Every 16th run from `run` on, before `end`, as if no digit escaped: STEPS of them at a time, until fewer are left. The
-// next one. CARRY: the sum of an escape carries into the next byte.
+// Every 16th run from `run` on, before `end`, as if no digit escaped: STEPS of them at a time, until fewer are left.
+// The next one. CARRY: the sum of an escape carries into the next byte.
 template <class L, int STEPS, bool CARRY>
 DEV u32 decode_unescaped(const u32* block, u32 n, u32 lo, u32 run, u32 end, u8* words) {
   u32 j = threadIdx.x % 16 * 2;
