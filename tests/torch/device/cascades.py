@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from reference.tensorwire_reference import Cascade
 from reference.tensorwire_reference.cascade import encode as encode_cascade
 from reference.tensorwire_reference.planes import field_nbytes, pack_field, unpack_field
 from tensorwire.torch.device.driver import Kernel
-from tensorwire.torch.device.plan import RUN, CascadeLaunch, counts_of
+from tensorwire.torch.device.plan import RUN, CascadeLaunch, counts_of, plan
 from tests.support.registry import FLOATS
 
 from .stand_in import StandIn, packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from reference.tensorwire_reference import Cascade
 
 NAMES = {"BF16": "Bf16", "F16": "F16", "F32": "F32", "F8_E4M3": "F8E4M3", "F8_E5M2": "F8E5M2"}
 SHAPES = {  # the tables of docs/format.md: by table, by variant
@@ -71,6 +72,14 @@ def coded(
         frame += streams + bytes(-(len(streams) + _DESCRIPTOR_NBYTES) % _ALIGNMENT + _DESCRIPTOR_NBYTES)
     whole = all(len(block) % RUN == 0 for block in words)
     return Blocks(dtype, CascadeLaunch(bits, trail, widths, whole), rows, frame, runs_per_block)
+
+
+def blocks_of(frame: bytes, dtype: str) -> list[Blocks]:
+    """The cascades of a frame, by launch, as the host plans them."""
+    planned = plan(torch.frombuffer(bytearray(frame), dtype=torch.uint8))
+    runs_per_block = planned.reader.info.block_words // RUN
+    found = [(launch, rows) for launch, rows in planned.rows.items() if isinstance(launch, CascadeLaunch)]
+    return [Blocks(dtype, launch, rows, frame, runs_per_block) for launch, rows in found]
 
 
 class Tables(NamedTuple):
