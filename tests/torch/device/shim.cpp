@@ -45,7 +45,7 @@ ShimPlace shim_place;
 
 // Context -----------------------------------------------------------------------------------------------------------
 
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(SHIM_UCONTEXT)
 // Keeps what a called function must keep on the stack of one fiber, and takes it up from another's. swapcontext would
 // ask the system for the mask of signals each time.
 extern "C" __attribute__((visibility("hidden"))) void shim_switch(void** from, void* to);
@@ -81,13 +81,8 @@ static void* prepared(u8* stack, void (*entry)()) {
 }
 #else
 #include <ucontext.h>
-static ucontext_t contexts[kMostThreads + 1];
-static void shim_switch(void** from, void* to) {
-  u32 own = current ? current->thread : kMostThreads;
-  ucontext_t* mine = *from ? (ucontext_t*)*from : &contexts[own];
-  *from = mine;
-  swapcontext(mine, (ucontext_t*)to);
-}
+static ucontext_t contexts[kMostThreads + 1];  // the last one is the scheduler's
+static void shim_switch(void** from, void* to) { swapcontext((ucontext_t*)*from, (ucontext_t*)to); }
 static void* prepared(u8* stack, void (*entry)()) {
   ucontext_t* context = &contexts[(stack - stacks) / kStack];
   getcontext(context);
@@ -95,6 +90,7 @@ static void* prepared(u8* stack, void (*entry)()) {
   context->uc_stack.ss_size = kStack;
   context->uc_link = nullptr;
   makecontext(context, entry, 0);
+  scheduler = &contexts[kMostThreads];
   return context;
 }
 #endif

@@ -17,7 +17,9 @@ import gc
 import hashlib
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +38,13 @@ _BUILT = ROOT / "build" / "stand_in"
 _FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden", "-w")
 _CHECKS = ("-fsanitize=thread", "-fsanitize=alignment")
 _MESSAGE_NBYTES = 1024
+
+
+def missing() -> str:
+    """Why kernels cannot be compiled here; empty if they can."""
+    if sys.platform != "linux" or shutil.which("g++") is None or "clang" in _compiler():
+        return "kernels are compiled for the CPU with GNU's g++ on Linux"
+    return ""
 
 
 class KernelError(AssertionError):
@@ -146,7 +155,7 @@ class StandIn:
 class _Function:
     """Implements Function."""
 
-    def __init__(self, driver: StandIn, kernel: Kernel, library: ctypes.CDLL, shared_nbytes: int) -> None:
+    def __init__(self, driver: StandIn, kernel: Kernel, library: ctypes.PyDLL, shared_nbytes: int) -> None:
         self._driver = driver
         self._kernel = kernel
         self._library = library
@@ -242,7 +251,7 @@ def _shim() -> list[Path]:
 
 
 @functools.cache
-def _library(kernel: Kernel, folder: Path, checked: bool) -> ctypes.CDLL:
+def _library(kernel: Kernel, folder: Path, checked: bool) -> ctypes.PyDLL:
     shim = _shim()
     texts = [path.read_bytes() for path in _sources(kernel.header, folder)]
     name = _digest(shim[0].name, kernel.header, kernel.expression, str(checked), *texts)
@@ -260,6 +269,6 @@ extern "C" __attribute__((visibility("default"))) void shim_call(void** argument
         _compile(part, [*checks, *include, "-x", "c++", "-c", "-"], source)
         _compile(target, ["-shared", str(part), *map(str, shim)])
         part.unlink()
-    library: Any = ctypes.CDLL(str(target))
+    library: Any = ctypes.PyDLL(str(target))  # one launch at a time: the shim has one set of fibers
     library.shim_launch.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)
     return library

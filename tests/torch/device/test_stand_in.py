@@ -9,7 +9,9 @@ import torch
 
 from tensorwire.torch.device.driver import Kernel
 
-from .stand_in import KernelError, StandIn, packed
+from .stand_in import KernelError, StandIn, missing, packed
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 HEADERS = Path(__file__).resolve().parent / "kernels"
 BUILDS = pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])

@@ -12,8 +12,9 @@ from reference.tensorwire_reference import Cascade, Verbatim, encode  # noqa: E4
 from tests.support.registry import FLOATS, rng  # noqa: E402
 
 from .cascades import ALL_SHAPES, Blocks, blocks_of, coded, decoded, fits, tables_of  # noqa: E402
-from .stand_in import StandIn  # noqa: E402
+from .stand_in import StandIn, missing  # noqa: E402
 
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 slow = pytest.mark.slow
 PAIRS = [(dtype, *shape) for dtype in FLOATS for shape in ALL_SHAPES if fits(dtype, *shape)]
 # Each kernel takes a compiler half a second: all shapes in one layout, some in the others.
