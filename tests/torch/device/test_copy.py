@@ -9,8 +9,7 @@ import torch
 from .opened import bytes_tensor, launch
 from .stand_in import StandIn
 
-BUILDS = pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
-WORDS = pytest.mark.parametrize("word_nbytes", [1, 2, 4, 8])
+WORDS = pytest.mark.parametrize(("word_nbytes", "checked"), [(1, True), (2, True), (2, False), (4, True), (8, True)])
 NUMBERS = (np.arange(1 << 15, dtype=np.uint32) * 40503 >> 3).astype(np.uint8)
 LENGTHS = [768, 768, 600, 1]  # words of blocks, of which full ones have 768
 AROUND = 64
@@ -25,14 +24,14 @@ def target(nbytes: int, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
 def rows_of(lengths: list[int], first: int, extra: list[int]) -> tuple[torch.Tensor, list[int]]:
     """Launch data of blocks from ordinal `first` on, and where each begins in the source."""
     places = [1 + 257 * k for k in range(len(lengths))]
-    rows = [[place, first + k, n, *extra, *[0] * (5 - len(extra))] for k, (n, place) in enumerate(zip(lengths, places))]
+    zeros = [0] * (5 - len(extra))
+    rows = [[place, first + k, n, *extra, *zeros] for k, (n, place) in enumerate(zip(lengths, places, strict=True))]
     return torch.tensor(rows, dtype=torch.int64).to(torch.int32), [32 * place for place in places]
 
 
-@BUILDS
 @WORDS
 @pytest.mark.parametrize("parts", [1, 3])
-def test_copied_blocks(checked: bool, word_nbytes: int, parts: int) -> None:
+def test_copied_blocks(word_nbytes: int, checked: bool, parts: int) -> None:
     """Each block has a place of its own in the source; nothing beside the words is written."""
     driver = StandIn(checked=checked)
     source = bytes_tensor(NUMBERS[: 32 * (2 + 257 * 3) + 8 * word_nbytes])
@@ -41,8 +40,10 @@ def test_copied_blocks(checked: bool, word_nbytes: int, parts: int) -> None:
         for first in (5, 3):
             skipped = (5 - first) * 768 * word_nbytes
             memory, out = target(skipped + 3 * 768 * word_nbytes + word_nbytes, offset)
-            grid = (len(LENGTHS), parts)
-            launch(driver, "copy.cuh", f"copy_blocks<{word_nbytes}>", grid, 96, source, table, out, first, 768 * word_nbytes)
+            launch(
+                driver, "copy.cuh", f"copy_blocks<{word_nbytes}>", (len(LENGTHS), parts), 96,
+                source, table, out, first, 768 * word_nbytes,
+            )  # fmt: skip
             expected = torch.full_like(memory, 0x55)
             for k, (n, place) in enumerate(zip(LENGTHS, places, strict=True)):
                 start = AROUND + offset + skipped + k * 768 * word_nbytes
@@ -50,9 +51,8 @@ def test_copied_blocks(checked: bool, word_nbytes: int, parts: int) -> None:
             assert torch.equal(memory, expected)
 
 
-@BUILDS
 @WORDS
-def test_filled_blocks(checked: bool, word_nbytes: int) -> None:
+def test_filled_blocks(word_nbytes: int, checked: bool) -> None:
     driver = StandIn(checked=checked)
     word = bytes(range(0x81, 0x81 + word_nbytes))
     pattern = np.frombuffer(word * (8 // word_nbytes), np.uint32).tolist()
@@ -76,5 +76,5 @@ def test_a_source_that_ends_is_not_read_beyond() -> None:
         table, _ = rows_of([nbytes], 0, [])
         launch(StandIn(checked=True), "copy.cuh", "copy_blocks<1>", (1,), 32, source, table, out, 0, 256)
         assert torch.equal(out, source[32:])
-        assert (memory[: AROUND] == 0x55).all()
+        assert (memory[:AROUND] == 0x55).all()
         assert (memory[AROUND + nbytes :] == 0x55).all()

@@ -1,5 +1,5 @@
-"""Kernels that open a frame: what escapes before each run, wrong counts, the list of escapes. Held against the reference's
-reading of the same streams."""
+"""Kernels that open a frame: what escapes before each run, wrong counts, the list of escapes. Held against what the
+reference reads of the same streams."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 
 from reference.tensorwire_reference import Cascade
 from reference.tensorwire_reference.planes import Reader
-from tensorwire.torch.device.plan import RUN, CascadeLaunch, EnecLaunch, counts_of
+from tensorwire.torch.device.plan import RUN, CascadeLaunch, EnecLaunch, counts_of, field_nbytes
+from tests.support.cases import floats
 from tests.support.frame_surgery import Surgery
 
-from .opened import THREADS_TO_OPEN, Opened, cascade_cases, enec_cases, enec_of, launch, of_kind
+from .cascades import ALL_SHAPES, coded, tables_of
+from .opened import THREADS_TO_OPEN, Opened, bytes_tensor, cascade_cases, enec_cases, enec_of, launch, of_kind
 from .stand_in import StandIn
 
 if TYPE_CHECKING:
@@ -103,6 +105,38 @@ def test_more_runs_than_threads(checked: bool) -> None:
     ((enec, rows),) = opened.rows.items()
     assert isinstance(enec, EnecLaunch)
     check_enec(opened, enec, rows.tolist()[0])
+
+
+def set_missing_digits(frame: torch.Tensor, rows: list[list[int]], w: int) -> None:
+    """Make escapes of what has the place of digits behind the last one of a block."""
+    for row in rows:
+        full, count = divmod(row[2], RUN)
+        start = row[0] * 32 + field_nbytes(row[2], 8) + 32 * w * full
+        size = field_nbytes(count, w)
+        for i in range(count, size * 8 // w):
+            frame[start + i % size] |= (1 << w) - 1 << w * (i // size)
+
+
+@pytest.mark.parametrize(("table", "variant"), ALL_SHAPES)
+def test_blocks_of_any_size(table: int, variant: int) -> None:
+    """Also such as a frame would store. Bits behind the last number of a run belong to no digit."""
+    kind = Cascade(variant=variant, table=table)
+    content = [floats("BF16", n, f"any size {n}") for n in (1, 3, 4, 5, 31, 33, 255, 257, 1023)]
+    blocks = coded([np.frombuffer(data, np.uint16) for data in content], "BF16", kind, 4)
+    tables = tables_of(blocks)
+    before, later = torch.zeros_like(tables.before), torch.zeros_like(tables.before_later)
+    wrong = torch.full((1,), -1, dtype=torch.int64)
+    rows = torch.tensor(blocks.rows).to(torch.int32)
+    frame = bytes_tensor(blocks.frame)
+    if blocks.launch.widths in ((1,), (4,)):
+        set_missing_digits(frame, blocks.rows, *blocks.launch.widths)
+    launch(
+        StandIn(checked=True), "open.cuh", "count_escapes", (len(rows),), THREADS_TO_OPEN, frame, rows, before, later,
+        wrong, 4, 8, blocks.launch.packed_widths,
+    )  # fmt: skip
+    assert int(wrong) == -1
+    assert torch.equal(before, tables.before)
+    assert torch.equal(later, tables.before_later)
 
 
 def damaged(frame: bytes, block: int, value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The kernel that takes rows by numbers: every kind of block, rows across blocks and within runs, bad numbers, damage."""
+"""The kernel that takes rows by numbers: every kind of block, rows across blocks, bad numbers, damaged digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensorwire
-from reference.tensorwire_reference import Cascade, Constant, Enec, Plain, Stored, Verbatim, encode
+from reference.tensorwire_reference import Cascade, Constant, Enec, Plain, Stored, Trimmed, encode
 from tests.support.cases import floats
 from tests.support.frame_surgery import Surgery
 from tests.support.registry import FLOATS, weights
@@ -22,7 +22,7 @@ AROUND = 64
 
 
 def check(rows: Rows, data: bytes, columns: int, ids: torch.Tensor, parts: int = 1) -> None:
-    """The rows are those of the content, and nothing beside them is written. Rows that do not exist have all bits set."""
+    """Rows are those of the content, or have all bits set if there is no such row; nothing beside them is written."""
     size = rows.opened.info.layout.word_nbytes
     row_nbytes = columns * size
     num_rows = len(data) // row_nbytes
@@ -84,17 +84,11 @@ def test_many_escapes(checked: bool) -> None:
     exponents = np.where(np.arange(n) % 50 < 1, 120, 200 + np.arange(n) % 3)
     data = floats("BF16", n, "many escapes", exponents=exponents, zero_bits=7)
     kind = Cascade(variant=5, table=2, lo=118, below=(0, 0, 0, 0))
-    frame = tensorwire_frame(data, kind, n)
+    frame = encode(data, "BF16", (n,), kind=kind, rest=Trimmed(), profile="fast", block_words=n)
     rows = Rows(Opened(StandIn(checked=checked, seed=3), frame), data)
     assert (rows.codings[:, 0] & 255).tolist() == [CASCADE]
     check(rows, data, 2048 - 77, torch.tensor([0, 1, 2]))
     check(rows, data, 4096 + 77, torch.tensor([0]))
-
-
-def tensorwire_frame(data: bytes, kind: Cascade, n: int) -> bytes:
-    from reference.tensorwire_reference import Trimmed
-
-    return encode(data, "BF16", (n,), kind=kind, rest=Trimmed(), profile="fast", block_words=n)
 
 
 def mixed(dtype: str) -> tuple[bytes, bytes]:

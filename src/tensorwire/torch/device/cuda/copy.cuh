@@ -1,8 +1,15 @@
-// Blocks that need no decoding: stored ones, such as the host has decoded, and constant ones.
+// Blocks that need no decoding. 16 bytes are moved at a time where source and target lie so.
 //
-// Both: grid (blocks of the launch, parts), any number of threads, no shared memory; the parts share a block out. `out`
-// is where word 0 of block `first_block` goes, at a multiple of a word; the words of a full block have `block_nbytes`.
-// 16 bytes are moved at a time where source and target lie so, and nothing but the words is written.
+// copy_blocks<WORD_NBYTES>: stored blocks, and such as the host has decoded.
+//   source       u8: the frame, or the words of the host, at a multiple of 16 bytes; a block begins at 32 * place
+//   rows         Row: the launch data of blocks, at a multiple of 16 bytes
+//   out          u8: where word 0 of block `first_block` goes, at a multiple of a word; nothing but words is written
+//   first_block  u32
+//   block_nbytes u32: of the words of a full block
+// fill_blocks<WORD_NBYTES>: constant blocks. Numbers 3 and 4 of the launch data (params, n23) are eight bytes of words.
+//   rows, out, first_block, block_nbytes as above
+//
+// Both: grid (blocks of the launch, parts, 1), any number of threads, no shared memory. The parts share a block out.
 #pragma once
 
 #include "dev.h"
@@ -40,7 +47,6 @@ DEV void fill_bytes(u8* target, u32 low, u32 high, u64 nbytes, u32 word_nbytes, 
   for (u64 i = tail + first; i < nbytes; i += threads) target[i] = (u8)(pattern >> 8 * (i % word_nbytes));
 }
 
-// `source` is the frame or the words that the host has decoded; a block begins at 32 times `place` there.
 template <u32 WORD_NBYTES>
 GLOBAL void copy_blocks(const u8* source, const Row* rows, u8* out, u32 first_block, u32 block_nbytes) {
   Row row = row_of(rows, blockIdx.x);
@@ -48,7 +54,6 @@ GLOBAL void copy_blocks(const u8* source, const Row* rows, u8* out, u32 first_bl
              blockIdx.y * blockDim.x + threadIdx.x, blockDim.x * gridDim.y);
 }
 
-// Numbers 3 and 4 of the launch data (`params`, `n23`) are eight bytes of such words.
 template <u32 WORD_NBYTES>
 GLOBAL void fill_blocks(const Row* rows, u8* out, u32 first_block, u32 block_nbytes) {
   Row row = row_of(rows, blockIdx.x);

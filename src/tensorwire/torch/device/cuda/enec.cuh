@@ -1,15 +1,25 @@
-// Words of enec: 4 << QUADS_LOG2 words share a mask bit; low parts have M bits, whole numbers NB.
+// Words of enec.
 //
-// Grid (blocks of the launch, parts), THREADS_OF_ENEC threads, no shared memory; the parts share the runs of a block
-// out, and a warp takes one at a time. `before` has how many groups have their mask bit set before each run (open.cuh).
-// `out` is where word 0 of block `first_block` goes, at a multiple of 16 bytes; nothing but the words is written.
+// enec_words<L, REST, TRAIL, QUADS_LOG2, M, NB, WHOLE>
+//   L            Bf16, F16, F32, F8E4M3 or F8E5M2
+//   REST, TRAIL  how the rest is stored: verbatim L::REST_BITS, 0
+//   QUADS_LOG2   4 << QUADS_LOG2 words are a group, which has one mask bit
+//   M, NB        bits of a low part, and of a whole number
+//   WHOLE        whether all runs of all blocks of the launch are full
+//   frame        u8: all of a frame, at a multiple of 16 bytes
+//   rows         Row: the launch data of blocks, at a multiple of 16 bytes
+//   before       u16, for each run (ordinal * runs_per_block + run): groups before it whose mask bit is set
+//   out          u8: the words of the blocks from `first_block` on, at a multiple of 16 bytes; nothing else is written
+//   first_block, runs_per_block: u32
+//   Grid (blocks of the launch, parts, 1), kThreadsOfEnec threads, no shared memory. The parts share a block's runs
+//   out, and a warp takes one at a time; at most runs_per_block / 8 parts have work.
 #pragma once
 
 #include "dev.h"
 #include "frame.cuh"
 #include "numbers.cuh"
 
-#define THREADS_OF_ENEC 256
+constexpr u32 kThreadsOfEnec = 256;
 
 // Quad q of a field of W bits is its numbers 4 * q to 4 * q + 3, a byte each. These are of full runs; the field begins
 // at word `at` of a block: one sum of 32 bits is the place of a word, where sums of addresses would cost more.
@@ -62,7 +72,7 @@ DEV u32 subtract_from(u32 b, u32 numbers) {
 }
 
 template <class L, int REST, int TRAIL, int QUADS_LOG2, int M, int NB, bool WHOLE>
-GLOBAL void BOUNDS(THREADS_OF_ENEC, 4)
+GLOBAL void BOUNDS(kThreadsOfEnec, 4)
     enec_words(const u8* __restrict__ frame, const Row* __restrict__ rows, const u16* __restrict__ before,
                u8* __restrict__ out, u32 first_block, u32 runs_per_block) {
   constexpr int LEAD = 4;  // as if there were a plane of 4 bits: a lane has groups `lane` and `lane + 32` of a full run
@@ -74,8 +84,8 @@ GLOBAL void BOUNDS(THREADS_OF_ENEC, 4)
   u32 high_at = mask_at + field_nwords(num_groups, 1), full_quads = num_high >> 8 << 6;
   u64 first_run = (u64)row.ordinal * runs_per_block;
   u8* target = out + (u64)(row.ordinal - first_block) * runs_per_block * (256 * L::NBYTES);
-  u32 lane = threadIdx.x & 31, up_to_lane = ~0u >> (31 - lane), step = gridDim.y * (THREADS_OF_ENEC / 32);
-  for (u32 run = blockIdx.y * (THREADS_OF_ENEC / 32) + (threadIdx.x >> 5); run < num_runs(row.n); run += step) {
+  u32 lane = threadIdx.x & 31, up_to_lane = ~0u >> (31 - lane), step = gridDim.y * (kThreadsOfEnec / 32);
+  for (u32 run = blockIdx.y * (kThreadsOfEnec / 32) + (threadIdx.x >> 5); run < num_runs(row.n); run += step) {
     u32 c = WHOLE ? 256 : in_run(row.n, run), stride = stride_of<WHOLE>(c, LEAD), earlier = before[first_run + run];
     u32 j = WHOLE ? lane : min(lane, stride - 1);
     bool exists[2], set[2];

@@ -13,8 +13,8 @@ COLD u32 group_of_short_run(const u32* words, u32 c, u32 g, u32 log2) {
 // Group g of a run of c numbers in a plane of 1 << log2 bits, 1 to 8, a number in each byte; c is more than 4 * g.
 DEV u32 group_of_plane(const u32* plane, u32 run, u32 c, u32 g, u32 log2) {
   const u32* words = plane + (run << (3 + log2));
-  u32 octets = c == 256 ? words[g & ((8u << log2) - 1)] >> (g >> (3 + log2) << log2)
-                        : group_of_short_run(words, c, g, log2);
+  u32 octets =
+      c == 256 ? words[g & ((8u << log2) - 1)] >> (g >> (3 + log2) << log2) : group_of_short_run(words, c, g, log2);
   return octets & ((1u << (1u << log2)) - 1) * 0x01010101u;
 }
 
@@ -57,29 +57,29 @@ DEV u32 mask_bits(const u32* mask, u32 num_groups, u32 quad) {
 }
 
 // A cascade. `widths` has four bits for each tier, the bytes among them; tiers count from 1.
-struct Cascade {
+struct CascadeBlock {
   const u32* block;
   Row row;
   u32 rest_bits, widths;
 };
 
-DEV u32 tier_width(const Cascade& cascade, u32 tier) { return cascade.widths >> 4 * (tier - 1) & 15; }
+DEV u32 tier_width(const CascadeBlock& cascade, u32 tier) { return cascade.widths >> 4 * (tier - 1) & 15; }
 
 // How many digits a tier has; of the one behind the last tier, how many bytes.
-DEV u32 tier_count(const Cascade& cascade, u32 tier) {
+DEV u32 tier_count(const CascadeBlock& cascade, u32 tier) {
   if (tier == 1) return cascade.row.n;
   u32 pair = tier < 4 ? cascade.row.n23 : tier < 6 ? cascade.row.n45 : cascade.row.n6;
   return pair >> 16 * (tier & 1) & 0xFFFF;
 }
 
-DEV const u32* tier_field(const Cascade& cascade, u32 tier) {
+DEV const u32* tier_field(const CascadeBlock& cascade, u32 tier) {
   const u32* field = cascade.block + field_nwords(cascade.row.n, cascade.rest_bits);
   for (u32 t = 1; t < tier; t++) field += field_nwords(tier_count(cascade, t), tier_width(cascade, t));
   return field;
 }
 
 // The first run of a tier from the second on, among the later runs of all blocks.
-DEV u32 tier_first_run(const Cascade& cascade, u32 tier) {
+DEV u32 tier_first_run(const CascadeBlock& cascade, u32 tier) {
   u32 first = cascade.row.later;
   for (u32 t = 2; t < tier; t++) first += num_runs(tier_count(cascade, t));
   return first;

@@ -1,19 +1,38 @@
-// What is made once of a frame: how much escapes before each run, whether that is what the descriptors say, and the
-// list of escapes of tier shape (4). One compiled kernel serves all parameters; a thread takes a run.
+// What is made once of a frame. A compiled kernel serves all parameters: frames are opened once, so that few
+// compilations count for more than instructions. A thread takes a run.
 //
-// All: grid (blocks of the launch), THREADS_TO_OPEN threads, no dynamic shared memory. `frame` is all its bytes, `rows`
-// the launch data of the launch. `before` has an entry for each run of each block of the frame, `before_later` one for
-// each later run. Both are written before anything is known to be right. `wrong` tells the host: it begins as all bits
-// set, and ends so if all counts are right, else with the smallest of
-//     ordinal << 32 | tier << 24 | what was counted
-// where tier is 0 for the high parts of enec. A frame for which it tells of an error must not be decoded.
+// count_escapes: of a cascade, the escapes before each run of each tier, and whether there are as many as a tier's
+// count says.
+//   frame          u8: all of a frame, at a multiple of 16 bytes
+//   rows           Row: the launch data of blocks, at a multiple of 16 bytes
+//   before         u16, for each run of tier 1 (ordinal * runs_per_block + run): escapes before it in its block
+//   before_later   u16, for each later run: escapes before it in its tier
+//   wrong          u64, all bits set before the first launch. It stays so if all counts of a frame are right, else it
+//                  becomes the least of ordinal << 32 | tier << 24 | how many were counted: tiers from 1 on
+//   runs_per_block u32: of a full block
+//   rest_bits      u32: how many bits of a rest are stored
+//   widths         u32: four bits for each tier, lowest first, the bytes behind the last one: 0x832112 for 2, 1, 1, 2,
+//   3
+// count_mask: of enec, the groups before each run whose mask bit is set, and whether there are as many high parts.
+//   frame, rows, before, wrong (tier 0, and high parts), runs_per_block, rest_bits as above
+//   m              u32: bits of a low part
+//   quads_log2     u32: 4 << quads_log2 words are a group
+// list_escapes: of tier shape (4), the escapes in their order. It may be launched before `wrong` is read.
+//   frame, rows, before, runs_per_block, rest_bits as above; number 7 of the launch data is the block's first place in
+//   places         u16: for each escape, its place in its block, which has at most 65,536 words
+//   exponents      u8: for each escape, its exponent
+//   begins         u32: for each row of the tensor that begins in a block, its first place in the list
+//   columns        u32: words of a row; 0 if there is no `begins`
+//
+// All: grid (blocks of the launch, 1, 1), kThreadsToOpen threads, no dynamic shared memory. What is written of a frame
+// whose counts are wrong has no meaning, and no kernel may decode by it.
 #pragma once
 
 #include "dev.h"
 #include "frame.cuh"
 #include "numbers.cuh"
 
-#define THREADS_TO_OPEN 128
+constexpr u32 kThreadsToOpen = 128;
 
 // How many digits of a full run escape.
 DEV u32 escapes_in_full_run(const u32* field, u32 count, u32 w, u32 run) {
@@ -50,7 +69,7 @@ DEV u32 sum_before(u32 value, u32* sums, u32& total) {
   total = 0;
   u32 earlier = 0;
 #pragma unroll
-  for (u32 i = 0; i < THREADS_TO_OPEN / 32; i++) {
+  for (u32 i = 0; i < kThreadsToOpen / 32; i++) {
     if (i < warp) earlier += sums[i];
     total += sums[i];
   }
@@ -62,18 +81,16 @@ DEV void report(u64* wrong, u32 ordinal, u32 tier, u32 counted) {
   atomicMin(wrong, (u64)ordinal << 32 | tier << 24 | counted);
 }
 
-// For each tier, the escapes before each of its runs. Grid: see above. `widths` has four bits for each tier, the bytes
-// among them, and `rest_bits` is how many bits of a rest are stored.
 GLOBAL void count_escapes(const u8* frame, const Row* rows, u16* before, u16* before_later, u64* wrong,
                           u32 runs_per_block, u32 rest_bits, u32 widths) {
-  SHARED_ARRAY(u32, sums, THREADS_TO_OPEN / 32);
+  SHARED_ARRAY(u32, sums, kThreadsToOpen / 32);
   Row row = row_of(rows, blockIdx.x);
-  Cascade cascade = {(const u32*)block_of(frame, row), row, rest_bits, widths};
+  CascadeBlock cascade = {(const u32*)block_of(frame, row), row, rest_bits, widths};
   for (u32 tier = 1; tier_width(cascade, tier) != 8; tier++) {
     u32 count = tier_count(cascade, tier), w = tier_width(cascade, tier), so_far = 0;
     const u32* field = tier_field(cascade, tier);
     u16* target = tier == 1 ? before + (u64)row.ordinal * runs_per_block : before_later + tier_first_run(cascade, tier);
-    for (u32 start = 0; start * 256 < count; start += THREADS_TO_OPEN) {
+    for (u32 start = 0; start * 256 < count; start += kThreadsToOpen) {
       u32 run = start + threadIdx.x, escaped = 0, total;
       bool exists = run * 256 < count;
       if (exists) {
@@ -88,15 +105,13 @@ GLOBAL void count_escapes(const u8* frame, const Row* rows, u16* before, u16* be
   }
 }
 
-// For each run of enec, how many groups that begin before it have their mask bit set; 4 << quads_log2 words are a
-// group.
 GLOBAL void count_mask(const u8* frame, const Row* rows, u16* before, u64* wrong, u32 runs_per_block, u32 rest_bits,
                        u32 m, u32 quads_log2) {
-  SHARED_ARRAY(u32, sums, THREADS_TO_OPEN / 32);
+  SHARED_ARRAY(u32, sums, kThreadsToOpen / 32);
   Row row = row_of(rows, blockIdx.x);
   const u32* mask = (const u32*)block_of(frame, row) + field_nwords(row.n, rest_bits) + field_nwords(row.n, m);
   u32 num_groups = (row.n + (4u << quads_log2) - 1) >> (2 + quads_log2), quads = 16 >> quads_log2, so_far = 0;
-  for (u32 start = 0; start * 256 < row.n; start += THREADS_TO_OPEN) {
+  for (u32 start = 0; start * 256 < row.n; start += kThreadsToOpen) {
     u32 run = start + threadIdx.x, set = 0, total;
     bool exists = run * 256 < row.n;
     for (u32 k = 0; exists && k < quads; k++) set += __popc(mask_bits(mask, num_groups, run * quads + k));
@@ -110,19 +125,15 @@ GLOBAL void count_mask(const u8* frame, const Row* rows, u16* before, u64* wrong
   if (high != row.n23) report(wrong, row.ordinal, 0, high);
 }
 
-// The escapes of tier shape (4), in their order: the place in the block and the exponent of each. A block's part of the
-// list begins at `later` of its launch data and has as many entries as its descriptor says, right or wrong. For each
-// row of `columns` words that begins in the block, `begins` gets where its part of the list begins; no rows if that is
-// 0.
 GLOBAL void list_escapes(const u8* frame, const Row* rows, const u16* before, u16* places, u8* exponents, u32* begins,
                          u32 runs_per_block, u32 rest_bits, u32 columns) {
   Row row = row_of(rows, blockIdx.x);
-  Cascade cascade = {(const u32*)block_of(frame, row), row, rest_bits, 0x84};
+  CascadeBlock cascade = {(const u32*)block_of(frame, row), row, rest_bits, 0x84};
   const u32* digits = tier_field(cascade, 1);
   const u8* bytes = (const u8*)tier_field(cascade, 2);
   const u16* own = before + (u64)row.ordinal * runs_per_block;
-  u32 listed = tier_count(cascade, 2);
-  for (u32 run = threadIdx.x; run * 256 < row.n; run += THREADS_TO_OPEN) {
+  u32 listed = tier_count(cascade, 2);  // places that the list has for this block, whatever was counted
+  for (u32 run = threadIdx.x; run * 256 < row.n; run += kThreadsToOpen) {
     u32 c = in_run(row.n, run), rank = own[run];
     for (u32 g = 0; g * 4 < c; g++) {
       u32 escapes = escapes_of_group(group_of_plane(digits, run, c, g, 2), 4, c - g * 4);
@@ -137,7 +148,7 @@ GLOBAL void list_escapes(const u8* frame, const Row* rows, const u16* before, u1
   }
   if (!columns) return;
   u64 first = (u64)row.ordinal * runs_per_block * 256;
-  for (u64 r = (first + columns - 1) / columns + threadIdx.x; r * columns < first + row.n; r += THREADS_TO_OPEN) {
+  for (u64 r = (first + columns - 1) / columns + threadIdx.x; r * columns < first + row.n; r += kThreadsToOpen) {
     u32 place = (u32)(r * columns - first), run = place >> 8;
     u32 rank = own[run] + escapes_in_run(digits, row.n, 4, run, place & 255);
     begins[r] = row.later + (rank < listed ? rank : listed);

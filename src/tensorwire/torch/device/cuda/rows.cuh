@@ -1,8 +1,25 @@
 // Rows of a tensor by numbers that lie on the device: out[i] = tensor[ids[i]], whatever blocks the rows lie in.
 //
-// Grid (number of ids, parts), THREADS_OF_ROWS threads, no dynamic shared memory (ROOM bytes of fixed size). A CTA
-// takes a row, or every gridDim.y-th piece of it: a piece lies in one block and within 16 runs. A warp decodes a run at
-// a time, also where few of its words are of the row. Of a cascade the later tiers come first, from the last to the
+// take_rows<Word>
+//   Word         u8, u16, u32 or u64: as long as a word of the layout
+//   frame        u8: all of a frame, at a multiple of 16 bytes
+//   host_words   u8: the words of the blocks that the host has decoded, at a multiple of 16 bytes
+//   rows         Row, for each block of the frame by its ordinal, at a multiple of 16 bytes
+//   codings      Coding, for each block by its ordinal
+//   before, before_later: u16, see open.cuh
+//   ids          int64, or int32 if id_nbytes is 4: those below 0 count from the end
+//   out          Word: the rows, one behind the other, at a multiple of a word
+//   wrong        u64, all bits set at first: becomes the least i of an ids[i] that no row has. Such a row of the result
+//                has all bits set, which is NaN in every float
+//   num_rows     u32: of the tensor
+//   row_nwords   u32: words of a row; all rows together are at most the words of the frame
+//   id_nbytes, block_nwords: u32
+//   exponent_bits, rest_bits: u32, of the layout
+//   Grid (number of ids, parts, 1), kThreadsOfRows threads (any multiple of 32), no dynamic shared memory, and
+//   kRoomOfRows bytes of fixed size.
+//
+// A CTA takes a row, or each `parts`-th piece of it: a piece lies in one block and within 16 runs. A warp decodes a run
+// at a time, also where few of its words are of the row. Of a cascade the later tiers come first, from the last to the
 // second: the runs that the tables name are resolved to bytes in shared memory.
 #pragma once
 
@@ -11,21 +28,20 @@
 #include "frame.cuh"
 #include "numbers.cuh"
 
-#define THREADS_OF_ROWS 256
-#define RUNS_OF_PIECE 16
+constexpr u32 kThreadsOfRows = 256;
+constexpr u32 kRunsOfPiece = 16;
 // A tier's numbers that a piece needs begin and end within runs, so each tier may need a run more than the one before.
-#define ROOM ((17 + 18 + 19 + 20) * 256)
+constexpr u32 kRoomOfRows = (17 + 18 + 19 + 20) * 256;
 
 enum Kind { STORED, BY_HOST, CONSTANT, CASCADE, ENEC };
 
 // How a block is coded, for each block of the frame by its ordinal.
 struct Coding {
-  u32 kind_rest;  // kind | rest bits that are stored << 8 | zeros below them << 16
-  u32 numbers;    // of a cascade: its widths, four bits for each tier, the bytes among them; enec: m | nb << 4 |
-                  // quads_log2 << 8
+  u32 kind_rest;  // Kind | rest bits that are stored << 8 | zeros below them << 16
+  u32 numbers;    // cascade: as `widths` of open.cuh; enec: m | nb << 4 | quads_log2 << 8; else 0
 };
 
-// What the kernel knows of the tensor; the first members are the same for all of its blocks.
+// What is the same for all rows.
 struct Tensor {
   const u8* frame;
   const u8* host_words;
@@ -80,7 +96,7 @@ struct Interval {
   u32 first, below, jump;
 };
 
-DEV Interval interval_of(const Cascade& cascade, u32 tier) {
+DEV Interval interval_of(const CascadeBlock& cascade, u32 tier) {
   u32 begin = cascade.row.params & 255, end = begin;
   Interval interval = {begin, 0, 0};
   for (u32 t = 1; t <= tier; t++) {
@@ -147,7 +163,7 @@ DEV void store_part(const Tensor& tensor, const Piece& piece, u32 run, u32 g, u3
 
 template <class Word>
 DEV void take_cascade(const Tensor& tensor, const Piece& piece, u8* room, Word* target) {
-  Cascade cascade = {piece.block, piece.row, piece.coding.kind_rest >> 8 & 255, piece.coding.numbers};
+  CascadeBlock cascade = {piece.block, piece.row, piece.coding.kind_rest >> 8 & 255, piece.coding.numbers};
   u32 warp = threadIdx.x >> 5, warps = blockDim.x >> 5, tiers = 1;
   u32 first_runs[6], stop_runs[6];  // of each tier: what the piece needs of it
   u8* resolved[7];                  // exponents of its numbers, from those of run 0 on
@@ -236,14 +252,11 @@ DEV void take_piece(const Tensor& tensor, const Piece& piece, u8* room, Word* ta
   }
 }
 
-// `Word` is u8, u16, u32 or u64, as long as a word of the layout. `ids` are int64, or int32 if `id_nbytes` is 4; those
-// below 0 count from the end. A number that no row has gives a row whose bits are all set, which are NaN in every
-// float, and the least place of such a number goes to `wrong`, which begins as all bits set.
 template <class Word>
 GLOBAL void take_rows(const u8* frame, const u8* host_words, const Row* rows, const Coding* codings, const u16* before,
                       const u16* before_later, const void* ids, Word* out, u64* wrong, u32 num_rows, u32 row_nwords,
                       u32 id_nbytes, u32 block_nwords, u32 exponent_bits, u32 rest_bits) {
-  SHARED_ARRAY(u8, room, ROOM);
+  SHARED_ARRAY(u8, room, kRoomOfRows);
   Tensor tensor = {frame, host_words, rows, codings, before, before_later, block_nwords, exponent_bits, rest_bits};
   long long id = id_nbytes == 8 ? ((const long long*)ids)[blockIdx.x] : ((const int*)ids)[blockIdx.x];
   Word* target = out + (u64)blockIdx.x * row_nwords;
@@ -259,7 +272,7 @@ GLOBAL void take_rows(const u8* frame, const u8* host_words, const Row* rows, co
     u32 block = (u32)(word / block_nwords);
     Piece piece;
     piece.first = (u32)(word - (u64)block * block_nwords);
-    piece.stop = (piece.first / (RUNS_OF_PIECE * 256) + 1) * (RUNS_OF_PIECE * 256);
+    piece.stop = (piece.first / (kRunsOfPiece * 256) + 1) * (kRunsOfPiece * 256);
     if (piece.stop > block_nwords) piece.stop = block_nwords;
     if (piece.stop - piece.first > end - word) piece.stop = piece.first + (u32)(end - word);
     if (number % gridDim.y == blockIdx.y) {
