@@ -26,7 +26,7 @@ BUILDS = pytest.mark.parametrize("checked", [False, True], ids=["plain", "checke
 
 
 def before_runs(escaped: np.ndarray) -> np.ndarray:
-    """Of each run, how many escape before it."""
+    """How many escape before each run."""
     return np.concatenate([[0], escaped.astype(np.int64).cumsum()])[: len(escaped) : RUN]
 
 
@@ -150,7 +150,7 @@ def damaged(frame: bytes, block: int, value: int) -> bytes:
 @BUILDS
 @pytest.mark.parametrize("value", [0, 255])
 def test_wrong_counts_are_told(checked: bool, value: int) -> None:
-    """Of several blocks the first; its first tier, and what was counted there."""
+    """The first of several blocks is named, its first tier, and what was counted there."""
     driver = StandIn(checked=checked, seed=1)
     for kind in (Cascade(variant=0), Cascade(variant=5), Cascade(variant=0, table=2), Cascade(variant=1, table=2)):
         frame = of_kind("BF16", 4 * 512 + 300, kind, 512)[1]
