@@ -21,39 +21,7 @@
 
 constexpr u32 kThreadsOfEnec = 256;
 
-// Quad q of a field of W bits is its numbers 4 * q to 4 * q + 3, a byte each. These are of full runs; the field begins
-// at word `at` of a block: one sum of 32 bits is the place of a word, where sums of addresses would cost more.
-template <int W>
-DEV u32 quad_of_full_run(const u32* block, u32 at, u32 count, u32 q) {
-  u32 numbers = 0;
-  int shift = 0;
-#pragma unroll
-  for (int p = 4; p; p >>= 1) {
-    if (!(W & p)) continue;
-    u32 word = block[at + (q >> 6) * (8 * p) + (q & (8 * p - 1))];
-    numbers |= (word >> (q & 63) / (8 * p) * p & ((1u << p) - 1) * 0x01010101u) << shift;
-    at += (count * p + 31) >> 5;
-    shift += p;
-  }
-  return numbers;
-}
-
-// The same for the quads `lane` and `lane + 32` of full run `run`. Both stand in the same words, four bits apart.
-template <int W>
-DEV void quads_of_lane(u32* numbers, const u32* block, u32 at, u32 count, u32 run, u32 lane) {
-  numbers[0] = numbers[1] = 0;
-  int shift = 0;
-#pragma unroll
-  for (int p = 4; p; p >>= 1) {
-    if (!(W & p)) continue;
-    u32 both = block[at + run * (8 * p) + (lane & (8 * p - 1))] >> lane / (8 * p) * p;
-#pragma unroll
-    for (int k = 0; k < 2; k++) numbers[k] |= (both >> 4 * k & ((1u << p) - 1) * 0x01010101u) << shift;
-    at += (count * p + 31) >> 5;
-    shift += p;
-  }
-}
-
+// Quad q of a field is its numbers 4 * q to 4 * q + 3, a byte each.
 COLD u32 quad_of_short_run(const u32* field, u32 count, u32 w, u32 q) {
   return group_of_field(field, count, w, q >> 6, in_run(count, q >> 6), q & 63);
 }
@@ -62,12 +30,55 @@ COLD bool is_set_in_short_run(const u32* mask, u32 num_groups, u32 number) {
   return mask_bits(mask, num_groups, number >> 2) >> 8 * (number & 3) & 1;
 }
 
+// A field of W bits, 1 to 7, whose planes are read by quads; `j` is as for Plane.
+template <int W, bool WHOLE>
+struct Quads {
+  Plane planes[3];  // of 4, 2 and 1 bits
+
+  METHOD void set(const u32* field, u32 count, u32 j) {
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+      int p = 4 >> i;
+      if (!(W & p)) continue;
+      planes[i].template set<WHOLE>(field, j, p, 4);
+      field += (count * p + 31) >> 5;
+    }
+  }
+
+  // The quads `j` and `j + 32` of a full run. Both stand in the same words, four bits apart.
+  METHOD void load_both(u32* numbers, u32 run, u32 j) const {
+    numbers[0] = numbers[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+      int p = 4 >> i;
+      if (!(W & p)) continue;
+      u32 both = planes[i].lane[(u64)run * (8 * p)] >> j / (8 * p) * p;
+#pragma unroll
+      for (int k = 0; k < 2; k++) numbers[k] |= (both >> 4 * k & ((1u << p) - 1) * 0x01010101u) << (W & -2 * p);
+    }
+  }
+
+  // Quad q of the field, of a full run; `j` is 0.
+  METHOD u32 load(u32 q) const {
+    u32 numbers = 0;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+      int p = 4 >> i;
+      if (!(W & p)) continue;
+      u32 word = planes[i].lane[((q >> 6) * (8 * p)) | (q & (8 * p - 1))];
+      numbers |= (word >> (q & 63) / (8 * p) * p & ((1u << p) - 1) * 0x01010101u) << (W & -2 * p);
+    }
+    return numbers;
+  }
+};
+
 // Numbers of N bits, whose highest bit is a sign, subtracted from b: a byte each, modulo 256.
 template <int N>
 DEV u32 subtract_from(u32 b, u32 numbers) {
   constexpr u32 SIGN = 1u << (N - 1);
-  // With its sign inverted a number is by SIGN too large, and so is b.
+  // With its sign inverted a number is by SIGN too large, and so is b. No byte borrows from the next one.
   u32 y = numbers ^ SIGN * 0x01010101u, from = ((b + SIGN) & 255) * 0x01010101u;
+  if (N < 8) return ((from | 0x80808080u) - y) ^ (~from & 0x80808080u);
   return ((from | 0x80808080u) - (y & 0x7F7F7F7Fu)) ^ ((from ^ ~y) & 0x80808080u);
 }
 
@@ -79,52 +90,60 @@ GLOBAL void BOUNDS(kThreadsOfEnec, 4)
   constexpr u32 IN_GROUP = (1u << QUADS_LOG2) - 1;
   Row row = row_of(rows, blockIdx.x);
   const u32* block = (const u32*)block_of(frame, row);
+  const u32* low_field = block + field_nwords(row.n, REST);
+  const u32* mask = low_field + field_nwords(row.n, M);
   u32 num_groups = (row.n + (4u << QUADS_LOG2) - 1) >> (2 + QUADS_LOG2), num_high = row.n23;
-  u32 low_at = field_nwords(row.n, REST), mask_at = low_at + field_nwords(row.n, M);
-  u32 high_at = mask_at + field_nwords(num_groups, 1), full_quads = num_high >> 8 << 6;
-  u64 first_run = (u64)row.ordinal * runs_per_block;
-  u8* target = out + (u64)(row.ordinal - first_block) * runs_per_block * (256 * L::NBYTES);
-  u32 lane = threadIdx.x & 31, up_to_lane = ~0u >> (31 - lane), step = gridDim.y * (kThreadsOfEnec / 32);
+  const u32* high_field = mask + field_nwords(num_groups, 1);
+  u32 lane = threadIdx.x & 31, step = gridDim.y * (kThreadsOfEnec / 32);
+  u32 b = row.params & 255, full_runs = num_high >> 8;
+  Rest<L, REST, TRAIL, WHOLE, 1> rests;
+  Quads<M, WHOLE> low;
+  Quads<NB - M, true> high;
+  rests.set(block, row.n, lane, LEAD);
+  low.set(low_field, row.n, lane);
+  high.set(high_field, num_high, 0);
+  const u16* before_runs = kept(before + (u64)row.ordinal * runs_per_block);
+  out += (u64)(row.ordinal - first_block) * runs_per_block * (256 * L::NBYTES);
+  const u32* mask_words = kept(mask);
+  u8* words_of_lane = kept(out + lane * (4 * L::NBYTES));
   for (u32 run = blockIdx.y * (kThreadsOfEnec / 32) + (threadIdx.x >> 5); run < num_runs(row.n); run += step) {
-    u32 c = WHOLE ? 256 : in_run(row.n, run), stride = stride_of<WHOLE>(c, LEAD), earlier = before[first_run + run];
-    u32 j = WHOLE ? lane : min(lane, stride - 1);
+    u32 c = WHOLE ? 256 : in_run(row.n, run), stride = stride_of<WHOLE>(c, LEAD), earlier = before_runs[run];
+    u32 j = WHOLE ? lane : min(lane, stride - 1), numbers[2];
+    u8* words = words_of_lane + (u64)run * (256 * L::NBYTES);
     bool exists[2], set[2];
-    u32 low[2];
-    u8* own = target + (run * 256 + lane * 4) * L::NBYTES;
     u32 number = (run * 64 + lane) >> QUADS_LOG2;  // of the group, if the run is full
 #pragma unroll
     for (u32 k = 0; k < 2; k++) exists[k] = WHOLE || (lane < stride && (stride * k + lane) * 4 < c);
-    if (c == 256 && number >> 8 < num_groups >> 8) {
-      u32 at = mask_at + (number >> 8) * 8 + (number >> 2 & 7), bit = (number & 3) * 8 + (number >> 5 & 7);
-      set[0] = block[at] >> bit & 1;
-      set[1] = QUADS_LOG2 == 0 ? block[at] >> (bit + 1) & 1 : block[at + (8 >> QUADS_LOG2)] >> bit & 1;
+    if (WHOLE && number >> 8 < num_groups >> 8) {
+      u32 at = (number >> 8) * 8 | (number >> 2 & 7), bit = (number & 3) * 8 | (number >> 5 & 7);
+      u32 first = mask_words[at] >> bit, second = QUADS_LOG2 ? mask_words[at + (8 >> QUADS_LOG2)] >> bit : first >> 1;
+      set[0] = first & 1;
+      set[1] = second & 1;
     } else {
 #pragma unroll
       for (u32 k = 0; k < 2; k++)
-        set[k] =
-            exists[k] && is_set_in_short_run(block + mask_at, num_groups, (run * 64 + stride * k + lane) >> QUADS_LOG2);
+        set[k] = exists[k] && is_set_in_short_run(mask, num_groups, (run * 64 + stride * k + lane) >> QUADS_LOG2);
     }
-    if (c == 256)
-      quads_of_lane<M>(low, block, low_at, row.n, run, lane);
+    if (WHOLE)
+      low.load_both(numbers, run, lane);
     else
       for (u32 k = 0; k < 2; k++)
-        low[k] = exists[k] ? quad_of_short_run(block + low_at, row.n, M, run * 64 + stride * k + lane) : 0;
+        numbers[k] = exists[k] ? quad_of_short_run(low_field, row.n, M, run * 64 + stride * k + lane) : 0;
 #pragma unroll
     for (u32 k = 0; k < 2; k++) {
       u32 g = stride * k + lane;
       u32 begins = __ballot_sync(0xFFFFFFFFu, set[k] && (g & IN_GROUP) == 0);
       // A group that has its bit set begins in this lane or before it.
-      u32 rank = earlier + __popc(begins & up_to_lane) - 1, quad = (rank << QUADS_LOG2) + (g & IN_GROUP);
+      u32 rank = earlier + __popc(begins << (31 - lane)) - 1, quad = (rank << QUADS_LOG2) + (g & IN_GROUP);
       earlier += __popc(begins);
-      u32 rest[L::REST_NBYTES][1], y = low[k];
-      load_rest<L, REST, TRAIL, WHOLE, 1>(rest, block, row.n, run, c, j, k, LEAD);
+      u32 rest[L::REST_NBYTES][1], y = numbers[k];
+      rests.load(rest, run, c, j, k, LEAD);
       if (set[k]) {
-        u32 high = quad < full_quads ? quad_of_full_run<NB - M>(block, high_at, num_high, quad)
-                                     : quad_of_short_run(block + high_at, num_high, NB - M, quad);
-        y |= high << M;
+        u32 upper = quad >> 6 < full_runs ? high.load(quad) : quad_of_short_run(high_field, num_high, NB - M, quad);
+        y |= upper << M;
       }
-      u32 x[1] = {subtract_from<NB>(row.params & 255, y) & ((1u << L::EXPONENT_BITS) - 1) * 0x01010101u};
-      if (exists[k]) store_group<L, WHOLE, 1>(own + stride * k * 4 * L::NBYTES, x, rest, c - g * 4);
+      u32 x[1] = {subtract_from<NB>(b, y) & ((1u << L::EXPONENT_BITS) - 1) * 0x01010101u};
+      if (exists[k]) store_group<L, WHOLE, 1>(words + stride * k * (4 * L::NBYTES), x, rest, c - g * 4);
     }
   }
 }
