@@ -9,12 +9,12 @@ import sys
 from typing import Any
 
 import triton
+from tensorwire.torch.device.fields import BY_GROUP
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tensorwire.torch.device import decode, linear, products
 from tensorwire.torch.device import kernels as device_kernels
-from tensorwire.torch.device.fields import BY_GROUP
 from tensorwire.torch.device.plan import leading
 
 Source = tuple[Any, dict[str, int], dict[str, str]]  # a kernel, its constants, and what it has in place of TYPES

@@ -19,12 +19,12 @@ except importlib.metadata.PackageNotFoundError:
         "Triton-Ascend is missing, which make ascend installs apart from everything else", allow_module_level=True
     )
 
+from tensorwire.torch.device.fields import PRMT, SHIFTS
 from triton._C.libtriton import ir
 from triton.backends.ascend import compiler
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
-from tensorwire.torch.device.fields import PRMT, SHIFTS
 from tests.torch.compile_kernels import Source, sources, types_of
 
 TARGET = GPUTarget("npu", "Ascend910B", 0)

@@ -36,6 +36,8 @@ _TIER_WIDTHS = (
     (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
 )  # fmt: skip
 _EXTENDED_TIER_WIDTHS = ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2))
+LISTED = (4,)
+"""The tier shape whose escapes are few, and stand in a list."""
 _MOST_TIERS = 5
 _CASCADE_NBYTES, _ENEC_NBYTES = 13, 4  # of their parameters
 _PER_RUN = 255
@@ -90,12 +92,14 @@ class Plan(NamedTuple):
         reader: of the header.
         rows: by launch, the launch data of its blocks, by ordinal: ROW numbers of 32 bits each (blocks.py).
         later_runs: how many runs later tiers and high parts have, in all blocks.
+        listed: how many words escape from tier shape (4), in all blocks.
         host_blocks: ordinals of the blocks that the host decodes, in the order of their words.
     """
 
     reader: FrameReader
     rows: dict[Launch, Array]
     later_runs: int
+    listed: int
     host_blocks: list[int]
 
 
@@ -203,9 +207,17 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         rows[:, 0] = np.arange(len(by_host)) * -(-reader.block_nbytes // 32)
         planned.append((StoredLaunch(True), rows))
     before = sums - later
-    for _, rows in planned:
-        rows[:, ROW - 1] = before[rows[:, 1]]
-    return Plan(reader, _by_launch(planned), int(later.sum()), [int(k) for k in by_host])
+    by_launch = _by_launch(planned)
+    listed = 0
+    for launch, rows in by_launch.items():
+        if isinstance(launch, CascadeLaunch) and launch.widths == LISTED:
+            escaped = counts_of(rows)[:, 0].cumsum()
+            rows[0, ROW - 1] = listed
+            rows[1:, ROW - 1] = listed + escaped[:-1]
+            listed += int(escaped[-1])
+        else:
+            rows[:, ROW - 1] = before[rows[:, 1]]
+    return Plan(reader, by_launch, int(later.sum()), listed, [int(k) for k in by_host])
 
 
 def _by_launch(planned: list[tuple[Launch, Array]]) -> dict[Launch, Array]:
@@ -294,10 +306,10 @@ def _coded(blocks: _Blocks, tag: int, layout: Layout) -> Iterator[_Planned]:
     """The launches of blocks that share their tag, and are whole or not."""
     word_nbytes = layout.word_nbytes
     kind, rest, variant = tag & 7, tag >> 3 & 3, tag >> 5
-    if kind == _CONSTANT and word_nbytes <= 4:
+    if kind == _CONSTANT:
         blocks.check_size(0, word_nbytes)
-        words = np.tile(blocks.tails[:, -1 - word_nbytes : -1], 4 // word_nbytes)
-        yield ConstantLaunch(), blocks.rows(words.view("<u4")[:, 0]), 0
+        words = np.tile(blocks.tails[:, -1 - word_nbytes : -1], 8 // word_nbytes)
+        yield ConstantLaunch(), blocks.rows(*words.view("<u4").T), 0
         return
     known = layout.split == "float" and (word_nbytes, layout.exponent_bits) in _KNOWN_FLOATS
     cascade = kind == _CASCADE or (kind == _EXTENDED and blocks.tails[0, -2] == _EXTENDED_CASCADE)

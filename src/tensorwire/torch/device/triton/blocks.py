@@ -5,8 +5,10 @@ A block's launch data are ROW 32-bit numbers, from which and from the constants 
     0  its position in the frame, in units of 32 bytes      4  n2 | n3 << 16; enec: num_high
     1  its ordinal                                          5  n4 | n5 << 16
     2  the number of its words                              6  n6
-    3  lo | a2 << 8 | a3 << 12 | ...; enec: b               7  its first run in the table of later runs
+    3  lo | a2 << 8 | a3 << 12 | ...; enec: b               7  its first run in the table of later runs;
+                                                               tier shape (4): its first escape in the list of all
 
+In a constant block, 3 and 4 are eight bytes of such words.
 `row` points to them, or is a tensor of such pointers. `widths` has four bits for each tier, the bytes among them:
 0x8322 for 2, 2, 3 and bytes. The *later runs* of a block are those of its tiers from the second on, or those of enec's
 high parts. They have 256 bytes each in a buffer of resolved exponents, and tiers an entry each in a table: how many

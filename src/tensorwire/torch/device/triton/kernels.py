@@ -48,16 +48,18 @@ def copy_kernel(
     blocks: tl.tensor, table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32,
     word_nbytes: tl.constexpr, constant: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Copy words, or fill with one: of a constant block, number 3 of the launch data is 32 bits of such words. `words`
-    is 32-bit ones, of which a full block has `block_nwords`."""
+    """Copy words, or fill with one: of a constant block, numbers 3 and 4 of the launch data are 8 bytes of such words.
+    `words` is 32-bit ones, of which a full block has `block_nwords`."""
     row = block_row(table, tl.program_id(0))
     n = (num_words(row) * word_nbytes + 3) >> 2
     source = block_stream(blocks, row)
     target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
-    word = tl.load(row + 3).to(tl.uint32, bitcast=True)
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
-        values = (i * 0).to(tl.uint32) + word if constant else tl.load(source + i, mask=i < n, other=0)
+        if constant:
+            values = tl.load(row + 3 + (i & 1)).to(tl.uint32, bitcast=True)
+        else:
+            values = tl.load(source + i, mask=i < n, other=0)
         tl.store(target + i, values, mask=i < n)
 
 
