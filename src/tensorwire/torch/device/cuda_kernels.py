@@ -11,20 +11,34 @@ import torch
 
 from ...errors import CorruptDataError
 from .driver import Kernel
-from .plan import ROW, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, counts_of
+from .plan import (
+    LISTED,
+    ROW,
+    Array,
+    CascadeLaunch,
+    ConstantLaunch,
+    EnecLaunch,
+    Launch,
+    StoredLaunch,
+    counts_of,
+    field_nbytes,
+)
 
 if TYPE_CHECKING:
     from .driver import Driver
     from .prepared import PreparedFrame
 
-_THREADS_TO_OPEN = 128  # open.cuh
-_THREADS = 256
+_THREADS_TO_OPEN, _THREADS = 128, 256
 _COPIED_NBYTES = 1 << 14  # of a block, by the threads of one part
+_SHARED_RUNS = 16  # of a block, that one part decodes at least
+_MOST_PARTS = 8
 _RIGHT = -1
 _PIECE = 16 * 256  # words of a row that a block of threads takes at a time (rows.cuh)
-_MOST_PARTS = 8
+_ROOM = 288  # bytes behind the exponents of a tier (words.cuh)
+_STEPS = 2
 _STORED, _BY_HOST, _CONSTANT, _CASCADE, _ENEC = range(5)  # rows.cuh
 _WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+_LAYOUTS = {(2, 8): "Bf16", (2, 5): "F16", (4, 8): "F32", (1, 4): "F8E4M3", (1, 5): "F8E5M2"}
 
 
 class Call:
@@ -76,6 +90,7 @@ class CudaKernels:
         device = held.frame.device
         self.before = torch.empty(held.info.num_blocks * held.runs_per_block, dtype=torch.int16, device=device)
         self.before_later = torch.empty(held.plan.later_runs, dtype=torch.int16, device=device)
+        self._places = torch.empty(held.plan.listed, dtype=torch.int16, device=device)
         self._count()
         self._calls = {launch: self._call(launch) for launch in held.tables}
         shape = held.info.shape
@@ -87,8 +102,13 @@ class CudaKernels:
         stream, out = self._driver.stream(), words.data_ptr()
         with self._lock:
             for launch, table, count in self._held.launches(begin, end):
-                call, parts = self._calls[launch]
-                call.launch(stream, count, parts, rows=table.data_ptr(), out=out, first_block=begin)
+                call, room_nbytes = self._calls[launch]
+                parts = self._parts(launch, count)
+                changed = {"rows": table.data_ptr(), "out": out, "first_block": begin}
+                if room_nbytes:
+                    scratch = torch.empty(count * parts * room_nbytes, dtype=torch.uint8, device=words.device)
+                    changed["scratch"] = scratch.data_ptr()
+                call.launch(stream, count, parts, **changed)
 
     def rows(self, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Write rows of the tensor to `out`, contiguous: those of these numbers, int64 or int32, on the device. Numbers
@@ -106,8 +126,8 @@ class CudaKernels:
             )  # fmt: skip
 
     def _count(self) -> None:
-        """Fill the tables of counts: one launch for each of the plan's, and one flag that comes back. That waits: what
-        uses the tables may run on another stream."""
+        """Fill the tables: one launch for each of the plan's, one more if there is a list, and a flag that comes back.
+        That waits, since what uses the tables may run on another stream."""
         held, stream = self._held, self._driver.stream()
         wrong = torch.full((1,), _RIGHT, dtype=torch.int64, device=held.frame.device)
         for launch, table in held.tables.items():
@@ -126,6 +146,8 @@ class CudaKernels:
                 runs_per_block=held.runs_per_block, **coding,
             )  # fmt: skip
             call.launch(stream, len(table))
+            if isinstance(launch, CascadeLaunch) and self._is_listed(launch):
+                self._list_escapes(launch, table, stream)
         found = int(wrong.item())
         if found != _RIGHT:
             raise self._wrong(found >> 32, found >> 24 & 0xFF, found & 0xFFFFFF)
@@ -140,20 +162,65 @@ class CudaKernels:
                     message = f"expected {claimed} escapes in tier {tier} by its descriptor, got {counted}"
         return CorruptDataError(message, block=ordinal)
 
+    def _list_escapes(self, launch: CascadeLaunch, table: torch.Tensor, stream: int) -> None:
+        """List where words escape, in their blocks; the launch data say where each block's list begins."""
+        held = self._held
+        exponents = torch.empty(held.plan.listed, dtype=torch.uint8, device=held.frame.device)
+        call = Call(
+            self._driver, Kernel("open.cuh", "list_escapes"), _THREADS_TO_OPEN, frame=held.frame, rows=table,
+            before=self.before, places=self._places, exponents=exponents, begins=self._places,
+            runs_per_block=held.runs_per_block, rest_bits=launch.rest_bits, columns=0,
+        )  # fmt: skip
+        call.launch(stream, len(table))
+
     def _call(self, launch: Launch) -> tuple[Call, int]:
-        """What decodes the blocks of a launch, and in how many parts each. The launch data, the words and the first
-        block are set when it is launched."""
+        """What decodes the blocks of a launch, and how many bytes of memory a block of threads needs for that, if
+        shared memory has too few. The launch data, the words and the first block are set when it is launched."""
         held, nothing = self._held, self._held.frame
         block_nbytes = held.info.block_words * held.word_nbytes
+        tail = {"first_block": 0, "runs_per_block": held.runs_per_block}
         if isinstance(launch, StoredLaunch | ConstantLaunch):
-            copies = isinstance(launch, StoredLaunch)
-            source = {"source": held.source(launch)} if copies else {}
-            call = Call(
-                self._driver, Kernel("copy.cuh", "copy_blocks" if copies else "fill_blocks"), _THREADS, **source,
-                rows=nothing, out=nothing, first_block=0, block_nbytes=block_nbytes, word_nbytes=held.word_nbytes,
-            )  # fmt: skip
-            return call, min(max(1, block_nbytes // _COPIED_NBYTES), _MOST_PARTS)
-        raise NotImplementedError
+            name, source = "fill_blocks", {}
+            if isinstance(launch, StoredLaunch):
+                name, source = "copy_blocks", {"source": held.source(launch)}
+            kernel = Kernel("copy.cuh", f"{name}<{held.word_nbytes}>")
+            arguments = {**source, "rows": nothing, "out": nothing, "first_block": 0, "block_nbytes": block_nbytes}
+            return Call(self._driver, kernel, _THREADS, **arguments), 0
+        layout = _LAYOUTS[held.word_nbytes, held.info.layout.exponent_bits]
+        coded = {"frame": held.frame, "rows": nothing, "before": self.before}
+        whole = str(launch.whole).lower()
+        rest = f"{layout}, {launch.rest_bits}, {launch.trail}"
+        if isinstance(launch, EnecLaunch):
+            coding = f"{launch.quads_log2}, {launch.m}, {launch.nb}"
+            kernel = Kernel("enec.cuh", f"enec_words<{rest}, {coding}, {whole}>")
+            return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
+        if self._is_listed(launch):
+            coded["before"], kernel = self._places, Kernel("words.cuh", f"resident_words<{layout}, {_STEPS}>")
+            return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
+        room_nbytes = _room_nbytes(held.plan.rows[launch], launch.widths)
+        in_shared = room_nbytes <= self._driver.shared_nbytes
+        place = "InShared" if in_shared else "InScratch"
+        kernel = Kernel("words.cuh", f"cascade_words<{rest}, {launch.packed_widths:#x}, {whole}, {place}>")
+        call = Call(
+            self._driver, kernel, _THREADS, room_nbytes if in_shared else 0, **coded, before_later=self.before_later,
+            out=nothing, scratch=nothing, **tail, room_nbytes=room_nbytes,
+        )  # fmt: skip
+        return call, 0 if in_shared else room_nbytes
+
+    def _is_listed(self, launch: CascadeLaunch) -> bool:
+        """Whether a list of escapes serves: full runs of words of 16 bits whose rest is verbatim."""
+        held = self._held
+        return launch == CascadeLaunch(held.info.layout.rest_bits, 0, LISTED, True) and held.word_nbytes == 2
+
+    def _parts(self, launch: Launch, count: int) -> int:
+        """How many blocks of threads share a block out, if there are `count` blocks. One with later tiers is shared
+        only if processors have nothing to do, since each part resolves these anew."""
+        if isinstance(launch, StoredLaunch | ConstantLaunch):
+            most, wanted = self._held.info.block_words * self._held.word_nbytes // _COPIED_NBYTES, _MOST_PARTS
+        else:
+            most = self._held.runs_per_block // _SHARED_RUNS
+            wanted = self._driver.num_processors // count
+        return max(1, min(most, wanted, _MOST_PARTS))
 
     def _take_rows(self) -> Call:
         """What takes rows. It needs launch data and codings of all blocks by ordinal, on the device."""
@@ -173,10 +240,23 @@ class CudaKernels:
             self._driver, Kernel("rows.cuh", f"take_rows<{_WORDS[held.word_nbytes]}>"), _THREADS,
             frame=held.frame, host_words=held.host_words, rows=on_device[0], codings=on_device[1],
             before=self.before, before_later=self.before_later, ids=on_device[0], out=on_device[0],
-            wrong=self._out_of_range, num_rows=ctypes.c_uint64(num_rows), row_nwords=ctypes.c_uint64(self._row_nwords),
+            wrong=self._out_of_range, num_rows=num_rows, row_nwords=self._row_nwords,
             id_nbytes=0, block_nwords=held.info.block_words, exponent_bits=layout.exponent_bits,
             rest_bits=layout.rest_bits,
         )  # fmt: skip
+
+
+def _room_nbytes(rows: Array, widths: tuple[int, ...]) -> int:
+    """Bytes that the later tiers of a block take while it is decoded, the most of any block: see words.cuh."""
+    counts = counts_of(rows)
+    fields = zip(counts.T, (*widths[1:], 8), strict=False)
+    nbytes = _ceil16(sum((field_nbytes(count, w) for count, w in fields), np.zeros(1, np.int64))) + _ROOM
+    nbytes = nbytes + (_ceil16(counts[:, : len(widths) - 1]) + _ROOM).sum(1)
+    return int(nbytes.max())
+
+
+def _ceil16(nbytes: Array) -> Array:
+    return nbytes + 15 & -16
 
 
 def _coding(launch: Launch) -> tuple[int, int]:
