@@ -52,32 +52,31 @@ def binary(kernel: Kernel, architecture: int, compiler: Compiler, *, anew: bool 
         digest.update(repr((name, len(text))).encode() + text)
     try:
         path = cache_folder() / f"{digest.hexdigest()[:40]}.cubin"
-        kept = None if anew else _read(path)
-    except (OSError, RuntimeError):  # there is no home directory
-        path = kept = None
-    if kept is not None:
-        return kept
-    code, name = compiler.compile(kernel, architecture, sources())
-    if path is not None:
-        _keep(path, code, name)
-    return Binary(code, name)
+    except RuntimeError as error:  # there is no home directory
+        _say_once("a user without home", str(error))
+        return Binary(*compiler.compile(kernel, architecture, sources()))
+    kept = None if anew else _read(path)
+    if kept is None:
+        kept = Binary(*compiler.compile(kernel, architecture, sources()))
+        _keep(path, kept)
+    return kept
 
 
 def _read(path: Path) -> Binary | None:
     """What is kept there; None if there is nothing, or not what was written."""
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return None
     body = data[len(_MAGIC) + 32 :]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) :][:32]:
         return None
     name, _, code = body.partition(b"\0")
-    return Binary(code, name, True)
+    return Binary(code, name, kept=True)
 
 
-def _keep(path: Path, code: bytes, name: bytes) -> None:
-    body = name + b"\0" + code
+def _keep(path: Path, made: Binary) -> None:
+    body = made.name + b"\0" + made.code
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         NewFile(path, force=True, example=path.name).write(_MAGIC + hashlib.sha256(body).digest() + body, sync=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,11 +111,17 @@ class CudaKernels:
                     changed["scratch"] = scratch.data_ptr()
                 call.launch(stream, count, parts, **changed)
 
-    def rows(self, ids: torch.Tensor, out: torch.Tensor) -> None:
+    @property
+    def rows(self) -> Callable[[torch.Tensor, torch.Tensor], None] | None:
+        """What writes rows, see `_rows`; None for a tensor that has none, or more words than the kernel counts."""
+        num_words = self._held.info.uncompressed_nbytes // self._held.word_nbytes
+        return self._rows if self._held.info.shape and 0 < num_words < 1 << 32 else None
+
+    def _rows(self, ids: torch.Tensor, out: torch.Tensor) -> None:
         """Write rows of the tensor to `out`, contiguous: those of these numbers, int64 or int32, on the device. Numbers
         below 0 count from the end. A row for a number that is out of range is all ones: the host does not wait to tell.
         """
-        if not out.numel():
+        if not ids.numel():
             return
         ids, parts = ids.contiguous(), min(-(-self._row_nwords // _PIECE), _MOST_PARTS)
         with self._lock:

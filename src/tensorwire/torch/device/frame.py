@@ -25,7 +25,8 @@ class Kernels(Protocol):
         rows: takes rows by numbers that lie on the device, in one launch; None if no kernel does.
     """
 
-    rows: Callable[[torch.Tensor, torch.Tensor], None] | None
+    @property
+    def rows(self) -> Callable[[torch.Tensor, torch.Tensor], None] | None: ...
 
     def decode(self, begin: int, end: int, words: torch.Tensor) -> None:
         """Decode the blocks [begin, end) to `words`, at a multiple of 16 bytes; their number is rounded up to a

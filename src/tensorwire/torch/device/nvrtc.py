@@ -103,13 +103,20 @@ def compiler(cuda: str | None) -> Compiler:
     Raises:
         OSError: there is none, or it is too old.
     """
-    problems = []
+    problems: list[str] = []
     for name in _candidates(cuda):
-        try:
-            return Compiler(ctypes.CDLL(name))
-        except (OSError, CompileError, AttributeError) as error:
-            problems.append(str(error))
+        found = _loaded(name, problems)
+        if found is not None:
+            return found
     raise OSError(f"NVRTC cannot be loaded ({'; '.join(problems)}); pip install nvidia-cuda-nvrtc")
+
+
+def _loaded(name: str, problems: list[str]) -> Compiler | None:
+    try:
+        return Compiler(ctypes.CDLL(name))
+    except (OSError, CompileError, AttributeError) as error:
+        problems.append(str(error))
+        return None
 
 
 def _candidates(cuda: str | None) -> Iterator[str]:

@@ -124,7 +124,9 @@ class _Blocks(NamedTuple):
         """Those at these places, which are in order."""
         if len(places) == len(self.ordinals):
             return self
-        return _Blocks(*(each[places] for each in self[:5]), self.alignment, self.errors)
+        arrays = (self.ordinals, self.num_words, self.positions, self.nbytes, self.tails)
+        ordinals, num_words, positions, nbytes, tails = (each[places] for each in arrays)
+        return _Blocks(ordinals, num_words, positions, nbytes, tails, self.alignment, self.errors)
 
     def check(self, right: Array, message: Callable[[int], str]) -> None:
         """Note the first block for which `right` is false; `message` says of a place what is wrong there."""
@@ -133,15 +135,17 @@ class _Blocks(NamedTuple):
             error = CorruptDataError(message(k), block=int(self.ordinals[k]), byte=int(self.positions[k]))
             self.errors.append((int(self.ordinals[k]), error))
 
+    def refuse(self, message: str) -> None:
+        """The same is wrong with all of them."""
+        self.check(np.zeros(len(self.ordinals), bool), lambda _: message)
+
     def check_size(self, streams_nbytes: Array | int, params_nbytes: int) -> None:
         """Streams, parameters and the tag must fill the block."""
-        needed = -(-(streams_nbytes + (params_nbytes + 1)) // self.alignment) * self.alignment
+        filled = np.broadcast_to(streams_nbytes + (params_nbytes + 1), self.nbytes.shape)
+        needed = -(-filled // self.alignment) * self.alignment
         self.check(
             needed == self.nbytes,
-            lambda k: (
-                f"expected a block of {np.broadcast_to(needed, self.nbytes.shape)[k]} bytes by its descriptor, "
-                f"got {self.nbytes[k]}"
-            ),
+            lambda k: f"expected a block of {needed[k]} bytes by its descriptor, got {self.nbytes[k]}",
         )
 
     def rows(self, parameters: Array | int = 0, *pairs: Array) -> Array:
@@ -325,7 +329,7 @@ def _coded(blocks: _Blocks, tag: int, layout: Layout) -> Iterator[_Planned]:
         shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
         if variant >= len(shapes):
             message = f"expected a variant of cascade below {len(shapes)}, got {variant}"
-            some.check(np.zeros(len(params), bool), lambda _, message=message: message)
+            some.refuse(message)
             continue
         yield _cascade(some, params, shapes[variant], layout, trimmed)
 
@@ -355,7 +359,7 @@ def _rests(blocks: _Blocks, rest: int, begin: int, layout: Layout) -> Iterator[t
             continue
         if lead + trail > bits:
             message = f"expected sign_mantissa of {bits} bits, got {lead} and {trail} to trim"
-            some.check(np.zeros(len(places), bool), lambda _, message=message: message)
+            some.refuse(message)
             continue
         yield some, _Rest(bits - lead - trail, trail, params_nbytes + 2)
 
@@ -367,7 +371,7 @@ def _enec(blocks: _Blocks, params: Array, variant: int, layout: Layout, rest: _R
             message = (
                 f"expected parameters of enec for {layout.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
             )
-            some.check(np.zeros(len(places), bool), lambda _, message=message: message)
+            some.refuse(message)
             continue
         n = some.num_words
         b, *high = (params[places, k].astype(np.int64) for k in (0, 2, 3))

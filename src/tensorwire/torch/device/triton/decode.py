@@ -9,10 +9,7 @@ import torch
 
 from ....errors import CorruptDataError
 from ..plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, StoredLaunch, leading
-from . import (
-    kernels,
-    triton_version,  # noqa: F401 - raises where Triton is missing or too old
-)
+from . import kernels
 from .fields import BY_GROUP, OVERREAD
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ class TritonKernels:
         rows: None: the host looks for the blocks of rows.
     """
 
-    rows = None
+    rows: None = None
 
     def __init__(self, held: PreparedFrame) -> None:
         """Raises CorruptDataError if counts of escapes are not those of the descriptors."""
