@@ -254,16 +254,10 @@ class CudaKernels:
 
 
 def _room_nbytes(rows: Array, widths: tuple[int, ...]) -> int:
-    """Bytes that the later tiers of a block take while it is decoded, the most of any block: see words.cuh."""
-    counts = counts_of(rows)
-    fields = zip(counts.T, (*widths[1:], 8), strict=False)
-    nbytes = _ceil16(sum((field_nbytes(count, w) for count, w in fields), np.zeros(1, np.int64))) + _ROOM
-    nbytes = nbytes + (_ceil16(counts[:, : len(widths) - 1]) + _ROOM).sum(1)
-    return int(nbytes.max())
-
-
-def _ceil16(nbytes: Array) -> Array:
-    return nbytes + 15 & -16
+    """Bytes that the later tiers of a block take while it is decoded, for any of the blocks: see words.cuh."""
+    counts = [int(each) for each in counts_of(rows).max(0)]
+    streams = sum(field_nbytes(count, w) for count, w in zip(counts, (*widths[1:], 8), strict=False))
+    return sum(-(-nbytes // 16) * 16 + _ROOM for nbytes in (streams, *counts[: len(widths) - 1]))
 
 
 def _coding(launch: Launch) -> tuple[int, int]:

@@ -49,8 +49,11 @@ class PreparedFrame:
         rows = [np.zeros((0, ROW), np.uint32), *self.plan.rows.values()]
         tables = self.to_device(torch.from_numpy(np.concatenate(rows).view(np.int32)))
         self.tables = dict(zip(self.plan.rows, tables.split([len(each) for each in rows])[1:], strict=True))
-        self._ordinals = {launch: each[:, 1].tolist() for launch, each in self.plan.rows.items()}
         self.host_words = self.to_device(self._decode_by_host()).view(torch.uint32)
+
+    @functools.cached_property
+    def _ordinals(self) -> dict[Launch, list[int]]:
+        return {launch: rows[:, 1].tolist() for launch, rows in self.plan.rows.items()}
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, where the frame is."""
