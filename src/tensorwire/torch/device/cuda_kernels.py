@@ -95,7 +95,7 @@ class CudaKernels:
         self._count()
         self._calls = {launch: self._call(launch) for launch in held.tables}
         shape = held.info.shape
-        self._row_nwords = held.info.uncompressed_nbytes // held.word_nbytes // max(1, *shape[:1])
+        self._row_nwords = held.info.uncompressed_nbytes // held.word_nbytes // max((1, *shape[:1]))
         self._taking: Call | None = None
 
     def decode(self, begin: int, end: int, words: torch.Tensor) -> None:
