@@ -140,7 +140,7 @@ def test_few_blocks_are_shared_out() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_rows(profile: Any) -> None:
-    """Numbers below 0 count from the end, as in torch. Those of no row give NaN: nobody waits to tell."""
+    """Numbers below 0 count from the end, as in torch. Numbers of no row give NaN: nobody waits to tell."""
     weight = weights()
     frame, _ = opened(tensorwire.compress(weight, profile=profile))
     assert frame.rows is not None

@@ -37,7 +37,7 @@ def planned(frame: bytes | Surgery, full_runs: int = 0, overread: int = 0) -> de
 
 
 def test_launch_data() -> None:
-    """Of two launches: full blocks, and the last one."""
+    """There are two launches: full blocks, and the last one."""
     words = registry.weights("BF16", 3 * BLOCK - 100)
     frame = encode(words.tobytes(), "BF16", words.shape, kind=Cascade(variant=0), rest=Verbatim(), block_words=BLOCK)
     found = planned(frame)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..._ground.copies import not_copied
 from ...errors import CorruptDataError
 from .driver import Kernel
 from .plan import (
@@ -49,6 +50,8 @@ class Call:
         values: by the names of parameters; `value` of each may be set.
     """
 
+    __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
+
     def __init__(self, driver: Driver, kernel: Kernel, threads: int, shared_nbytes: int = 0, **arguments: Any) -> None:
         """`arguments`, by the names and in the order of the kernel's parameters: tensors, of which the address is taken
         and which somebody else keeps alive, integers of 32 bits, and whatever ctypes has for others."""
@@ -71,13 +74,15 @@ class Call:
 
 
 class CudaKernels:
-    """Those of a prepared frame. They run on the current stream, and the host waits for none.
+    """The kernels of a prepared frame. They run on the current stream, and the host waits for none.
 
     Attributes:
         before: on the device, for each run of tier 1 how many words escape before it in its block, or how many mask
             bits are set in blocks of enec.
         before_later: for each later run, how many escape before it in its tier.
     """
+
+    __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
 
     def __init__(self, held: PreparedFrame, driver: Driver) -> None:
         """Compile the kernels, unless that was done before, and count escapes.

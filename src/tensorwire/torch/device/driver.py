@@ -31,7 +31,7 @@ class Driver(Protocol):
     Attributes:
         num_processors: how many of its processors run blocks at the same time.
         shared_nbytes: the most bytes of shared memory that a block may have.
-        architecture: 10 times the major number of the device's capability and its minor one.
+        architecture: of the device, 90 for sm_90.
     """
 
     num_processors: int

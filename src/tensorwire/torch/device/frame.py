@@ -19,7 +19,7 @@ _STORE_NBYTES = 16
 
 
 class Kernels(Protocol):
-    """Those of a prepared frame.
+    """The kernels of a prepared frame.
 
     Attributes:
         rows: takes rows by numbers that lie on the device, in one launch; None if no kernel does.

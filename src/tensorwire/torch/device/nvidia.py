@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._ground.copies import not_copied
 from .binaries import Binary, binary
 from .driver import Kernel
 from .nvrtc import CompileError, Compiler, compiler
@@ -41,6 +42,8 @@ class CudaError(RuntimeError):
 
 class NvidiaDriver:
     """Implements Driver for one GPU. Serves many threads at once."""
+
+    __reduce_ex__ = not_copied("a context of this process", "ask for the driver again")
 
     def __init__(self, index: int, library: Any, compiler: Compiler) -> None:
         """

@@ -6,12 +6,13 @@ import ctypes
 import ctypes.util
 import functools
 import importlib.util
-import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..._ground.copies import not_copied
 
 if TYPE_CHECKING:
     from .driver import Kernel
@@ -29,8 +30,10 @@ class Compiler:
 
     Attributes:
         version: of it.
-        architectures: those that it compiles for, as 10 times the major number of the capability and the minor one.
+        architectures: those that it compiles for, 90 for sm_90.
     """
+
+    __reduce_ex__ = not_copied("a loaded library", "load it again")
 
     def __init__(self, library: Any) -> None:
         """Raises OSError if it is too old."""
@@ -124,9 +127,6 @@ def _candidates(cuda: str | None) -> Iterator[str]:
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec is not None else []
     found = {path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*")}
-    home = os.environ.get("CUDA_HOME", "")
-    if home:
-        found |= set(Path(home).glob("lib64/libnvrtc.so.*"))
     major = (cuda or "").partition(".")[0]
 
     def rank(path: Path) -> tuple[bool, list[int], str]:

@@ -121,7 +121,7 @@ class _Blocks(NamedTuple):
         return bool(self.num_words[0] & (RUN - 1) == 0)
 
     def some(self, places: Array) -> _Blocks:
-        """Those at these places, which are in order."""
+        """The blocks at these places, which are in order."""
         if len(places) == len(self.ordinals):
             return self
         arrays = (self.ordinals, self.num_words, self.positions, self.nbytes, self.tails)
@@ -411,8 +411,8 @@ def _cascade(blocks: _Blocks, params: Array, widths: tuple[int, ...], layout: La
 
 @functools.cache
 def _shape(widths: tuple[int, ...], rest_bits: int) -> tuple[Array, Array, Array, Array]:
-    """Of each later tier, the most exponents that it may name below the others, and where `packed` has them. Of each
-    plane of a block, which of its numbers it has bits of, and how many."""
+    """The most exponents that each later tier may name below the others, and where `packed` has them; which of a
+    block's numbers each of its planes has bits of, and how many."""
     most = np.array([[(1 << w) - 1] for w in widths[1:]], np.int64).reshape(-1, 1)
     shifts = 4 * np.arange(len(widths) - 1)[:, None]
     fields = [(0, rest_bits), *enumerate((*widths, 8))]
