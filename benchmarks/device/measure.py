@@ -16,7 +16,7 @@ import torch
 from benchmarks.device.power import clock_and_power
 from benchmarks.timing import interleave, spread
 from tensorwire.torch import CompressedTensor
-from tensorwire.torch.device.linear import DeviceWeight
+from tensorwire.torch.device.frame import DeviceFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,7 +85,7 @@ class Bench:
 
     def opened(self, frame: torch.Tensor) -> Any:
         """The frame with the kernels that decode it; on a CPU they run in Triton's interpreter."""
-        return DeviceWeight(frame)
+        return DeviceFrame(frame)
 
     def by_graph(self, operation: Callable[[int], Any], count: int, before: Callable[[], Any] = _nothing) -> Timed:
         """Each of `count` operations, which are replayed together; `before` runs before each replay, and is not

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator
     from multiprocessing.connection import Connection
     from pathlib import Path
 

@@ -24,7 +24,6 @@ from triton.backends.ascend import compiler
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
-from tensorwire.torch.device.fields import PRMT, SHIFTS
 from tests.torch.compile_kernels import Source, sources, types_of
 
 TARGET = GPUTarget("npu", "Ascend910B", 0)
@@ -62,7 +61,7 @@ def name_of(source: Source) -> str:
     )
 
 
-@pytest.mark.parametrize("source", sources(SHIFTS.value, by_group=True), ids=name_of)
+@pytest.mark.parametrize("source", sources(by_group=True), ids=name_of)
 def test_vectors_only(source: Source) -> None:
     """All tiers of cascades, `resident` and its escapes among them, and enec: loops are over blocks, runs and windows
     of consecutive words."""
@@ -77,14 +76,14 @@ def test_loops_over_single_numbers_are_found() -> None:
     """The tiles that suit threads have them."""
     found = {
         name_of(source): len(lines_of_loops_over_single_numbers(linalg(source)))
-        for source in sources(SHIFTS.value)
+        for source in sources()
         if source[0].__name__.endswith("words_kernel")
     }
     assert len(found) >= 4
     assert min(found.values()) > 0
 
 
-@pytest.mark.parametrize("source", sources(PRMT.value), ids=name_of)
+@pytest.mark.parametrize("source", sources(), ids=name_of)
 def test_the_language_is_that_of_triton_3_2(source: Source) -> None:
     """The oldest one that this package takes; the front end of Triton-Ascend 3.2 is that one's."""
     assert "tt.func" in str(ttir(source)[0])

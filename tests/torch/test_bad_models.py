@@ -321,13 +321,13 @@ def test_torch_is_missing(tmp_path: Path) -> None:
 def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
     """All else works without it: a tensor on a device without memory stands for one that Triton would decode."""
     program = f"""
-        import sys, types, torch, tensorwire.torch
+        import sys, types, torch, tensorwire.torch.device
         {made}
         weight = tensorwire.torch.CompressedTensor.from_dense(torch.ones(512, 512, dtype=torch.bfloat16))
         assert weight.decode().sum() == 512 * 512
         from tensorwire.torch.frames.open_frame import opened_anywhere
         for attempt in (
-            lambda: __import__("tensorwire.torch.device"),
+            lambda: tensorwire.torch.device.decode_frame(weight.frame.to("meta")),
             lambda: opened_anywhere(weight.frame.to("meta")),
         ):
             try:

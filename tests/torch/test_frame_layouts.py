@@ -12,8 +12,9 @@ pytest.importorskip("triton", minversion="3.2")
 import tensorwire  # noqa: E402
 from tensorwire import CorruptDataError, Layout, UnsupportedTensorError  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.device import decode as device_decode  # noqa: E402
-from tensorwire.torch.device.linear import can_multiply  # noqa: E402
+from tensorwire.torch.device import decode_frame  # noqa: E402
+from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
+from tensorwire.torch.device.triton import decode as triton_decode  # noqa: E402
 from tests.support import registry  # noqa: E402
 from tests.support.encoders import encode  # noqa: E402
 from tests.support.frame_surgery import Surgery  # noqa: E402
@@ -34,8 +35,8 @@ BY_HOST = {"unknown to kernels", "unsigned"}  # words of the others are coded fo
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes as long for a small tile as for a large one."""
-    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 64)
-    monkeypatch.setattr(device_decode, "_LATER_RUNS", 32)
+    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 64)
+    monkeypatch.setattr(triton_decode, "_LATER_RUNS", 32)
 
 
 def tensor_of(frame: bytes) -> torch.Tensor:
@@ -56,11 +57,10 @@ def words_for(layout: Layout) -> bytes:
 def test_a_device_goes_by_the_layout(name: str) -> None:
     data = words_for(LAYOUTS[name])
     options: dict[str, Any] = {"dtype": "BF16", "shape": (ROWS, COLUMNS), "layout": LAYOUTS[name]}
-    opened = device_decode.DeviceFrame(tensor_of(tensorwire.compress(data, **options)))
+    opened = DeviceFrame(tensor_of(tensorwire.compress(data, **options)))
     decoded = opened.decode_all()
     assert (decoded.dtype, tuple(decoded.shape), content(decoded)) == (torch.bfloat16, (ROWS, COLUMNS), data)
-    assert bool(opened.plan.host_blocks) == (name in BY_HOST)
-    assert can_multiply(opened) == (name == "its own")
+    assert bool(opened.held.plan.host_blocks) == (name in BY_HOST)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -84,20 +84,20 @@ def test_dtypes_with_the_layout_of_another(dtype: str, by_kernels: bool, profile
     twin = {"C64": "F32", "C128": "F64", "F8_E5M2FNUZ": "F8_E5M2"}.get(dtype, "F8_E4M3")
     data = registry.weights(twin, 5000, "twins").tobytes()
     frame = tensorwire.compress(data, dtype=dtype, profile=profile)
-    opened = device_decode.DeviceFrame(tensor_of(frame))
+    opened = DeviceFrame(tensor_of(frame))
     decoded = opened.decode_all()
     assert content(decoded) == data
     assert decoded.dtype == tensorwire.decompress(frame, framework="pt").dtype
-    assert not (by_kernels and opened.plan.host_blocks)
+    assert not (by_kernels and opened.held.plan.host_blocks)
 
 
 @pytest.mark.parametrize(("block", "frame"), [(32, 4096), (128, 128), (4096, 4096)])
 def test_alignments(block: int, frame: int) -> None:
     data = registry.weights("BF16", 70_001, "alignments").tobytes()
     options: dict[str, Any] = {"block_alignment": block, "frame_alignment": frame}
-    opened = device_decode.DeviceFrame(tensor_of(encode(data, "BF16", (70_001,), **options)))
+    opened = DeviceFrame(tensor_of(encode(data, "BF16", (70_001,), **options)))
     assert content(opened.decode_all()) == data
-    assert not opened.plan.host_blocks
+    assert not opened.held.plan.host_blocks
     part = torch.empty(100, dtype=torch.bfloat16)
     opened.decode(40_000, part)
     assert content(part) == data[80_000:80_200]
@@ -105,12 +105,12 @@ def test_alignments(block: int, frame: int) -> None:
 
 def test_padding_lets_an_npu_read_behind_the_last_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the host decodes the block at the end of the frame."""
-    monkeypatch.setattr(device_decode, "_is_vector_processor", lambda device: True)
-    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 16)
+    monkeypatch.setattr(triton_decode, "_is_vector_processor", lambda device: True)
+    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 16)
     data = registry.weights("BF16", 2 * 32_768, "padding").tobytes()
     for padding, by_host in ((0, [1]), (1024, [])):
-        opened = device_decode.DeviceFrame(tensor_of(encode(data, "BF16", (65_536,), padding_nbytes=padding)))
-        assert opened.plan.host_blocks == by_host
+        opened = DeviceFrame(tensor_of(encode(data, "BF16", (65_536,), padding_nbytes=padding)))
+        assert opened.held.plan.host_blocks == by_host
         assert content(opened.decode_all()) == data
 
 
@@ -118,12 +118,12 @@ def test_what_a_device_refuses_of_a_header() -> None:
     frame = bytearray(encode(bytes(4096), "BF16", (2048,), padding_nbytes=32))
     frame[-1] = 1
     with pytest.raises(CorruptDataError, match="zeros behind the blocks"):
-        device_decode.decode_frame(tensor_of(frame))
+        decode_frame(tensor_of(frame))
     with pytest.raises(CorruptDataError, match="zeros behind the blocks"):
         CompressedTensor(tensor_of(frame))
     surgery = Surgery(tensorwire.compress(bytes(4096), dtype="BF16"))
     surgery.set("dtype", b"F32")
     narrow = surgery.close()
-    for call in (device_decode.decode_frame, CompressedTensor):
+    for call in (decode_frame, CompressedTensor):
         with pytest.raises(UnsupportedTensorError, match="expected 32 bits per element"):
             call(tensor_of(narrow))

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -25,9 +25,9 @@ import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, decode, encode  # noqa: E402
 from tensorwire import CorruptDataError, FormatError, TruncatedDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
-from tensorwire.torch.device import decode as device_decode  # noqa: E402
 from tensorwire.torch.device import plan as device_plan  # noqa: E402
-from tensorwire.torch.device.fields import PRMT_IN_STEPS, SHIFTS  # noqa: E402
+from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
+from tensorwire.torch.device.triton import decode as triton_decode  # noqa: E402
 from tests.support import golden, registry  # noqa: E402
 from tests.support.cases import small_integers  # noqa: E402
 from tests.support.conformance import CASES, Case, floats  # noqa: E402
@@ -88,23 +88,25 @@ def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes as long for a small tile as for a large one."""
     if not INTERPRETED:
         return
-    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 64)
-    monkeypatch.setattr(device_decode, "_LATER_RUNS", 32)
-    monkeypatch.setattr(device_decode, "_MOST_PARTS", 2)
+    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 64)
+    monkeypatch.setattr(triton_decode, "_LATER_RUNS", 32)
+    monkeypatch.setattr(triton_decode, "_MOST_PARTS", 2)
 
 
 def content(tensor: torch.Tensor) -> bytes:
     return tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
 
 
-def check(frame: bytes | memoryview, item: Input, permutation: Any = SHIFTS) -> device_decode.DeviceFrame:
-    opened = device_decode.DeviceFrame(on_device(frame))
-    if INTERPRETED:
-        opened.permutation = permutation.value
+def check(frame: bytes | memoryview, item: Input) -> DeviceFrame:
+    opened = DeviceFrame(on_device(frame), driver=None)
     tensor = opened.decode_all()
     assert (tensor.dtype, tuple(tensor.shape)) == (TORCH_DTYPES[item.dtype], item.shape)
     assert content(tensor) == item.data
     return opened
+
+
+def by_triton(frame: bytes | memoryview) -> torch.Tensor:
+    return DeviceFrame(on_device(frame), driver=None).decode_all()
 
 
 def kinds(frame: bytes | memoryview) -> list[tuple[str, str, int]]:
@@ -116,7 +118,7 @@ def kinds(frame: bytes | memoryview) -> list[tuple[str, str, int]]:
 def test_reference_frames(case: Case) -> None:
     """Every path of a decoder, and the rule of what is left to the host."""
     opened = check(case.build(), Input(case.name, case.dtype, case.shape, case.data))
-    assert bool(opened.plan.host_blocks) == (host_kind(case) is not None)
+    assert bool(opened.held.plan.host_blocks) == (host_kind(case) is not None)
 
 
 def test_every_kind_of_the_host_is_met() -> None:
@@ -129,14 +131,14 @@ def test_every_kind_of_the_host_is_met() -> None:
 )
 def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escapes in every run; the last block ends within a run and within a byte of each plane."""
-    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", runs)
-    monkeypatch.setattr(device_decode, "_LATER_RUNS", runs)
+    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", runs)
+    monkeypatch.setattr(triton_decode, "_LATER_RUNS", runs)
     n = 768 + 768 - 256 - 3
     item = Input("", dtype, (n,), floats(dtype, n, f"segments {variant}"))
     options = {"kind": Cascade(variant=variant), "rest": Verbatim(), "profile": "fast", "block_words": 768}
     frame = encode(item.data, dtype, item.shape, **options)
     assert kinds(frame) == [("cascade", "verbatim", variant)] * 2
-    check(frame, item, PRMT_IN_STEPS)
+    check(frame, item)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, mo
 )
 def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last group is short and has high parts."""
-    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", runs)
-    monkeypatch.setattr(device_decode, "_LATER_RUNS", runs)
+    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", runs)
+    monkeypatch.setattr(triton_decode, "_LATER_RUNS", runs)
     n = 1024 + 512 + 256 + 35
     exponents = np.full(n, (1 << FLOATS[dtype].exponent_bits) - 3) - np.arange(n) % 2
     exponents[::97] = 0
@@ -155,7 +157,7 @@ def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeyp
     options = {"kind": Enec(group=group), "rest": Verbatim(), "profile": "enec", "block_words": 1024}
     frame = encode(item.data, dtype, item.shape, **options)
     assert kinds(frame) == [("enec", "verbatim", group.bit_length() - 1)] * 2
-    check(frame, item, PRMT_IN_STEPS)
+    check(frame, item)
 
 
 @pytest.mark.parametrize("kind", [Cascade(variant=3), Enec(group=4)], ids=str)
@@ -164,11 +166,11 @@ def test_later_runs_that_no_32_bits_count(kind: Cascade | Enec, monkeypatch: pyt
     n = 3 * 512
     item = Input("", "BF16", (n,), floats("BF16", n, f"later {kind}"))
     frame = encode(item.data, "BF16", item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=512)
-    most = check(frame, item).plan.later_runs // 2
+    most = check(frame, item).held.plan.later_runs // 2
     monkeypatch.setattr(device_plan, "_MOST_LATER_RUNS", most)
     opened = check(frame, item)
-    assert opened.plan.host_blocks
-    assert 0 < opened.plan.later_runs <= most
+    assert opened.held.plan.host_blocks
+    assert 0 < opened.held.plan.later_runs <= most
 
 
 @pytest.mark.parametrize(
@@ -182,16 +184,16 @@ def test_later_runs_that_no_32_bits_count(kind: Cascade | Enec, monkeypatch: pyt
 )
 def test_tiles_by_group(kind: Cascade | Enec, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an NPU: the host decodes the last block, which is short, and such as end too near to the frame's end."""
-    monkeypatch.setattr(device_decode, "_is_vector_processor", lambda device: True)
-    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 2)
-    monkeypatch.setattr(device_decode, "_LATER_RUNS", 2)
+    monkeypatch.setattr(triton_decode, "_is_vector_processor", lambda device: True)
+    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 2)
+    monkeypatch.setattr(triton_decode, "_LATER_RUNS", 2)
     n = 2 * 1280 + 1000
     item = Input("", dtype, (n,), floats(dtype, n, f"by group {kind}"))
     options = {"kind": kind, "rest": Verbatim(), "profile": "fast", "block_words": 1280}
     frame = encode(item.data, dtype, item.shape, **options)
     assert len({name for name, _, _ in kinds(frame)} & {"cascade", "cascade2", "enec"}) == 1
     opened = check(frame, item)
-    assert opened.plan.host_blocks in ([2], [1, 2])
+    assert opened.held.plan.host_blocks in ([2], [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -227,8 +229,8 @@ def test_core_frames(dtype: str, profile: str) -> None:
     frame = tensorwire.compress(item.data, dtype=dtype, shape=item.shape, profile=profile)
     coded = {"fast": {"cascade", "cascade2"}, "resident": {"cascade2"}, "enec": {"enec"}}
     assert {kind for kind, _, _ in kinds(frame)} <= coded[profile]
-    opened = check(frame, item, PRMT_IN_STEPS if dtype == "BF16" else SHIFTS)
-    assert not opened.plan.host_blocks
+    opened = check(frame, item)
+    assert not opened.held.plan.host_blocks
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 2000), (300, 7), (700, 100), (767, 1000), (1999, 1), (40, 0)])
@@ -236,7 +238,7 @@ def test_ranges(first: int, count: int) -> None:
     """Only their blocks are decoded; the result is not written beyond its end."""
     words = registry.weights("BF16", 2000)
     frame = encode(words.tobytes(), "BF16", (2000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=768)
-    opened = device_decode.DeviceFrame(on_device(frame))
+    opened = DeviceFrame(on_device(frame), driver=None)
     around = torch.full((count + 16,), 7, dtype=torch.bfloat16, device=DEVICE)
     opened.decode(first, around[8 : 8 + count])
     assert content(around[8 : 8 + count]) == words[first : first + count].tobytes()
@@ -285,12 +287,12 @@ def small_frame() -> bytes:
 @pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 150, 191, 192, 500, -64, -1])
 def test_truncated(nbytes: int) -> None:
     with pytest.raises(TruncatedDataError):
-        device_decode.decode_frame(on_device(small_frame()[:nbytes]))
+        by_triton(small_frame()[:nbytes])
 
 
 def test_trailing_bytes() -> None:
     with pytest.raises(CorruptDataError, match="expected a frame of"):
-        device_decode.decode_frame(on_device(small_frame() + bytes(64)))
+        by_triton(small_frame() + bytes(64))
 
 
 def test_streams_that_do_not_fill_the_block() -> None:
@@ -298,7 +300,7 @@ def test_streams_that_do_not_fill_the_block() -> None:
     _, stop = surgery.block_span(1)
     surgery.bytes[stop - 6] += 1  # the high byte of n4, the number of bytes
     with pytest.raises(CorruptDataError, match="by its descriptor") as caught:
-        device_decode.decode_frame(on_device(surgery.close()))
+        by_triton(surgery.close())
     assert caught.value.block == 1
 
 
@@ -313,7 +315,7 @@ def test_parameters_of_cascade(back: int, bits: int) -> None:
     _, stop = surgery.block_span(1)
     surgery.bytes[stop - back] |= bits
     with pytest.raises(CorruptDataError, match=r"tier|zeros") as caught:
-        device_decode.decode_frame(on_device(surgery.close()))
+        by_triton(surgery.close())
     assert caught.value.block == 1
 
 
@@ -326,7 +328,7 @@ def test_streams_that_contradict_their_counts(kind: Cascade | Enec, value: int) 
     start, stop = surgery.block_span(1)
     surgery.bytes[start : stop - 14] = bytes([value]) * (stop - 14 - start)
     with pytest.raises(CorruptDataError, match=r"escapes|high parts") as caught:
-        device_decode.decode_frame(on_device(surgery.close()))
+        by_triton(surgery.close())
     assert caught.value.block == 1
 
 
@@ -335,7 +337,7 @@ def test_damage_stays_in_its_block() -> None:
     surgery = Surgery(encode(words, "BF16", (1500,), kind=Cascade(variant=0), rest=Verbatim(), block_words=512))
     start, _ = surgery.block_span(1)
     surgery.bytes[start] ^= 1
-    decoded = content(device_decode.decode_frame(on_device(surgery.close())))
+    decoded = content(by_triton(surgery.close()))
     assert decoded != words
     assert decoded[:1024] == words[:1024]
     assert decoded[2048:] == words[2048:]
@@ -346,7 +348,7 @@ def test_malformed_frames(case: Malformed) -> None:
     """Checksums of blocks are not checked, so some of these decode; none does anything else."""
     frame = case.build()
     try:
-        tensor = device_decode.decode_frame(on_device(frame))
+        tensor = by_triton(frame)
     except (FormatError, UnsupportedTensorError):
         return
     assert tensor.nbytes == tensorwire.frame_info(frame).uncompressed_nbytes
@@ -360,20 +362,20 @@ def test_relative_frames(numel: int) -> None:
     surgery.set_shape(numel)
     surgery.set("uncompressed_nbytes", 2 * numel)
     with pytest.raises(UnsupportedTensorError, match="relative to a base"):
-        device_decode.decode_frame(on_device(surgery.close()))
+        by_triton(surgery.close())
 
 
 @pytest.mark.parametrize("dtype", ["I32", "F64", "I8", "U8", "F8_E8M0"])
 def test_other_dtypes(dtype: str) -> None:
     """Their coded blocks are the host's."""
     data = small_integers(dtype, 8192, "split")
-    tensor = device_decode.decode_frame(on_device(tensorwire.compress(data, dtype=dtype)))
+    tensor = by_triton(tensorwire.compress(data, dtype=dtype))
     assert content(tensor) == data
 
 
 def test_dtypes_that_torch_lacks() -> None:
     with pytest.raises(UnsupportedTensorError, match="torch has no dtype for F6_E2M3"):
-        device_decode.decode_frame(on_device(tensorwire.compress(bytes(768), dtype="F6_E2M3")))
+        by_triton(tensorwire.compress(bytes(768), dtype="F6_E2M3"))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +385,7 @@ def test_dtypes_that_torch_lacks() -> None:
 )
 def test_other_arguments(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="expected a contiguous tensor of uint8"):
-        device_decode.decode_frame(change(on_device(small_frame())))
+        DeviceFrame(change(on_device(small_frame())), driver=None)
 
 
 @pytest.mark.parametrize("target", ["cuda 80 32", "cuda 90 32", "hip gfx942 64", "hip gfx1100 32"])

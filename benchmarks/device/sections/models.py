@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.device.llama import PROFILES, DecodeStep, llama, resting_nbytes
+from benchmarks.device.llama import DecodeStep, llama, resting_nbytes
 from benchmarks.device.measure import load_of
 from benchmarks.device.runner import Row, Section
 from tensorwire.torch import set_linear_mode

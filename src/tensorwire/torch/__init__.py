@@ -1,7 +1,7 @@
 """Tensors that stay compressed in memory, under PyTorch.
 
 Importing it needs PyTorch 2.5 or later. It registers the package with transformers, which it does not import: that
-happens when transformers is imported, before or after. Triton is imported when a frame on a device is first opened.
+happens when transformers is imported, before or after. What opens frames on a device is imported when the first one is.
 """
 
 from typing import TYPE_CHECKING
@@ -50,9 +50,9 @@ after_import("transformers.quantizers", _register_with_transformers)
 
 
 def _open_on_device(frame: "Tensor") -> AnyFrame:
-    from .device.linear import DeviceWeight
+    from .device.frame import DeviceFrame
 
-    return DeviceWeight(frame)
+    return DeviceFrame(frame)
 
 
 open_on_devices_by(_open_on_device)

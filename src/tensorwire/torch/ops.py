@@ -55,9 +55,14 @@ def _decode_out(frame: Tensor, first: int = 0, *, out: Tensor) -> None:
 
 
 def _rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tensor) -> Tensor:
-    """``tensor[indices]``; only the blocks of these rows are decoded, each run of neighbours at once."""
+    """``tensor[indices]``; only the blocks of these rows are decoded: each run of neighbours at once, or by a kernel on
+    a device, whose numbers are not waited for."""
     reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
+    if reader.rows is not None and indices.device == frame.device:
+        out = torch.empty((*indices.shape, *shape[1:]), dtype=dtype, device=frame.device)
+        reader.rows(indices if indices.dtype == torch.int32 else indices.to(torch.int64), out)
+        return out
     wanted, places = _distinct(indices, shape)
     decoded = torch.empty((wanted.numel(), *shape[1:]), dtype=dtype, device=frame.device)
     for first, stop, row in _runs(wanted):
@@ -124,14 +129,15 @@ def linear_on_cpu(
 def _linear_on_device(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Tensor:
-    """Exact: torch's own linear with the decoded weight. Fused: up to four inputs, where the frame allows it."""
+    """Exact: torch's own linear with the decoded weight. Fused: as many inputs as the frame's kernels take, if it has
+    any."""
     reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
     product = reader.product if check_linear_mode(mode) == "fused" else None
     inputs = x.reshape(-1, shape[1]) if x.shape[-1:] == (shape[1],) else None
     if product is None or inputs is None or x.dtype != dtype or not 0 < len(inputs) <= product.max_inputs:
         return linear(x, _decode(frame, dtype, shape), bias)
-    output = product.multiply(inputs, x.dtype) if bias is None else (product.multiply(inputs) + bias).to(x.dtype)
+    output = product.multiply(inputs, bias, x.dtype)
     return output.view(*x.shape[:-1], shape[0])
 
 

@@ -197,9 +197,11 @@ def _living_storages() -> list[tuple[int, int]]:
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu" and thing.layout == torch.strided:
             storage = thing.untyped_storage()
-            if storage.nbytes():
+            try:
                 spans.add((storage.data_ptr(), storage.nbytes()))
-    return sorted(spans)
+            except RuntimeError:  # it stands for one that has no memory
+                continue
+    return sorted(span for span in spans if span[1])
 
 
 def _sources(header: str, folder: Path) -> list[Path]:

@@ -1,10 +1,9 @@
-"""Frames on a device: kernels in Triton, and what the host prepares for them.
+"""Frames on a device: kernels, and what the host prepares for them.
 
-docs/devices.md says what is decoded how, and what was proven on what. With TRITON_INTERPRET=1 in the environment,
-before Triton is first imported, the kernels run on tensors in CPU memory.
+On NVIDIA's GPUs they are CUDA C++, which NVRTC compiles at the first use; on all others, and without NVRTC, Triton's.
+docs/devices.md says what is decoded how, and what was proven on what.
 """
 
-from . import triton_version  # noqa: F401 - raises where Triton is missing or too old
-from .decode import decode_frame
+from .frame import decode_frame
 
 __all__ = ["decode_frame"]

@@ -2,23 +2,33 @@
 
 A block is decoded by kernels if it is stored, constant, or enec or cascade with sign_mantissa verbatim or trimmed alike
 in the whole block; the last two in layouts that the kernels know, those of BF16, F16, F32, F8_E4M3 and F8_E5M2. The
-dtype's name has no say. The host decodes any other block, once; and blocks whose later runs (blocks.py) no 32-bit
-number counts the words of, in frames of tens of gigabytes. Kernels that work by group (fields.py) also leave short
+dtype's name has no say. The host decodes any other block, once; and blocks whose later runs (Row 7) no 32-bit number
+counts the words of, in frames of tens of gigabytes. Kernels that work by group (triton/fields.py) also leave short
 blocks to it, and those at the end of a frame that has no padding.
+
+A gigabyte has some 15,000 blocks. So all is done by arrays: blocks are grouped by their tag, and what is checked and
+computed for one is so for all of its group.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...codec import FrameReader, Layout, check_frame_size, check_padding
 from ...errors import CorruptDataError, UnsupportedTensorError
 
+Array: TypeAlias = npt.NDArray[Any]
+_Number = TypeVar("_Number", int, Array)
+
 _KNOWN_FLOATS = {(2, 8), (2, 5), (4, 8), (1, 4), (1, 5)}  # word_nbytes and exponent_bits
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor that is read here is longer
+_FIRST_NBYTES = 1 << 14  # of a frame, which hold the header of most
 _STORED = 1 << 31
 _CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
 _EXTENDED_CASCADE = 1
@@ -26,9 +36,14 @@ _TIER_WIDTHS = (
     (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
 )  # fmt: skip
 _EXTENDED_TIER_WIDTHS = ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2))
+LISTED = (4,)
+"""The tier shape whose escapes are few, and stand in a list."""
 _MOST_TIERS = 5
+_CASCADE_NBYTES, _ENEC_NBYTES = 13, 4  # of their parameters
 _PER_RUN = 255
 RUN = 256
+ROW = 8
+"""Numbers of launch data that a block has."""
 _MOST_LATER_RUNS = (1 << 31) // 64  # each has 64 words of memory
 
 
@@ -75,42 +90,74 @@ class Plan(NamedTuple):
 
     Attributes:
         reader: of the header.
-        rows: by launch, the launch data of its blocks (blocks.py), by ordinal.
+        rows: by launch, the launch data of its blocks, by ordinal: ROW numbers of 32 bits each (blocks.py).
         later_runs: how many runs later tiers and high parts have, in all blocks.
+        listed: how many words escape from tier shape (4), in all blocks.
         host_blocks: ordinals of the blocks that the host decodes, in the order of their words.
     """
 
     reader: FrameReader
-    rows: dict[Launch, list[list[int]]]
+    rows: dict[Launch, Array]
     later_runs: int
+    listed: int
     host_blocks: list[int]
 
 
-class _Block(NamedTuple):
-    """A block. `position` and `nbytes` are those of its bytes in the frame, `tail` is the last 32 of them; `alignment`
-    is that of all blocks."""
+class _Blocks(NamedTuple):
+    """Blocks, by ordinal: `positions` and `nbytes` are those of their bytes in the frame, `tails` the last 32 of these.
+    `alignment` is that of all blocks; `errors` has what is wrong with any, and its block."""
 
-    ordinal: int
-    num_words: int
-    position: int
-    nbytes: int
-    stored: bool
+    ordinals: Array
+    num_words: Array
+    positions: Array
+    nbytes: Array
+    tails: Array
     alignment: int
-    tail: bytes
+    errors: list[tuple[int, CorruptDataError]]
 
     @property
-    def row(self) -> list[int]:
-        """The launch data that every block has."""
-        return [self.position // 32, self.ordinal, self.num_words]
+    def whole(self) -> bool:
+        """Whether all their runs are full; asked where that is so of all of them, or of none."""
+        return bool(self.num_words[0] & (RUN - 1) == 0)
 
-    def corrupt(self, message: str) -> CorruptDataError:
-        return CorruptDataError(message, block=self.ordinal, byte=self.position)
+    def some(self, places: Array) -> _Blocks:
+        """The blocks at these places, which are in order."""
+        if len(places) == len(self.ordinals):
+            return self
+        arrays = (self.ordinals, self.num_words, self.positions, self.nbytes, self.tails)
+        ordinals, num_words, positions, nbytes, tails = (each[places] for each in arrays)
+        return _Blocks(ordinals, num_words, positions, nbytes, tails, self.alignment, self.errors)
 
-    def check_size(self, streams_nbytes: int, params_nbytes: int) -> None:
+    def check(self, right: Array, message: Callable[[int], str]) -> None:
+        """Note the first block for which `right` is false; `message` says of a place what is wrong there."""
+        if not right.all():
+            k = int(right.argmin())
+            error = CorruptDataError(message(k), block=int(self.ordinals[k]), byte=int(self.positions[k]))
+            self.errors.append((int(self.ordinals[k]), error))
+
+    def refuse(self, message: str) -> None:
+        """The same is wrong with all of them."""
+        self.check(np.zeros(len(self.ordinals), bool), lambda _: message)
+
+    def check_size(self, streams_nbytes: Array | int, params_nbytes: int) -> None:
         """Streams, parameters and the tag must fill the block."""
-        needed = -(-(streams_nbytes + params_nbytes + 1) // self.alignment) * self.alignment
-        if needed != self.nbytes:
-            raise self.corrupt(f"expected a block of {needed} bytes by its descriptor, got {self.nbytes}")
+        filled = np.broadcast_to(streams_nbytes + (params_nbytes + 1), self.nbytes.shape)
+        needed = -(-filled // self.alignment) * self.alignment
+        self.check(
+            needed == self.nbytes,
+            lambda k: f"expected a block of {needed[k]} bytes by its descriptor, got {self.nbytes[k]}",
+        )
+
+    def rows(self, parameters: Array | int = 0, *pairs: Array) -> Array:
+        """Their launch data, without the first later runs."""
+        rows = np.zeros((len(self.ordinals), ROW), np.uint32)
+        for column, values in enumerate((self.positions >> 5, self.ordinals, self.num_words, parameters, *pairs)):
+            rows[:, column] = values
+        return rows
+
+
+_Planned: TypeAlias = "tuple[Launch, Array, Array | int]"
+"""A launch, the launch data of its blocks, and how many later runs these have."""
 
 
 def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
@@ -131,41 +178,66 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
             "expected a plain frame, got one that is relative to a base",
             advice="decode it on the CPU: tensorwire.decompress(frame, base=...)",
         )
-    rows: dict[Launch, list[list[int]]] = {}
-    later_runs = 0
-    host_blocks: list[int] = []
-    for block in _blocks(frame, reader, index):
-        planned = _plan_block(block, reader.info.layout)
-        if planned is not None and isinstance(planned[0], CascadeLaunch | EnecLaunch):
-            short = full_runs and (block.num_words % RUN or block.num_words < full_runs * RUN)
-            if short or block.position + block.nbytes + overread > len(frame):
-                planned = None
-        own_runs = 0 if planned is None else _later_runs(*planned)
-        if later_runs + own_runs > _MOST_LATER_RUNS:
-            planned, own_runs = None, 0
-        if planned is None:
-            units = len(host_blocks) * -(-reader.block_nbytes // 32)
-            host_blocks.append(block.ordinal)
-            planned = StoredLaunch(True), [units, block.ordinal, block.num_words]
-        launch, row = planned
-        row += [0] * (7 - len(row))
-        row.append(later_runs)
-        later_runs += own_runs
-        rows.setdefault(launch, []).append(row)
-    return Plan(reader, rows, later_runs, host_blocks)
+    blocks, stored = _blocks(frame, reader, index)
+    num_blocks = len(stored)
+    by_kernels = np.zeros(num_blocks, bool)
+    later = np.zeros(num_blocks, np.int64)  # runs of each block
+    planned: list[tuple[Launch, Array]] = []
+    for launch, rows, later_runs in _launches(blocks, stored, reader.info.layout):
+        ordinals = rows[:, 1]
+        if isinstance(launch, CascadeLaunch | EnecLaunch):
+            fit = np.ones(len(rows), bool)
+            if full_runs:
+                words = blocks.num_words[ordinals]
+                fit &= (words % RUN == 0) & (words >= full_runs * RUN)
+            if overread:
+                fit &= blocks.positions[ordinals] + blocks.nbytes[ordinals] + overread <= len(frame)
+            by_kernels[ordinals] = fit
+            later[ordinals] = fit * later_runs
+        else:
+            by_kernels[ordinals] = True
+        planned.append((launch, rows))
+    if blocks.errors:
+        raise min(blocks.errors, key=lambda each: each[0])[1]
+    sums = later.cumsum()
+    if num_blocks and sums[-1] > _MOST_LATER_RUNS:
+        by_kernels &= (later == 0) | (sums <= _MOST_LATER_RUNS)
+        later *= by_kernels
+        sums = later.cumsum()
+    by_host = np.flatnonzero(~by_kernels)
+    if len(by_host):
+        planned = [(launch, rows[by_kernels[rows[:, 1]]]) for launch, rows in planned]
+        rows = blocks.some(by_host).rows()
+        rows[:, 0] = np.arange(len(by_host)) * -(-reader.block_nbytes // 32)
+        planned.append((StoredLaunch(True), rows))
+    before = sums - later
+    by_launch = _by_launch(planned)
+    listed = 0
+    for launch, rows in by_launch.items():
+        if isinstance(launch, CascadeLaunch) and launch.widths == LISTED:
+            escaped = counts_of(rows)[:, 0].cumsum()
+            rows[0, ROW - 1] = listed
+            rows[1:, ROW - 1] = listed + escaped[:-1]
+            listed += int(escaped[-1])
+        else:
+            rows[:, ROW - 1] = before[rows[:, 1]]
+    return Plan(reader, by_launch, int(later.sum()), listed, [int(k) for k in by_host])
 
 
-def _later_runs(launch: Launch, row: list[int]) -> int:
-    if isinstance(launch, EnecLaunch):
-        return -(-row[4] // RUN)
-    if isinstance(launch, CascadeLaunch):
-        return sum(-(-count // RUN) for count in counts_of(row)[: len(launch.widths) - 1])
-    return 0
+def _by_launch(planned: list[tuple[Launch, Array]]) -> dict[Launch, Array]:
+    """The launch data of each launch, by ordinal. Blocks with other tags may have the same one."""
+    parts: dict[Launch, list[Array]] = {}
+    for launch, rows in planned:
+        if len(rows):
+            parts.setdefault(launch, []).append(rows)
+    together = {launch: np.concatenate(some) for launch, some in parts.items() if len(some) > 1}
+    ordered = {launch: rows[rows[:, 1].argsort()] for launch, rows in together.items()}
+    return {launch: ordered.get(launch, some[0]) for launch, some in parts.items()}
 
 
-def counts_of(row: list[int]) -> list[int]:
-    """n2 to n6 of a block of cascade."""
-    return [row[4 + i // 2] >> 16 * (i % 2) & 0xFFFF for i in range(_MOST_TIERS)]
+def counts_of(rows: Array) -> Array:
+    """n2 to n6 of blocks of cascade, a row each."""
+    return rows[:, 4:7].astype("<u4").view("<u2")[:, :_MOST_TIERS].astype(np.int64)
 
 
 def host_bytes(part: torch.Tensor) -> bytes:
@@ -176,65 +248,90 @@ def host_bytes(part: torch.Tensor) -> bytes:
 
 def _open(frame: torch.Tensor) -> tuple[FrameReader, bytes]:
     """Check header, size and padding; also return the index."""
-    header_nbytes = FrameReader.header_size(host_bytes(frame[: FrameReader.MIN_HEADER_NBYTES]))
-    header = host_bytes(frame[:header_nbytes])
+    header = host_bytes(frame[:_FIRST_NBYTES])
+    header_nbytes = FrameReader.header_size(header[: FrameReader.MIN_HEADER_NBYTES])
+    if header_nbytes > len(header):
+        header = host_bytes(frame[:header_nbytes])
     reader = FrameReader(header)
     info = reader.info
     check_frame_size(info, len(frame))
-    check_padding(info, host_bytes(frame[info.header_nbytes + info.data_nbytes :]))
+    padding = frame[info.header_nbytes + info.data_nbytes :]
+    if len(padding):
+        check_padding(info, host_bytes(padding))
     start = FrameReader.MIN_HEADER_NBYTES + 8 * len(info.shape)
     return reader, header[start : start + 8 * info.num_blocks]
 
 
-def _blocks(frame: torch.Tensor, reader: FrameReader, index: bytes) -> list[_Block]:
+def _blocks(frame: torch.Tensor, reader: FrameReader, index: bytes) -> tuple[_Blocks, Array]:
+    """All blocks, and which of them are stored."""
     info = reader.info
-    places = [place for place, _ in struct.iter_unpack("<II", index)]
-    starts = [info.header_nbytes + place % _STORED * info.block_alignment for place in places]
-    stops = [*starts[1:], info.header_nbytes + info.data_nbytes]
-    steps = torch.arange(-_DESCRIPTOR_NBYTES, 0, device=frame.device)
-    ends = torch.tensor(stops[: len(starts)], dtype=torch.int64, device=frame.device)
-    tails = host_bytes(frame[ends[:, None] + steps[None, :]])
+    places = np.frombuffer(index, "<u4")[::2]
+    starts = (places & (_STORED - 1)).astype(np.int64) * info.block_alignment + info.header_nbytes
+    stops = np.append(starts[1:], info.header_nbytes + info.data_nbytes)[: len(starts)]
+    units = torch.from_numpy(stops // _DESCRIPTOR_NBYTES - 1).to(frame.device)
+    tails = frame[: len(frame) // _DESCRIPTOR_NBYTES * _DESCRIPTOR_NBYTES].view(-1, _DESCRIPTOR_NBYTES)
+    ordinals = np.arange(len(starts))
     num_words = info.uncompressed_nbytes // info.layout.word_nbytes
-    return [
-        _Block(
-            k,
-            min(info.block_words, num_words - k * info.block_words),
-            start,
-            stop - start,
-            place >= _STORED,
-            info.block_alignment,
-            tails[k * _DESCRIPTOR_NBYTES : (k + 1) * _DESCRIPTOR_NBYTES],
-        )
-        for k, (place, start, stop) in enumerate(zip(places, starts, stops, strict=False))
-    ]
+    return _Blocks(
+        ordinals,
+        np.minimum(info.block_words, num_words - ordinals * info.block_words),
+        starts,
+        stops - starts,
+        tails.index_select(0, units).cpu().numpy(),
+        info.block_alignment,
+        [],
+    ), places >= _STORED
 
 
-def _plan_block(block: _Block, layout: Layout) -> tuple[Launch, list[int]] | None:
-    """The launch that decodes a block, and its launch data as far as they are not 0; None if the host decodes it."""
-    if block.stored:
-        return StoredLaunch(False), block.row
+def _groups(keys: Array) -> Iterator[Array]:
+    """The places of each key, in order. Keys have 16 bits or less, which are sorted quickly."""
+    if len(keys) and (keys == keys[0]).all():
+        yield np.arange(len(keys))
+    elif len(keys):
+        order = keys.argsort(kind="stable")
+        ordered = keys[order]
+        yield from np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+
+
+def _launches(blocks: _Blocks, stored: Array, layout: Layout) -> Iterator[_Planned]:
+    """The launches that decode blocks, but for those that the host decodes. Errors are noted."""
+    last, second = blocks.tails[:, -1].astype(np.uint16), blocks.tails[:, -2]
+    extended = (last & 7 == _EXTENDED) & (second == _EXTENDED_CASCADE)
+    keys = last | extended * np.uint16(1 << 8) | (blocks.num_words & (RUN - 1) == 0) * np.uint16(1 << 9)
+    for places in _groups(np.where(stored, np.uint16(1 << 10), keys)):
+        some = blocks.some(places)
+        if stored[places[0]]:
+            yield StoredLaunch(False), some.rows(), 0
+        else:
+            yield from _coded(some, int(some.tails[0, -1]), layout)
+
+
+def _coded(blocks: _Blocks, tag: int, layout: Layout) -> Iterator[_Planned]:
+    """The launches of blocks that share their tag, and are whole or not."""
     word_nbytes = layout.word_nbytes
-    kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
-    if kind == _CONSTANT and word_nbytes <= 4:
-        block.check_size(0, word_nbytes)
-        word = block.tail[-1 - word_nbytes : -1]
-        return ConstantLaunch(), [*block.row, int.from_bytes(word * (4 // word_nbytes), "little")]
+    kind, rest, variant = tag & 7, tag >> 3 & 3, tag >> 5
+    if kind == _CONSTANT:
+        blocks.check_size(0, word_nbytes)
+        words = np.tile(blocks.tails[:, -1 - word_nbytes : -1], 8 // word_nbytes)
+        yield ConstantLaunch(), blocks.rows(*words.view("<u4").T), 0
+        return
     known = layout.split == "float" and (word_nbytes, layout.exponent_bits) in _KNOWN_FLOATS
-    cascade = kind == _CASCADE or (kind == _EXTENDED and block.tail[-2] == _EXTENDED_CASCADE)
+    cascade = kind == _CASCADE or (kind == _EXTENDED and blocks.tails[0, -2] == _EXTENDED_CASCADE)
     if not known or not (cascade or kind == _ENEC):
-        return None
-    end = 2 if kind == _EXTENDED else 1  # bytes of the tag
-    params_nbytes = 4 if kind == _ENEC else 13
-    planned = _plan_rest(block, rest, end + params_nbytes, layout)
-    if planned is None:
-        return None
-    params = block.tail[-end - params_nbytes : -end]
-    if kind == _ENEC:
-        return _plan_enec(block, params, variant, layout, planned)
-    shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
-    if variant >= len(shapes):
-        raise block.corrupt(f"expected a variant of cascade below {len(shapes)}, got {variant}")
-    return _plan_cascade(block, params, shapes[variant], layout, planned)
+        return
+    tag_nbytes = 2 if kind == _EXTENDED else 1
+    begin = _DESCRIPTOR_NBYTES - tag_nbytes - (_ENEC_NBYTES if kind == _ENEC else _CASCADE_NBYTES)
+    for some, trimmed in _rests(blocks, rest, begin, layout):
+        params = some.tails[:, begin : _DESCRIPTOR_NBYTES - tag_nbytes]
+        if kind == _ENEC:
+            yield from _enec(some, params, variant, layout, trimmed)
+            continue
+        shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
+        if variant >= len(shapes):
+            message = f"expected a variant of cascade below {len(shapes)}, got {variant}"
+            some.refuse(message)
+            continue
+        yield _cascade(some, params, shapes[variant], layout, trimmed)
 
 
 class _Rest(NamedTuple):
@@ -246,54 +343,82 @@ class _Rest(NamedTuple):
     params_nbytes: int
 
 
-def _plan_rest(block: _Block, rest: int, end: int, layout: Layout) -> _Rest | None:
-    """How the rest is stored whose parameters stand `end` bytes before the block's end; None if the host decodes it."""
-    bits = layout.rest_bits
+def _rests(blocks: _Blocks, rest: int, begin: int, layout: Layout) -> Iterator[tuple[_Blocks, _Rest]]:
+    """How the rest is stored whose parameters end at byte `begin` of the tails, and the blocks that store it so, but
+    for those that the host decodes."""
+    bits, params_nbytes = layout.rest_bits, _DESCRIPTOR_NBYTES - 1 - begin
     if rest == 0:
-        return _Rest(bits, 0, end - 1)
-    lead, trail = block.tail[-2 - end : -end]
-    if rest > 1 or trail == _PER_RUN:
-        return None
-    if lead + trail > bits:
-        raise block.corrupt(f"expected sign_mantissa of {bits} bits, got {lead} and {trail} to trim")
-    return _Rest(bits - lead - trail, trail, end + 1)
+        yield blocks, _Rest(bits, 0, params_nbytes)
+    if rest != 1:
+        return
+    pairs = blocks.tails[:, begin - 2 : begin].astype(np.uint16)
+    for places in _groups(pairs[:, 0] << 8 | pairs[:, 1]):
+        lead, trail = (int(each) for each in pairs[places[0]])
+        some = blocks.some(places)
+        if trail == _PER_RUN:
+            continue
+        if lead + trail > bits:
+            message = f"expected sign_mantissa of {bits} bits, got {lead} and {trail} to trim"
+            some.refuse(message)
+            continue
+        yield some, _Rest(bits - lead - trail, trail, params_nbytes + 2)
 
 
-def _plan_enec(block: _Block, params: bytes, variant: int, layout: Layout, rest: _Rest) -> tuple[Launch, list[int]]:
-    b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
-    if not (2 <= variant <= 5 and 1 <= m < nb <= layout.exponent_bits):
-        raise block.corrupt(
-            f"expected parameters of enec for {layout.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
+def _enec(blocks: _Blocks, params: Array, variant: int, layout: Layout, rest: _Rest) -> Iterator[_Planned]:
+    for places in _groups(params[:, 1]):
+        some, m, nb = blocks.some(places), int(params[places[0], 1]) >> 4, int(params[places[0], 1]) & 15
+        if not (2 <= variant <= 5 and 1 <= m < nb <= layout.exponent_bits):
+            message = (
+                f"expected parameters of enec for {layout.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
+            )
+            some.refuse(message)
+            continue
+        n = some.num_words
+        b, *high = (params[places, k].astype(np.int64) for k in (0, 2, 3))
+        num_high = high[0] | high[1] << 8
+        sizes = field_nbytes(n, rest.bits) + field_nbytes(n, m) + field_nbytes((n + (1 << variant) - 1) >> variant, 1)
+        some.check_size(sizes + field_nbytes(num_high, nb - m), rest.params_nbytes)
+        launch = EnecLaunch(rest.bits, rest.trail, variant - 2, m, nb, some.whole)
+        yield launch, some.rows(b, num_high), num_high + (RUN - 1) >> 8
+
+
+def _cascade(blocks: _Blocks, params: Array, widths: tuple[int, ...], layout: Layout, rest: _Rest) -> _Planned:
+    lo = params[:, 0].astype(np.int64)
+    packed, *counts = params[:, 1:].copy().view("<u2").T.astype(np.int64)
+    numbers = np.stack([blocks.num_words, *counts])  # of tier 1, of the others, and of the bytes behind the last one
+    most, shifts, which, planes = _shape(widths, rest.bits)
+    below = packed >> shifts & 15
+    if (below > most).any():
+        k = int((below <= most).all(0).argmin())
+        tier = int((below[:, k] <= most[:, 0]).argmin())
+        blocks.check(
+            (below <= most).all(0),
+            lambda _: f"expected a tier with at most {most[tier, 0]} exponents below the others, got {below[tier, k]}",
         )
-    n = block.num_words
-    sizes = field_nbytes(n, rest.bits), field_nbytes(n, m), field_nbytes((n + (1 << variant) - 1) >> variant, 1)
-    block.check_size(sum(sizes) + field_nbytes(num_high, nb - m), rest.params_nbytes)
-    return EnecLaunch(rest.bits, rest.trail, variant - 2, m, nb, n % RUN == 0), [*block.row, b, num_high]
+    begin = lo - below.sum(0)  # all tiers together name [begin, end)
+    end = begin + sum((1 << w) - 1 for w in widths)
+    blocks.check(
+        (begin >= 0) & (end <= 1 << layout.exponent_bits),
+        lambda k: f"expected tiers that name exponents of {layout.exponent_bits} bits, got {begin[k]} to {end[k] - 1}",
+    )
+    unused = packed >> 4 * (len(widths) - 1) | numbers[len(widths) + 1 :].sum(0)
+    blocks.check(unused == 0, lambda _: f"expected zeros where a cascade of {widths} has no parameters")
+    blocks.check_size(((numbers[which] * planes + 31) >> 5).sum(0) << 2, rest.params_nbytes)
+    launch = CascadeLaunch(rest.bits, rest.trail, widths, blocks.whole)
+    pairs = (counts[0] | counts[1] << 16, counts[2] | counts[3] << 16, counts[4])
+    return launch, blocks.rows(lo | packed << 8, *pairs), ((numbers[1 : len(widths)] + (RUN - 1)) >> 8).sum(0)
 
 
-def _plan_cascade(
-    block: _Block, params: bytes, widths: tuple[int, ...], layout: Layout, rest: _Rest
-) -> tuple[Launch, list[int]]:
-    lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
-    below = [packed >> 4 * k & 15 for k in range(_MOST_TIERS - 1)]
-    begin, end = lo, lo  # the tiers so far name [begin, end)
-    for w, a in zip(widths, (0, *below), strict=False):
-        c = (1 << w) - 1
-        if a > c:
-            raise block.corrupt(f"expected a tier with at most {c} exponents below the others, got {a}")
-        begin, end = begin - a, end + c - a
-    if begin < 0 or end > 1 << layout.exponent_bits:
-        raise block.corrupt(
-            f"expected tiers that name exponents of {layout.exponent_bits} bits, got {begin} to {end - 1}"
-        )
-    if any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
-        raise block.corrupt(f"expected zeros where a cascade of {widths} has no parameters")
-    numbers = zip((block.num_words, *counts), (*widths, 8), strict=False)
-    sizes = [field_nbytes(block.num_words, rest.bits), *(field_nbytes(count, w) for count, w in numbers)]
-    block.check_size(sum(sizes), rest.params_nbytes)
-    launch = CascadeLaunch(rest.bits, rest.trail, widths, block.num_words % RUN == 0)
-    pairs = [counts[0] | counts[1] << 16, counts[2] | counts[3] << 16, counts[4]]
-    return launch, [*block.row, lo | packed << 8, *pairs]
+@functools.cache
+def _shape(widths: tuple[int, ...], rest_bits: int) -> tuple[Array, Array, Array, Array]:
+    """The most exponents that each later tier may name below the others, and where `packed` has them; which of a
+    block's numbers each of its planes has bits of, and how many."""
+    most = np.array([[(1 << w) - 1] for w in widths[1:]], np.int64).reshape(-1, 1)
+    shifts = 4 * np.arange(len(widths) - 1)[:, None]
+    fields = [(0, rest_bits), *enumerate((*widths, 8))]
+    planes = [(which, p) for which, w in fields for p in (16, 8, 4, 2, 1) if w & p]
+    which, bits = np.array(planes).T
+    return most, shifts, which, bits[:, None]
 
 
 def leading(w: int) -> int:
@@ -301,6 +426,10 @@ def leading(w: int) -> int:
     return 4 if w >= 4 else 2 if w >= 2 else 1
 
 
-def field_nbytes(count: int, w: int) -> int:
+def field_nbytes(count: _Number, w: int) -> _Number:
     """Bytes of a field of `count` numbers of `w` bits."""
-    return sum((count * p + 31) // 32 * 4 for p in (16, 8, 4, 2, 1) if w & p)
+    nbytes = count & 0
+    for p in (16, 8, 4, 2, 1):
+        if w & p:
+            nbytes = nbytes + (((count * p + 31) >> 5) << 2)
+    return nbytes

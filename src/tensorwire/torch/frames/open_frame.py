@@ -78,7 +78,7 @@ class OpenFrame:
         shape: its shape.
         origin: where it came from.
         ahead: what decodes it before it is used, None if nothing does.
-        product: None; a frame on a device may have kernels for products.
+        product, rows: None; a frame on a device may have kernels for these.
         sent_by: torch's sharing strategy by which other processes get it, None if torch would move it to send it.
     """
 
@@ -86,6 +86,7 @@ class OpenFrame:
 
     ahead: Ahead[OpenFrame] | None = None
     product: None = None
+    rows: None = None
     sent_by: str | None = None
     _placed: PlacedFrame | None
 
@@ -297,6 +298,8 @@ class AnyFrame(Protocol):
     Attributes:
         dtype, shape: of the tensor.
         product: its kernels for products; None if it has none.
+        rows: ``rows(ids, out)`` writes ``tensor[ids]`` to `out`, contiguous, for int32 or int64 on the same device, and
+            does not wait for them; None if no kernel does that.
     """
 
     dtype: torch.dtype
@@ -304,6 +307,9 @@ class AnyFrame(Protocol):
 
     @property
     def product(self) -> Any: ...
+
+    @property
+    def rows(self) -> Callable[[Tensor, Tensor], None] | None: ...
 
     def decode(self, first: int, out: Tensor) -> None:
         """Decode ``out.numel()`` elements from element `first` on into `out`."""

@@ -31,7 +31,6 @@ from .blocks import (
     mask_of_runs,
     num_words,
     numbers_in_tier,
-    octet,
     octet_of_words,
     ordinal,
     pairs_of_words,
@@ -49,16 +48,18 @@ def copy_kernel(
     blocks: tl.tensor, table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32,
     word_nbytes: tl.constexpr, constant: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Copy words, or fill with one: of a constant block, number 3 of the launch data is 32 bits of such words. `words`
-    is 32-bit ones, of which a full block has `block_nwords`."""
+    """Copy words, or fill with one: of a constant block, numbers 3 and 4 of the launch data are 8 bytes of such words.
+    `words` is 32-bit ones, of which a full block has `block_nwords`."""
     row = block_row(table, tl.program_id(0))
     n = (num_words(row) * word_nbytes + 3) >> 2
     source = block_stream(blocks, row)
     target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
-    word = tl.load(row + 3).to(tl.uint32, bitcast=True)
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
-        values = (i * 0).to(tl.uint32) + word if constant else tl.load(source + i, mask=i < n, other=0)
+        if constant:
+            values = tl.load(row + 3 + (i & 1)).to(tl.uint32, bitcast=True)
+        else:
+            values = tl.load(source + i, mask=i < n, other=0)
         tl.store(target + i, values, mask=i < n)
 
 
@@ -150,31 +151,6 @@ def count_mask_kernel(
         _store_by_run(counts + ordinal(row) * runs_per_block + run, total, run, n, lead)
 
 
-@_jit
-def escapes_kernel(
-    frame: tl.tensor, table: tl.tensor, before: tl.tensor, places: tl.tensor, exponents: tl.tensor,
-    runs_per_block: tl.int32, rest_bits: tl.constexpr, runs: tl.constexpr,
-) -> None:  # fmt: skip
-    """For each escape of cascades of the one tier (4), its place in the block and its exponent. A block's list begins
-    at number 7 of its launch data."""
-    row = block_row(table, tl.program_id(0))
-    n = num_words(row)
-    digits = tier_stream(frame, row, 1, 0x84, rest_bits, False)
-    octets = tier_stream(frame, row, 2, 0x84, rest_bits, False)
-    i = tl.arange(0, 256)[None, :]
-    for start in range(0, n >> 8, runs):
-        run = (start + tl.arange(0, runs))[:, None]
-        valid = (run < (n >> 8)) & (i >= 0)
-        digit = octet(digits, run * 128 + i % 128, valid) >> (4 * (i // 128)) & 15
-        escaped = (digit == 15).to(tl.int32)
-        rank = tl.load(before + ordinal(row) * runs_per_block + run, mask=run < (n >> 8), other=0).to(tl.int32)
-        rank = (rank & 0xFFFF) + tl.cumsum(escaped, 1).to(tl.int32) - escaped
-        at = tl.load(row + 7) + rank
-        valid = valid & (escaped > 0)
-        tl.store(places + at, run * 256 + i, mask=valid)
-        tl.store(exponents + at, octet(octets, rank, valid).to(tl.uint8), mask=valid)
-
-
 # Later tiers and high parts -------------------------------------------------------------------------------------------
 
 
@@ -182,7 +158,7 @@ def escapes_kernel(
 def resolve_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor,
     rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, last: tl.constexpr, lead: tl.constexpr,
-    permutation: tl.constexpr, runs: tl.constexpr,
+    runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """The exponents of the words that escape to tier `tier`, 2 or more; those that it escapes are resolved already, or
     bytes if it is the last one. `before` and `resolved` are of later runs."""
@@ -201,13 +177,13 @@ def resolve_kernel(
     for start in range(tl.program_id(1) * runs, (count + 255) >> 8, tl.num_programs(1) * runs):
         run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         counts = escapes_of_rows(field, count, run, in_run, j, lane < stride, w, lead, False)
-        rank = ranks_in_run(counts, 1, 8 // lead)
+        rank = ranks_in_run(counts, 8 // lead)
         exists = run < ((count + 255) >> 8)
         earlier = tl.load(before + first_run + run, mask=exists, other=0).to(tl.int32) & 0xFFFF
         for k in tl.static_range(8 // lead):
             x = cascade_exponents(
                 field, count, run, in_run, j, k, first, below, jump, earlier, rank, following,
-                w, tier, lead, False, permutation,
+                w, tier, lead, False,
             )  # fmt: skip
             _store_octets(target, x, run, count, lane, stride, k, lead)
 
@@ -249,14 +225,14 @@ def _words_of_block(
 def _store_group(
     words: tl.tensor, x: tl.tensor, rest: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor,
     j: tl.tensor, k: tl.constexpr, exists: tl.tensor, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
-    rest_bits: tl.constexpr, trail: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
+    rest_bits: tl.constexpr, trail: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
 ) -> None:  # fmt: skip
     """Join four exponents with the rest. `exists` says which lanes do; the last group is stored whole."""
     nbytes: tl.constexpr = (exponent_bits + mantissa_bits + 1) // 8
     g = row_stride(in_run, lead, whole) * k + j
     exists = exists & (g * 4 < in_run)
     byte0 = octet_of_words(
-        x, rest, count, run, in_run, j, k, exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 0, permutation
+        x, rest, count, run, in_run, j, k, exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 0
     )
     if nbytes == 1:
         _store(words + run * 64 + g, byte0, exists, whole)
@@ -264,19 +240,19 @@ def _store_group(
         target = words + (run * 64 + g) * (nbytes // 2)
         byte1 = octet_of_words(
             x, rest, count, run, in_run, j, k,
-            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 1, permutation,
+            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 1,
         )  # fmt: skip
-        first, second = pairs_of_words(byte0, byte1, permutation)
+        first, second = pairs_of_words(byte0, byte1)
         if nbytes == 4:
             byte2 = octet_of_words(
                 x, rest, count, run, in_run, j, k,
-                exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 2, permutation,
+                exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 2,
             )  # fmt: skip
             byte3 = octet_of_words(
                 x, rest, count, run, in_run, j, k,
-                exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 3, permutation,
+                exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 3,
             )  # fmt: skip
-            upper_first, upper_second = pairs_of_words(byte2, byte3, permutation)
+            upper_first, upper_second = pairs_of_words(byte2, byte3)
             last = _concatenated((second & 0xFFFF) | (upper_second << 16), (second >> 16) | (upper_second & 0xFFFF0000))
             _store(target + 1, last, exists, whole)
             first, second = (first & 0xFFFF) | (upper_first << 16), (first >> 16) | (upper_first & 0xFFFF0000)
@@ -301,7 +277,7 @@ def cascade_words_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
     first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr, trail: tl.constexpr, widths: tl.constexpr, last: tl.constexpr, whole: tl.constexpr,
-    lead: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
+    lead: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of tier 1, of the exponents that escape from it, and of the rest. `before` is of tier 1."""
     w: tl.constexpr = widths & 15
@@ -320,15 +296,15 @@ def cascade_words_kernel(
     first, below, jump = interval(row, 1, widths)
     earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
     counts = escapes_of_rows(field, n, run, in_run, j, exists, w, lead, whole)
-    rank = ranks_in_run(counts, 1, 8 // lead)
+    rank = ranks_in_run(counts, 8 // lead)
     for k in tl.static_range(8 // lead):
         x = cascade_exponents(
             field, n, run, in_run, j, k, first, below, jump, earlier, rank, following,
-            w, 1, lead, whole, permutation,
+            w, 1, lead, whole,
         )  # fmt: skip
         _store_group(
             target, x, rest, n, run, in_run, j, k, exists,
-            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,
+            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole,
         )  # fmt: skip
 
 
@@ -337,7 +313,7 @@ def enec_words_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
     first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr, trail: tl.constexpr, quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr,
-    whole: tl.constexpr, lead: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
+    whole: tl.constexpr, lead: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of enec; 4 << `quads_log2` words share a mask bit. `before` counts the mask bits before a run."""
     row = block_row(table, tl.program_id(0))
@@ -354,7 +330,7 @@ def enec_words_kernel(
     exists = lane < stride
     b = tl.load(row + 3) & 0xFF
     earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
-    flags, rank = mask_of_runs(mask, num_groups, run, in_run, lane, 1, quads_log2, lead, whole)
+    flags, rank = mask_of_runs(mask, num_groups, run, in_run, lane, quads_log2, lead, whole)
     for k in tl.static_range(8 // lead):
         x = enec_exponents(
             low_field, n, run, in_run, j, k, b, high_parts, earlier, rank, flags,
@@ -362,5 +338,5 @@ def enec_words_kernel(
         )  # fmt: skip
         _store_group(
             target, x, rest, n, run, in_run, j, k, exists,
-            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,
+            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole,
         )  # fmt: skip

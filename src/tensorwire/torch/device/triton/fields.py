@@ -26,11 +26,6 @@ import triton.language as tl
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 
-# How bytes are permuted: by shifts and masks; by an instruction of NVIDIA's; as it does, step by step, for tests.
-SHIFTS = tl.constexpr(0)
-PRMT = tl.constexpr(1)
-PRMT_IN_STEPS = tl.constexpr(2)
-
 BY_GROUP = tl.constexpr(8)
 OVERREAD = 1024
 
@@ -140,65 +135,21 @@ def escapes_in(digits: tl.tensor, w: tl.constexpr) -> tl.tensor:
 
 
 @_jit
-def permute(low: tl.tensor, high: tl.tensor, selector: tl.tensor, permutation: tl.constexpr) -> tl.tensor:
-    """PTX's prmt: byte i is byte `selector >> 4 * i & 7` of the eight of low and high."""
-    if permutation == PRMT:
-        selected = tl.inline_asm_elementwise(
-            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [low, high, selector], tl.uint32, is_pure=True, pack=1
-        )
-    else:
-        both = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
-        selected = low * 0
-        for i in tl.static_range(4):
-            nibble = (selector >> (4 * i)) & 7
-            selected |= ((both >> (nibble * 8).to(tl.uint64)).to(tl.uint32) & 0xFF) << (8 * i)
-    return selected
+def merge(a: tl.tensor, b: tl.tensor, mask: tl.constexpr) -> tl.tensor:
+    """a where `mask` has ones, else b."""
+    return (a & mask) | (b & (0xFFFFFFFF ^ mask))
 
 
 @_jit
-def spread_sign(octets: tl.tensor, permutation: tl.constexpr) -> tl.tensor:
-    """The highest bit of each byte, in all of its bits. A selector with 8 added asks prmt for it."""
-    if permutation == PRMT:
-        spread = tl.inline_asm_elementwise(
-            "prmt.b32 $0, $1, $1, 0xBA98;", "=r,r", [octets], tl.uint32, is_pure=True, pack=1
-        )
-    else:
-        spread = ((octets >> 7) & 0x01010101) * 255
-    return spread
-
-
-@_jit
-def merge(a: tl.tensor, b: tl.tensor, mask: tl.constexpr, permutation: tl.constexpr) -> tl.tensor:
-    """a where `mask` has ones, else b. The compiler makes two instructions of it."""
-    if permutation == PRMT:
-        merged = tl.inline_asm_elementwise(
-            "lop3.b32 $0, $1, $2, $3, 0xCA;", "=r,r,r,r", [a * 0 + mask, a, b], tl.uint32, is_pure=True, pack=1
-        )
-    else:
-        merged = (a & mask) | (b & (0xFFFFFFFF ^ mask))
-    return merged
-
-
-@_jit
-def select_following(
-    names: tl.tensor, escapes: tl.tensor, following: tl.tensor, permutation: tl.constexpr
-) -> tl.tensor:
+def select_following(names: tl.tensor, escapes: tl.tensor, following: tl.tensor) -> tl.tensor:
     """`names`, where the escapes are replaced, in order, by the bytes of `following` from the first on."""
     escaped = escapes * 255
-    if permutation == SHIFTS:
-        # A byte moves up by one for each one before it that is no escape: `up` has 8 times their number.
-        up = (escapes ^ 0x01010101) * 0x08080800
-        moved = (following & 0xFF) | ((following << ((up >> 8) & 0xFF)) & 0xFF00)
-        moved = moved | ((following << ((up >> 16) & 0xFF)) & 0xFF0000)
-        moved = moved | ((following << (up >> 24)) & 0xFF000000)
-        selected = (names & ~escaped) | (moved & escaped)
-    else:
-        # The byte of `following` whose number is that of the escapes before, else the own one of `names`.
-        source = ((escapes * 0x01010100) & escaped) | (~escaped & 0x07060504)
-        source = source | (source >> 4)
-        source = permute(source, source, source * 0 + 0x20, permutation)
-        selected = permute(following, names, source, permutation)
-    return selected
+    # A byte moves up by one for each one before it that is no escape: `up` has 8 times their number.
+    up = (escapes ^ 0x01010101) * 0x08080800
+    moved = (following & 0xFF) | ((following << ((up >> 8) & 0xFF)) & 0xFF00)
+    moved = moved | ((following << ((up >> 16) & 0xFF)) & 0xFF0000)
+    moved = moved | ((following << (up >> 24)) & 0xFF000000)
+    return (names & ~escaped) | (moved & escaped)
 
 
 @_jit

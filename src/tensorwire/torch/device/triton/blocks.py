@@ -5,8 +5,10 @@ A block's launch data are ROW 32-bit numbers, from which and from the constants 
     0  its position in the frame, in units of 32 bytes      4  n2 | n3 << 16; enec: num_high
     1  its ordinal                                          5  n4 | n5 << 16
     2  the number of its words                              6  n6
-    3  lo | a2 << 8 | a3 << 12 | ...; enec: b               7  its first run in the table of later runs
+    3  lo | a2 << 8 | a3 << 12 | ...; enec: b               7  its first run in the table of later runs;
+                                                               tier shape (4): its first escape in the list of all
 
+In a constant block, 3 and 4 are eight bytes of such words.
 `row` points to them, or is a tensor of such pointers. `widths` has four bits for each tier, the bytes among them:
 0x8322 for 2, 2, 3 and bytes. The *later runs* of a block are those of its tiers from the second on, or those of enec's
 high parts. They have 256 bytes each in a buffer of resolved exponents, and tiers an entry each in a table: how many
@@ -21,7 +23,6 @@ import triton.language as tl
 
 from .fields import (
     BY_GROUP,
-    SHIFTS,
     add_in_bytes,
     bytes_of,
     escapes_in,
@@ -29,7 +30,6 @@ from .fields import (
     look_up,
     merge,
     numbers_in_group,
-    permute,
     row_stride,
     select_following,
     stream_nwords,
@@ -64,12 +64,6 @@ def num_words(row: tl.tensor) -> tl.tensor:
 def block_stream(frame: tl.tensor, row: tl.tensor) -> tl.tensor:
     """The first 32-bit word of a block."""
     return frame + tl.load(row).to(tl.uint32).to(tl.int64) * 8
-
-
-@_jit
-def octet(stream: tl.tensor, number: tl.tensor, valid: tl.tensor) -> tl.tensor:
-    """A byte of a stream; 0 where it is not valid."""
-    return (tl.load(stream + (number >> 2), mask=valid, other=0) >> ((number & 3) * 8).to(tl.uint32)) & 0xFF
 
 
 @_jit
@@ -152,10 +146,10 @@ def escapes_of_rows(
 
 
 @_jit
-def ranks_in_run(counts: tl.tensor, axis: tl.constexpr, rows: tl.constexpr) -> tl.tensor:
+def ranks_in_run(counts: tl.tensor, rows: tl.constexpr) -> tl.tensor:
     """In byte k: how many come before row k of this word in the run, which is row by row. `counts` has theirs."""
-    total = tl.sum(counts, axis, keep_dims=True).to(counts.dtype)
-    before = tl.cumsum(counts, axis).to(counts.dtype) - counts
+    total = tl.sum(counts, 1, keep_dims=True).to(counts.dtype)
+    before = tl.cumsum(counts, 1).to(counts.dtype) - counts
     if rows == 8:
         before += total * 0x0101010101010100
     elif rows == 4:
@@ -172,7 +166,7 @@ def ranks_in_run(counts: tl.tensor, axis: tl.constexpr, rows: tl.constexpr) -> t
 def cascade_exponents(
     field: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
     first: tl.tensor, below: tl.tensor, jump: tl.tensor, earlier: tl.tensor, rank: tl.tensor, following: tl.tensor,
-    w: tl.constexpr, tier: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
+    w: tl.constexpr, tier: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The exponents of row k of the tile of a tier's digits, whose `interval` is first, below, jump.
 
@@ -190,7 +184,7 @@ def cascade_exponents(
     high = look_up(following, start, at + 1, 128, lead)
     window = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
     window = (window >> ((place & 3) * 8).to(tl.uint64)).to(tl.uint32)
-    return select_following(names, escapes, window, permutation)
+    return select_following(names, escapes, window)
 
 
 @_jit
@@ -215,7 +209,7 @@ def mask_bits(
 
 @_jit
 def mask_of_runs(
-    mask: tl.tensor, num_groups: tl.tensor, run: tl.tensor, in_run: tl.tensor, lane: tl.tensor, axis: tl.constexpr,
+    mask: tl.tensor, num_groups: tl.tensor, run: tl.tensor, in_run: tl.tensor, lane: tl.tensor,
     quads_log2: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
 ) -> Any:  # fmt: skip
     """In byte k, of row k of the tile: enec's mask bit, and how many are set before it in the run. `lane` is j without
@@ -230,7 +224,7 @@ def mask_of_runs(
         bits = mask_bits(mask, num_groups, run, g >> quads_log2, valid, quads_log2, lead)
         flags |= bits.to(packed) << (8 * k)
         starts |= tl.where((g & ((1 << quads_log2) - 1)) == 0, bits, 0).to(packed) << (8 * k)
-    return flags, ranks_in_run(starts, axis, 8 // lead) + starts - flags
+    return flags, ranks_in_run(starts, 8 // lead) + starts - flags
 
 
 @_jit
@@ -343,7 +337,7 @@ def _rest_octet(
 def octet_of_words(
     x: tl.tensor, rest: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor,
     k: tl.constexpr, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr, rest_bits: tl.constexpr,
-    trail: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, byte: tl.constexpr, permutation: tl.constexpr,
+    trail: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, byte: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Byte `byte` of four words: mantissa, exponent and sign, as far as they lie in it."""
     below: tl.constexpr = mantissa_bits - 8 * byte  # bits of the mantissa in this byte and in higher ones
@@ -353,26 +347,22 @@ def octet_of_words(
         octets = _rest_octet(rest, count, run, in_run, j, k, rest_bits, trail, lead, whole, byte)
     elif below > 0:
         mantissa = _rest_octet(rest, count, run, in_run, j, k, rest_bits, trail, lead, whole, byte)
-        octets = merge(mantissa, x << below, ((1 << below) - 1) * 0x01010101, permutation)
+        octets = merge(mantissa, x << below, ((1 << below) - 1) * 0x01010101)
     elif below == -1:
         octets = x >> 1  # the highest bit, which is its neighbour's, gives way to the sign
     elif below > -8:
         octets = _moved(x, below)
     if 8 * byte + 7 == exponent_bits + mantissa_bits:
         signs = _rest_octet(rest, count, run, in_run, j, k, rest_bits, trail, lead, whole, sign)
-        octets = merge(signs << (7 - mantissa_bits % 8), octets, 0x80808080, permutation)
+        octets = merge(signs << (7 - mantissa_bits % 8), octets, 0x80808080)
     return octets
 
 
 @_jit
-def pairs_of_words(lower: tl.tensor, upper: tl.tensor, permutation: tl.constexpr) -> Any:
+def pairs_of_words(lower: tl.tensor, upper: tl.tensor) -> Any:
     """Words of 16 bits from their bytes, in their order: the first two, then the others."""
-    if permutation == SHIFTS:
-        even = merge(lower, upper << 8, 0x00FF00FF, permutation)
-        odd = merge(lower >> 8, upper, 0x00FF00FF, permutation)
-        first = (even & 0xFFFF) | (odd << 16)
-        second = (even >> 16) | (odd & 0xFFFF0000)
-    else:
-        first = permute(lower, upper, lower * 0 + 0x5140, permutation)
-        second = permute(lower, upper, lower * 0 + 0x7362, permutation)
+    even = merge(lower, upper << 8, 0x00FF00FF)
+    odd = merge(lower >> 8, upper, 0x00FF00FF)
+    first = (even & 0xFFFF) | (odd << 16)
+    second = (even >> 16) | (odd & 0xFFFF0000)
     return first, second

@@ -1,0 +1,99 @@
+"""A frame in a device's memory: what the host has read of it, and the launch data of its blocks, there."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from ...codec import torch_dtype
+from .plan import ROW, RUN, Launch, Plan, StoredLaunch, host_bytes, plan
+
+_log = logging.getLogger("tensorwire.torch.device")
+
+
+class PreparedFrame:
+    """A plain frame on a device. Immutable: serves many threads at once.
+
+    Blocks that kernels do not decode are decoded by the host now, and stay on the device as words.
+
+    Attributes:
+        info: FrameInfo.
+        dtype: torch's dtype of the tensor.
+        plan: what the host read of it.
+        frame: its bytes, as 32-bit words.
+        tables: by launch, the launch data of its blocks, ROW numbers each.
+        host_words: the words of blocks that the host has decoded, each block at a multiple of 32 bytes.
+        runs_per_block: runs of a full block.
+        word_nbytes: bytes of a word.
+    """
+
+    def __init__(self, frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> None:
+        """Check header, index and descriptors. The last two arguments are those of `plan`.
+
+        Raises:
+            UnsupportedTensorError: the frame needs a base, or torch lacks its dtype.
+            CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: the frame is not valid.
+        """
+        self.plan: Plan = plan(frame, full_runs, overread)
+        self.info = self.plan.reader.info
+        self.dtype: torch.dtype = torch_dtype(self.info.dtype, self.info.bits)
+        self._bytes = frame.detach()  # what keeps this object by the tensor `frame` must not keep that alive
+        self.frame = self._bytes.view(torch.uint32)
+        self.runs_per_block = self.info.block_words // RUN
+        self.word_nbytes = self.info.layout.word_nbytes
+        rows = [np.zeros((0, ROW), np.uint32), *self.plan.rows.values()]
+        tables = self.to_device(torch.from_numpy(np.concatenate(rows).view(np.int32)))
+        self.tables = dict(zip(self.plan.rows, tables.split([len(each) for each in rows])[1:], strict=True))
+        self.host_words = self.to_device(self._decode_by_host()).view(torch.uint32)
+
+    @functools.cached_property
+    def _ordinals(self) -> dict[Launch, list[int]]:
+        return {launch: rows[:, 1].tolist() for launch, rows in self.plan.rows.items()}
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor`, where the frame is."""
+        return tensor.to(self._bytes.device)
+
+    def launches(self, begin: int, end: int) -> Iterator[tuple[Launch, torch.Tensor, int]]:
+        """The launches that have any of the blocks [begin, end), with the launch data of these and their number."""
+        every = begin == 0 and end == self.info.num_blocks
+        for launch, table in self.tables.items():
+            if every:
+                yield launch, table, len(table)
+                continue
+            ordinals = self._ordinals[launch]
+            lo, hi = bisect.bisect_left(ordinals, begin), bisect.bisect_left(ordinals, end)
+            if lo < hi:
+                yield launch, table[lo:hi], hi - lo
+
+    def source(self, launch: Launch) -> torch.Tensor:
+        """Where the words of a launch's blocks are, or its blocks."""
+        return self.host_words if launch == StoredLaunch(True) else self.frame
+
+    def _decode_by_host(self) -> torch.Tensor:
+        reader, header_nbytes = self.plan.reader, self.info.header_nbytes
+        size = -(-reader.block_nbytes // 32) * 32
+        words = torch.zeros(len(self.plan.host_blocks) * size, dtype=torch.uint8)
+        for place, block in enumerate(self.plan.host_blocks):
+            start = block * reader.block_nbytes
+            stop = min(start + reader.block_nbytes, self.info.uncompressed_nbytes)
+            lo, hi = reader.data_range(start, stop)
+            data = host_bytes(self._bytes[header_nbytes + lo : header_nbytes + hi])
+            out = memoryview(words.numpy())[place * size : place * size + stop - start]
+            reader.decode(data, out, start=start, stop=stop, data_offset=lo)
+        if self.plan.host_blocks:
+            _say_once()
+        return words
+
+
+@functools.cache
+def _say_once() -> None:
+    _log.info(
+        "the host decodes blocks of a frame on a device, which take as much memory there as dense ones: they are of "
+        "kinds that no kernel knows; compress with profile 'fast', 'resident' or 'enec'"
+    )
