@@ -133,11 +133,11 @@ class StandIn:
         return _Function(self, kernel, _library(kernel, self.headers, self.checked), max(shared_nbytes, 48 << 10))
 
     def buffers(self, addresses: list[tuple[int, bool]]) -> list[_Buffer]:
-        """The buffers that the addresses point into, each with whether it may be written."""
-        found: dict[tuple[int, int], bool] = {}
+        """What is watched and what the addresses point into, each with whether it may be written."""
+        spans = [(t.data_ptr(), t.numel() * t.element_size()) for t in self._watched if t.numel()]
+        found = dict.fromkeys(spans, False)  # kernels may have their addresses from a table
         unknown: list[tuple[int, bool]] = []
         for address, writable in addresses:
-            spans = [(t.data_ptr(), t.numel() * t.element_size()) for t in self._watched]
             inside = [span for span in spans if span[0] <= address < span[0] + span[1]]
             if inside:
                 found[inside[-1]] = found.get(inside[-1], False) or writable

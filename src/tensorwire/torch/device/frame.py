@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from .cuda_kernels import CudaKernels
 from .nvidia import driver_for
 from .prepared import PreparedFrame
+from .product import Product
+from .product_rows import rows_of
+from .trial import library_order
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -48,10 +52,7 @@ class DeviceFrame:
         kernels: those that decode it.
         rows: ``rows(ids, out)`` writes ``tensor[ids]`` to `out`, contiguous, in one launch, without waiting for ids;
             None if no kernel does that here.
-        product: None: no kernel multiplies yet.
     """
-
-    product: Any = None
 
     def __init__(
         self, frame: torch.Tensor, driver: Driver | Callable[[torch.device], Driver | None] | None = _of_the_device
@@ -89,8 +90,28 @@ class DeviceFrame:
         self.dtype = self.held.dtype
         self.shape = self.info.shape
         self.rows = self.kernels.rows
+        self._driver = found
         self._word_nbytes = self.held.word_nbytes
         self._word = _WORDS[self._word_nbytes]
+
+    @functools.cached_property
+    def product(self) -> Product | None:
+        """Its rows, ready to be multiplied; None if no kernel does that with such a frame (product_rows.py)."""
+        if self._driver is None or not isinstance(self.kernels, CudaKernels):
+            return None
+        rows = rows_of(self.held, self.kernels, self._driver)
+        return None if rows is None else Product(self._driver, rows)
+
+    def product_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> Product | None:
+        """What multiplies inputs like `x`, (..., columns), adds `bias` and rounds to BF16; None: decode the weight, and
+        let torch do that. In mode "exact" results have the bits of torch's own, as far as a trial can tell."""
+        product = self.product
+        if product is None or not product.takes(x, bias):
+            return None
+        if mode == "fused":
+            return product
+        order = library_order(product, x, bias)
+        return None if order is None else product.in_order(order)
 
     def decode_all(self) -> torch.Tensor:
         """The tensor, new memory on the same device. The kernels run on the current stream and are not waited for."""

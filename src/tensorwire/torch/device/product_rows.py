@@ -1,0 +1,199 @@
+"""The rows of a frame as products want them: in tier shape (4), with a list of what escapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from ...codec import Layout
+from .cuda_kernels import Call
+from .driver import Kernel
+from .plan import RUN, CascadeLaunch, counts_of
+from .product import Rows
+
+if TYPE_CHECKING:
+    from .cuda_kernels import CudaKernels
+    from .driver import Driver
+    from .plan import Array
+    from .prepared import PreparedFrame
+
+_BF16 = Layout(2, 8, 8, "float", True)
+_LISTED = CascadeLaunch(8, 0, (4,), True)
+_MOST_LO = 240  # the kernel adds digits to it in bytes
+_NAMED = 15  # exponents
+_MOST_COLUMNS = 0xFFFF
+_OTHERS_SHARE = 8
+"""At most one word in so many may be in blocks of other kinds."""
+_LEAST_ARCHITECTURE = 80  # whose tensor cores take BF16
+_OVERREAD = 2  # entries behind a list
+_THREADS_TO_OPEN = 128  # open.cuh
+
+
+class _Blocks(NamedTuple):
+    """Blocks in tier shape (4). By block: the ordinal, the number of words, addresses of rests, of counts of escapes
+    before each run and of the list, lo, and how many words escape."""
+
+    ordinals: Array
+    num_words: Array
+    rests: Array
+    befores: Array
+    lists: Array
+    lows: Array
+    escapes: Array
+    kept: tuple[torch.Tensor, ...]
+
+
+def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+    """The rows of a frame's tensor; None if there is no fused product with it.
+
+    There is one for BF16 in two dimensions, with a multiple of 256 columns, in blocks of whole rows, where nearly all
+    blocks are in tier shape (4), as profile `resident` makes them. The few that are not are decoded and made so now:
+    they take memory of their own, 1.5 bytes a word and 2 for each that escapes.
+    """
+    info = held.info
+    if (
+        driver.architecture < _LEAST_ARCHITECTURE
+        or held.dtype != torch.bfloat16
+        or info.layout != _BF16
+        or len(info.shape) != 2
+        or 0 in info.shape
+        or info.shape[1] % RUN
+        or info.shape[1] > _MOST_COLUMNS
+        or info.block_words % info.shape[1]
+    ):
+        return None
+    empty = np.zeros((0, 8), np.uint32)
+    listed = held.plan.rows.get(_LISTED, empty)
+    listed = listed[listed[:, 3] & 0xFF <= _MOST_LO]
+    others = np.setdiff1d(np.arange(info.num_blocks), listed[:, 1])
+    if len(others) * _OTHERS_SHARE > info.num_blocks:
+        return None
+    if not len(listed):
+        return None
+    blocks = _listed(held, kernels, driver, listed)
+    table, kept, columns = _table(blocks, info.shape[1]), blocks.kept, info.shape[1]
+    if len(others):
+        made = rows_of_words(_decoded(held, kernels, others))
+        ordinals = np.concatenate([np.repeat(blocks.ordinals, blocks.num_words // columns), _rows_in(held, others)])
+        order = held.to_device(torch.from_numpy(ordinals.argsort(kind="stable")))
+        table, kept = torch.cat([table, made.table])[order], (*kept, *made.kept)
+    table[-1, -1].item()  # waits for all that was launched: products may run on another stream
+    return Rows(table, columns, kept)
+
+
+def _num_words(held: PreparedFrame, ordinals: Array) -> Array:
+    info = held.info
+    return np.minimum(info.block_words, info.uncompressed_nbytes // 2 - ordinals * info.block_words)
+
+
+def _rows_in(held: PreparedFrame, ordinals: Array) -> Array:
+    """The block of each row of some blocks."""
+    return np.repeat(ordinals, _num_words(held, ordinals) // held.info.shape[1])
+
+
+def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
+    """The rows of some blocks."""
+    parts = [torch.empty(int(count), dtype=torch.int16, device=held.frame.device) for count in _num_words(held, ordinals)]
+    for ordinal, part in zip(ordinals.tolist(), parts, strict=True):
+        kernels.decode(ordinal, ordinal + 1, part)
+    return torch.cat(parts).view(torch.bfloat16).view(-1, held.info.shape[1])
+
+
+def _wait(tensor: torch.Tensor) -> None:
+    """For all that was launched so far: products may run on another stream."""
+    tensor[-1, -1].item()
+
+
+def _listed(held: PreparedFrame, kernels: CudaKernels, driver: Driver, rows: Array) -> _Blocks:
+    """Blocks of the frame itself, of which lists are made."""
+    device, counts = held.frame.device, counts_of(rows)[:, 0]
+    begins = counts.cumsum() - counts
+    table = rows.copy()
+    table[:, -1] = begins
+    total = int(counts.sum())
+    places = torch.zeros(total + _OVERREAD, dtype=torch.int16, device=device)
+    exponents = torch.zeros(total + _OVERREAD, dtype=torch.uint8, device=device)
+    on_device = held.to_device(torch.from_numpy(table.view(np.int32)))
+    call = Call(
+        driver, Kernel("open.cuh", "list_escapes"), _THREADS_TO_OPEN, frame=held.frame, rows=on_device,
+        before=kernels.before, places=places, exponents=exponents, begins=exponents,
+        runs_per_block=held.runs_per_block, rest_bits=_BF16.rest_bits, columns=0,
+    )  # fmt: skip
+    call.launch(driver.stream(), len(rows))
+    entries = places << 8 | exponents
+    ordinals = rows[:, 1].astype(np.int64)
+    return _Blocks(
+        ordinals,
+        rows[:, 2].astype(np.int64),
+        held.frame.data_ptr() + rows[:, 0].astype(np.int64) * 32,
+        kernels.before.data_ptr() + ordinals * held.runs_per_block * 2,
+        entries.data_ptr() + begins * 2,
+        rows[:, 3].astype(np.int64) & 0xFF,
+        counts,
+        (held.frame, kernels.before, entries),
+    )
+
+
+def rows_of_words(words: torch.Tensor) -> Rows:
+    """The rows of dense BF16, (rows, columns), with at most 65,535 columns: coded like those of a frame, each with a lo
+    of its own. They are not waited for."""
+    num_rows, columns = words.shape
+    device, runs = words.device, columns // RUN
+    numbers = words.contiguous().view(torch.int16).to(torch.int32)
+    exponents = numbers >> 7 & 0xFF
+    rows = torch.arange(num_rows, device=device)[:, None]
+    sums = torch.bincount((exponents + 256 * rows).view(-1), minlength=256 * num_rows).view(num_rows, 256).cumsum(1)
+    within = sums[:, _NAMED - 1 : _NAMED + _MOST_LO].clone()
+    within[:, 1:] -= sums[:, :_MOST_LO]
+    lows = within.argmax(1, keepdim=True)
+    digits = exponents - lows
+    escaped = (digits < 0) | (digits >= _NAMED)
+    digits[escaped] = _NAMED
+    halves = digits.view(num_rows, runs, 2, RUN // 2)
+    packed = (halves[:, :, 0] | halves[:, :, 1] << 4).view(num_rows, -1)
+    coded = torch.cat([numbers >> 8 & 0x80 | numbers & 0x7F, packed], 1).to(torch.uint8)
+    counts = escaped.view(num_rows, runs, RUN).sum(2)
+    ends = counts.cumsum(1)
+    in_run = torch.arange(columns, device=device) & RUN - 1
+    entries = (in_run << 8 | exponents)[escaped].to(torch.int16)
+    entries = torch.cat([entries, entries.new_zeros(_OVERREAD)])
+    before = (ends - counts).to(torch.int16)
+    lists = ends[:, -1].cumsum(0) - ends[:, -1]
+    table = torch.stack(
+        [
+            coded.data_ptr() + rows[:, 0] * coded.stride(0),
+            before.data_ptr() + rows[:, 0] * (2 * runs),
+            entries.data_ptr() + lists * 2,
+            columns | lows[:, 0] << 32 | ends[:, -1] << 40,
+        ],
+        1,
+    )
+    return Rows(table, columns, (coded, before, entries))
+
+
+def _table(blocks: _Blocks, columns: int) -> torch.Tensor:
+    """RowAt of thin.cuh for each row of the blocks, in their order."""
+    rows = blocks.num_words // columns
+    first = np.repeat(rows.cumsum() - rows, rows)
+    in_block = np.arange(len(first)) - first
+
+    def each(values: Array) -> Array:
+        return np.repeat(values, rows)
+
+    table = np.empty((len(first), 4), np.int64)
+    table[:, 0] = each(blocks.rests) + in_block * columns
+    table[:, 1] = each(blocks.befores) + in_block * (columns // RUN * 2)
+    table[:, 2] = each(blocks.lists)
+    table[:, 3] = each(blocks.num_words) - in_block * (columns // 2) | each(blocks.lows) << 32
+    # How many escape before the row's end is known on the device only, but for the block's last row.
+    before = blocks.kept[1]
+    ends = (table[:, 1] - before.data_ptr()) // 2 + columns // RUN
+    is_last = in_block == each(rows) - 1
+    ends[is_last] = 0
+    known = torch.from_numpy(np.where(is_last, each(blocks.escapes), -1)).to(before.device)
+    counted = before[torch.from_numpy(ends).to(before.device)].to(torch.int64) & 0xFFFF
+    out = torch.from_numpy(table).to(before.device)
+    out[:, 3] |= torch.where(known < 0, counted, known) << 40
+    return out
