@@ -129,15 +129,15 @@ def linear_on_cpu(
 def _linear_on_device(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Tensor:
-    """Exact: torch's own linear with the decoded weight. Fused: as many inputs as the frame's kernels take, if it has
-    any."""
+    """One launch with the compressed weight, for as many inputs as that takes and where the frame allows it; in mode
+    exact only in torch's own order of summation, if a trial has found it. Else torch's linear with the decoded weight.
+    """
     reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
-    product = reader.product if check_linear_mode(mode) == "fused" else None
-    inputs = x.reshape(-1, shape[1]) if x.shape[-1:] == (shape[1],) else None
-    if product is None or inputs is None or x.dtype != dtype or not 0 < len(inputs) <= product.max_inputs:
+    product = reader.product_for(x, bias, check_linear_mode(mode))
+    if product is None:
         return linear(x, _decode(frame, dtype, shape), bias)
-    output = product.multiply(inputs, bias, x.dtype)
+    output: Tensor = product.multiply(x.reshape(-1, shape[1]), bias, x.dtype)
     return output.view(*x.shape[:-1], shape[0])
 
 

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn.functional import linear
@@ -28,6 +28,7 @@ _EXTREME_ROWS = 2.0**-80, 2.0**52, 2.0**-122, 2.0**-100
 differ there: in what becomes of denormals, in the sign of a zero, and in whether a product is rounded before it is
 added."""
 _TINY = 2.0**-103  # core/include/tensorwire.h says why
+_AnyOrder = TypeVar("_AnyOrder")
 
 
 class _Weight(NamedTuple):
@@ -57,6 +58,8 @@ class Trial:
     At some places from the first row of the weight to the last one stand the same few rows, and zeros everywhere else:
     so the weight takes hardly any memory, and hardly any time to be read. A weight of fewer rows than these has some of
     them alone, and there are several products. In each round other rows stand at each place.
+
+    Products and sums on the CPU; a class for another device has both there.
     """
 
     def __init__(self, product: Product, slab: int | None = None) -> None:
@@ -90,7 +93,15 @@ class Trial:
                 found.append(start)
         return [*found, last]
 
-    def orders(self, candidates: Sequence[Order]) -> list[Order]:
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """torch's product."""
+        return linear(x, weight, bias)
+
+    def _sums(self, x: Tensor, tile: Tensor, order: Any) -> Tensor:
+        """Ours in an order, float32, before the bias is added. It is little work: other threads would be waited for."""
+        return sums(x, tile, order, threads=1)
+
+    def orders(self, candidates: Sequence[_AnyOrder]) -> list[_AnyOrder]:
         """The candidates in which sums have torch's bits."""
         for each in self._rounds():
             candidates = [order for order in candidates if self._has_bits_of(order, each)]
@@ -109,8 +120,8 @@ class Trial:
                     return False
         return True
 
-    def _has_bits_of(self, order: Order, each: _Round) -> bool:
-        found = sums(each.x, each.tile, order, threads=1)  # which is little work: others would be waited for
+    def _has_bits_of(self, order: object, each: _Round) -> bool:
+        found = self._sums(each.x, each.tile, order)
         undecided = found.isnan()  # these are torch's in a product, too
         if order in (Order.PAIRS_512, Order.PAIRS_1024):
             undecided |= (found != 0) & (found.abs() < _TINY)
@@ -166,7 +177,7 @@ class Trial:
             some, of_bias = twice[rows], part_of(bias, rows)
             for number, span, of_tile in self._places:
                 weights[number].put(span, some[of_tile], part_of(of_bias, of_tile))
-            yield _Round(x, some, of_bias, weights, [linear(x, weight.words, weight.bias) for weight in weights])
+            yield _Round(x, some, of_bias, weights, [self._linear(x, weight.words, weight.bias) for weight in weights])
 
     def _blank_weights(self, tile: Tensor) -> list[_Weight]:
         """Weights of zeros; in a large one those at the places alone take memory."""

@@ -1,0 +1,140 @@
+"""Orders of summation on a device: kernels have the bits of their references, and a trial finds a library's order."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+import tensorwire.torch.device.frame as frame_module
+from tensorwire.torch import ops
+from tensorwire.torch.device.frame import DeviceFrame
+from tensorwire.torch.device.orders import MOST_PARTS, Order, candidates, usual_order
+from tensorwire.torch.device.product import Product
+from tensorwire.torch.device.product_rows import rows_of_words
+from tensorwire.torch.device.trial import library_order
+
+from .stand_in import StandIn
+from .summed import product_of, same_bits, sums_of
+from .weights import frame_of, numbers, watch, weight
+
+ORDERS = [
+    Order(1), Order(1, two=True), Order(3), Order(4, two=True), Order(5, rounded=True), Order(8, True, True),
+    Order(MOST_PARTS), Order(2, rounded=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("count", [3, 12])
+def test_kernels_have_the_bits_of_the_reference(order: Order, count: int) -> None:
+    dense, x, bias = weight(21, 4352, 0.01), numbers(count, 4352), numbers(21, seed=3)
+    driver = StandIn(seed=count)
+    product = Product(driver, rows_of_words(dense), order)
+    assert same_bits(product.multiply(x), sums_of(order, x, dense))
+    assert same_bits(product.multiply(x, bias, torch.bfloat16), product_of(order, x, dense, bias, torch.bfloat16))
+
+
+@pytest.mark.parametrize("order", [Order(1, two=True), Order(MOST_PARTS, rounded=True)])
+def test_checked_in_other_orders(order: Order) -> None:
+    dense, x = weight(17, 4096, 0.01), numbers(2, 4096)
+    driver = StandIn(checked=True, seed=1)
+    product = Product(driver, rows_of_words(dense), order)
+    watch(driver, product)
+    assert same_bits(product.multiply(x), sums_of(order, x, dense))
+
+
+def test_no_input_changes_the_bits_of_another_in_other_orders() -> None:
+    dense, x = weight(16, 1024), numbers(40, 1024)
+    for order in (Order(1, two=True), Order(2, rounded=True)):
+        product = Product(StandIn(), rows_of_words(dense), order)
+        one_by_one = torch.cat([product.multiply(x[k : k + 1]) for k in range(40)])
+        assert same_bits(product.multiply(x), one_by_one)
+
+
+@pytest.mark.parametrize("columns", [256, 512, 1024, 2560, 4096])
+def test_candidates_are_unlike_orders(columns: int) -> None:
+    found = candidates(columns)
+    assert len(set(found)) == len(found) and usual_order(columns) in found
+    assert found[0] == Order(1)
+    assert all(order.as_made(columns) == order and order.parts <= MOST_PARTS for order in found)
+    halves, places = numbers(9, columns // 2).repeat(1, 2), torch.randperm(columns, generator=torch.Generator().manual_seed(1))
+    halves[1:, columns // 2 :] *= -1  # the sums cancel
+    x, dense = halves[:1, places], halves[1:, places]
+    bits = {sums_of(order, x, dense).numpy().tobytes() for order in found}
+    assert len(bits) == len(found)
+
+
+def library_in(order: Order) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]:
+    """A library that sums in this order."""
+
+    def multiplied(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = product_of(order, x.reshape(-1, x.shape[-1]), dense, bias, x.dtype)
+        return found.view(*x.shape[:-1], len(dense))
+
+    return multiplied
+
+
+@pytest.mark.parametrize(
+    ("order", "rows", "columns", "shape", "biased"),
+    [
+        (Order(1), 96, 512, (1,), False),
+        (Order(1, two=True), 70, 768, (3,), True),
+        (Order(2, rounded=True), 64, 1024, (2, 2), False),
+        (Order(4), 7, 1024, (5,), True),
+    ],
+)
+def test_a_trial_finds_the_order(order: Order, rows: int, columns: int, shape: tuple[int, ...], biased: bool) -> None:
+    dense, x = weight(rows, columns), numbers(*shape, columns)
+    driver, library = StandIn(), library_in(order)
+    bias = numbers(rows, seed=2) if biased else None
+    product = Product(driver, rows_of_words(dense))
+    assert library_order(product, x, bias, library) == order
+    exact = product.in_order(order).multiply(x.reshape(-1, columns), bias, torch.bfloat16)
+    assert same_bits(exact.view(*shape, rows), library(x, dense, bias))
+    driver.launches.clear()
+    assert library_order(product, x + 1, bias, library) == order
+    assert not driver.launches  # it is known
+
+
+def test_a_library_in_another_order() -> None:
+    def backwards(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return library_in(Order(1))(x.flip(-1), dense.flip(-1), bias)
+
+    x, product = numbers(2, 512), Product(StandIn(), rows_of_words(weight(64, 512)))
+    assert library_order(product, x, None, backwards) is None
+    assert library_order(product, x, None, linear) is None  # that of the CPU
+
+
+def test_inputs_that_are_not_tried() -> None:
+    driver = StandIn()
+    product = Product(driver, rows_of_words(weight(8, 512)))
+    for x in (numbers(65, 512), numbers(0, 512), numbers(2, 512).float(), numbers(2, 256), numbers(512, 4).T):
+        assert library_order(product, x, None, library_in(Order(1))) is None
+    assert not driver.launches
+
+
+def test_exact_is_fused_in_the_order_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, x, bias = weight(64, 512), numbers(2, 3, 512), numbers(64, seed=4)
+    frame, driver = frame_of(dense, 8), StandIn()
+    opened = DeviceFrame(frame, driver=driver)
+    monkeypatch.setattr(ops, "opened_anywhere", lambda _: opened)
+
+    def found(mode: str, inputs: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+        driver.launches.clear()
+        result = ops._linear_on_device(inputs, frame, torch.bfloat16, (64, 512), bias, mode)
+        return result, [each.kernel.header for each in driver.launches]
+
+    result, headers = found("fused", x)
+    usual = product_of(usual_order(512), x.view(6, 512), dense, bias, torch.bfloat16).view(2, 3, 64)
+    assert same_bits(result, usual) and headers == ["thin.cuh"]
+    for library, with_what in ((library_in(Order(1, two=True)), ["thin.cuh"]), (linear, ["words.cuh"])):
+        monkeypatch.setattr(frame_module, "library_order", functools.partial(library_order, library=library))
+        found("exact", x)  # tries
+        result, headers = found("exact", x)
+        assert same_bits(result, library(x, dense, bias)) and headers == with_what
+    many = numbers(65, 512)
+    result, headers = found("fused", many)
+    assert same_bits(result, linear(many, dense, bias)) and headers == ["words.cuh"]
