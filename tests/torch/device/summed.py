@@ -1,4 +1,4 @@
-"""References of the orders of summation (thin.cuh): one instruction of a tensor core is modelled as the shim does it."""
+"""References of the orders of summation (thin.cuh): an instruction of a tensor core is modelled as the shim does it."""
 
 from __future__ import annotations
 
@@ -60,4 +60,5 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.dtype != b.dtype or not torch.equal(a.isnan(), b.isnan()):
         return False
     words = torch.int16 if a.dtype == torch.bfloat16 else torch.int32
-    return torch.equal(a.nan_to_num(0.0, torch.inf, -torch.inf).view(words), b.nan_to_num(0.0, torch.inf, -torch.inf).view(words))
+    bits = [torch.where(each.isnan(), 0, each).view(words) for each in (a, b)]
+    return torch.equal(*bits)

@@ -57,10 +57,14 @@ def test_no_input_changes_the_bits_of_another_in_other_orders() -> None:
 @pytest.mark.parametrize("columns", [256, 512, 1024, 2560, 4096])
 def test_candidates_are_unlike_orders(columns: int) -> None:
     found = candidates(columns)
-    assert len(set(found)) == len(found) and usual_order(columns) in found
+    assert len(set(found)) == len(found)
+    assert usual_order(columns) in found
     assert found[0] == Order(1)
     assert all(order.as_made(columns) == order and order.parts <= MOST_PARTS for order in found)
-    halves, places = numbers(9, columns // 2).repeat(1, 2), torch.randperm(columns, generator=torch.Generator().manual_seed(1))
+    halves, places = (
+        numbers(9, columns // 2).repeat(1, 2),
+        torch.randperm(columns, generator=torch.Generator().manual_seed(1)),
+    )
     halves[1:, columns // 2 :] *= -1  # the sums cancel
     x, dense = halves[:1, places], halves[1:, places]
     bits = {sums_of(order, x, dense).numpy().tobytes() for order in found}
@@ -129,12 +133,15 @@ def test_exact_is_fused_in_the_order_of_the_library(monkeypatch: pytest.MonkeyPa
 
     result, headers = found("fused", x)
     usual = product_of(usual_order(512), x.view(6, 512), dense, bias, torch.bfloat16).view(2, 3, 64)
-    assert same_bits(result, usual) and headers == ["thin.cuh"]
+    assert same_bits(result, usual)
+    assert headers == ["thin.cuh"]
     for library, with_what in ((library_in(Order(1, two=True)), ["thin.cuh"]), (linear, ["words.cuh"])):
         monkeypatch.setattr(frame_module, "library_order", functools.partial(library_order, library=library))
         found("exact", x)  # tries
         result, headers = found("exact", x)
-        assert same_bits(result, library(x, dense, bias)) and headers == with_what
+        assert same_bits(result, library(x, dense, bias))
+        assert headers == with_what
     many = numbers(65, 512)
     result, headers = found("fused", many)
-    assert same_bits(result, linear(many, dense, bias)) and headers == ["words.cuh"]
+    assert same_bits(result, linear(many, dense, bias))
+    assert headers == ["words.cuh"]

@@ -48,7 +48,9 @@ def test_products_have_the_bits_of_their_order(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize(("rows", "columns", "count", "share"), [(17, 512, 3, 0.05), (270, 256, 20, 0.3), (3, 768, 64, 0.0)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "count", "share"), [(17, 512, 3, 0.05), (270, 256, 20, 0.3), (3, 768, 64, 0.0)]
+)
 def test_threads_meet_in_no_byte_and_read_nothing_else(
     rows: int, columns: int, count: int, share: float, seed: int
 ) -> None:
@@ -75,7 +77,8 @@ def test_weights_that_are_no_numbers() -> None:
     product = product_with(StandIn(), frame_of(dense, 4))
     found = product.multiply(x)
     assert same_bits(found, sums_of(product.order, x, dense))
-    assert found[:, 3].isnan().all() and found[:, 4:6].isinf().all()
+    assert found[:, 3].isnan().all()
+    assert found[:, 4:6].isinf().all()
     others = [row for row in range(20) if row not in (3, 4, 5)]
     assert found[:, others].isfinite().all()
 
@@ -93,7 +96,13 @@ def test_results_are_rounded_once(dtype: torch.dtype, biased: bool) -> None:
 def test_inputs_may_be_views() -> None:
     dense, wide = weight(9, 512), numbers(6, 1030)
     product = product_with(StandIn(), frame_of(dense, 8))
-    for x in (wide[:, 4:516], wide[:, 1:513], wide[::2, 8:520], wide[:1, :512].expand(6, 512), wide[:, :512].T.contiguous().T):
+    for x in (
+        wide[:, 4:516],
+        wide[:, 1:513],
+        wide[::2, 8:520],
+        wide[:1, :512].expand(6, 512),
+        wide[:, :512].T.contiguous().T,
+    ):
         assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
     assert product.multiply(wide[:0, :512]).shape == (0, 9)
 
@@ -117,7 +126,9 @@ def test_calls_share_no_arguments() -> None:
 
         launches: list[tuple[ctypes.Array[ctypes.c_void_p], list[int]]]
 
-        def launch(self, grid: object, threads: int, nbytes: int, stream: int, arguments: ctypes.Array[ctypes.c_void_p]) -> None:
+        def launch(
+            self, grid: object, threads: int, nbytes: int, stream: int, arguments: ctypes.Array[ctypes.c_void_p]
+        ) -> None:
             self.launches.append((arguments, values(arguments)))
 
     def values(arguments: ctypes.Array[ctypes.c_void_p]) -> list[int]:
@@ -144,7 +155,8 @@ def test_rows_of_several_weights_are_one_product() -> None:
     watch(driver, together)
     driver.launches.clear()
     found = together.multiply(x, dtype=torch.bfloat16)
-    assert found.shape == (4, 47) and len(driver.launches) == 1
+    assert found.shape == (4, 47)
+    assert len(driver.launches) == 1
     for product, part in zip(products, found.split([32, 8, 7], 1), strict=True):
         assert same_bits(part, product.multiply(x, dtype=torch.bfloat16))
 
@@ -233,7 +245,12 @@ def test_damaged_digits_read_nothing_outside(seed: int) -> None:
         (numbers(2, 256).float(), None, torch.float32, r"got \(2, 256\) in torch.float32"),
         (numbers(256), None, torch.float32, r"got \(256,\)"),
         (numbers(2, 256), None, torch.float16, "a result in bfloat16 or float32, got torch.float16"),
-        (numbers(2, 256), numbers(5), torch.float32, r"a bias of 5 numbers in torch.float32, got \(5,\) in torch.bfloat16"),
+        (
+            numbers(2, 256),
+            numbers(5),
+            torch.float32,
+            r"a bias of 5 numbers in torch.float32, got \(5,\) in torch.bfloat16",
+        ),
         (numbers(2, 256), numbers(4), torch.bfloat16, r"a bias of 5 numbers in torch.bfloat16, got \(4,\)"),
     ],
 )

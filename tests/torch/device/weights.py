@@ -8,13 +8,15 @@ import torch
 
 from reference.tensorwire_reference import Cascade, Kind, Verbatim, encode
 from tensorwire.torch.device.frame import DeviceFrame
-from tensorwire.torch.device.product import Product
 
 from .opened import bytes_tensor
-from .stand_in import StandIn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tensorwire.torch.device.product import Product
+
+    from .stand_in import StandIn
 
 FOUR = Cascade(variant=0, table=2)
 
@@ -41,7 +43,9 @@ def frame_of(dense: torch.Tensor, block_rows: int, others: Mapping[int, Kind] | 
     for block, kind in (others or {}).items():
         kinds[block] = kind
     block_words = block_rows * dense.shape[1]
-    frame = encode(data, "BF16", tuple(dense.shape), kind=kinds, rest=Verbatim(), profile="fast", block_words=block_words)
+    frame = encode(
+        data, "BF16", tuple(dense.shape), kind=kinds, rest=Verbatim(), profile="fast", block_words=block_words
+    )
     return bytes_tensor(frame)
 
 

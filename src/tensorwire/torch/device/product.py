@@ -10,7 +10,6 @@ import torch
 
 from .driver import Kernel
 from .orders import Order, usual_order
-from .plan import RUN
 
 if TYPE_CHECKING:
     from .driver import Driver, Function

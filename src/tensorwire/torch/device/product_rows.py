@@ -85,7 +85,8 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
 
 def _num_words(held: PreparedFrame, ordinals: Array) -> Array:
     info = held.info
-    return np.minimum(info.block_words, info.uncompressed_nbytes // 2 - ordinals * info.block_words)
+    nwords: Array = np.minimum(info.block_words, info.uncompressed_nbytes // 2 - ordinals * info.block_words)
+    return nwords
 
 
 def _rows_in(held: PreparedFrame, ordinals: Array) -> Array:
@@ -95,7 +96,9 @@ def _rows_in(held: PreparedFrame, ordinals: Array) -> Array:
 
 def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
     """The rows of some blocks."""
-    parts = [torch.empty(int(count), dtype=torch.int16, device=held.frame.device) for count in _num_words(held, ordinals)]
+    parts = [
+        torch.empty(int(count), dtype=torch.int16, device=held.frame.device) for count in _num_words(held, ordinals)
+    ]
     for ordinal, part in zip(ordinals.tolist(), parts, strict=True):
         kernels.decode(ordinal, ordinal + 1, part)
     return torch.cat(parts).view(torch.bfloat16).view(-1, held.info.shape[1])

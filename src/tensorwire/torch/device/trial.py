@@ -45,8 +45,8 @@ class DeviceTrial(Trial):
 def library_order(
     product: Product, x: torch.Tensor, bias: torch.Tensor | None, library: Library = linear
 ) -> Order | None:
-    """The order in which `library` sums products of this kind, of BF16 with the rows of `product`; None if it is none of
-    ours, or may not be tried now. Tried once for each kind, which takes memory for the dense weight meanwhile."""
+    """The order in which `library` sums products of this kind, of BF16 with the rows of `product`; None if it is none
+    of ours, or may not be tried now. Tried once for each kind, which takes memory for the dense weight meanwhile."""
     kind = Kind(
         x.dtype, tuple(x.shape), strides_of(x.shape, x.stride()), product.rows, bias is not None, 1, False, _settings()
     )
@@ -58,7 +58,7 @@ def library_order(
 
 
 @functools.lru_cache(maxsize=4096)
-def _found(kind: Kind, driver: Driver, device: torch.device, library: Library) -> Order | None:
+def _found(kind: Kind, driver: Any, device: torch.device, library: Library) -> Order | None:
     orders = DeviceTrial(kind, driver, device, library).orders(candidates(kind.columns))
     return orders[0] if orders else None
 

@@ -78,14 +78,13 @@ class OpenFrame:
         shape: its shape.
         origin: where it came from.
         ahead: what decodes it before it is used, None if nothing does.
-        product, rows: None; a frame on a device may have kernels for these.
+        rows: None; a frame on a device may have a kernel for these.
         sent_by: torch's sharing strategy by which other processes get it, None if torch would move it to send it.
     """
 
     __reduce_ex__ = not_copied("the address of a frame", "copy the tensor that holds it")
 
     ahead: Ahead[OpenFrame] | None = None
-    product: None = None
     rows: None = None
     sent_by: str | None = None
     _placed: PlacedFrame | None
@@ -192,6 +191,9 @@ class OpenFrame:
                 verify=self.origin.verify,
             )
 
+    def product_for(self, x: Tensor, bias: Tensor | None, mode: str) -> None:
+        """None, as no device has the frame."""
+
     def linear(self, inputs: Tensor, order: Order) -> Tensor | None:
         """`inputs`, (..., columns), times the transpose of this tensor: float32, (..., rows), without a dense copy.
         All blocks are in memory. None where the same order may have other bits elsewhere (`PlacedFrame.linear`), and
@@ -297,7 +299,6 @@ class AnyFrame(Protocol):
 
     Attributes:
         dtype, shape: of the tensor.
-        product: its kernels for products; None if it has none.
         rows: ``rows(ids, out)`` writes ``tensor[ids]`` to `out`, contiguous, for int32 or int64 on the same device, and
             does not wait for them; None if no kernel does that.
     """
@@ -306,13 +307,13 @@ class AnyFrame(Protocol):
     shape: tuple[int, ...]
 
     @property
-    def product(self) -> Any: ...
-
-    @property
     def rows(self) -> Callable[[Tensor, Tensor], None] | None: ...
 
     def decode(self, first: int, out: Tensor) -> None:
         """Decode ``out.numel()`` elements from element `first` on into `out`."""
+
+    def product_for(self, x: Tensor, bias: Tensor | None, mode: str) -> Any:
+        """What multiplies inputs like `x` in a mode, on a device; None: decode the weight, and let torch multiply."""
 
 
 _open_on_device: Callable[[Tensor], AnyFrame] | None = None

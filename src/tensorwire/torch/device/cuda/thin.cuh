@@ -5,13 +5,13 @@
 // part of A: of columns 16s + 4t to 16s + 4t + 3 in step s. The instruction has other numbers for these columns, but x
 // stands in the same order, so the 16 products that it sums are those of 16 consecutive columns.
 //
-// The order of a sum: a row's runs are cut into parts of `part_runs` runs, the last of which may be shorter. The steps of
-// a part are summed along K, from zero, in one accumulator; or in two, one for even and one for odd slices of 32 columns,
-// which are added at the end. Then the parts are added in order. Which inputs a call has is of no influence.
+// The order of a sum: a row's runs are cut into parts of `part_runs` runs, the last of which may be shorter. The steps
+// of a part are summed along K, from zero, in one accumulator; or in two, one for even and one for odd slices of 32
+// columns, which are added at the end. Then the parts are added in order. Which inputs a call has is of no influence.
 //
-// What escapes stands in a list. Two lanes for each row write it to shared memory, a quarter of a run at a time, as what
-// turns lo + 15 into the exponent. All words take that in, and nearly all of it is zeros, so no word asks whether it
-// escapes.
+// What escapes stands in a list. Two lanes for each row write it to shared memory, a quarter of a run at a time, as
+// what turns lo + 15 into the exponent. All words take that in, and nearly all of it is zeros, so no word asks whether
+// it escapes.
 #pragma once
 
 #include "dev.h"
@@ -43,10 +43,10 @@ DEV u32 bf16_of(float value) {
 DEV float float_of_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 
 // Grid: any number of blocks; a block takes `together` tiles at once, and every so many of them. Threads: 32 * together
-// for each of the warps that share the parts of a tile, 256 at most. Shared memory: for each warp SLOTS * SLOT_NBYTES and
-// CHANGES_NBYTES, then for each part of each tile NB * 128 floats. `count` is 1 to 8 * NB, `columns` a multiple of 256;
-// rows of x begin at multiples of 8 bytes, every `x_pitch` bytes. `bias` (or 0) and y are BF16, or float32 if `wide`.
-// `rounded` says that the sums of parts are rounded to BF16 before they are added.
+// for each of the warps that share the parts of a tile, 256 at most. Shared memory: for each warp SLOTS * SLOT_NBYTES
+// and CHANGES_NBYTES, then for each part of each tile NB * 128 floats. `count` is 1 to 8 * NB, `columns` a multiple of
+// 256; rows of x begin at multiples of 8 bytes, every `x_pitch` bytes. `bias` (or 0) and y are BF16, or float32 if
+// `wide`. `rounded` says that the sums of parts are rounded to BF16 before they are added.
 template <u32 NB, bool TWO>
 GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
     thin(const RowAt* __restrict__ rows, const u8* __restrict__ x, const u8* __restrict__ bias, u8* __restrict__ y,
@@ -62,7 +62,8 @@ GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
   // Pieces of number c, of 8 rows, stand together, row g at place g ^ 2 * (c & 3): so neither the 8 lanes that write at
   // once nor the 32 that read a word of each row meet in a bank.
   const shared_at to = slots + t * 128 + (g * 16 ^ t * 32);
-  u32 next_tile = blockIdx.x * together + own_tile, next_part = own_part, next_run = own_part * part_runs, next_slot = 0;
+  u32 next_tile = blockIdx.x * together + own_tile, next_part = own_part, next_run = own_part * part_runs,
+      next_slot = 0;
   const u8 *digits0 = 0, *digits1 = 0, *rest0 = 0, *rest1 = 0;
   auto copy_next = [&] {
     if (next_tile < tiles) {
@@ -77,7 +78,8 @@ GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
 #pragma unroll
       for (u32 c = 0; c < 2; c++) copy16(at + c * 512, digits0 + c * 64), copy16(at + 1024 + c * 512, digits1 + c * 64);
 #pragma unroll
-      for (u32 c = 0; c < 4; c++) copy16(at + 2048 + c * 512, rest0 + c * 64), copy16(at + 4096 + c * 512, rest1 + c * 64);
+      for (u32 c = 0; c < 4; c++)
+        copy16(at + 2048 + c * 512, rest0 + c * 64), copy16(at + 4096 + c * 512, rest1 + c * 64);
       digits0 += 128, digits1 += 128, rest0 += 256, rest1 += 256;
       if (++next_run == runs || next_run == (next_part + 1) * part_runs) {
         next_part += ways;
