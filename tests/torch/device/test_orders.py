@@ -61,13 +61,13 @@ def test_candidates_are_unlike_orders(columns: int) -> None:
     assert usual_order(columns) in found
     assert found[0] == Order(1)
     assert all(order.as_made(columns) == order and order.parts <= MOST_PARTS for order in found)
-    halves, places = (
-        numbers(9, columns // 2).repeat(1, 2),
-        torch.randperm(columns, generator=torch.Generator().manual_seed(1)),
-    )
-    halves[1:, columns // 2 :] *= -1  # the sums cancel
-    x, dense = halves[:1, places], halves[1:, places]
-    bits = {sums_of(order, x, dense).numpy().tobytes() for order in found}
+    generator = torch.Generator().manual_seed(1)
+    values = torch.cat([numbers(10, columns // 256, 128)] * 2, 2)
+    values[2:, :, 128:] *= -1
+    in_run = values[:, :, torch.randperm(256, generator=generator)].reshape(10, columns)  # each run cancels
+    anywhere = values.view(10, columns)[:, torch.randperm(columns, generator=generator)]
+    pairs = [(some[:2], some[2:]) for some in (in_run, anywhere)]
+    bits = {tuple(sums_of(order, *pair).numpy().tobytes() for pair in pairs) for order in found}
     assert len(bits) == len(found)
 
 
@@ -124,6 +124,7 @@ def test_exact_is_fused_in_the_order_of_the_library(monkeypatch: pytest.MonkeyPa
     dense, x, bias = weight(64, 512), numbers(2, 3, 512), numbers(64, seed=4)
     frame, driver = frame_of(dense, 8), StandIn()
     opened = DeviceFrame(frame, driver=driver)
+    assert opened.product is not None  # its list is made
     monkeypatch.setattr(ops, "opened_anywhere", lambda _: opened)
 
     def found(mode: str, inputs: torch.Tensor) -> tuple[torch.Tensor, list[str]]:

@@ -121,29 +121,26 @@ def test_a_product_is_one_launch() -> None:
 
 
 def test_calls_share_no_arguments() -> None:
-    class Recorded:
-        """Keeps what it is given, as a launch that runs later would."""
-
-        launches: list[tuple[ctypes.Array[ctypes.c_void_p], list[int]]]
-
-        def launch(
-            self, grid: object, threads: int, nbytes: int, stream: int, arguments: ctypes.Array[ctypes.c_void_p]
-        ) -> None:
-            self.launches.append((arguments, values(arguments)))
-
-    def values(arguments: ctypes.Array[ctypes.c_void_p]) -> list[int]:
-        return [ctypes.c_uint64.from_address(each or 0).value for each in arguments]
-
+    """A second product begins, as on another thread, before the first one has launched."""
     product = Product(StandIn(), rows_of_words(weight(16, 256)))
     first, second = numbers(3, 256), numbers(5, 256)
     product.multiply(first)
-    recorded = Recorded()
-    recorded.launches = []
-    product._launches[1] = product._launches[1]._replace(function=recorded)
-    results = [product.multiply(x) for x in (first, second)]
-    for (arguments, at_launch), x, result in zip(recorded.launches, (first, second), results, strict=True):
-        assert values(arguments) == at_launch
-        assert (at_launch[1], at_launch[3], at_launch[9]) == (x.data_ptr(), result.data_ptr(), len(x))
+    launches: list[list[int]] = []
+
+    class Recorded:
+        def launch(
+            self, grid: object, threads: int, nbytes: int, stream: int, arguments: ctypes.Array[ctypes.c_void_p]
+        ) -> None:
+            if not launches:
+                launches.append([])
+                product.multiply(second)
+            launches.append([ctypes.c_uint64.from_address(each or 0).value for each in arguments])
+
+    product._launches[1] = product._launches[1]._replace(function=Recorded())
+    result = product.multiply(first)
+    _, of_second, of_first = launches
+    assert (of_second[1], of_second[9]) == (second.data_ptr(), 5)
+    assert (of_first[1], of_first[3], of_first[9]) == (first.data_ptr(), result.data_ptr(), 3)
 
 
 def test_rows_of_several_weights_are_one_product() -> None:

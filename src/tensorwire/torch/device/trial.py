@@ -13,6 +13,7 @@ from ..products.product import Product as Kind
 from ..products.product import Strides, strides_of
 from ..products.trial import Trial
 from .orders import Order, candidates
+from .plan import RUN
 from .product import Product
 from .product_rows import rows_of_words
 
@@ -23,7 +24,12 @@ Library = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Te
 
 
 class DeviceTrial(Trial):
-    """Products of a library on a device, with sums that cancel; and ours, of the same rows."""
+    """Products of a library on a device, with sums that cancel; and ours, of the same rows.
+
+    Where the parts of a sum are rounded before they are added, the order within a part shows only if the part cancels.
+    """
+
+    spans = (0, RUN)
 
     def __init__(self, kind: Kind, driver: Driver, device: torch.device, library: Library = linear) -> None:
         super().__init__(kind)

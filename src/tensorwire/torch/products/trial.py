@@ -60,7 +60,12 @@ class Trial:
     them alone, and there are several products. In each round other rows stand at each place.
 
     Products and sums on the CPU; a class for another device has both there.
+
+    Attributes:
+        spans: within how many columns sums cancel, a kind of rounds for each; 0 for all columns.
     """
+
+    spans: Sequence[int] = (0,)
 
     def __init__(self, product: Product, slab: int | None = None) -> None:
         """`slab`: so many rows at a time are tried, too."""
@@ -136,12 +141,18 @@ class Trial:
 
     def _rounds(self) -> Iterator[_Round]:
         """One after the other, in the same memory."""
+        weights: list[_Weight] = []
+        for span in self.spans:
+            yield from self._rounds_of(span, weights)
+
+    def _rounds_of(self, span: int, weights: list[_Weight]) -> Iterator[_Round]:
+        """Those whose sums cancel within so many columns."""
         product = self._product
         dtype, count, columns = product.dtype, self._count, product.columns
         generator = torch.Generator(device="cpu").manual_seed(0)
-        tile, places = _cancelling_rows(count, columns, dtype, generator)
+        tile, places = _cancelling_rows(count, columns, dtype, generator, span)
         x = _cancelling_inputs(product.shape, places, dtype, generator)
-        weights = self._blank_weights(tile)
+        weights += [] if weights else self._blank_weights(tile)
         num_rounds = -(-_RESULTS_OF_A_ROW // (product.num_inputs * max(1, count // product.rows)))
         ordinary = tile
         if product.bias:
@@ -214,12 +225,19 @@ def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def _cancelling_rows(count: int, columns: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of weights, in each of which some columns are the negatives of others, at random places; and the places:
-    those of one half, those of the other half, that of an odd column more, which is tiny. They are of so many sizes
-    that no sum is without rounding, not even of few columns."""
+def _cancelling_rows(
+    count: int, columns: int, dtype: torch.dtype, generator: torch.Generator, span: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Rows of weights, in each of which some columns are the negatives of others, at random places within each `span`
+    columns; and the places: those of one half, those of the other half, that of an odd column more, which is tiny. They
+    are of so many sizes that no sum is without rounding, not even of few columns. `span` is an even part
+    of the columns, or 0 for all."""
     half, is_odd, moved = columns // 2, columns % 2, _STEP * (count - 1)
-    places = torch.randperm(columns, generator=generator, device="cpu")
+    span = span or columns
+    starts = range(0, columns, span)
+    of_spans = [start + torch.randperm(span, generator=generator, device="cpu") for start in starts]
+    halves = [places.split([span // 2, span - span // 2]) for places in of_spans]
+    places = torch.cat([part for side in zip(*halves, strict=True) for part in side])
     some = _normal((half + moved,), generator)
     some *= 2.0 ** torch.randint(0, 13, some.shape, generator=generator, dtype=torch.float32, device="cpu")
     odd = _normal((is_odd + is_odd * moved,), generator) * 2.0**-16
