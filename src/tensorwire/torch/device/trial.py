@@ -60,11 +60,12 @@ def library_order(
         return None
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
-    return _found(kind, product.driver, x.device, library)
+    driver: Any = product.driver  # which is hashable
+    return _found(kind, driver, x.device, library)
 
 
 @functools.lru_cache(maxsize=4096)
-def _found(kind: Kind, driver: Any, device: torch.device, library: Library) -> Order | None:
+def _found(kind: Kind, driver: Driver, device: torch.device, library: Library) -> Order | None:
     orders = DeviceTrial(kind, driver, device, library).orders(candidates(kind.columns))
     return orders[0] if orders else None
 
