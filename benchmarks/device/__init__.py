@@ -1,1 +1,1 @@
-"""A GPU, measured section by section: decoding, products, and models whose weights stay compressed, beside dense ones."""
+"""A GPU, measured section by section: decoding, products, models whose weights stay compressed; dense ones beside."""

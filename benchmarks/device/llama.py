@@ -57,10 +57,8 @@ def frames_of(model: Any) -> list[torch.Tensor]:
 
 
 def resting_nbytes(model: Any) -> int:
-    """Of its parameters."""
-    return sum(
-        each.frame.numel() if isinstance(each, CompressedTensor) else each.nbytes for each in model.parameters()
-    )
+    """What its parameters take."""
+    return sum(each.frame.numel() if isinstance(each, CompressedTensor) else each.nbytes for each in model.parameters())
 
 
 class DecodeStep:

@@ -16,7 +16,7 @@ import torch
 from benchmarks.device.power import clock_and_power
 from benchmarks.timing import interleave, spread
 from tensorwire.torch import CompressedTensor
-from tensorwire.torch.device.frame import DeviceFrame
+from tensorwire.torch.frames.open_frame import opened_anywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CACHE_NBYTES = 300 << 20
 """Several times the L2 of a large GPU."""
 WORD_NBYTES = 2
+PROFILES = ("resident", "fast", "enec")
+"""The most wanted first."""
 _ROUNDS = 15
 _LOADED_SECONDS = 0.04  # for which an operation is repeated while the clock is read
 
@@ -34,12 +36,18 @@ def _nothing() -> None:
 
 @dataclass
 class Timed:
-    """An operation that can be timed: `once` gives the seconds of one of its `count` repetitions, and `start` begins
-    them without waiting."""
+    """An operation that can be timed.
+
+    Attributes:
+        once: does it `count` times, and gives the seconds of one.
+        start: the same without waiting for the end.
+        results: of the last time, if it is replayed.
+    """
 
     once: Callable[[], float]
     start: Callable[[], Any]
     count: int
+    results: list[Any]
 
 
 @dataclass
@@ -73,7 +81,7 @@ class Bench:
 
     def rotation(self, nbytes: int) -> int:
         """How many weights of so many bytes are used by turns; one that fills the cache alone is enough."""
-        return 2 if self.quick else -(-CACHE_NBYTES // nbytes)
+        return 1 if self.quick else -(-CACHE_NBYTES // nbytes)
 
     def weights(self, rows: int, columns: int, count: int) -> list[torch.Tensor]:
         """Normal weights, as large as those of trained models."""
@@ -83,9 +91,16 @@ class Bench:
             for _ in range(count)
         ]
 
-    def opened(self, frame: torch.Tensor) -> Any:
-        """The frame with the kernels that decode it; on a CPU they run in Triton's interpreter."""
-        return DeviceFrame(frame)
+    def decoder(self, frame: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Open the frame; what it gives decodes it into new memory. On a CPU that is the core."""
+        opened = opened_anywhere(frame)
+
+        def decode() -> torch.Tensor:
+            out = torch.empty(opened.shape, dtype=opened.dtype, device=self.device)
+            opened.decode(0, out)
+            return out
+
+        return decode
 
     def by_graph(self, operation: Callable[[int], Any], count: int, before: Callable[[], Any] = _nothing) -> Timed:
         """Each of `count` operations, which are replayed together; `before` runs before each replay, and is not
@@ -115,7 +130,7 @@ class Bench:
             return float(begin.elapsed_time(end)) / 1e3 / len(kept)
 
         once()
-        return Timed(once, start, count)
+        return Timed(once, start, count, kept)
 
     def by_calls(self, operation: Callable[[int], Any], count: int, before: Callable[[], Any] = _nothing) -> Timed:
         """Each of `count` calls, one behind the other, which nothing is waited for between."""
@@ -137,7 +152,7 @@ class Bench:
             return (time.perf_counter() - began) / count
 
         once()
-        return Timed(once, start, count)
+        return Timed(once, start, count, [])
 
     def medians(self, operations: Mapping[str, Timed]) -> dict[str, dict[str, float]]:
         """Seconds of each, by turns: median and quartiles; and the clock and the power while it runs."""
@@ -152,9 +167,10 @@ class Bench:
     def _load(self, operation: Timed, seconds: float) -> dict[str, float]:
         if self.quick or self.device != "cuda":
             return {}
+        began = time.monotonic()
         for _ in range(max(1, int(_LOADED_SECONDS / max(seconds * operation.count, 1e-6)))):
             operation.start()
-        time.sleep(_LOADED_SECONDS / 2)
+        time.sleep(max(0.0, began + _LOADED_SECONDS - time.monotonic()) / 2)
         found = clock_and_power()
         self.settle()
         return found

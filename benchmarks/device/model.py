@@ -7,8 +7,8 @@ from typing import Any
 INSTRUCTIONS = {"fast": 19.0, "enec": 17.4, "resident": 13.7}
 """A word, to decode: what `python -m benchmarks.codecs.instructions` counts for sm_90."""
 _SLOTS_USED = (0.5, 0.7)
+_WORD_NBYTES = 2
 _LANES, _HERTZ = 128, 1.7e9
-WORD_NBYTES = 2
 
 
 def modelled(profile: str, ratio: float, device: dict[str, Any]) -> list[float]:
@@ -17,5 +17,5 @@ def modelled(profile: str, ratio: float, device: dict[str, Any]) -> list[float]:
         return []
     by_memory = device["copy"] / (1 + 1 / ratio)
     slots = device["processors"] * _LANES * _HERTZ
-    by_instructions = [used * slots / INSTRUCTIONS[profile] * WORD_NBYTES for used in _SLOTS_USED]
+    by_instructions = [used * slots / INSTRUCTIONS[profile] * _WORD_NBYTES for used in _SLOTS_USED]
     return list(dict.fromkeys(min(by_memory, each) / 1e12 for each in by_instructions))

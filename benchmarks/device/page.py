@@ -27,8 +27,9 @@ def results_of(path: Path, known: dict[str, Any] | None = None) -> dict[str, Any
         facts = line.get("environment", facts)
         if "row" in line:
             rows.setdefault(line["section"], []).append(line["row"])
-    for name, every in rows.items():
-        results[name] = every
+    for name in dict.fromkeys(line["section"] for line in found if "section" in line):
+        if name in rows:
+            results[name] = rows[name]
         errors = [line["error"] for line in found if line.get("section") == name and "error" in line]
         seconds = [line["seconds"] for line in found if line.get("section") == name and "seconds" in line]
         kept = [each for each in results["runs"] if each["table"] != name]
@@ -70,11 +71,12 @@ def render(results: dict[str, Any], sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def publish(journal: Path, folder: Path, sections: Sequence[Section]) -> str:
-    """Add a journal to the results of its card in `folder`, write their page, and give it."""
-    name = file_name(results_of(journal))
-    path = folder / f"{name}.json"
-    results = results_of(journal, json.loads(path.read_text()) if path.exists() else None)
+def write(journal: Path, folder: Path, sections: Sequence[Section], *, add: bool) -> str:
+    """Write the page of a journal's card into `folder`, and give it; if asked, `add` it to what was known there."""
+    results = results_of(journal)
+    path = folder / f"{file_name(results)}.json"
+    if add and path.exists():
+        results = results_of(journal, json.loads(path.read_text()))
     path.write_text(summary.dumps(results))
     page = render(results, sections)
     path.with_suffix(".md").write_text(page)
@@ -84,7 +86,9 @@ def publish(journal: Path, folder: Path, sections: Sequence[Section]) -> str:
 def _line(device: dict[str, Any]) -> str:
     if "memory" not in device:
         return "No GPU was measured."
-    copy = f" A copy on the device moves {device['copy'] / 1e12:.2f} TB/s, read and written together." if "copy" in device else ""
+    copy = ""
+    if "copy" in device:
+        copy = f" A copy on the device moves {device['copy'] / 1e12:.2f} TB/s, read and written together."
     return (
         f"{device['name']}, {device['processors']} processors, {device['memory'] / 1e9:.0f} GB of memory, L2 of "
         f"{device['l2'] / 1e6:.0f} MB; driver {device['driver']}, torch {device['torch']}, Triton {device['triton']}."

@@ -28,7 +28,7 @@ def main() -> None:
         "--out", type=Path, default=environment.ROOT / "build" / "device", metavar="FOLDER",
         help=f"where {runner.FILE} and the page go (default: build/device)",
     )  # fmt: skip
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the code, and measures nothing")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the code alone")
     parser.add_argument("--quick", action="store_true", help="little data, which measures nothing")
     parser.add_argument("--publish", type=Path, metavar="FILE", help="add this file of rows to benchmarks/results")
     options = parser.parse_args()
@@ -52,12 +52,9 @@ def main() -> None:
     if options.publish is None:
         options.out.mkdir(parents=True, exist_ok=True)
         runner.run(load, options.out / runner.FILE, options.seconds, names)
-        print(_page(options.out / runner.FILE, options.out, load()[0]), end="")
-    else:
-        print(_page(options.publish, environment.RESULTS, load()[0]), end="")
+    from benchmarks.device import page  # PyTorch must not be loaded before the run: see runner.py
 
-
-def _page(journal: Path, folder: Path, sections: Sequence[runner.Section]) -> str:
-    from benchmarks.device import page
-
-    return page.publish(journal, folder, sections)
+    journal, folder = options.out / runner.FILE, options.out
+    if options.publish is not None:
+        journal, folder = options.publish, environment.RESULTS
+    print(page.write(journal, folder, load()[0], add=options.publish is not None), end="")

@@ -13,19 +13,18 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
     from multiprocessing.connection import Connection
     from pathlib import Path
 
 Row = dict[str, Any]
 Column = tuple[str, str, str]  # its head, its key in a row, its format
-Loader = "Callable[[], tuple[Sequence[Section], Any]]"
 FILE = "rows.jsonl"
 GRACE_SECONDS = 15.0
 """How long a row may take that was begun in time."""
@@ -55,6 +54,10 @@ class Section:
     run: Callable[[Any], Generator[Row, None, None]]
 
 
+Loader = Callable[[], "tuple[Sequence[Section], Any]"]
+"""Gives the sections and the `Bench` for them."""
+
+
 class Journal:
     """A file of JSON lines. Each is written at once: what is there stays, however the program ends."""
 
@@ -66,17 +69,18 @@ class Journal:
 
 
 def lines(path: Path) -> list[Row]:
-    """Those of a journal; a last one that was cut is left out."""
-    found = []
-    for line in path.read_text().splitlines():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return found
+    """What a journal holds; a last line that was cut is left out."""
+    whole = path.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
 
 
-def run(load: Loader, path: Path, seconds: float, names: Collection[str] = (), command: str = "make device") -> None:
+def run(
+    load: Loader,
+    path: Path,
+    seconds: float,
+    names: Collection[str] = (),
+    command: str = "make device",
+) -> None:
     """Run the sections that `load` gives, in its order, and write the journal `path` anew.
 
     Args:
@@ -93,9 +97,14 @@ def run(load: Loader, path: Path, seconds: float, names: Collection[str] = (), c
 
 
 def _one_process(
-    load: Loader, path: Path, journal: Journal, names: Collection[str], over: list[str], end: float
+    load: Loader,
+    path: Path,
+    journal: Journal,
+    names: Collection[str],
+    over: list[str],
+    end: float,
 ) -> bool:
-    """Run the sections that are not yet `over` in a process, and add them. Gives whether another process is to go on."""
+    """Run the sections that are not yet `over` in a process, and add them. Gives whether another one is to go on."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sending, load, path, names, tuple(over), end))
@@ -133,7 +142,12 @@ def _end(process: Any) -> None:
 
 
 def _work(
-    sending: Connection, load: Loader, path: Path, names: Collection[str], over: Collection[str], end: float
+    sending: Connection,
+    load: Loader,
+    path: Path,
+    names: Collection[str],
+    over: Collection[str],
+    end: float,
 ) -> None:
     """What the process that measures does. It sends the name of each section that it begins and when it is to be ended,
     and an empty name when it has done all."""
@@ -178,4 +192,5 @@ def _rows(rows: Generator[Row, None, None], name: str, journal: Journal, deadlin
 
 
 def _words(row: Row) -> str:
-    return ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+    return ", ".join(f"{key} {value}" for key, value in shown.items())

@@ -7,15 +7,19 @@ second launch writes over what the codes gave.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _CODES = 16
 _TILE = 4096
 _PATCHED = 256
+_jit: Callable[[Callable[..., Any]], Any] = triton.jit
 
 
 class SplitZip:
@@ -57,7 +61,7 @@ class SplitZip:
         return words.view(torch.bfloat16).view(self._shape)
 
 
-@triton.jit
+@_jit
 def _words_kernel(codes: Any, rests: Any, codebook: Any, words: Any, count: Any, tile: tl.constexpr) -> None:
     half: tl.constexpr = tile // 2
     pairs = tl.program_id(0) * half + tl.arange(0, half)
@@ -70,7 +74,7 @@ def _words_kernel(codes: Any, rests: Any, codebook: Any, words: Any, count: Any,
     tl.store(words + places, word.to(tl.int16), mask=places < count)
 
 
-@triton.jit
+@_jit
 def _patch_kernel(positions: Any, values: Any, words: Any, count: Any, tile: tl.constexpr) -> None:
     listed = tl.program_id(0) * tile + tl.arange(0, tile)
     known = listed < count

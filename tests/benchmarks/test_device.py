@@ -1,37 +1,120 @@
-"""The benchmark of a GPU: what the model expects, and the page of the committed results."""
+"""The benchmark of a GPU: its sections on a CPU, what the model expects, and the page of the committed results."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
+from benchmarks.device import page, runner  # noqa: E402
 from benchmarks.device.model import INSTRUCTIONS, modelled  # noqa: E402
-from benchmarks.device.rows import check  # noqa: E402
-from benchmarks.device.run import main, render  # noqa: E402
+from benchmarks.device.sections import SECTIONS, counters  # noqa: E402
+from benchmarks.device.sections.products import check  # noqa: E402
+from benchmarks.device.splitzip import SplitZip  # noqa: E402
 from tests.support.device_figures import DEVICE  # noqa: E402
+from tests.support.fake_sections import sections  # noqa: E402
 from tests.support.figures import RESULTS  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+ON_A_CPU = ("card", "bits", "ceilings", "decoding", "products", "models", "prompts", "opening")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "benchmarks.device", *arguments]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_the_page_is_that_of_the_results() -> None:
-    assert (RESULTS / "device-h200.md").read_text() == render(DEVICE)
+    assert (RESULTS / "device-h200.md").read_text() == page.render(DEVICE, SECTIONS)
 
 
-def test_an_unknown_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["device", "decodings"])
-    with pytest.raises(SystemExit, match="expected tables among decoding, products, models, got decodings"):
-        main()
+def test_all_sections_fit_into_the_time() -> None:
+    """But for the last, which is to be run once more alone if the others took all of theirs."""
+    assert sum(section.seconds for section in SECTIONS[:-1]) <= 330 + 60
+    assert len({section.name for section in SECTIONS}) == len(SECTIONS)
+
+
+def test_every_section_runs_on_a_cpu(tmp_path: Path) -> None:
+    """What it measures there is worth nothing; that it ends without an error is."""
+    pytest.importorskip("transformers", minversion="5.16")
+    done = command("--device", "cpu", "--quick", "--out", str(tmp_path), "--sections", ",".join(ON_A_CPU))
+    assert done.returncode == 0, done.stderr
+    lines = runner.lines(tmp_path / runner.FILE)
+    assert [line for line in lines if "error" in line or "error" in line.get("row", {})] == []
+    assert [line["section"] for line in lines if "seconds" in line] == list(ON_A_CPU)
+    bits = [line["row"] for line in lines if line.get("section") == "bits" and "row" in line]
+    assert all(row["frames"] == row["right"] for row in bits if "right" in row)
+    for section in SECTIONS:
+        keys = {key for line in lines if line.get("section") == section.name for key in line.get("row", {})}
+        known = {key for _, key, _ in section.columns} | {"bytes", "name", "processors"}
+        assert keys <= known, f"the page of {section.name} has no column for {keys - known}"
+    assert (tmp_path / f"{page.file_name(page.results_of(tmp_path / runner.FILE))}.md").read_text() in done.stdout
+
+
+def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
+    done = command("--device", "cpu", "--out", str(tmp_path), "--sections", "card,decodings")
+    assert done.returncode == 1
+    assert "expected sections among card, bits" in done.stderr
+    assert "got decodings" in done.stderr
+
+
+def test_a_run_adds_to_what_is_known_of_a_card(tmp_path: Path) -> None:
+    facts = json.loads((RESULTS / "device-h200.json").read_text())["runs"][0]["environment"]
+    card = {"what": "card", "name": "NVIDIA H200", "processors": 7, "memory": 1e9, "l2": 1e6}
+    card |= {"driver": "1", "torch": "2", "triton": "3"}
+
+    def publish(*lines: Any) -> str:
+        journal = "".join(json.dumps(line) + "\n" for line in ({"environment": facts}, *lines))
+        (tmp_path / "rows.jsonl").write_text(journal)
+        return page.write(tmp_path / "rows.jsonl", tmp_path, sections("works", "raises"), add=True)
+
+    first = {"section": "card", "row": card}
+    text = publish(first, {"section": "works", "row": {"what": "old", "number": 1.0}})
+    assert "| old | 1.0 |" in text
+    text = publish(first, {"section": "raises", "row": {"what": "other"}}, {"section": "raises", "error": "a\nb"})
+    assert "| old | 1.0 |" in text
+    assert "| other |" in text
+    assert "It did not end well: `a b`" in text
+    text = publish(first, {"section": "works", "row": {"what": "new", "number": 2.0}})
+    assert "old" not in text
+    assert (tmp_path / "device-h200.md").read_text() == text
 
 
 @pytest.mark.parametrize(("name", "error"), [("exact, fast", 0.01), ("fused, fast", 0.5)])
 def test_a_wrong_product_is_not_timed(name: str, error: float) -> None:
     weight, x = torch.full((2, 256), 0.5, dtype=torch.bfloat16), torch.ones(1, 256, dtype=torch.bfloat16)
-    check(x, {"dense": [weight], name: [weight]})
-    with pytest.raises(RuntimeError, match="is wrong"):
-        check(x, {"dense": [weight], name: [weight * (1 + error)]})
+    assert check(x, {"dense": [weight], name: [weight]}) == {}
+    assert list(check(x, {"dense": [weight], name: [weight * (1 + error)]})) == [name]
+
+
+def test_splitzip_gives_all_bits_back() -> None:
+    words = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
+    coded = SplitZip(words.view(torch.bfloat16).view(256, 256))
+    assert torch.equal(coded.decode().view(torch.int16).flatten(), words)
+    assert len(coded.positions) == (1 << 16) * 240 // 256
+    normal = (torch.randn(64, 512, generator=torch.Generator().manual_seed(0)) * 0.02).to(torch.bfloat16)
+    coded = SplitZip(normal)
+    assert torch.equal(coded.decode().view(torch.int16), normal.view(torch.int16))
+    assert coded.nbytes / normal.nbytes == pytest.approx(0.75, abs=0.005)
+
+
+def test_what_ncu_prints_is_read() -> None:
+    """As its versions 2024 and 2025 print it: other lines, heads, units, a line for each kernel."""
+    metrics = list(counters.METRICS.values())
+    heads = ",".join(f'"{each}"' for each in ["ID", "Kernel Name", *metrics[:2], metrics[6]])
+    kernel = '"0","words(unsigned char *, int)","61,440","81.5","1,000"'
+    text = f'==PROF== Connected\n{heads}\n"","","ns","%","inst"\n{kernel}\n'
+    assert counters.rows(text) == [{"kernel": "words", "microseconds": 61.44, "dram": 81.5, "instructions": 1000.0}]
+    assert counters.rows("==ERROR== no permission\n") == []
 
 
 def test_the_smaller_rate_counts() -> None:
@@ -40,3 +123,4 @@ def test_the_smaller_rate_counts() -> None:
     slots = 128 * 1.7e9
     expected = [part * slots / INSTRUCTIONS["fast"] * 2 / 1e12 for part in (0.5, 0.7)]
     assert modelled("fast", 2.0, {"copy": 3e15, "processors": 1}) == pytest.approx(expected)
+    assert modelled("a copy", 2.0, {"copy": 3e9, "processors": 100}) == []

@@ -16,6 +16,5 @@ from benchmarks.device.sections import (
 )
 
 SECTIONS = tuple(
-    module.SECTION
-    for module in (card, bits, ceilings, decoding, products, models, prompts, counters, opening, nccl)
+    module.SECTION for module in (card, bits, ceilings, decoding, products, models, prompts, counters, opening, nccl)
 )

@@ -10,8 +10,7 @@ from torch.nn.functional import linear
 
 import tensorwire
 from benchmarks.device import tools
-from benchmarks.device.measure import compressed
-from benchmarks.device.model import INSTRUCTIONS
+from benchmarks.device.measure import PROFILES, compressed
 from benchmarks.device.runner import Row, Section
 
 if TYPE_CHECKING:
@@ -20,12 +19,13 @@ if TYPE_CHECKING:
     from benchmarks.device.measure import Bench
 
 _DAMAGED = 5
+_INPUTS = (1, 2, 4)
 _SANITIZED_SECONDS = 45.0
 _DETECTED = 86  # exit code of compute-sanitizer that is no other program's
 _F8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def tensors(*, quick: bool) -> dict[str, torch.Tensor]:
+def tensors() -> dict[str, torch.Tensor]:
     """20 of them, on the CPU: sizes that end anywhere, words that escape, and every dtype."""
     generator = torch.Generator().manual_seed(1)
 
@@ -38,29 +38,32 @@ def tensors(*, quick: bool) -> dict[str, torch.Tensor]:
         drawn = torch.randint(-(1 << 15), 1 << 15, words.shape, generator=generator, dtype=torch.int16)
         return torch.where(chosen, drawn, words).view(weight.dtype)
 
-    sizes = [(1,), (255,), (256,), (1000, 7), (129, 256)]
-    sizes += [] if quick else [(1500, 1024), (33, 4096), (300_001,)]
+    sizes = [(1,), (255,), (256,), (1000, 7), (129, 256), (1500, 1024), (33, 4096), (300_001,)]
     found = {f"BF16 {size}": normal(*size) for size in sizes}
     found |= {f"BF16, {part:.1%} odd": odd(normal(100, 1024), part) for part in (0.015, 0.5, 1.0)}
-    found["zeros"] = torch.zeros(5000, dtype=torch.bfloat16)
-    found["equal"] = torch.full((70_000,), 0.3, dtype=torch.bfloat16)
-    found["infinite"] = torch.where(torch.arange(40_000) % 97 == 0, torch.inf, normal(40_000))
-    found |= {"F16": normal(100, 500, dtype=torch.float16), "F16, odd": odd(normal(100, 300, dtype=torch.float16), 0.1)}
-    found |= {"F32": normal(100, 300, dtype=torch.float32), "F32, large": normal(50_000, dtype=torch.float32, scale=1e30)}
+    found["zeros"] = normal(5000, scale=0.0)
+    found["equal"] = normal(70_000, scale=0.0) + 0.3
+    infinite = found["infinite"] = normal(40_000)
+    infinite[::97] = torch.inf
+    found["F16"] = normal(100, 500, dtype=torch.float16)
+    found["F16, odd"] = odd(normal(100, 300, dtype=torch.float16), 0.1)
+    found["F32"] = normal(100, 300, dtype=torch.float32)
+    found["F32, large"] = normal(50_000, dtype=torch.float32, scale=1e30)
     return found | {str(dtype).removeprefix("torch."): normal(100, 700, scale=0.3).to(dtype) for dtype in _F8}
 
 
 def run(bench: Bench) -> Generator[Row, None, None]:
-    every = tensors(quick=bench.quick)
-    for profile in INSTRUCTIONS:
+    every = tensors()
+    for profile in PROFILES:
         wrong = [name for name, tensor in every.items() if not _same(bench, tensor, profile)]
-        yield {"what": f"`{profile}`", "frames": len(every), "right": len(every) - len(wrong), "wrong": ", ".join(wrong)}
-    for profile in INSTRUCTIONS:
-        refused = sum(_is_refused(bench, every["BF16 (129, 256)"], profile, number) for number in range(_DAMAGED))
-        yield {"what": f"`{profile}`, damaged: refused, or wrong", "frames": _DAMAGED, "right": _DAMAGED, "refused": refused}
-    for profile in INSTRUCTIONS:
-        counts = [count for count in (1, 2, 4) if _multiplies(bench, profile, count)]
-        yield {"what": f"`{profile}`, products fused", "frames": 3, "right": len(counts)}
+        right = len(every) - len(wrong)
+        yield {"what": f"`{profile}`", "frames": len(every), "right": right, "wrong": ", ".join(wrong)}
+    for profile in PROFILES:
+        refused = sum(_is_refused(bench, every["infinite"], profile, number) for number in range(_DAMAGED))
+        yield {"what": f"`{profile}`, damaged: refused, or wrong", "frames": _DAMAGED, "refused": refused}
+    for profile in PROFILES:
+        counts = [count for count in _INPUTS if _multiplies(bench, profile, count)]
+        yield {"what": f"`{profile}`, products fused", "frames": len(_INPUTS), "right": len(counts)}
     sanitizer = tools.find("compute-sanitizer")
     if sanitizer is None or bench.device != "cuda":
         yield {"what": "compute-sanitizer", "wrong": "it is not here"}
@@ -75,7 +78,7 @@ def _frame(bench: Bench, tensor: torch.Tensor, profile: Any) -> torch.Tensor:
 
 
 def _same(bench: Bench, tensor: torch.Tensor, profile: Any) -> bool:
-    found = bench.opened(_frame(bench, tensor, profile)).decode_all().cpu()
+    found = bench.decoder(_frame(bench, tensor, profile))().cpu()
     return bool(found.dtype == tensor.dtype and torch.equal(found.view(torch.uint8), tensor.view(torch.uint8)))
 
 
@@ -86,7 +89,7 @@ def _is_refused(bench: Bench, tensor: torch.Tensor, profile: Any, number: int) -
     places = torch.randint(len(frame) // 8, len(frame) - 64, (1 + number,), generator=generator).to(bench.device)
     frame[places] ^= 0x5A
     try:
-        bench.opened(frame).decode_all()
+        bench.decoder(frame)()
     except (tensorwire.FormatError, tensorwire.UnsupportedTensorError):
         return True
     finally:
@@ -99,8 +102,7 @@ def _multiplies(bench: Bench, profile: Any, count: int) -> bool:
     (held,) = compressed([weight], profile, "fused")
     generator = torch.Generator(bench.device).manual_seed(count)
     x = torch.randn(count, 1024, generator=generator, device=bench.device).to(torch.bfloat16)
-    product = bench.opened(held.frame).product
-    found = product.multiply(x, torch.bfloat16) if product is not None else linear(x, held)
+    found = linear(x, held)
     exactly = x.double() @ weight.double().T
     return bool((found - exactly).abs().max() <= 2 * (linear(x, weight) - exactly).abs().max())
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
+from torch.nn.functional import linear
 
 from benchmarks.device import tools
-from benchmarks.device.measure import compressed
-from benchmarks.device.model import INSTRUCTIONS
+from benchmarks.device.measure import PROFILES, compressed
 from benchmarks.device.runner import Row, Section
 
 if TYPE_CHECKING:
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 def run(bench: Bench) -> Generator[Row, None, None]:
     yield {"what": "card", **(_card() if bench.device == "cuda" else {"name": platform.machine(), "processors": 1})}
     (weight,) = bench.weights(256, 1024, 1)
-    for profile in INSTRUCTIONS:
-        (held,) = compressed([weight], profile)
+    x = torch.ones(1, 1024, dtype=torch.bfloat16, device=bench.device)
+    for profile in PROFILES:
         began = time.perf_counter()
-        opened = bench.opened(held.frame)
-        opened.decode_all()
-        if opened.product is not None:
-            opened.product.multiply(torch.ones(1, 1024, dtype=torch.bfloat16, device=weight.device))
+        (held,) = compressed([weight], profile, "fused")
+        linear(x, held)
         bench.settle()
-        yield {"what": f"`{profile}`: open, decode, multiply", "seconds": time.perf_counter() - began}
+        yield {"what": f"`{profile}`: compress, decode, multiply", "seconds": time.perf_counter() - began}
 
 
 def _card() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,10 @@ METRICS = {
     "on_math": _STALLED.format("math_pipe_throttle"),
     "on_queues": _STALLED.format("lg_throttle"),
 }
+_NUMBER = re.compile(r"[0-9.]+(e[-+]?[0-9]+)?")
 _TO_MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
+_OURS = ("cascade", "copy", "count", "enec", "escapes", "high", "listed", "open", "resident", "resolve", "thin")
+"""How names of our kernels begin; torch's own are in namespaces."""
 _SIZE = ("14336", "4096")
 
 
@@ -41,8 +45,7 @@ def run(bench: Bench) -> Generator[Row, None, None]:
     for profile in ("resident", "fast", "enec"):
         line = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
         line += ["--metrics", ",".join(METRICS.values())]
-        # Not torch's own kernels, all of which are in its namespaces.
-        line += ["--kernel-name-base", "function", "--kernel-name", "regex:^(cascade|enec|resident|listed|resolve|high|thin|copy|count|open|escapes)"]
+        line += ["--kernel-name-base", "function", "--kernel-name", f"regex:^({'|'.join(_OURS)})"]
         line += [sys.executable, "-m", "benchmarks.device.once", profile, *_SIZE]
         code, text = tools.output(line, bench.left)
         found = rows(text)
@@ -52,7 +55,7 @@ def run(bench: Bench) -> Generator[Row, None, None]:
 
 
 def rows(text: str) -> list[Row]:
-    """Of what ncu prints: other lines, then one of heads, one of units, and one for each kernel."""
+    """What ncu prints, as rows: it has other lines, then one of heads, one of units, and one for each kernel."""
     table = [line for line in text.splitlines() if line.startswith('"')]
     if len(table) < 3:
         return []
@@ -61,11 +64,10 @@ def rows(text: str) -> list[Row]:
     for each in values:
         cells = dict(zip(heads, each, strict=False))
         row: Row = {"kernel": cells.get("Kernel Name", "").partition("(")[0]}
-        for name, metric in METRICS.items():
-            try:
-                row[name] = float(cells[metric].replace(",", ""))
-            except (KeyError, ValueError):
-                continue  # this ncu, or this card, does not know it
+        for name, metric in METRICS.items():  # some of which this ncu, or this card, may not know
+            number = cells.get(metric, "").replace(",", "")
+            if _NUMBER.fullmatch(number):
+                row[name] = float(number)
         if "microseconds" in row:
             unit = dict(zip(heads, units, strict=False)).get(METRICS["microseconds"], "ns")
             row["microseconds"] *= _TO_MICROSECONDS.get(unit, 1e-3)
@@ -77,8 +79,9 @@ SECTION = Section(
     "counters",
     35,
     "What do the kernels wait for?",
-    "Nsight Compute, one launch of each kernel, a matrix of 14336 x 4096. Memory, caches of processors, issue slots and "
-    "warps in percent of the most that is possible. The last columns are warps that wait, for each instruction issued.",
+    "Nsight Compute, one launch of each kernel, a matrix of 14336 x 4096. Memory, caches of processors, issue slots "
+    "and warps in percent of the most that is possible. The last columns are warps that wait, for each instruction "
+    "that is issued.",
     (
         ("profile", "what", ""),
         ("kernel", "kernel", ""),

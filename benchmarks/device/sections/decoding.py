@@ -2,60 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.device.measure import WORD_NBYTES, compressed, load_of
-from benchmarks.device.model import INSTRUCTIONS
+from benchmarks.device.measure import PROFILES, WORD_NBYTES, compressed, load_of
 from benchmarks.device.runner import Row, Section
 from benchmarks.device.splitzip import SplitZip
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from benchmarks.device.measure import Bench
 
 SHAPES = ((14336, 4096), (4096, 4096), (28672, 8192))
+_CALLS = 20
 OTHER = "SplitZip's scheme, ours"
 COPY = "copy of dense weights"
 
 
 def run(bench: Bench) -> Generator[Row, None, None]:
-    for shape in [(128, 512)] if bench.quick else SHAPES:
-        nbytes = shape[0] * shape[1] * WORD_NBYTES
-        dense = bench.weights(*shape, bench.rotation(nbytes))
-        frames, calls = {}, {}
-        for profile in INSTRUCTIONS:
-            held = compressed(dense, profile)
-            frames[profile] = [bench.opened(each.frame) for each in held]
-            calls[profile] = bench.by_calls(lambda k, held=held: held[k % len(held)].decode(), 2 if bench.quick else 20)
-        others = [SplitZip(weight) for weight in dense]
-        sizes = {profile: sum(each.frame.numel() for each in every) for profile, every in frames.items()}
-        sizes |= {OTHER: sum(each.nbytes for each in others), COPY: nbytes * len(dense)}
-        operations = {what: lambda k, every=every: every[k].decode_all() for what, every in frames.items()}
-        operations |= {OTHER: lambda k: others[k].decode(), COPY: lambda k: dense[k].clone()}
-        right = {what: _is_right(operation(0), dense[0]) for what, operation in operations.items()}
-        by_graph = bench.medians(
-            {what: bench.by_graph(operation, len(dense)) for what, operation in operations.items() if right[what]}
-        )
-        by_call = bench.medians(calls)
-        for what in operations:
-            row: Row = {"what": what, "shape": f"{shape[0]} x {shape[1]}", "ratio": nbytes * len(dense) / sizes[what]}
-            if not right[what]:
-                yield {**row, "error": "other bits"}
-                continue
-            seconds = by_graph[what]["median"]
-            row |= {"microseconds": seconds * 1e6, "output": nbytes / seconds / 1e12}
-            row |= {"bytes": nbytes * (1 + 1 / row["ratio"]) / seconds / 1e12, **load_of(by_graph[what])}
-            if what in by_call:
-                row["by_call"] = by_call[what]["median"] * 1e6
-            yield row
-        del dense, frames, others, operations, calls
+    for shape in [(64, 512)] if bench.quick else SHAPES:
+        yield from _of_shape(bench, shape)
         bench.free()
 
 
-def _is_right(found: Any, dense: torch.Tensor) -> bool:
+def _of_shape(bench: Bench, shape: tuple[int, int]) -> Generator[Row, None, None]:
+    nbytes = shape[0] * shape[1] * WORD_NBYTES
+    dense = bench.weights(*shape, bench.rotation(nbytes))
+    others = [SplitZip(weight) for weight in dense]
+    sizes = {OTHER: sum(each.nbytes for each in others), COPY: nbytes * len(dense)}
+    operations: dict[str, Callable[[int], torch.Tensor]] = {}
+    calls = {}
+    for profile in PROFILES:
+        held = compressed(dense, profile)
+        sizes[profile] = sum(each.frame.numel() for each in held)
+        frames = [bench.decoder(each.frame) for each in held]
+        operations[profile] = lambda k, frames=frames: frames[k]()
+        calls[profile] = bench.by_calls(lambda k, held=held: held[k % len(held)].decode(), 1 if bench.quick else _CALLS)
+    operations |= {OTHER: lambda k: others[k].decode(), COPY: lambda k: dense[k].clone()}
+    right = {what: _is_right(operation(0), dense[0]) for what, operation in operations.items()}
+    graphs = {what: bench.by_graph(each, len(dense)) for what, each in operations.items() if right[what]}
+    by_graph, by_call = bench.medians(graphs), bench.medians(calls)
+    for what in operations:
+        row: Row = {"what": what, "shape": f"{shape[0]} x {shape[1]}", "ratio": nbytes * len(dense) / sizes[what]}
+        if not right[what]:
+            yield {**row, "error": "other bits"}
+            continue
+        seconds = by_graph[what]["median"]
+        row |= {"microseconds": seconds * 1e6, "output": nbytes / seconds / 1e12}
+        row |= {"bytes": nbytes * (1 + 1 / row["ratio"]) / seconds / 1e12, **load_of(by_graph[what])}
+        if what in by_call:
+            row["by_call"] = by_call[what]["median"] * 1e6
+        yield row
+
+
+def _is_right(found: torch.Tensor, dense: torch.Tensor) -> bool:
     return torch.equal(found.view(torch.int16), dense.view(torch.int16))
 
 

@@ -21,7 +21,7 @@ _SECONDS = 60.0
 
 def run(bench: Bench) -> Generator[Row, None, None]:
     line = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", _TESTS]
-    code, text = tools.output(line, min(_SECONDS, bench.left), TENSORWIRE_TEST_DEVICE=bench.device)
+    code, text = tools.output(line, min(_SECONDS, bench.left), PYTHONUNBUFFERED="1")
     for name, outcome in _RESULT.findall(text):
         yield {"what": name, "outcome": outcome.lower()}
     if code != 0:

@@ -22,13 +22,16 @@ CONTENDERS = (("resident", "fused"), ("fast", "fused"), ("resident", "exact"), (
 
 def run(bench: Bench) -> Generator[Row, None, None]:
     for shape in [(64, 512)] if bench.quick else SHAPES:
-        dense = bench.weights(*shape, bench.rotation(shape[0] * shape[1] * WORD_NBYTES))
-        contenders: dict[str, list[Any]] = {"dense": dense}
-        contenders |= {f"{mode}, {profile}": compressed(dense, profile, mode) for profile, mode in CONTENDERS}
-        for count in (1, 4) if bench.quick else INPUTS:
-            yield from _rows(bench, contenders, shape, count)
-        del dense, contenders
+        yield from _of_shape(bench, shape)
         bench.free()
+
+
+def _of_shape(bench: Bench, shape: tuple[int, int]) -> Generator[Row, None, None]:
+    dense = bench.weights(*shape, bench.rotation(shape[0] * shape[1] * WORD_NBYTES))
+    contenders: dict[str, list[Any]] = {"dense": dense}
+    contenders |= {f"{mode}, {profile}": compressed(dense, profile, mode) for profile, mode in CONTENDERS}
+    for count in (1, 4) if bench.quick else INPUTS:
+        yield from _rows(bench, contenders, shape, count)
 
 
 def _rows(
@@ -40,7 +43,8 @@ def _rows(
     sound = {name: operation for name, operation in operations.items() if name not in wrong}
     number = len(contenders["dense"])
     timed = bench.medians({name: bench.by_graph(operation, number) for name, operation in sound.items()})
-    calls = bench.medians({name: bench.by_calls(operation, 20) for name, operation in sound.items()}) if count == 1 else {}
+    calls = {name: bench.by_calls(operation, 20) for name, operation in sound.items() if count == 1}
+    by_call = bench.medians(calls)
     for name in contenders:
         row: Row = {"what": name, "shape": f"{shape[0]} x {shape[1]}", "inputs": count}
         if name in wrong:
@@ -48,8 +52,8 @@ def _rows(
             continue
         seconds = timed[name]["median"]
         row |= {"microseconds": seconds * 1e6, "of_dense": timed["dense"]["median"] / seconds, **load_of(timed[name])}
-        if calls:
-            row["by_call"] = calls[name]["median"] * 1e6
+        if name in by_call:
+            row["by_call"] = by_call[name]["median"] * 1e6
         yield row
 
 
