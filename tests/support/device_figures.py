@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from benchmarks.device.counts import KERNELS, PAGE
 from benchmarks.device.model import INSTRUCTIONS, modelled
 from tests.support.figures import RESULTS, span
 
@@ -22,6 +23,7 @@ def page() -> list[str]:
         *(_product(name, what) for name, what in products.items()),
         *(_model(name, what) for name, what in {DENSE: DENSE, **FAST, **RESIDENT}.items()),
         f"Llama with {_of('models', 'weights', what=DENSE):.1f} billion weights",
+        *_counted(),
         f"To open frames takes {_of('models', 'opening', what='exact, fast'):.0f} ms for each GB",
     ]
 
@@ -39,6 +41,13 @@ def resting(what: str) -> str:
 def peak(what: str) -> str:
     """The most GB that a model takes while it runs."""
     return f"{_of('models', 'peak', what=what):.2f}"
+
+
+def _counted() -> list[str]:
+    """Rows of the table of instructions: counted, and its limit."""
+    found = {each.what: each for each in KERNELS if each.most is not None}
+    cells = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [f"| {' | '.join(row[:3])} | {found[row[0]].most} |" for row in cells if row[0] in found]
 
 
 def _of(table: str, figure: str, **wanted: object) -> float:

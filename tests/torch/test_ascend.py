@@ -1,13 +1,18 @@
 """The kernels through Triton-Ascend's compiler. ``make ascend`` has the environment for it.
 
 It lowers Triton's IR to MLIR of the dialects linalg and memref by a program that its wheel brings, which needs no NPU.
-Its last stage, from there to machine code, is a compiler in Huawei's CANN, which PyPI lacks: nothing here tries that.
+The next stage, bishengir-compile, is in the package ascendnpu-ir, and needs none either. The last one, hivmc, makes
+machine code; it is in Huawei's CANN, which PyPI lacks.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import os
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +32,10 @@ from triton.compiler import ASTSource, make_backend
 from tests.torch.compile_kernels import Source, sources, types_of
 
 TARGET = GPUTarget("npu", "Ascend910B", 0)
+BISHENGIR = (
+    "--target=Ascend910B2", "--enable-auto-multi-buffer=true", "--enable-hfusion-compile=true",
+    "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true", "--hivmc-version=0.2.0",
+)  # fmt: skip
 # What a loop over single numbers consists of: one is put into a tensor, or memory of one number is copied.
 _SINGLE_NUMBER = re.compile(r"tensor\.insert |(?:memref\.copy|materialize_in_destination) .*memref<(?:1x)+[if]\d")
 
@@ -70,6 +79,22 @@ def test_vectors_only(source: Source) -> None:
     assert lines_of_loops_over_single_numbers(text) == []
     assert "unrealized_conversion_cast %arg" not in text, "a pointer that is cast keeps its offset in units of the old"
     assert "arith.cmpi u" not in text, "bishengir-compile widens unsigned numbers to compare them, by a cast it refuses"
+
+
+@pytest.mark.parametrize("source", sources(by_group=True), ids=name_of)
+def test_the_next_stage_lacks_hivmc_alone(source: Source, tmp_path: Path) -> None:
+    """It goes through all of its passes, up to the call of the program that makes machine code."""
+    (tmp_path / "kernel.mlir").write_text(linalg(source))
+    package = importlib.util.find_spec("ascendnpuir")
+    assert package is not None
+    assert package.origin is not None
+    line = [Path(package.origin).parent / "bin/bishengir-compile", *BISHENGIR, "kernel.mlir", "-o", "kernel.o"]
+    env = {**os.environ, "PATH": "/nowhere"}
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
+    said = done.stdout + done.stderr
+    assert "External hivmc run fails, returning module before running external compiler" in said
+    errors = [line for line in said.splitlines() if "error" in line.lower() and "hivmc" not in line]
+    assert errors == ["[ERROR] Failed to run BiShengIR pipeline"]
 
 
 def test_loops_over_single_numbers_are_found() -> None:

@@ -1,0 +1,182 @@
+"""Instructions a word, registers and spills of the kernels in CUDA C++: python -m benchmarks.device.counts.
+
+They are compiled by NVRTC, as they are when they are used, for architectures that need not be here. Instructions are
+those of the machine code for sm_90, as often as the loops are taken that they are in; what branches skip counts too.
+A thread's are divided by the words that it makes, in a block of 32,768 normal weights as the encoder makes it.
+
+Whoever adds a kernel adds it to KERNELS. A loop that is new, or gone, is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import environment, pages
+from benchmarks.device.machine_code import Code, Tools
+from tensorwire.torch.device.driver import Kernel
+
+ARCHITECTURES = (80, 90, 100)
+_COUNTED = 90
+PAGE = environment.RESULTS / "device-counts.md"
+_WORDS = 32_768
+_WARPS = 8
+_RUN = 256
+LATER = (8976, 5144, 2586, 389)
+"""Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
+_COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
+"""Their streams, and what they need of shared memory."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A kernel, and what a block of threads does.
+
+    Attributes:
+        what: its name in the table.
+        kernel: the instance.
+        threads: of a block.
+        words: that a block makes, or multiplies by.
+        loops: how often each loop of the machine code for sm_90 is taken, in the order in which they begin, whenever
+            the code around it runs. The mean over warps.
+        shared_nbytes: that a launch asks for.
+        going_on: which part of the warps goes on behind each EXIT that some take; all, where nothing is said.
+        stack_nbytes: that a thread may have in local memory.
+        most: instructions a word that are allowed, all included; None if the kernel's are not counted.
+        at_once: blocks that a processor of sm_90 must have room for.
+    """
+
+    what: str
+    kernel: Kernel
+    threads: int
+    words: float = 0
+    loops: tuple[float, ...] = ()
+    shared_nbytes: int = 0
+    going_on: tuple[float, ...] = ()
+    stack_nbytes: int = 0
+    most: float | None = None
+    at_once: int = 1
+
+
+def _warp_trips(numbers: int, runs_at_once: int) -> float:
+    """How often a warp takes the loop over a tier's runs."""
+    runs = -(-numbers // _RUN)
+    return -(-runs // runs_at_once) / _WARPS
+
+
+def _resolving() -> tuple[float, ...]:
+    """The loops over tiers 5 to 2, of widths 3, 2, 1, 1, and the last over the words of tier 1."""
+    tiers = (_warp_trips(LATER[t], at_once) for t, at_once in ((3, 2), (2, 2), (1, 4), (0, 4)))
+    return (*tiers, _warp_trips(_WORDS, 4))
+
+
+def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
+    return Counted(what, Kernel(header, expression), threads, stack_nbytes=stack_nbytes)
+
+
+KERNELS = (
+    Counted(
+        "decode `resident`",
+        Kernel("words.cuh", "resident_words<Bf16, 2>"),
+        256,
+        _WORDS,
+        # Runs for lo above 240, which normal weights never have; 16 runs in two steps at once, and in one; escapes, one
+        # and four at once: a warp of eight has some.
+        (0, _WORDS / _RUN / 32, 0, 1, 0),
+        going_on=(1 / _WARPS,),
+        most=5,
+        at_once=4,
+    ),
+    Counted(
+        "decode `fast`: tiers of 2, 1, 1, 2, 3 bits",
+        Kernel("words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, true>"),
+        256,
+        _WORDS,
+        (_COPIED_NBYTES / 16 / 256, *_resolving()),  # copies, 16 bytes each; tiers; words
+        shared_nbytes=_ROOM_NBYTES,
+        most=14,
+        at_once=4,
+    ),
+    _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
+    _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
+    _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),
+    _uncounted("decode `enec`", "enec.cuh", "enec_words<Bf16, 8, 0, 0, 3, 6, true>"),
+    _uncounted("count escapes", "open.cuh", "count_escapes", 128),
+    _uncounted("count bits of masks", "open.cuh", "count_mask", 128),
+    _uncounted("list escapes", "open.cuh", "list_escapes", 128),
+    _uncounted("rows of 16-bit words", "rows.cuh", "take_rows<u16>", stack_nbytes=104),
+    _uncounted("copy blocks", "copy.cuh", "copy_blocks<2>"),
+)
+
+
+_TEXT = (
+    "Instructions a word for sm_90, for a block of 32,768 normal weights in BF16: in loops (slope), and with what is "
+    "done once (all). For each architecture the registers of a thread, and how many blocks of threads a processor has "
+    "room for. Shared memory is in bytes a block. Only the kernel for rows keeps anything of a thread in local memory."
+)
+
+
+def measured(tools: Tools) -> tuple[list[list[str]], list[str]]:
+    """Rows of the table, and what is over its limit."""
+    rows, broken = [], []
+    for each in KERNELS:
+        codes = {architecture: tools.compiled(each.kernel, architecture) for architecture in ARCHITECTURES}
+        cells = [each.what, *(["-", "-"] if not each.words else _instructions(each, codes[_COUNTED], broken))]
+        for architecture, code in codes.items():
+            at_once = code.at_once(each.threads, each.shared_nbytes, architecture)
+            cells.append(f"{code.registers}, {at_once}")
+            if code.stack_nbytes > each.stack_nbytes:
+                broken.append(f"{each.what}: {code.stack_nbytes} bytes of a thread are in local memory")
+            if architecture == _COUNTED and at_once < each.at_once:
+                broken.append(f"{each.what}: expected room for {each.at_once} blocks, got {at_once}")
+        rows.append([*cells, f"{max(code.shared_nbytes for code in codes.values()) + each.shared_nbytes:,}"])
+    return rows, broken
+
+
+def _instructions(each: Counted, code: Code, broken: list[str]) -> list[str]:
+    try:
+        inside, outside = code.listing.executed(each.loops, each.going_on)
+    except ValueError as error:
+        broken.append(f"{each.what}: {error}")
+        return ["?", "?"]
+    slope, everything = (count * each.threads / each.words for count in (inside, inside + outside))
+    if each.most is not None and everything > each.most:
+        broken.append(f"{each.what}: expected at most {each.most} instructions a word, got {everything:.2f}")
+    return [f"{slope:.1f}", f"{everything:.1f}"]
+
+
+def render(rows: list[list[str]], version: tuple[int, int]) -> str:
+    heads = ["kernel", "slope", "all", *(f"sm_{each}" for each in ARCHITECTURES), "shared memory"]
+    return "\n\n".join(
+        [
+            "# Machine code of the kernels on a GPU",
+            f"[The page](../../docs/devices.md) says what they do. `make device-test` wrote this, by NVRTC "
+            f"{version[0]}.{version[1]}; no GPU was there.",
+            textwrap.fill(_TEXT, 120, break_long_words=False, break_on_hyphens=False),
+            pages.table(heads, rows),
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.device.counts", description=__doc__)
+    parser.add_argument("environment", type=Path, help="that has NVIDIA's packages nvrtc, cuobjdump and nvdisasm")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(environment.ROOT)}")
+    options = parser.parse_args()
+    tools = Tools(options.environment)
+    rows, broken = measured(tools)
+    page = render(rows, tools.compiler.version)
+    print(page, end="")
+    if options.write:
+        PAGE.write_text(page)
+    elif page != PAGE.read_text():
+        broken.append(f"{PAGE.name} has other figures: --write writes these, once they are wanted")
+    if broken:
+        sys.exit("\n".join(broken))
+
+
+if __name__ == "__main__":
+    main()
