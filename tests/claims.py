@@ -409,7 +409,6 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/inference-benchmark.md": ["with 4 GB/s a core"],
     "docs/devices.md": [
         "28672 x 8192 | 14336 x 4096 | 4096 x 4096",
-        "1024 x 4096 normal numbers",
         "50 to 70 % are used",
     ],
     "docs/job/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],

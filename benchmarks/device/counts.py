@@ -4,7 +4,7 @@ They are compiled by NVRTC, as they are when they are used, for architectures th
 those of the machine code for sm_90, as often as the loops are taken that they are in; what branches skip counts too.
 A thread's are divided by the words that it makes, in a block of 32,768 normal weights as the encoder makes it.
 
-Whoever adds a kernel adds it to KERNELS. A loop that is new, or gone, is told.
+A new kernel goes into KERNELS. A loop that is new, or gone, is told.
 """
 
 from __future__ import annotations
