@@ -33,7 +33,7 @@ METRICS = {
 _NUMBER = re.compile(r"[0-9.]+(e[-+]?[0-9]+)?")
 _TO_MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
 _OURS = (
-    "cascade", "copy", "count", "enec", "escapes", "fill", "high", "list", "open", "resident", "resolve", "take", "thin",
+    "cascade", "copy", "count", "enec", "fill", "high", "list", "open", "resident", "resolve", "take", "thin",
 )  # fmt: skip
 """How names of our kernels begin; torch's own are in namespaces."""
 _SIZE = ("14336", "4096")
