@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from .._ground.packages import is_older
 from . import torch_version  # noqa: F401 - raises where torch is missing or too old
 from .ahead import DecodeAhead, decode_ahead
-from .frames.open_frame import AnyFrame, open_on_devices_by
+from .frames.open_frame import FrameThere, open_on_devices_by
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
+from .prepared import Prepared, prepare
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ __all__ = [
     "DecodeAhead",
     "MemoryReport",
     "ModuleMemory",
+    "Prepared",
     "compress_module",
     "decode_ahead",
     "decompress_module",
     "memory_report",
+    "prepare",
     "set_linear_mode",
 ]
 
@@ -49,7 +52,7 @@ def _register_with_transformers() -> None:
 after_import("transformers.quantizers", _register_with_transformers)
 
 
-def _open_on_device(frame: "Tensor") -> AnyFrame:
+def _open_on_device(frame: "Tensor") -> FrameThere:
     from .device.frame import DeviceFrame
 
     return DeviceFrame(frame)

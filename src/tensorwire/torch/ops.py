@@ -7,6 +7,7 @@ functional; a frame's gradient does not exist, since its tensor is frozen. `comp
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from .frames.open_frame import check_matches, opened, opened_anywhere
+from .frames.open_frame import check_matches, opened, opened_anywhere, ready_to_multiply
+from .frames.turn import is_capturing
+from .products.joint import multiply_together
 from .products.linear import is_in_known_order, multiply
+from .products.side_stream import side_stream_of, takes
 from .products.zeros import zeros
 
 if TYPE_CHECKING:
@@ -126,26 +130,50 @@ def linear_on_cpu(
         return multiply(x, frame_in_memory, shape, bias, mode)
 
 
-def _linear_on_device(
-    x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
+def linear_on_device(
+    x: Tensor,
+    frame: Tensor,
+    dtype: torch.dtype,
+    shape: Sequence[int],
+    bias: Tensor | None,
+    mode: str,
+    *,
+    in_turn: bool = False,
 ) -> Tensor:
     """One launch with the compressed weight, for as many inputs as that takes and where the frame allows it; in mode
     exact only in torch's own order of summation, if a trial has found it. Else torch's linear with the decoded weight.
+
+    Args:
+        in_turn: what comes next may be made along: weights that meet the same input (`joint`), or the next weight
+            (`side_stream`). Not in a compiled graph, whose code writes to memory that it uses again without counting
+            it, and whose memory is none to keep.
     """
-    reader = opened_anywhere(frame)
+    reader = ready_to_multiply(frame)
     check_matches(reader, dtype, shape)
+    side = side_stream_of(frame.device) if in_turn and not is_capturing(frame.device) else None
+    if side is not None:
+        if takes(x, reader):
+            return side.multiply(x, reader, shape, bias)
+        side.idle()
     product = reader.product_for(x, bias, check_linear_mode(mode))
     if product is None:
         return linear(x, _decode(frame, dtype, shape), bias)
-    output: Tensor = product.multiply(x.reshape(-1, shape[1]), bias, x.dtype)
+    inputs, output = x.reshape(-1, shape[1]), None
+    if in_turn and mode == "fused":
+        output = multiply_together(getattr(reader, "member", None), x, inputs, bias)
+    if output is None:
+        output = product.multiply(inputs, bias, x.dtype)
     return output.view(*x.shape[:-1], shape[0])
+
+
+linear_in_turn = functools.partial(linear_on_device, in_turn=True)
 
 
 for _key in ("CPU", "CUDA", "PrivateUse1"):
     _library.impl("decode", _decode, _key)
     _library.impl("decode.out", _decode_out, _key)
     _library.impl("rows", _rows, _key)
-    _library.impl("linear", linear_on_cpu if _key == "CPU" else _linear_on_device, _key)
+    _library.impl("linear", linear_on_cpu if _key == "CPU" else linear_on_device, _key)
 _library.impl("table", _table, "CPU")
 
 

@@ -17,6 +17,7 @@ from ...codec.products import Order, PlacedFrame
 from ...errors import ErrorContext, UnsupportedTensorError
 from .blocks import FileBlocks, MemoryBlocks
 from .team import team
+from .turn import is_capturing
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -316,10 +317,19 @@ class AnyFrame(Protocol):
         """What multiplies inputs like `x` in a mode, on a device; None: decode the weight, and let torch multiply."""
 
 
-_open_on_device: Callable[[Tensor], AnyFrame] | None = None
+class FrameThere(AnyFrame, Protocol):
+    """The same on a device."""
+
+    @property
+    def product(self) -> Any:
+        """Its rows, ready to be multiplied; None if no kernel does that. Made at the first use
+        (`functools.cached_property`)."""
 
 
-def open_on_devices_by(factory: Callable[[Tensor], AnyFrame]) -> None:
+_open_on_device: Callable[[Tensor], FrameThere] | None = None
+
+
+def open_on_devices_by(factory: Callable[[Tensor], FrameThere]) -> None:
     """Let `factory` open the frames that do not lie on the CPU."""
     global _open_on_device
     _open_on_device = factory
@@ -331,13 +341,55 @@ def opened_anywhere(frame: Tensor) -> AnyFrame:
     Raises:
         ImportError: it lies on a device, and what opens frames there cannot be imported.
     """
-    if frame.device.type == "cpu":
-        return opened(frame)
-    found: AnyFrame | None = _device_frames.get(frame)
+    return opened(frame) if frame.device.type == "cpu" else opened_there(frame)
+
+
+def opened_there(frame: Tensor) -> FrameThere:
+    """The open frame of a uint8 tensor on a device.
+
+    Raises:
+        ImportError: what opens frames there cannot be imported.
+        RuntimeError: it is not open yet, and a graph is captured.
+    """
+    found: FrameThere | None = _device_frames.get(frame)
     if found is None:
         assert _open_on_device is not None
+        check_not_capturing(frame.device)
         found = _device_frames[frame] = _open_on_device(frame)
     return found
+
+
+def ready_to_multiply(frame: Tensor) -> FrameThere:
+    """The same, with its product made.
+
+    Raises:
+        ImportError: what opens frames there cannot be imported.
+        RuntimeError: one of both is not made yet, and a graph is captured.
+    """
+    found = opened_there(frame)
+    if "product" not in vars(found):
+        check_not_capturing(frame.device)
+        found.product  # noqa: B018 - made by asking for it
+    return found
+
+
+def check_not_capturing(device: torch.device) -> None:
+    """Refuse to prepare a weight while a graph is captured: the host cannot wait for the device then."""
+    if is_capturing(device):
+        raise RuntimeError(
+            f"a compressed weight on {device} would be opened while a graph is captured; before that, call "
+            "tensorwire.torch.prepare(model), which opens all of them"
+        )
+
+
+def is_open(frame: Tensor) -> bool:
+    """Whether a frame on a device is open."""
+    return frame in _device_frames
+
+
+def close(frame: Tensor) -> None:
+    """Forget that a frame on a device is open; its tables are freed once nobody uses them."""
+    _device_frames.pop(frame, None)
 
 
 def in_memory_nbytes(frame: Tensor) -> int:

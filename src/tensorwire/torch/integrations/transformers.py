@@ -44,6 +44,7 @@ from ..frames.open_frame import opened
 from ..loading import mapped, stays_compressed
 from ..modules import DTYPES, MIN_NUMEL, decompress_module
 from ..ops import check_linear_mode
+from ..prepared import prepare
 from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
@@ -201,7 +202,18 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
                     f"{name} is mismatched: the model expects the shape {tuple(expected)}, the checkpoint has "
                     f"{tuple(parameter.shape)}; load it with the config.json that it was saved with"
                 )
+        if prepare(model).frames:
+            self._capture(model)
         return model
+
+    def _capture(self, model: Any) -> None:
+        """Let `generate` capture its decoding steps in graphs: it does so on devices that can, with a static cache.
+
+        Only in mode *fused*: a static cache and compiled code sum in other orders than the dense model does by default.
+        """
+        generation: Any = getattr(model, "generation_config", None)
+        if self.quantization_config.linear_mode == "fused" and getattr(generation, "cache_implementation", "") is None:
+            generation.cache_implementation = "static"
 
     def read(self, tensor: Tensor, name: str, model: Any) -> Tensor:
         """The dense tensor that a tensor out of a stand-in stands for, in the dtype of parameter `name`."""

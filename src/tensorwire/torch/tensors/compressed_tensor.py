@@ -18,7 +18,7 @@ from ...errors import UnsupportedTensorError
 from .. import ops
 from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
 from .lazy import LazyTensor, refused_write
-from .view import VIEWS, view_by
+from .view import GROUPED, VIEWS, view_by
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -197,7 +197,9 @@ class CompressedTensor(LazyTensor):
             return NotImplemented
         if isinstance(bias, CompressedTensor):
             bias = bias.decode()
-        multiply = ops.linear_on_cpu if _is_plain(x) and self.is_cpu else tensorwire.linear
+        multiply = tensorwire.linear
+        if _is_plain(x) and x.device == self.device:
+            multiply = ops.linear_on_cpu if self.is_cpu else ops.linear_in_turn
         return multiply(x, self.frame, self.dtype, self.shape, bias, self.linear_mode)
 
     def _stable_hash_for_caching(self) -> str:
@@ -248,7 +250,7 @@ def _wrap(held: list[Any], dtype: torch.dtype, shape: Sequence[int], linear_mode
 
 def _is_plain(x: Tensor) -> bool:
     """Whether nothing but the kernel is to see an operation on it: then the way through torch to it is saved."""
-    if type(x) is not torch.Tensor or not x.is_cpu or torch._C._len_torch_dispatch_stack():
+    if type(x) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
@@ -385,6 +387,8 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
         return NotImplemented
     if first.dtype not in (torch.int32, torch.int64):  # a mask, or nothing that torch takes
         return NotImplemented
+    if tensor.device.type != "cpu":  # where a negative number is out of range
+        first = first % tensor.shape[0]
     return _rows_by_number(tensor, first, lambda table: table[first])
 
 
@@ -426,6 +430,7 @@ CompressedTensor._operations = {
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.embedding.default: _embedding,
+    **GROUPED,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }
 

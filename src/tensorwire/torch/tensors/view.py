@@ -110,6 +110,30 @@ def _bmm(x: Any, weight: Any) -> Any:
     return weight.weight._linear(x, None) if fused else NotImplemented
 
 
+def _grouped_mm(x: Any, weight: Any, offs: Any = None, *options: Any, **more: Any) -> Any:
+    """Products of groups of rows, each with a matrix of its own, such as experts. On the CPU only the matrices of
+    groups that have rows are decoded, into a table that is zero elsewhere. A device is not waited for: all are."""
+    if not isinstance(weight, LazyTensor) or weight.dim() != 3 or weight.device.type != "cpu":
+        return NotImplemented
+    if type(offs) is not torch.Tensor or type(x) is not torch.Tensor or torch.compiler.is_compiling():
+        return NotImplemented
+    table = _with_matrices(weight, (offs.diff(prepend=offs.new_zeros(1)) > 0).nonzero().reshape(-1))
+    return NotImplemented if table is None else aten._grouped_mm(x, table, offs, *options, **more)
+
+
+def _with_matrices(weight: Any, numbers: Tensor) -> Tensor | None:
+    """The dense weight, or its matrices transposed, with these matrices decoded; None if it is another view."""
+    if not isinstance(weight, View):
+        if isinstance(weight._inner, LazyTensor):  # of another dtype, as under autocast
+            return None
+        return cast("Tensor", torch.ops.tensorwire.table(weight.frame, weight.dtype, weight.shape, numbers))
+    func, arguments = weight._made
+    if func is not aten.transpose.int or 0 in (arguments[0] % 3, arguments[1] % 3) or isinstance(weight._of, View):
+        return None
+    table = _with_matrices(weight._of, numbers)
+    return None if table is None else cast("Tensor", func(table, *arguments))
+
+
 VIEWS = (
     aten.t.default,
     aten.transpose.int,
@@ -121,9 +145,13 @@ VIEWS = (
 )
 """The operations that give a view of a whole tensor; `fill_diagonal_` writes through `as_strided`."""
 
+GROUPED = {aten._grouped_mm.default: _grouped_mm} if hasattr(aten, "_grouped_mm") else {}
+"""Since torch 2.6."""
+
 View._operations = {
     **{func: view_by(func) for func in (*VIEWS, aten.alias.default, aten.detach.default)},
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.bmm.default: _bmm,
+    **GROUPED,
 }

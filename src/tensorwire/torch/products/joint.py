@@ -1,0 +1,175 @@
+"""Weights that meet the same input, such as query, key and value: the first that is multiplied multiplies all.
+
+Nothing is known beforehand of who is multiplied with what. The first product of a group computes the others along with
+its own, in one launch. Each of the others takes its part if it comes next in this thread, with the very same input and
+the bias that was used, on the same stream, within the same captured graph; else it computes on its own. So a wrong
+guess costs time and never changes a result. Kernels promise that a part has the bits of a product of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch.utils.weak import TensorWeakRef
+
+from ..._ground.copies import not_copied
+from ..frames.turn import Turn, turn_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MOST_MISSES = 2
+"""So often in a row nobody takes the parts that are left: then the weights do not meet the same input."""
+
+_Written = tuple[object, ...]
+
+
+class JointProduct(Protocol):
+    """The rows of several weights, one weight after the other, as one product: one launch."""
+
+    max_inputs: int
+
+    def multiply(self, x: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """`x`, (count, columns), times the transpose of the rows, plus the bias: (count, rows)."""
+
+
+class Group:
+    """Weights that are multiplied together. It keeps none of them alive once a frame of theirs is gone."""
+
+    __reduce_ex__ = not_copied("memory of a device", "call tensorwire.torch.prepare with the other model")
+
+    def __init__(
+        self, frames: Sequence[Tensor], rows: Sequence[int], biases: Sequence[Tensor | None], product: JointProduct
+    ) -> None:
+        """Biases are copied: when one was written to, its weight is multiplied on its own."""
+        self._frames = [TensorWeakRef(frame) for frame in frames]
+        self._rows = list(rows)
+        self._biases = [_written_bias(bias) for bias in biases]
+        self._bias = _one_behind_the_other(rows, biases)
+        self._product: JointProduct | None = product
+        self._misses = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it multiplies."""
+        if self._product is not None and any(frame() is None for frame in self._frames):
+            self._product = None
+        return self._product is not None
+
+    def has(self, biases: Sequence[Tensor | None]) -> bool:
+        """Whether it adds these, as they are now."""
+        return [_written_bias(bias) for bias in biases] == self._biases
+
+    def multiply(self, number: int, x: Tensor, inputs: Tensor, bias: Tensor | None) -> Tensor | None:
+        """`inputs`, (count, columns), times weight `number`; the others wait for their turn. None if it is none for
+        all."""
+        product = self._product if self.is_open else None  # read once: another thread may close it
+        if product is None or len(inputs) > product.max_inputs:
+            return None
+        input_now, bias_now = _written(x), _written_bias(bias)
+        if input_now is None or bias_now is None or bias_now != self._biases[number]:
+            return None
+        together = product.multiply(inputs, self._bias, x.dtype)
+        parts: list[Tensor | None] = [part.contiguous() for part in together.split(self._rows, 1)]
+        own, parts[number] = parts[number], None
+        _waiting.parts = _Parts(self, x, input_now, self._biases, turn_of(x.device), parts)
+        return own
+
+    def was_missed(self, missed: bool) -> None:
+        """Count how often nobody took what had been computed along."""
+        self._misses = self._misses + 1 if missed else 0
+        if self._misses == _MOST_MISSES:
+            self._product = None
+
+
+class Member(NamedTuple):
+    """A weight of a group."""
+
+    group: Group
+    number: int
+
+
+class _Parts:
+    """Products that were computed along, until the next product of this thread. The input is kept alive: no other
+    tensor can come to lie where it is."""
+
+    def __init__(
+        self,
+        group: Group,
+        x: Tensor,
+        input_then: _Written,
+        biases: Sequence[_Written | None],
+        turn: Turn,
+        parts: list[Tensor | None],
+    ) -> None:
+        self.group = group
+        self._x, self._input, self._biases, self._turn, self._parts = x, input_then, biases, turn, parts
+        self._taken = False
+
+    def take(self, number: int, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The part of a member, once, if it is that of this input."""
+        if _written(x) != self._input or _written_bias(bias) != self._biases[number] or turn_of(x.device) != self._turn:
+            return None
+        part, self._parts[number] = self._parts[number], None
+        self._taken |= part is not None
+        return part
+
+    @property
+    def is_empty(self) -> bool:
+        return all(part is None for part in self._parts)
+
+    def drop(self) -> None:
+        """Nobody else takes a part."""
+        self.group.was_missed(not self._taken)
+
+
+class _Waiting(threading.local):
+    parts: _Parts | None = None
+
+
+_waiting = _Waiting()
+
+
+def multiply_together(member: Member | None, x: Tensor, inputs: Tensor, bias: Tensor | None) -> Tensor | None:
+    """The product of a member, (count, rows); None if it is to be computed on its own.
+
+    Every product on a device asks, also of a weight that is in no group: what was computed along waits no longer.
+
+    Args:
+        x: the input as the caller has it, by which it is known: a view that is made here counts writes anew.
+        inputs: the same as (count, columns).
+    """
+    parts, _waiting.parts = _waiting.parts, None  # a signal's handler may run a model in the middle of this
+    if parts is not None:
+        found = parts.take(member.number, x, bias) if member is not None and member.group is parts.group else None
+        if found is not None and not parts.is_empty:
+            _waiting.parts = parts
+        else:
+            parts.drop()
+        if found is not None:
+            return found
+    return None if member is None else member.group.multiply(member.number, x, inputs, bias)
+
+
+def _written(x: Tensor) -> _Written | None:
+    """What an input is known by: where it lies, and how often it was written to. None where torch does not count."""
+    if x.is_inference():
+        return None
+    return x.untyped_storage()._cdata, x.data_ptr(), x._version, x.shape, x.stride(), x.dtype
+
+
+def _written_bias(bias: Tensor | None) -> _Written | None:
+    return () if bias is None else _written(bias)
+
+
+def _one_behind_the_other(rows: Sequence[int], biases: Sequence[Tensor | None]) -> Tensor | None:
+    """A bias for all. A negative zero changes no sum, not even one that is a zero."""
+    some = next((bias for bias in biases if bias is not None), None)
+    if some is None:
+        return None
+    return torch.cat(
+        [some.new_full((count,), -0.0) if bias is None else bias for count, bias in zip(rows, biases, strict=True)]
+    ).detach()

@@ -1,0 +1,122 @@
+"""Experts are one parameter of three dimensions: those that a token is sent to are decoded, no others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorwire
+
+torch = pytest.importorskip("torch", minversion="2.8")
+transformers = pytest.importorskip("transformers")
+
+from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
+from tests.support.disguised import DEVICE, DisguisedDevice, step  # noqa: E402
+from tests.support.transformer_models import load, save  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
+
+EXPERTS, OF_A_TOKEN, LAYERS = 4, 2, 2
+IMPLEMENTATIONS = ["grouped_mm", "batched_mm", "eager"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with experts, and compressed."""
+    path = tmp_path_factory.mktemp("models")
+    save("moe", path / "dense")
+    tensorwire.compress_checkpoint(path / "dense", path / "packed")
+    return path
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
+    """How many matrices of experts were decoded, by the shape of all of them."""
+    found: Counter[tuple[int, ...]] = Counter()
+    decode = OpenFrame.decode
+
+    def counted(self: OpenFrame, first: int, out: torch.Tensor, threads: int | None = None) -> None:
+        if len(self.shape) == 3:
+            found[self.shape] += out.numel() // (self.shape[1] * self.shape[2])
+        decode(self, first, out, threads)
+
+    monkeypatch.setattr(OpenFrame, "decode", counted)
+    return found
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_experts_on_the_cpu(implementation: str, folder: Path, decoded: Counter[tuple[int, ...]]) -> None:
+    dense = load(folder / "dense", "moe", experts_implementation=implementation)
+    model = load(folder / "packed", "moe", experts_implementation=implementation)
+    for tokens in (torch.tensor([[7]]), torch.arange(1, 41).view(2, 20)):
+        decoded.clear()
+        with torch.no_grad():
+            assert torch.equal(model(tokens).logits, dense(tokens).logits)
+        if tokens.numel() == 1:
+            assert len(decoded) == 2
+            assert set(decoded.values()) == {LAYERS * OF_A_TOKEN}
+        elif implementation != "eager":
+            assert max(decoded.values()) <= LAYERS * EXPERTS
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_products_of_groups(dtype: torch.dtype, decoded: Counter[tuple[int, ...]]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn((5, 64, 128), generator=generator).to(dtype)
+    x = torch.randn((6, 128), generator=generator).to(dtype)
+    ends = torch.tensor([0, 2, 2, 6, 6], dtype=torch.int32)
+    compressed = CompressedTensor.from_dense(weight)
+    found = torch.nn.functional.grouped_mm(x, compressed.transpose(-2, -1), offs=ends)
+    assert torch.equal(found, torch.nn.functional.grouped_mm(x, weight.transpose(-2, -1), offs=ends))
+    assert decoded == {(5, 64, 128): 2}
+    lying = torch.randn((5, 128, 64), generator=generator).to(dtype)
+    decoded.clear()
+    found = torch.nn.functional.grouped_mm(x, CompressedTensor.from_dense(lying), offs=ends)
+    assert torch.equal(found, torch.nn.functional.grouped_mm(x, lying, offs=ends))
+    assert decoded == {(5, 128, 64): 2}
+
+
+def test_products_of_groups_have_derivatives() -> None:
+    weight = torch.randn((3, 64, 128), generator=torch.Generator().manual_seed(0)).bfloat16()
+    ends = torch.tensor([2, 2, 5], dtype=torch.int32)
+    gradients = []
+    for each in (weight, CompressedTensor.from_dense(weight)):
+        x = torch.ones((5, 128), dtype=torch.bfloat16, requires_grad=True)
+        found = torch.nn.functional.grouped_mm(x, each.transpose(-2, -1), offs=ends)
+        (found * found).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[DisguisedDevice]:
+    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # threads do not know of the device
+    with DisguisedDevice() as found, torch.no_grad():
+        yield found
+
+
+def test_a_step_on_a_device(folder: Path, device: DisguisedDevice) -> None:
+    """What `generate` takes for a step there: rows of the weights, by numbers that the host does not see."""
+    dense, model = [
+        load(folder / name, "moe", device_map=DEVICE.type, experts_implementation="batched_mm")
+        for name in ("dense", "packed")
+    ]
+    expected = step(dense, device).cpu()
+    assert torch.equal(step(model, device).cpu(), expected)
+    assert device.calls["tensorwire: rows"] == 2 * LAYERS + 1
+    whole = [p for p in model.parameters() if isinstance(p, CompressedTensor) and p.dim() == 2]
+    assert device.calls["tensorwire: decode"] == len(whole) - 1  # the embedding, of which rows are taken
+
+
+def test_a_prompt_on_a_device(folder: Path, device: DisguisedDevice) -> None:
+    dense, model = [load(folder / name, "moe", device_map=DEVICE.type) for name in ("dense", "packed")]
+    tokens: Any = torch.arange(1, 21).view(1, 20).to(DEVICE)
+    found, expected = [
+        each.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0).cpu() for each in (model, dense)
+    ]
+    assert torch.equal(found, expected)
