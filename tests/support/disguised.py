@@ -10,19 +10,22 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from tensorwire.torch import ops, prepared
+from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.frames import open_frame
 from tensorwire.torch.frames.open_frame import Origin, attach, opened
 from tensorwire.torch.products.linear import FUSED_ORDER
 from tensorwire.torch.tensors.lazy import LazyTensor
 
-aten = torch.ops.aten
+if TYPE_CHECKING:
+    from tensorwire.torch.device.driver import Driver
+
 DEVICE = torch.device("lazy")  # torch needs nothing that a CPU build lacks to make tensors that say so
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2", "aten::masked_select", "aten::unique_dim")
 _KERNELS = {
@@ -87,7 +90,10 @@ class DisguisedFrame:
 
     def rows(self, ids: torch.Tensor, out: torch.Tensor) -> None:
         self._device.launched("rows")
-        wanted, target = plain(ids).reshape(-1).clamp(0, self.shape[0] - 1).tolist(), plain(out)
+        wanted, target = (
+            plain(ids).reshape(-1).clamp(0, self.shape[0] - 1).tolist(),
+            plain(out).view(-1, *self.shape[1:]),
+        )
         step = target[0].numel() if len(wanted) else 0
         for place, row in enumerate(wanted):
             self._frame.decode(row * step, target[place])
@@ -146,8 +152,13 @@ class DisguisedDevice(TorchDispatchMode):
         stream, capture: the current ones, as numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Driver | None = None) -> None:
+        """
+        Args:
+            driver: runs the kernels of our own, on the CPU; None: frames are opened by doubles.
+        """
         super().__init__()
+        self._driver = driver
         self.calls: Counter[str] = Counter()
         self.moved_nbytes = 0
         self.stream, self.capture = 1, 0
@@ -162,7 +173,9 @@ class DisguisedDevice(TorchDispatchMode):
             torch._C._set_only_lift_cpu_tensors(True)
             self._opened_by = open_frame._open_on_device
             open_frame.open_on_devices_by(self._open)
-            self._joined_by, prepared._joint = prepared._joint, DisguisedJoint
+            self._joined_by = prepared._joint
+            if self._driver is None:
+                prepared._joint = DisguisedJoint
             self._depth = 0
         self._depth += 1
         super().__enter__()
@@ -183,7 +196,7 @@ class DisguisedDevice(TorchDispatchMode):
         self.before_opening()
         self.launched("open")
         assert isinstance(frame, Disguised)
-        return DisguisedFrame(self, frame)
+        return DisguisedFrame(self, frame) if self._driver is None else DeviceFrame(frame, driver=self._driver)
 
     def launched(self, what: str) -> None:
         self.calls[f"tensorwire: {what}"] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,6 +22,7 @@ from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa:
 from tensorwire.torch.products.side_stream import SideStream  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, step  # noqa: E402
 from tests.support.transformer_models import load, save  # noqa: E402
+from tests.torch.device.stand_in import StandIn  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
@@ -78,6 +81,23 @@ def test_a_step_is_one_launch_a_product(folder: Path, device: DisguisedDevice) -
     kernels = sum(device.calls[f"aten::{name}"] for name in ("linear", "mm", "addmm"))
     assert kernels >= 7 * LAYERS + 1
     assert sum(ours.values()) <= 1.2 * (7 * LAYERS + 1)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
+def test_a_step_by_our_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch a product, as above; here they run, on the CPU."""
+    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
+    results = []
+    for driver in (None, StandIn()):
+        with DisguisedDevice(driver) as device, torch.no_grad():
+            model = packed(folder, linear_mode="fused")
+            results.append(step(model, device).cpu())
+            if driver is not None:
+                driver.launches.clear()
+                model(tokens()[:, :1])
+                counts = Counter(each.kernel.header for each in driver.launches)
+                assert counts == {"thin.cuh": 4 * LAYERS + 1, "rows.cuh": 1}
+    torch.testing.assert_close(*results, rtol=0.05, atol=0.05)
 
 
 def test_all_other_operations_are_those_of_the_dense_model(folder: Path, device: DisguisedDevice) -> None:
