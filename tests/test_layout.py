@@ -283,7 +283,7 @@ FOLDERS = {
     "torch": {
         "torch_version": set(),
         "frames": set(),
-        "device": set(),
+        "device": {"products"},
         "products": {"frames"},
         "traffic": set(),
         "dcp": {"torch_version"},
@@ -292,7 +292,8 @@ FOLDERS = {
         "modules": {"frames", "products", "ops", "tensors"},
         "ahead": {"frames", "tensors"},
         "loading": {"frames", "tensors", "modules"},
-        "integrations": {"frames", "ops", "tensors", "modules", "loading"},
+        "prepared": {"device", "frames", "products", "tensors"},
+        "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
     },
     "diagnosis/analyzer": {
         "graph": set(),

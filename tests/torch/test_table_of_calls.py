@@ -147,6 +147,12 @@ PROOFS: dict[str, list[str]] = {
         f"{TENSOR}::test_operators_obey_the_rules_of_torch",
         "test_derivatives.py::test_the_operator_has_the_same_derivatives",
     ],
+    "a model on a GPU": [
+        "device/test_models_on_device.py::test_exact_logits_are_those_of_the_dense_model",
+        "device/test_models_on_device.py::test_a_step_is_one_launch_a_product",
+        "device/test_prepare.py::test_a_graph_that_is_captured_first",
+        "test_cuda.py::test_captured_graphs",
+    ],
     "vLLM on CPUs": [
         "test_vllm.py::test_weights_decoded_at_load_give_the_bits_of_the_dense_model",
         "test_vllm.py::test_compressed_weights_give_the_tokens_of_the_dense_model",

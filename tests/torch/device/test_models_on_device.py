@@ -17,6 +17,9 @@ import tensorwire
 torch = pytest.importorskip("torch", minversion="2.8")
 transformers = pytest.importorskip("transformers")
 
+from functorch.compile import make_boxed_func  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+
 from tensorwire.torch import CompressedTensor, ops, prepare, set_linear_mode  # noqa: E402
 from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa: E402
 from tensorwire.torch.products.side_stream import SideStream  # noqa: E402
@@ -203,3 +206,36 @@ def test_on_the_cpu_nothing_is_set(folder: Path) -> None:
     config.quantization_config["linear_mode"] = "fused"
     model = load(folder / "packed", "llama", config=config)
     assert model.generation_config.cache_implementation is None
+
+
+def test_generate_makes_one_graph_of_a_step(folder: Path) -> None:
+    """As it does by itself on a GPU; here, on the CPU, it is asked to."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    def backend(graph: Any, inputs: Any, **options: Any) -> Any:
+        return aot_autograd(fw_compiler=keep)(graph, inputs)
+
+    compiled = transformers.CompileConfig(backend=backend, fullgraph=True)
+    compiled._compile_all_devices = True
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
+    found = []
+    for name in ("packed", "dense"):
+        torch._dynamo.reset()
+        model = load(folder / name, "llama")
+        found.append(model.generate(torch.tensor(TOKENS), compile_config=compiled, **options))
+    assert torch.equal(*found)
+    ours, theirs = ({str(node.target) for node in graph.graph.nodes} for graph in graphs)
+    assert {name for name in ours - theirs if "." in name} == {"tensorwire.linear.default", "tensorwire.table.default"}
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", ["linear", "rows", "decode"])
+def test_operators_may_be_captured(name: str) -> None:
+    """Inductor leaves graphs with operators that write to their arguments, or say that they may not be, uncaptured."""
+    operator = getattr(torch.ops.tensorwire, name).default
+    assert not operator._schema.is_mutable
+    assert getattr(torch.Tag, "cudagraph_unsafe", None) not in operator.tags

@@ -2,8 +2,8 @@
 
 Decoding is bound by memory and such a product by arithmetic, so both at once take less time than one after the other.
 The order of weights is learned from one pass and followed in the next one. A weight that comes out of turn is decoded
-on the caller's own stream. There are two buffers. Whoever uses one waits for whoever used it before, by events: so
-results are right whatever streams and threads the callers have.
+on the caller's own stream. There are two buffers. A stream that uses one waits for the streams that used it before, by
+events: so results are right whatever streams and threads the callers have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LEAST_INPUTS = 256
 """With fewer a product is bound by memory as well."""
 _MOST_NBYTES = 256 << 20
-"""Of a dense weight. A larger one, such as a head, would hold too much memory."""
+"""A larger dense weight, such as a head, would hold too much memory."""
 _IDLE = 64
 """After so many products with few inputs in a row a prompt is over, and the buffers are freed."""
 
@@ -56,7 +56,7 @@ class Streams(Protocol):
 
 
 class CudaStreams:
-    """Those of torch."""
+    """The streams that torch has."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
