@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LINEAR_MODES = ("exact", "fused")
+_MOST_EXPERTS = 8
+"""So many inputs a launch takes in the time of one."""
 
 _library = torch.library.Library("tensorwire", "DEF")
 _library.define("decode(Tensor frame, ScalarType dtype, SymInt[] shape, SymInt first=0) -> Tensor")
 _library.define("decode.out(Tensor frame, SymInt first=0, *, Tensor(a!) out) -> ()")
 _library.define("rows(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor indices) -> Tensor")
 _library.define("table(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor indices) -> Tensor")
+_library.define("experts(Tensor x, Tensor frame, ScalarType dtype, SymInt[] shape, Tensor ids) -> Tensor")
 _library.define("linear(Tensor x, Tensor frame, ScalarType dtype, SymInt[] shape, Tensor? bias, str mode) -> Tensor")
 
 
@@ -166,6 +169,17 @@ def linear_on_device(
     return output.view(*x.shape[:-1], shape[0])
 
 
+def _experts(x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], ids: Tensor) -> Tensor:
+    """Fused: row ``x[i]`` times the transpose of matrix ``ids[i]``: (count, rows of a matrix). For few rows one launch,
+    where the frame allows it; else these matrices are decoded."""
+    reader = ready_to_multiply(frame)
+    check_matches(reader, dtype, shape)
+    if 0 < len(x) <= _MOST_EXPERTS and reader.product_for(x, None, "fused") is not None:
+        found: Tensor = reader.product.multiply_each(x, ids, shape[0])
+        return found
+    return torch.bmm(_rows(frame, dtype, shape, ids), x.unsqueeze(-1)).squeeze(-1)
+
+
 linear_in_turn = functools.partial(linear_on_device, in_turn=True)
 
 
@@ -175,6 +189,8 @@ for _key in ("CPU", "CUDA", "PrivateUse1"):
     _library.impl("rows", _rows, _key)
     _library.impl("linear", linear_on_cpu if _key == "CPU" else linear_on_device, _key)
 _library.impl("table", _table, "CPU")
+for _key in ("CUDA", "PrivateUse1"):
+    _library.impl("experts", _experts, _key)
 
 
 def _fake_decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> Tensor:
@@ -193,6 +209,10 @@ def _fake_table(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices
     return frame.new_empty(shape, dtype=dtype)
 
 
+def _fake_experts(x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], ids: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], shape[1]))
+
+
 def _fake_linear(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Tensor:
@@ -203,4 +223,5 @@ torch.library.register_fake("tensorwire::decode", _fake_decode, lib=_library)
 torch.library.register_fake("tensorwire::decode.out", _fake_decode_out, lib=_library)
 torch.library.register_fake("tensorwire::rows", _fake_rows, lib=_library)
 torch.library.register_fake("tensorwire::table", _fake_table, lib=_library)
+torch.library.register_fake("tensorwire::experts", _fake_experts, lib=_library)
 torch.library.register_fake("tensorwire::linear", _fake_linear, lib=_library)

@@ -84,7 +84,7 @@ def prepare(model: nn.Module) -> Prepared:
                 opened_there(frame)
                 opened.append(frame)
         for weight in weights.values():
-            if weight.dim() == 2:
+            if weight.dim() in (2, 3):
                 ready_to_multiply(weight.frame)
         groups = [(names, members, _group(members)) for names, members in _groups(model)]
         for device in {frame.device for frame in frames}:

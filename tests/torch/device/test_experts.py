@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ import tensorwire
 torch = pytest.importorskip("torch", minversion="2.8")
 transformers = pytest.importorskip("transformers")
 
-from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch import CompressedTensor, prepare, set_linear_mode  # noqa: E402
 from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, step  # noqa: E402
 from tests.support.transformer_models import load, save  # noqa: E402
+from tests.torch.device.stand_in import StandIn  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
@@ -111,6 +113,59 @@ def test_a_step_on_a_device(folder: Path, device: DisguisedDevice) -> None:
     assert device.calls["tensorwire: rows"] == 2 * LAYERS + 1
     whole = [p for p in model.parameters() if isinstance(p, CompressedTensor) and p.dim() == 2]
     assert device.calls["tensorwire: decode"] == len(whole) - 1  # the embedding, of which rows are taken
+
+
+def test_a_fused_step_on_a_device(folder: Path, device: DisguisedDevice) -> None:
+    """Experts are multiplied as they are, in one launch for those of a token."""
+    dense, model = [
+        load(folder / name, "moe", device_map=DEVICE.type, experts_implementation="batched_mm")
+        for name in ("dense", "packed")
+    ]
+    set_linear_mode(model, "fused")
+    prepare(model)
+    expected = step(dense, device).cpu()
+    torch.testing.assert_close(step(model, device).cpu(), expected, rtol=0.05, atol=0.05)
+    assert device.calls["tensorwire: rows"] == 1  # of the embedding
+    assert not device.calls["tensorwire: decode"]
+    weights = [p for p in model.parameters() if isinstance(p, CompressedTensor)]
+    assert device.calls["tensorwire: product"] == len(weights) - 1 - joined(model)
+
+
+def joined(model: Any) -> int:
+    """Launches that are saved since weights are multiplied together."""
+    return sum(len(names) - 1 for names in prepare(model).joined)
+
+
+def test_matrices_that_are_taken_out(device: DisguisedDevice) -> None:
+    weight = torch.randn((5, 64, 256), generator=torch.Generator().manual_seed(0)).bfloat16()
+    x = torch.randn((9, 256, 1), generator=torch.Generator().manual_seed(1)).bfloat16()
+    compressed = CompressedTensor.from_dense(weight, "resident", linear_mode="fused").to(DEVICE)
+    ids = torch.tensor([4, 0, -1, 2, 4, 1, 3, 0, 2])
+    for count, launches in ((1, 1), (8, 1), (9, 0)):  # of more than 8 they are decoded
+        device.calls.clear()
+        taken = compressed[ids[:count].to(DEVICE)]
+        found = torch.bmm(taken, x[:count].to(DEVICE)).cpu()
+        torch.testing.assert_close(found, torch.bmm(weight[ids[:count]], x[:count]), rtol=0.05, atol=0.05)
+        assert device.calls["tensorwire: product"] == launches
+    assert torch.equal((taken + 0).cpu(), weight[ids])
+    assert torch.equal(taken[2].cpu(), weight[4])
+    assert torch.equal(torch.bmm(x[:1].to(DEVICE).mT, taken[:1].mT).cpu(), torch.bmm(x[:1].mT, weight[4:].mT))
+    assert torch.equal(compressed[ids[:4].view(2, 2).to(DEVICE)].cpu(), weight[ids[:4].view(2, 2)])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
+def test_matrices_by_our_kernels() -> None:
+    """A matrix has the bits that it has as a weight of its own."""
+    weight = torch.randn((3, 48, 256), generator=torch.Generator().manual_seed(0)).bfloat16()
+    x = torch.randn((4, 256), generator=torch.Generator().manual_seed(1)).bfloat16()
+    ids = [2, 0, 2, 1]
+    with DisguisedDevice(StandIn()), torch.no_grad():
+        every = CompressedTensor.from_dense(weight, "resident", linear_mode="fused").to(DEVICE)
+        found = torch.bmm(every[torch.tensor(ids).to(DEVICE)], x.unsqueeze(-1).to(DEVICE)).squeeze(-1).cpu()
+        for place, number in enumerate(ids):
+            alone = CompressedTensor.from_dense(weight[number], "resident", linear_mode="fused").to(DEVICE)
+            expected = torch.nn.functional.linear(x[place : place + 1].to(DEVICE), alone).cpu()
+            assert torch.equal(found[place : place + 1], expected)
 
 
 def test_a_prompt_on_a_device(folder: Path, device: DisguisedDevice) -> None:

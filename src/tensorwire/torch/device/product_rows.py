@@ -48,20 +48,20 @@ class _Blocks(NamedTuple):
 def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
     """The rows of a frame's tensor; None if there is no fused product with it.
 
-    There is one for BF16 in two dimensions, with a multiple of 256 columns, in blocks of whole rows, where nearly all
-    blocks are in tier shape (4), as profile `resident` makes them. The few that are not are decoded and made so now:
-    they take memory of their own, 1.5 bytes a word and 2 for each that escapes.
+    There is one for BF16 in two or three dimensions, with a multiple of 256 columns, in blocks of whole rows, where
+    nearly all blocks are in tier shape (4), as profile `resident` makes them. The few that are not are decoded and made
+    so now: they take memory of their own, 1.5 bytes a word and 2 for each that escapes.
     """
     info = held.info
     if (
         driver.architecture < _LEAST_ARCHITECTURE
         or held.dtype != torch.bfloat16
         or info.layout != _BF16
-        or len(info.shape) != 2
+        or len(info.shape) not in (2, 3)
         or 0 in info.shape
-        or info.shape[1] % RUN
-        or info.shape[1] > _MOST_COLUMNS
-        or info.block_words % info.shape[1]
+        or info.shape[-1] % RUN
+        or info.shape[-1] > _MOST_COLUMNS
+        or info.block_words % info.shape[-1]
     ):
         return None
     empty = np.zeros((0, 8), np.uint32)
@@ -73,7 +73,7 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
     if not len(listed):
         return None
     blocks = _listed(held, kernels, driver, listed)
-    table, kept, columns = _table(blocks, info.shape[1]), blocks.kept, info.shape[1]
+    table, kept, columns = _table(blocks, info.shape[-1]), blocks.kept, info.shape[-1]
     if len(others):
         made = rows_of_words(_decoded(held, kernels, others))
         ordinals = np.concatenate([np.repeat(blocks.ordinals, blocks.num_words // columns), _rows_in(held, others)])
@@ -91,7 +91,7 @@ def _num_words(held: PreparedFrame, ordinals: Array) -> Array:
 
 def _rows_in(held: PreparedFrame, ordinals: Array) -> Array:
     """The block of each row of some blocks."""
-    return np.repeat(ordinals, _num_words(held, ordinals) // held.info.shape[1])
+    return np.repeat(ordinals, _num_words(held, ordinals) // held.info.shape[-1])
 
 
 def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
@@ -101,7 +101,7 @@ def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torc
     ]
     for ordinal, part in zip(ordinals.tolist(), parts, strict=True):
         kernels.decode(ordinal, ordinal + 1, part)
-    return torch.cat(parts).view(torch.bfloat16).view(-1, held.info.shape[1])
+    return torch.cat(parts).view(torch.bfloat16).view(-1, held.info.shape[-1])
 
 
 def _wait(tensor: torch.Tensor) -> None:

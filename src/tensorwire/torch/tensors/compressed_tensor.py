@@ -18,6 +18,7 @@ from ...errors import UnsupportedTensorError
 from .. import ops
 from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
 from .lazy import LazyTensor, refused_write
+from .matrices import Matrices
 from .view import GROUPED, VIEWS, view_by
 
 if TYPE_CHECKING:
@@ -389,6 +390,8 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
         return NotImplemented
     if tensor.device.type != "cpu":  # where a negative number is out of range
         first = first % tensor.shape[0]
+        if tensor.linear_mode == "fused" and tensor.dim() == 3 and first.dim() == 1:
+            return Matrices(tensor.frame, tensor.dtype, tensor.shape, first)
     return _rows_by_number(tensor, first, lambda table: table[first])
 
 
