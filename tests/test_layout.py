@@ -156,7 +156,7 @@ DOORS = {
         "operations.weights",
     },
     ("cli", "storage"): {"locations", "remote"},
-    ("cli", "torch"): {"", "device", "integrations.transformers"},
+    ("cli", "torch"): {"", "device.engines", "integrations.transformers"},
     ("cli", "sync"): {"", "store"},
     ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
 }  # fmt: skip
@@ -268,7 +268,7 @@ FOLDERS = {
         "diff": {"failures", "options", "output"},
         "inspect": {"options", "output", "plot"},
         "proof": {"machine"},
-        "device": {"proof"},
+        "device": {"machine", "proof"},
         "doctor": {"device", "failures", "machine", "options", "output", "proof"},
         "architecture": set(),
         "fitting": {"architecture"},

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.cli import doctor, machine, proof
+from tensorwire.cli.device import Nvrtc
 from tensorwire.cli.machine import Gpu, advice
 from tensorwire.codec import cpu_target, decompress, dtype_bits
 
@@ -170,9 +171,12 @@ def test_engines_against_the_core(engine: Callable[[bytes], bytes | None], verdi
 @pytest.mark.usefixtures("ran")
 def test_a_gpu_and_its_engines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: [H200])
-    monkeypatch.setattr(doctor, "_on_device", lambda: {"CUDA": right, "Triton": damaging})
+    nvrtc = Nvrtc("12.8", "site-packages/nvidia/x/libnvrtc.so.12", "~/.cache/tensorwire/kernels", False)
+    monkeypatch.setattr(doctor, "_on_device", lambda: ({"CUDA": right, "Triton": damaging}, nvrtc))
     found = run("doctor")
     assert found.code == 3
+    assert "NVRTC       12.8, site-packages/nvidia/x/libnvrtc.so.12\n" in found.out
+    assert "kernels     kept in ~/.cache/tensorwire/kernels, which cannot be written: each process" in found.out
     assert "GPU 0       NVIDIA H200, compute capability 9.0, 132 processors, 150 GB, driver 570.86\n" in found.out
     assert "profile     resident (modelled: the card has HBM)\n" in found.out
     assert "differs: Triton: subnormal, BF16, 5000: other bytes (fast, " in found.out
@@ -182,10 +186,11 @@ def test_a_gpu_and_its_engines(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("ran")
 def test_a_gpu_that_nothing_can_use(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: [H200])
-    monkeypatch.setattr(doctor, "_on_device", dict)
+    monkeypatch.setattr(doctor, "_on_device", lambda: ({}, Nvrtc(None, "cannot be loaded", None, False)))
     found = run("doctor")
     assert found.code == 0
-    assert "nothing decodes there: torch cannot use it, or Triton is missing\n" in found.out
+    assert "nothing decodes there: torch cannot use it, or NVRTC and Triton are missing\n" in found.out
+    assert "NVRTC       not found: cannot be loaded\n" in found.out
 
 
 @pytest.mark.usefixtures("ran")

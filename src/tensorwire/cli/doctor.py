@@ -16,6 +16,7 @@ from .failures import FINDING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .device import Nvrtc
     from .machine import Advice, Gpu
     from .proof import Engine, Result
 
@@ -33,6 +34,7 @@ class Diagnosis:
         address_space_nbytes: the limit of ``ulimit -v``, None without one.
         packages: by name the version, None for one that is not installed.
         gpu_engines: what decodes on the first GPU.
+        nvrtc: None where torch can use no GPU of NVIDIA's.
         results: a line for each odd tensor and engine.
     """
 
@@ -52,6 +54,7 @@ class Diagnosis:
     packages: dict[str, str | None]
     gpus: list[Gpu]
     gpu_engines: list[str]
+    nvrtc: Nvrtc | None
     advice: Advice
     results: list[Result]
 
@@ -93,7 +96,7 @@ def _diagnose() -> Diagnosis:
     from . import machine, proof
 
     found = machine.gpus()
-    engines = _on_device() if found else {}
+    engines, nvrtc = _on_device() if found else ({}, None)
     with output.progress("doctor", in_bytes=False) as progress:
         results = proof.prove_on_cpu(progress)
         targets = list(dict.fromkeys(result.engine for result in results))
@@ -115,14 +118,15 @@ def _diagnose() -> Diagnosis:
         packages=machine.packages(),
         gpus=found,
         gpu_engines=list(engines),
+        nvrtc=nvrtc,
         advice=machine.advice(found[0] if found else None, cpu_target()),
         results=results,
     )
 
 
-def _on_device() -> dict[str, Engine]:
+def _on_device() -> tuple[dict[str, Engine], Nvrtc | None]:
     if find_spec("torch") is None:
-        return {}
+        return {}, None
     from . import device
 
     return device.find()
@@ -190,5 +194,10 @@ def _gpu_facts(found: Diagnosis) -> list[tuple[str, str]]:
         parts += [f"driver {gpu.driver}"] if gpu.driver else []
         facts.append((f"GPU {index}", ", ".join(parts)))
     if not found.gpu_engines:
-        facts.append(("", "nothing decodes there: torch cannot use it, or Triton is missing"))
+        facts.append(("", "nothing decodes there: torch cannot use it, or NVRTC and Triton are missing"))
+    nvrtc = found.nvrtc
+    if nvrtc is not None:
+        facts.append(("NVRTC", f"{nvrtc.version}, {nvrtc.place}" if nvrtc.version else f"not found: {nvrtc.place}"))
+        writable = "" if nvrtc.writable else ", which cannot be written: each process compiles anew"
+        facts.append(("kernels", f"kept in {nvrtc.folder}{writable}" if nvrtc.folder else "kept nowhere"))
     return facts

@@ -31,12 +31,14 @@ class Compiler:
     Attributes:
         version: of it.
         architectures: those that it compiles for, 90 for sm_90.
+        place: the path or the name by which it was found.
     """
 
     __reduce_ex__ = not_copied("a loaded library", "load it again")
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, place: str = "") -> None:
         """Raises OSError if it is too old."""
+        self.place = place
         self._library = library
         self._lock = threading.Lock()  # older ones compile one program at a time
         major, minor = ctypes.c_int(), ctypes.c_int()
@@ -116,7 +118,7 @@ def compiler(cuda: str | None) -> Compiler:
 
 def _loaded(name: str, problems: list[str]) -> Compiler | None:
     try:
-        return Compiler(ctypes.CDLL(name))
+        return Compiler(ctypes.CDLL(name), name)
     except (OSError, CompileError, AttributeError) as error:
         problems.append(str(error))
         return None
