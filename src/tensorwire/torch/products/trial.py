@@ -146,7 +146,7 @@ class Trial:
             yield from self._rounds_of(span, weights)
 
     def _rounds_of(self, span: int, weights: list[_Weight]) -> Iterator[_Round]:
-        """Those whose sums cancel within so many columns."""
+        """Rounds in which sums cancel within so many columns."""
         product = self._product
         dtype, count, columns = product.dtype, self._count, product.columns
         generator = torch.Generator(device="cpu").manual_seed(0)
