@@ -13,6 +13,7 @@ pytest.importorskip("triton", minversion="3.2")
 from torch.nn.functional import embedding, linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor, compress_module, decompress_module, set_linear_mode  # noqa: E402
+from tensorwire.torch.frames.open_frame import opened_anywhere  # noqa: E402
 from tests.support.devices import DEVICE, INTERPRETED  # noqa: E402
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ def test_operators(profile: str) -> None:
     assert same_bits(held[700:702], weight[700:702])
     indices = torch.tensor([[0, ROWS - 1, 5], [5, 6, 7]], device=DEVICE)
     assert same_bits(embedding(indices, held), embedding(indices, weight))
-    with pytest.raises(IndexError, match="out of range"):
-        embedding(indices + ROWS, held)
+    if opened_anywhere(held.frame).rows is None:
+        with pytest.raises(IndexError, match="out of range"):
+            embedding(indices + ROWS, held)
+    else:
+        assert embedding(indices + ROWS, held).isnan().all(), "nobody waits to tell"
     assert same_bits(held.cpu().decode(), weight.cpu())
     assert same_bits(held.cpu().to(DEVICE).decode(), weight)
 

@@ -79,7 +79,12 @@ def blocks_of(frame: bytes, dtype: str) -> list[Blocks]:
     planned = plan(torch.frombuffer(bytearray(frame), dtype=torch.uint8))
     runs_per_block = planned.reader.info.block_words // RUN
     found = [(launch, rows) for launch, rows in planned.rows.items() if isinstance(launch, CascadeLaunch)]
-    return [Blocks(dtype, launch, rows, frame, runs_per_block) for launch, rows in found]
+    return [Blocks(dtype, launch, rows.tolist(), frame, runs_per_block) for launch, rows in found]
+
+
+def _counts_of(row: list[int]) -> list[int]:
+    counts: list[int] = counts_of(np.array(row)).tolist()
+    return counts
 
 
 class Tables(NamedTuple):
@@ -95,10 +100,10 @@ def tables_of(blocks: Blocks) -> Tables:
     widths, rows = blocks.launch.widths, blocks.rows
     last = max(row[1] for row in rows) + 1
     before = np.zeros(last * blocks.runs_per_block, np.uint16)
-    later = np.zeros(rows[-1][7] + sum(-(-count // RUN) for count in counts_of(rows[-1])) + 1, np.uint16)
+    later = np.zeros(rows[-1][7] + sum(-(-count // RUN) for count in _counts_of(rows[-1])) + 1, np.uint16)
     places, listed = [], []
     for row in rows:
-        counts = [row[2], *counts_of(row)]
+        counts = [row[2], *_counts_of(row)]
         at = row[0] * 32 + field_nbytes(row[2], blocks.launch.rest_bits)
         first = row[7]
         listed.append([*row[:7], sum(map(len, places))])
@@ -125,7 +130,7 @@ def room_nbytes(blocks: Blocks) -> int:
     """Memory that the later tiers of a block take, by the formula in words.cuh."""
     most = 0
     for row in blocks.rows:
-        counts, widths = counts_of(row), [*blocks.launch.widths[1:], 8]
+        counts, widths = _counts_of(row), [*blocks.launch.widths[1:], 8]
         copied = sum(field_nbytes(count, w) for count, w in zip(counts, widths, strict=False))
         sizes = [copied, *counts[: len(widths) - 1]]
         most = max(most, sum(-(-size // 16) * 16 + _ROOM for size in sizes))

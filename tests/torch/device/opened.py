@@ -11,7 +11,7 @@ import torch
 from reference.tensorwire_reference import Cascade, Enec, Kind, Trimmed, Verbatim, encode
 from reference.tensorwire_reference.cascade import widths_of
 from tensorwire.torch.device.driver import Kernel
-from tensorwire.torch.device.plan import CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, plan
+from tensorwire.torch.device.plan import CascadeLaunch, EnecLaunch, Launch, StoredLaunch, plan
 from tests.support.cases import floats
 from tests.support.registry import FLOATS
 
@@ -57,10 +57,7 @@ class Opened:
         self.plan = plan(self.frame)
         self.info = self.plan.reader.info
         self.runs_per_block = self.info.block_words // 256
-        self.rows = {
-            key: torch.tensor([[*row[:4], row[3], *row[5:]] if key == ConstantLaunch() else row for row in rows])
-            for key, rows in self.plan.rows.items()
-        }
+        self.rows = {key: torch.from_numpy(rows.astype(np.int64)) for key, rows in self.plan.rows.items()}
         self.tables = {key: rows.to(torch.int32) for key, rows in self.rows.items()}
         self.before = torch.full((self.info.num_blocks * self.runs_per_block,), -1, dtype=torch.int16)
         self.before_later = torch.full((self.plan.later_runs,), -1, dtype=torch.int16)

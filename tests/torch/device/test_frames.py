@@ -180,6 +180,12 @@ def test_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(held[40:42], weight[40:42])
 
 
+@pytest.mark.parametrize("name", ["decode", "decode.out", "rows", "linear"])
+def test_operators_of_devices(name: str) -> None:
+    for key in ("CUDA", "PrivateUse1"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tensorwire::{name}", key)
+
+
 def test_threads_share_a_frame() -> None:
     """Arguments are packed once, so launches of two threads must not mix them."""
     weight = weights(rows=40)

@@ -38,7 +38,7 @@ def check_cascade(opened: Opened, launch: CascadeLaunch, row: list[int]) -> None
     reader = streams(opened, row)
     reader.field(row[2], launch.rest_bits)
     table, first = opened.before, row[1] * opened.runs_per_block
-    for w, count in zip(launch.widths, (row[2], *counts_of(row)), strict=False):
+    for w, count in zip(launch.widths, (row[2], *counts_of(np.array(row))), strict=False):
         expected = before_runs(reader.field(count, w) == (1 << w) - 1)
         np.testing.assert_array_equal(table[first : first + len(expected)].numpy().view(np.uint16), expected)
         if table is opened.before:
@@ -172,11 +172,11 @@ def test_a_later_tier_is_told() -> None:
     for count, w in ((row[2], key.rest_bits), (row[2], key.widths[0])):
         reader.field(count, w)
     place = row[0] * 32 + reader.position
-    digits = reader.field(counts_of(row)[0], key.widths[1])
+    digits = reader.field(int(counts_of(np.array(row))[0]), key.widths[1])
     first = int(np.flatnonzero(digits != 3)[0])
     assert first < 64
     surgery.bytes[place + first] |= 3  # number i of a run is in byte i, as far as these go
-    assert Opened(StandIn(), surgery.close()).error == (0, 2, counts_of(row)[1] + 1)
+    assert Opened(StandIn(), surgery.close()).error == (0, 2, counts_of(np.array(row))[1] + 1)
 
 
 def rows_of_all(opened: Opened) -> torch.Tensor:
@@ -184,7 +184,7 @@ def rows_of_all(opened: Opened) -> torch.Tensor:
     assert {key.widths for key in opened.rows if isinstance(key, CascadeLaunch)} == {(4,)}
     rows = torch.cat(list(opened.rows.values()))
     assert len(rows) == opened.info.num_blocks
-    return rows
+    return rows[rows[:, 1].argsort()]
 
 
 def listed(opened: Opened, columns: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

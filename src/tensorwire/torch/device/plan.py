@@ -210,18 +210,18 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         rows = blocks.some(by_host).rows()
         rows[:, 0] = np.arange(len(by_host)) * -(-reader.block_nbytes // 32)
         planned.append((StoredLaunch(True), rows))
-    before = sums - later
-    by_launch = _by_launch(planned)
-    listed = 0
-    for launch, rows in by_launch.items():
-        if isinstance(launch, CascadeLaunch) and launch.widths == LISTED:
-            escaped = counts_of(rows)[:, 0].cumsum()
-            rows[0, ROW - 1] = listed
-            rows[1:, ROW - 1] = listed + escaped[:-1]
-            listed += int(escaped[-1])
-        else:
-            rows[:, ROW - 1] = before[rows[:, 1]]
-    return Plan(reader, by_launch, int(later.sum()), listed, [int(k) for k in by_host])
+    listed = np.zeros(num_blocks, np.int64)  # escapes of each block
+    for launch, rows in planned:
+        if _is_listed(launch):
+            listed[rows[:, 1]] = counts_of(rows)[:, 0]
+    before, before_listed = sums - later, listed.cumsum() - listed
+    for launch, rows in planned:
+        rows[:, ROW - 1] = (before_listed if _is_listed(launch) else before)[rows[:, 1]]
+    return Plan(reader, _by_launch(planned), int(later.sum()), int(listed.sum()), [int(k) for k in by_host])
+
+
+def _is_listed(launch: Launch) -> bool:
+    return isinstance(launch, CascadeLaunch) and launch.widths == LISTED
 
 
 def _by_launch(planned: list[tuple[Launch, Array]]) -> dict[Launch, Array]:
@@ -236,8 +236,8 @@ def _by_launch(planned: list[tuple[Launch, Array]]) -> dict[Launch, Array]:
 
 
 def counts_of(rows: Array) -> Array:
-    """n2 to n6 of blocks of cascade, a row each."""
-    return rows[:, 4:7].astype("<u4").view("<u2")[:, :_MOST_TIERS].astype(np.int64)
+    """n2 to n6 of a block of cascade, or of blocks, a row each."""
+    return np.ascontiguousarray(rows[..., 4:7], "<u4").view("<u2")[..., :_MOST_TIERS].astype(np.int64)
 
 
 def host_bytes(part: torch.Tensor) -> bytes:
