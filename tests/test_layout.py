@@ -283,8 +283,8 @@ FOLDERS = {
     "torch": {
         "torch_version": set(),
         "frames": set(),
-        "device": {"products"},
         "products": {"frames"},
+        "device": {"products"},
         "traffic": set(),
         "dcp": {"torch_version"},
         "ops": {"frames", "products"},
