@@ -27,6 +27,7 @@ _WARPS = 8
 _RUN = 256
 LATER = (8976, 5144, 2586, 389)
 """Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
+_SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
 
@@ -77,6 +78,20 @@ def _uncounted(what: str, header: str, expression: str, threads: int = 256, stac
     return Counted(what, Kernel(header, expression), threads, stack_nbytes=stack_nbytes)
 
 
+def _product(eights: int, inputs: str, most: float, at_once: int) -> Counted:
+    """A product with 8 * `eights` inputs and 4096 columns: a block of threads takes two tiles of 16 rows, and each warp
+    two runs of these. One quarter of a run in seven has an escape."""
+    # Tiles, parts, runs, quarters, escapes; numbers of the result; their parts: rounded, 16 and four at once; the last
+    # ones, rounded.
+    loops = (2, 1, 2, 4, 1 / 7, eights / 2, 0, 0, 1, 0)
+    shared_nbytes = _WARPS * (_SLOTS_NBYTES + 512 * eights)
+    kernel = Kernel("thin.cuh", f"thin<{eights}, false>")
+    return Counted(
+        f"product `resident`, {inputs} inputs", kernel, 256, 2 * 16 * 4096, loops, shared_nbytes, most=most,
+        at_once=at_once,
+    )  # fmt: skip
+
+
 KERNELS = (
     Counted(
         "decode `resident`",
@@ -109,6 +124,11 @@ KERNELS = (
     _uncounted("list escapes", "open.cuh", "list_escapes", 128),
     _uncounted("rows of 16-bit words", "rows.cuh", "take_rows<u16>", stack_nbytes=104),
     _uncounted("copy blocks", "copy.cuh", "copy_blocks<2>"),
+    _product(1, "1 to 8", 7, 2),
+    _product(2, "9 to 16", 7.5, 2),
+    _product(4, "17 to 32", 9, 1),
+    _product(8, "33 to 64", 12, 1),
+    _uncounted("product `resident`, 1 to 8 inputs, two accumulators", "thin.cuh", "thin<1, true>"),
 )
 
 
