@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.8")
 
 from torch import nn  # noqa: E402
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 from tensorwire.torch import compress_module, prepare, prepared, set_linear_mode  # noqa: E402
 from tensorwire.torch.frames import open_frame  # noqa: E402
@@ -111,23 +112,25 @@ def test_an_input_that_was_written_to(block: nn.Module, device: DisguisedDevice,
         assert torch.equal(found, alone(block.attention.v_proj, x))
 
 
-def test_another_input_where_the_first_one_was(block: nn.Module, device: DisguisedDevice) -> None:
+def test_no_other_input_comes_to_lie_where_one_was(block: nn.Module, device: DisguisedDevice) -> None:
+    """Its memory is kept as long as a part of its products waits."""
     prepare(block)
     x = torch.ones(1, 256, dtype=torch.bfloat16, device=DEVICE)
+    storage = StorageWeakRef(x.untyped_storage())
     block.attention.q_proj(x)
     del x
     gc.collect()
-    for number in range(20):  # one of them would lie there, if it were free
-        other = torch.full((1, 256), 2.0 + number, dtype=torch.bfloat16, device=DEVICE)
-        assert torch.equal(block.attention.k_proj(other).cpu(), alone(block.attention.k_proj, other))
-        block.attention.q_proj(other)
-        del other
+    assert not storage.expired()
+    block.attention.o_proj(torch.ones(1, 512, dtype=torch.bfloat16, device=DEVICE))
+    gc.collect()
+    assert storage.expired()
 
 
 def test_parts_of_one_tensor_are_other_inputs(block: nn.Module, device: DisguisedDevice, x: torch.Tensor) -> None:
     prepare(block)
-    block.attention.q_proj(x[:, :2])
     for other in (x[:, 1:], x[:, :1], x[:, 0:3:2], x):
+        block.attention.k_proj(x)
+        block.attention.q_proj(x[:, :2])
         assert torch.equal(block.attention.v_proj(other).cpu(), alone(block.attention.v_proj, other))
 
 
