@@ -299,9 +299,10 @@ def test_out_of_memory_in_the_middle(
 
     set_linear_mode(block, "fused")
     other = compress_module(Block().bfloat16(), min_numel=1024, linear_mode="fused").to(DEVICE)
-    monkeypatch.setattr(prepared, "_joint", refuse)
-    with pytest.raises(torch.OutOfMemoryError):
-        prepare(other)
+    with monkeypatch.context() as patch:  # which ends before the device does, and its own patch with it
+        patch.setattr(prepared, "_joint", refuse)
+        with pytest.raises(torch.OutOfMemoryError):
+            prepare(other)
     assert not any(map(open_frame.is_open, frames(other)))
 
 
