@@ -201,6 +201,13 @@ def test_what_a_checkpoint_says_of_the_cache_is_kept(folder: Path, device: Disgu
     assert model.generation_config.cache_implementation == "dynamic"
 
 
+def test_a_model_that_is_no_single_graph_keeps_its_cache(
+    folder: Path, device: DisguisedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "_can_compile_fullgraph", False)
+    assert packed(folder, linear_mode="fused").generation_config.cache_implementation is None
+
+
 def test_on_the_cpu_nothing_is_set(folder: Path) -> None:
     config = transformers.AutoConfig.from_pretrained(folder / "packed")
     config.quantization_config["linear_mode"] = "fused"

@@ -210,9 +210,12 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         """Let `generate` capture its decoding steps in graphs: it does so on devices that can, with a static cache.
 
         Only in mode *fused*: a static cache and compiled code sum in other orders than the dense model does by default.
+        And only for models that Transformers says to be one graph: others may not take such a cache.
         """
+        if self.quantization_config.linear_mode != "fused" or not getattr(model, "_can_compile_fullgraph", False):
+            return
         generation: Any = getattr(model, "generation_config", None)
-        if self.quantization_config.linear_mode == "fused" and getattr(generation, "cache_implementation", "") is None:
+        if getattr(generation, "cache_implementation", "") is None:
             generation.cache_implementation = "static"
 
     def read(self, tensor: Tensor, name: str, model: Any) -> Tensor:
