@@ -125,11 +125,12 @@ def test_exact_is_fused_in_the_order_of_the_library(monkeypatch: pytest.MonkeyPa
     frame, driver = frame_of(dense, 8), StandIn()
     opened = DeviceFrame(frame, driver=driver)
     assert opened.product is not None  # its list is made
-    monkeypatch.setattr(ops, "opened_anywhere", lambda _: opened)
+    for name in ("opened_anywhere", "ready_to_multiply"):
+        monkeypatch.setattr(ops, name, lambda _: opened)
 
     def found(mode: str, inputs: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
         driver.launches.clear()
-        result = ops._linear_on_device(inputs, frame, torch.bfloat16, (64, 512), bias, mode)
+        result = ops.linear_on_device(inputs, frame, torch.bfloat16, (64, 512), bias, mode)
         return result, [each.kernel.header for each in driver.launches]
 
     result, headers = found("fused", x)
