@@ -1,76 +1,64 @@
 """A device whose streams are late: a test double with the names of `torch.cuda` that code for streams uses.
 
-Tensors lie in CPU memory. An operation of torch's is put into the queue of the current stream, and is carried out at
-any time later, before the host reads a value. Only the order within a stream, and events, hold anything back. So what
-lacks an event is wrong for some seed.
-
-`launch` is for work that torch does not see, such as a kernel of ours.
+What torch is asked for on the device, and what is launched there, is put into the queue of the current stream. It is
+carried out at any time later, before the host reads a value. Only the order within a stream, and events, hold anything
+back. So what lacks an event has wrong values for some seed. Memory that nothing has written to is NaN.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tensorwire.torch import ops
-from tensorwire.torch.tensors.lazy import LazyTensor
-
-aten = torch.ops.aten
-
-# The host waits for these, or the shape of their results is in the values.
-_WAITING = {"_local_scalar_dense", "equal", "is_nonzero", "item", "masked_select", "nonzero", "_unique2", "unique_dim"}
-# Their kernels for the CPU, in Python: what they call is queued.
-_OURS = {
-    "linear": ops.linear_on_cpu, "rows": ops._rows, "decode": ops._decode, "decode.out": ops._decode_out,
-}  # fmt: skip
+from tensorwire import FormatError
+from tensorwire.torch.frames.open_frame import OpenFrame, Origin
+from tensorwire.torch.products.linear import FUSED_ORDER
+from tests.support import disguised
+from tests.support.disguised import WAITS, Disguised, DisguisedDevice, DisguisedFrame, plain
 
 
 @dataclass
 class _Mark:
-    """A place in a queue that was recorded."""
+    """A place in the queue of a stream that was recorded."""
 
+    stream: int = 0
     passed: bool = False
 
 
 class Event:
     """As `torch.cuda.Event`."""
 
-    def __init__(self, device: LateDevice) -> None:
+    def __init__(self, device: LateStreams) -> None:
         self._device = device
         self.mark = _Mark(passed=True)
 
-    def record(self, stream: Stream | None = None) -> None:
-        stream = stream or self._device.current_stream()
-        mark = self.mark = _Mark()
+    def record(self, stream: Stream) -> None:
+        mark = self.mark = _Mark(stream.number)
         stream.queue.append(lambda: setattr(mark, "passed", True))
 
-    def query(self) -> bool:
-        return self.mark.passed
-
     def synchronize(self) -> None:
-        while not self.mark.passed:
-            self._device.step()
+        self._device.carry_out(lambda: not self.mark.passed)
 
 
 @dataclass(eq=False)
 class Stream:
     """As `torch.cuda.Stream`. Its queue has functions, and marks that it waits for."""
 
-    device: LateDevice
-    name: str
+    device: LateStreams
+    number: int
     queue: deque[Any] = field(default_factory=deque)
 
     def wait_event(self, event: Event) -> None:
-        if not self.device.forgets(self):
+        if (self.number, event.mark.stream) not in self.device.forgotten:
             self.queue.append(event.mark)
 
     def wait_stream(self, other: Stream) -> None:
@@ -78,44 +66,32 @@ class Stream:
         event.record(other)
         self.wait_event(event)
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event(self.device)
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        while self.queue:
-            self.device.step()
-
     @property
     def ready(self) -> bool:
         return bool(self.queue) and getattr(self.queue[0], "passed", True)
 
 
-class LateDevice(TorchDispatchMode):  # type: ignore[misc] # the checker does not see torch
-    """The device, and the mode that queues what torch is asked for; use `running`.
+class LateStreams:
+    """What torch.cuda has of streams.
 
     Attributes:
-        streams: all of them; the first one is the default stream.
-        copied_nbytes: by name of the stream, the bytes that `copy_` has moved on it.
-        forgotten: pairs of the name of a stream and a number: its waits that are left out, 0 for the first.
+        all: all of them; the first one is the default stream.
+        copied_nbytes: by number of the stream, the bytes that it has copied from the host.
+        forgotten: pairs of streams, by number, of which the first does not wait for events of the second.
+        capturing: whether a graph is captured.
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
         self._random = random.Random(seed)
-        self.streams = [Stream(self, "default")]
-        self._current = [self.streams[0]]
-        self.copied_nbytes: Counter[str] = Counter()
-        self.forgotten: Callable[[str, int], bool] = lambda stream, number: False
-        self._waits: Counter[str] = Counter()
+        self.all = [Stream(self, 0)]
+        self._current = [self.all[0]]
+        self.copied_nbytes: Counter[int] = Counter()
+        self.forgotten: set[tuple[int, int]] = set()
         self.capturing = False
 
-    # What torch.cuda has ------------------------------------------------------------------------------------------
-
-    def Stream(self, device: Any = None, priority: int = 0) -> Stream:  # noqa: N802 - torch's name
-        self.streams.append(Stream(self, f"stream {len(self.streams)}"))
-        return self.streams[-1]
+    def Stream(self, device: Any = None) -> Stream:  # noqa: N802 - torch's name
+        self.all.append(Stream(self, len(self.all)))
+        return self.all[-1]
 
     def Event(self) -> Event:  # noqa: N802 - torch's name
         return Event(self)
@@ -124,7 +100,7 @@ class LateDevice(TorchDispatchMode):  # type: ignore[misc] # the checker does no
         return self._current[-1]
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: Any) -> Iterator[None]:
         self._current.append(stream)
         try:
             yield
@@ -132,91 +108,163 @@ class LateDevice(TorchDispatchMode):  # type: ignore[misc] # the checker does no
             self._current.pop()
 
     def synchronize(self, device: Any = None) -> None:
-        while any(stream.queue for stream in self.streams):
-            self.step()
+        self.carry_out(lambda: any(stream.queue for stream in self.all))
 
     def is_current_stream_capturing(self) -> bool:
         return self.capturing
 
-    # What tests ask for -------------------------------------------------------------------------------------------
-
     def launch(self, work: Callable[[], object]) -> None:
-        """Queue what torch does not see. Some of what is queued is carried out now, by chance."""
+        """Put it into the queue of the current stream. Some of what is queued is carried out now, by chance."""
         self.current_stream().queue.append(work)
-        for _ in range(self._random.choice((0, 0, 0, 1, 2, 5))):
-            if any(stream.ready for stream in self.streams):
-                self.step()
+        some = iter(range(self._random.choice((0, 0, 0, 1, 2, 5))))
+        self.carry_out(lambda: next(some, None) is not None and any(stream.ready for stream in self.all))
 
-    def step(self) -> None:
-        """Carry out one operation of any stream that waits for nothing."""
-        ready = [stream for stream in self.streams if stream.ready]
-        assert ready, "all streams wait for each other"
-        work = self._random.choice(ready).queue.popleft()
-        if not isinstance(work, _Mark):
-            with _disable_current_modes(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-                work()
+    def carry_out(self, going_on: Callable[[], bool]) -> None:
+        """Carry out operations of any streams that wait for nothing."""
+        with _disable_current_modes(), torch.inference_mode():
+            while going_on():
+                ready = [stream for stream in self.all if stream.ready]
+                assert ready, "all streams wait for each other"
+                work = self._random.choice(ready).queue.popleft()
+                if not isinstance(work, _Mark):
+                    work()
 
-    def forgets(self, stream: Stream) -> bool:
-        self._waits[stream.name] += 1
-        return self.forgotten(stream.name, self._waits[stream.name] - 1)
 
-    @contextmanager
-    def running(self) -> Iterator[LateDevice]:
-        """Operations are queued until the end, when all are carried out. The host waits where it reads values."""
-        originals = {name: getattr(torch.Tensor, name) for name in ("tolist", "numpy")}
+class LateDevice(DisguisedDevice):
+    """The device. `streams` stands in the place of torch.cuda."""
 
-        def reading(name: str) -> Callable[..., Any]:
-            def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-                self.synchronize()
-                return originals[name](tensor, *args, **kwargs)
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.streams = LateStreams(seed)
 
-            return read
+    def __exit__(self, *error: Any) -> None:
+        if self._depth == 1 and error[:1] in ((), (None,)):
+            self.streams.synchronize()
+        super().__exit__(*error)
 
-        with mock.patch.multiple(torch.Tensor, **{name: reading(name) for name in originals}):
-            with self:
-                yield self
-            self.synchronize()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(issubclass(kind, LazyTensor) for kind in types):
-            return NotImplemented  # its own dispatch comes first, and what that calls is queued
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.namespace == "tensorwire":
-            with self:
-                return _OURS[
-                    func._schema.name.partition("::")[2] + ("" if func._overloadname == "default" else ".out")
-                ](*args, **kwargs)
-        if not tensors or func.is_view:
-            return func(*args, **kwargs)
-        if func._schema.name.partition("::")[2] in _WAITING or _has_mask(func, args):
-            self.synchronize()
-            return func(*args, **kwargs)
+            return super().run(func, args, kwargs)
+        with self:  # in inference mode, what torch makes of other operations comes whole
+            made = func.decompose(*args, **kwargs)
+        if made is not NotImplemented:
+            return made
+        leaves = tree_leaves((args, kwargs))
+        there = [leaf for leaf in leaves if isinstance(leaf, Disguised)]
+        if not there or func.is_view or self._waits_for(func, args, kwargs):
+            if there and not func.is_view:
+                self.streams.synchronize()
+            result = super().run(func, args, kwargs)
+            if "empty" in func._schema.name:
+                _spoil(result)
+            return result
+        self.calls[func._schema.name] += 1
+        inner_args, inner_kwargs = tree_map_only(Disguised, lambda value: value.inner, (args, kwargs))
+        if inner_kwargs.get("device") is not None:
+            inner_kwargs["device"] = "cpu"
         if func._schema.is_mutable:
-            if func is aten.copy_.default:
-                self.copied_nbytes[self.current_stream().name] += args[0].numel() * args[0].element_size()
-            self.launch(lambda: func(*args, **kwargs))
+            if func is torch.ops.aten.copy_.default and not isinstance(args[1], Disguised):
+                self.streams.copied_nbytes[self.streams.current_stream().number] += args[1].nbytes
+            self.streams.launch(lambda: func(*inner_args, **inner_kwargs))
             return _written(func, args, kwargs)
         try:
-            result = func(*args, **kwargs)  # of what happens to be there: only shapes are wanted
+            result = func(*inner_args, **inner_kwargs)  # of what happens to be there: only its shape is wanted
         except (RuntimeError, IndexError):
-            self.synchronize()
-            return func(*args, **kwargs)
+            self.streams.synchronize()
+            return super().run(func, args, kwargs)
+        result = tree_map_only(torch.Tensor, torch.clone, result)  # which may be an argument
+        _spoil(result)
 
         def compute() -> None:
-            for ours, true in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
-                if isinstance(ours, torch.Tensor):
-                    ours.copy_(true)
+            for target, value in zip(tree_leaves(result), tree_leaves(func(*inner_args, **inner_kwargs)), strict=True):
+                if isinstance(target, torch.Tensor):
+                    target.copy_(value)
 
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                leaf.fill_(float("nan"))  # who reads it too early has that
-        self.launch(compute)
-        return result
+        self.streams.launch(compute)
+        return tree_map_only(torch.Tensor, Disguised, result)
+
+    @staticmethod
+    def _waits_for(func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether the host does: for values, or for a shape that is in the values."""
+        name = func._schema.name
+        if name == "aten::copy_":
+            return not isinstance(args[0], Disguised)
+        if name == "aten::_to_copy":
+            return not isinstance(args[0], Disguised) or torch.device(kwargs.get("device") or "lazy").type == "cpu"
+        by_mask = name == "aten::index" and any(each is not None and each.dtype == torch.bool for each in args[1])
+        return by_mask or name in (*WAITS, "aten::equal", "aten::is_nonzero")
+
+    def _open(self, frame: torch.Tensor) -> LateFrame:
+        self.streams.synchronize()
+        self.launched("open")
+        assert isinstance(frame, Disguised)
+        return LateFrame(self, frame)
 
 
-def _has_mask(func: Any, args: Any) -> bool:
-    return func is aten.index.Tensor and any(index is not None and index.dtype == torch.bool for index in args[1])
+class LateFrame(DisguisedFrame):
+    """A frame on the device. What it is decoded from is there when the work is carried out, or is not."""
+
+    def __init__(self, device: LateDevice, frame: Disguised) -> None:
+        super().__init__(device, frame)
+        self._late = device.streams
+        self._bytes = frame.inner
+
+    def at(self, frame: torch.Tensor) -> LateFrame:
+        twin = object.__new__(LateFrame)
+        twin.__dict__.update({key: value for key, value in vars(self).items() if key != "product"})
+        twin._bytes = plain(frame)
+        return twin
+
+    def decode(self, first: int, out: torch.Tensor) -> None:
+        self._device.launched("decode")
+        target = plain(out)
+        self._late.launch(lambda: self.now(target, lambda frame: frame.decode(first, target)))
+
+    @functools.cached_property
+    def product(self) -> Any:
+        multiplies = len(self.shape) == 2 and self.dtype in (torch.bfloat16, torch.float16)
+        return LateProduct(self) if multiplies else None
+
+    def now(self, target: torch.Tensor, work: Callable[[OpenFrame], object]) -> None:
+        """Work with the bytes that are there now. A device that meets others finds wrong values and no error."""
+        try:
+            frame = OpenFrame(self._bytes.clone(), Origin(verify=False))
+            assert frame.shape == self.shape
+            work(frame)
+        except (FormatError, AssertionError):
+            _spoil(target)
+
+
+class LateProduct:
+    """As `DisguisedProduct`."""
+
+    max_inputs = 8
+
+    def __init__(self, frame: LateFrame) -> None:
+        self._frame = frame
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+        frame, inputs, added = self._frame, plain(x), None if bias is None else plain(bias)
+        frame._device.launched("product")
+        with _disable_current_modes():
+            out = torch.full((len(x), frame.shape[0]), torch.nan, dtype=dtype)
+
+        def work(opened: OpenFrame) -> None:
+            sums = opened.linear(inputs, FUSED_ORDER)
+            assert sums is not None
+            out.copy_(sums if added is None else sums + added)
+
+        frame._late.launch(lambda: frame.now(out, work))
+        return Disguised(out)
+
+
+def _spoil(result: Any) -> None:
+    """What is read too early is NaN."""
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, torch.Tensor):
+            inner = plain(leaf)
+            with _disable_current_modes():
+                inner.fill_(torch.nan if inner.is_floating_point() else False if inner.dtype == torch.bool else 85)
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Any:
@@ -227,3 +275,6 @@ def _written(func: Any, args: Any, kwargs: Any) -> Any:
             written.append(args[position] if position < len(args) else kwargs.get(argument.name))
     count = len(func._schema.returns)
     return None if count == 0 else written[0] if count == 1 else tuple(written)
+
+
+assert disguised.DEVICE.type == "lazy"

@@ -13,6 +13,7 @@ from .frames.open_frame import FrameThere, open_on_devices_by
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
+from .offloading import Offload, offload
 from .prepared import Prepared, prepare
 from .tensors.compressed_tensor import CompressedTensor
 
@@ -24,11 +25,13 @@ __all__ = [
     "DecodeAhead",
     "MemoryReport",
     "ModuleMemory",
+    "Offload",
     "Prepared",
     "compress_module",
     "decode_ahead",
     "decompress_module",
     "memory_report",
+    "offload",
     "prepare",
     "set_linear_mode",
 ]

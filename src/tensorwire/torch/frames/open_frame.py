@@ -325,6 +325,9 @@ class FrameThere(AnyFrame, Protocol):
         """Its rows, ready to be multiplied; None if no kernel does that. Made at the first use
         (`functools.cached_property`)."""
 
+    def at(self, frame: Tensor) -> DeviceFrame:
+        """The same, for a copy of the frame on the same device. The bytes may come there later."""
+
 
 _open_on_device: Callable[[Tensor], FrameThere] | None = None
 
@@ -390,6 +393,12 @@ def is_open(frame: Tensor) -> bool:
 def close(frame: Tensor) -> None:
     """Forget that a frame on a device is open; its tables are freed once nobody uses them."""
     _device_frames.pop(frame, None)
+
+
+def opened_as(frame: Tensor, other: DeviceFrame) -> Tensor:
+    """`frame`, opened: memory on a device for copies of another frame there."""
+    _device_frames[frame] = other.at(frame)
+    return frame
 
 
 def in_memory_nbytes(frame: Tensor) -> int:

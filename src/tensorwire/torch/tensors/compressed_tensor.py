@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch.autograd import forward_ad
@@ -29,6 +30,34 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 tensorwire = torch.ops.tensorwire
 
+_NO_ADDRESS = 1 << 62
+"""Set in a number that nobody can read memory by."""
+
+
+class _Pickling(threading.local):
+    now = False
+
+
+_pickling = _Pickling()
+
+
+class Elsewhere(Protocol):
+    """What brings the values of a frame in host memory to the device that the tensor shows."""
+
+    device: torch.device
+
+    def decode(self) -> Tensor:
+        """All values, in new memory of the device."""
+
+    def part(self, shape: Sequence[int], first: int) -> Tensor:
+        """`shape` values from value `first` on."""
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """The rows at these indices."""
+
+    def linear(self, x: Tensor, bias: Tensor | None, mode: str) -> Tensor:
+        """`torch.nn.functional.linear` with the tensor as the weight."""
+
 
 class CompressedTensor(LazyTensor):
     """A tensor that holds a frame, with dtype, shape and device of the tensor that was compressed.
@@ -47,6 +76,8 @@ class CompressedTensor(LazyTensor):
     linear_mode: str
     _asked_to_train: bool = False
     """Whether it was last asked to require a gradient as a parameter: then a dense one in its place would train."""
+    _elsewhere: Elsewhere | None = None
+    """None if the frame is on the tensor's device."""
     _held: list[Tensor | CompressedTensor]
     """The frame; or, until somebody asks for it, the tensor of another dtype that it is made of. All that pass for
     views of one tensor, such as its `detach()`, hold it together, so that all see what is written to one of them. A
@@ -65,7 +96,7 @@ class CompressedTensor(LazyTensor):
         if requires_grad:
             raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
         if isinstance(frame, CompressedTensor):
-            return _like(frame, [frame._inner])
+            return _detach(frame) if frame._elsewhere is not None else _like(frame, [frame._inner])
         ops.check_linear_mode(linear_mode)
         if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
             raise UnsupportedTensorError(
@@ -77,7 +108,8 @@ class CompressedTensor(LazyTensor):
 
     @property
     def frame(self) -> Tensor:
-        """One plain frame (docs/format.md), a uint8 tensor of one dimension on the same device."""
+        """One plain frame (docs/format.md), a uint8 tensor of one dimension. It is on the same device, or in memory of
+        the host if the tensor is offloaded."""
         if isinstance(self._inner, CompressedTensor):
             self._held[0] = _compressed_as(self._inner, self.decode()).frame
         return self._held[0]
@@ -112,6 +144,8 @@ class CompressedTensor(LazyTensor):
         """
         if isinstance(self._inner, CompressedTensor):
             return self._inner.decode().to(self.dtype)
+        if self._elsewhere is not None:
+            return self._elsewhere.decode()
         return cast("Tensor", tensorwire.decode(self.frame, self.dtype, self.shape))
 
     def set_linear_mode(self, mode: str) -> None:
@@ -152,9 +186,16 @@ class CompressedTensor(LazyTensor):
 
     def share_memory_(self) -> CompressedTensor:
         """A copy takes the place of the frame: torch moves the memory of what it shares from under its readers."""
+        _check_not_offloaded(self, "shared with other processes")
         if not self.is_shared():
             self._held[0] = sendable(self.frame)
         return self
+
+    def data_ptr(self) -> int:
+        """No address, and the same number for all that share a frame: accelerate tells tied weights by it. Torch gives
+        zero, by which accelerate took one weight for another, and by which torch knows what it pickles by attributes.
+        """
+        return 0 if _pickling.now else _NO_ADDRESS | self._inner.data_ptr()
 
     def is_shared(self) -> bool:
         """Whether the frame lies in memory that processes share."""
@@ -164,7 +205,7 @@ class CompressedTensor(LazyTensor):
         """Torch changes what the tensor shows: dtype, shape and device. A dense value is compressed anew."""
         compressed = value if isinstance(value, CompressedTensor) else _compressed_as(self, value)
         torch.Tensor.data.__set__(self, compressed.detach())
-        self._held = compressed._held
+        self._held, self._elsewhere = compressed._held, compressed._elsewhere
 
     @classmethod
     def _write(cls, func: Any, args: Any, kwargs: Any) -> Any:
@@ -198,6 +239,8 @@ class CompressedTensor(LazyTensor):
             return NotImplemented
         if isinstance(bias, CompressedTensor):
             bias = bias.decode()
+        if self._elsewhere is not None:
+            return self._elsewhere.linear(x, bias, self.linear_mode)
         multiply = tensorwire.linear
         if _is_plain(x) and x.device == self.device:
             multiply = ops.linear_on_cpu if self.is_cpu else ops.linear_in_turn
@@ -218,19 +261,28 @@ class CompressedTensor(LazyTensor):
         """A frame that two tensors share stays shared."""
         if id(self) not in memo:
             if id(self.frame) not in memo:
-                memo[id(self.frame)] = copy_of(self.frame)
+                memo[id(self.frame)] = copy_of(self.frame, _home(self))
             twin = memo[id(self)] = _like(self, [memo[id(self.frame)]])
             for name, value in vars(self).items():  # what others have set: a parameter is one by an attribute
-                if name not in ("_held", "linear_mode"):
+                if name not in ("_elsewhere", "_held", "linear_mode"):
                     setattr(twin, name, copy.deepcopy(value, memo))
         return cast("CompressedTensor", memo[id(self)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """To pickle is to read the frame as memory. If that is a map of a file, a cut file would end the process."""
         check_unchanged(self.frame)
-        return super().__reduce_ex__(protocol)
+        if self._elsewhere is not None:
+            twin = _like(self, [self.frame])
+            vars(twin).update({key: value for key, value in vars(self).items() if key not in ("_elsewhere", "_held")})
+            return twin.__reduce_ex__(protocol)
+        _pickling.now = True
+        try:
+            return super().__reduce_ex__(protocol)
+        finally:
+            _pickling.now = False
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        _check_not_offloaded(self, "compiled")
         return ["_inner"], (self.dtype, self.linear_mode)
 
     @staticmethod
@@ -241,11 +293,16 @@ class CompressedTensor(LazyTensor):
         return _wrap([inner["_inner"]], dtype, outer_size, linear_mode)
 
 
-def _wrap(held: list[Any], dtype: torch.dtype, shape: Sequence[int], linear_mode: str) -> CompressedTensor:
+def _wrap(
+    held: list[Any], dtype: torch.dtype, shape: Sequence[int], linear_mode: str, elsewhere: Elsewhere | None = None
+) -> CompressedTensor:
+    device = held[0].device if elsewhere is None else elsewhere.device
     tensor = torch.Tensor._make_wrapper_subclass(
-        CompressedTensor, shape, dtype=dtype, device=held[0].device, requires_grad=False
+        CompressedTensor, shape, dtype=dtype, device=device, requires_grad=False
     )
     tensor._held, tensor.linear_mode = held, linear_mode
+    if elsewhere is not None:
+        tensor._elsewhere = elsewhere
     return cast("CompressedTensor", tensor)
 
 
@@ -261,7 +318,8 @@ def _kind_of(value: object) -> str:
 
 
 def _like(tensor: CompressedTensor, held: list[Any], dtype: torch.dtype | None = None) -> CompressedTensor:
-    twin = _wrap(held, dtype or tensor.dtype, tensor.shape, tensor.linear_mode)
+    elsewhere = tensor._elsewhere if held is tensor._held else None
+    twin = _wrap(held, dtype or tensor.dtype, tensor.shape, tensor.linear_mode, elsewhere)
     if tensor._asked_to_train:
         twin._asked_to_train = True
     return twin
@@ -269,6 +327,7 @@ def _like(tensor: CompressedTensor, held: list[Any], dtype: torch.dtype | None =
 
 def _for_another_process(tensor: CompressedTensor) -> Any:
     """How multiprocessing pickles it: its frame moves into shared memory, as a dense tensor does."""
+    _check_not_offloaded(tensor, "sent to another process")
     tensor._held[0] = sendable(tensor.frame)
     return tensor.__reduce_ex__(2)
 
@@ -292,7 +351,7 @@ def _view(tensor: CompressedTensor, shape: Sequence[int]) -> Any:
 
 
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
-    return _like(tensor, [copy_of(tensor.frame)])
+    return _like(tensor, [copy_of(tensor.frame, _home(tensor))])
 
 
 def _to_copy(
@@ -305,9 +364,11 @@ def _to_copy(
 ) -> CompressedTensor:
     """To another device the frame travels; to another dtype the values are compressed anew once a frame is needed. A
     module that is converted needs one. Autocast, which converts a weight for one product, does not."""
+    if device is not None and torch.device(device) != tensor.device:
+        _check_not_offloaded(tensor, f"moved to {device}")
     if dtype is None or dtype == tensor.dtype:
-        return _like(tensor, [copy_of(tensor.frame, device, non_blocking)])
-    source = _like(tensor, [tensor.frame]) if device is None else tensor.to(device)
+        return _like(tensor, [copy_of(tensor.frame, device or _home(tensor), non_blocking)])
+    source = _detach(tensor) if device is None else tensor.to(device)
     return _like(tensor, [source], dtype)
 
 
@@ -317,12 +378,31 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
         return NotImplemented
     if source.shape != target.shape:
         raise UnsupportedTensorError(f"expected a tensor of shape {tuple(target.shape)}, got {tuple(source.shape)}")
+    _check_not_offloaded(target, "written to")
     if isinstance(source, CompressedTensor) and source.dtype == target.dtype:
         target._held[0] = source.to(target.device).frame
     else:
         dense = source.decode() if isinstance(source, CompressedTensor) else source
         target._held[0] = _compressed_as(target, dense.to(target.dtype)).frame.to(target.device)
     return target
+
+
+def offloaded(tensor: CompressedTensor, elsewhere: Elsewhere, frame: Tensor) -> CompressedTensor:
+    """The tensor on the device of `elsewhere`, which has its frame, in host memory."""
+    return _wrap([frame], tensor.dtype, tensor.shape, tensor.linear_mode, elsewhere)
+
+
+def _home(tensor: CompressedTensor) -> torch.device | None:
+    """Where a copy of its frame belongs; None where the frame is."""
+    return None if tensor._elsewhere is None else tensor.device
+
+
+def _check_not_offloaded(tensor: CompressedTensor, what: str) -> None:
+    if tensor._elsewhere is not None:
+        raise RuntimeError(
+            f"a weight of shape {tuple(tensor.shape)} that is offloaded cannot be {what}: close what "
+            "tensorwire.torch.offload has returned, which brings the model back to the host, or take its decode()"
+        )
 
 
 def _compressed_as(tensor: CompressedTensor, values: Tensor) -> CompressedTensor:
@@ -337,6 +417,8 @@ def _rows_of(tensor: CompressedTensor, start: int, stop: int) -> Tensor:
     if forward_ad._current_level >= 0:
         return tensor.decode()[start:stop]
     size = tensor.shape[1:]
+    if tensor._elsewhere is not None:
+        return tensor._elsewhere.part((stop - start, *size), start * size.numel())
     return cast("Tensor", tensorwire.decode(tensor.frame, tensor.dtype, (stop - start, *size), start * size.numel()))
 
 
@@ -376,6 +458,8 @@ def _split_with_sizes(tensor: CompressedTensor, sizes: Sequence[int], dim: int =
 def _rows_by_number(tensor: CompressedTensor, numbers: Tensor, take: Callable[[Tensor], Any]) -> Any:
     """In a graph, rows are taken out of a table, as they are out of a dense tensor. On devices it would take its
     memory."""
+    if tensor._elsewhere is not None:
+        return tensor._elsewhere.rows(numbers)
     arguments = tensor.frame, tensor.dtype, tensor.shape, numbers
     if torch.compiler.is_compiling() and tensor.device.type == "cpu":
         return take(tensorwire.table(*arguments))
