@@ -225,6 +225,10 @@ class LateFrame(DisguisedFrame):
         multiplies = len(self.shape) == 2 and self.dtype in (torch.bfloat16, torch.float16)
         return LateProduct(self) if multiplies else None
 
+    def product_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> Any:
+        takes = self.product is not None and mode == "fused" and x.dtype == self.dtype
+        return self.product if takes and x.shape[-1] == self.shape[1] and x.numel() <= 8 * x.shape[-1] else None
+
     def now(self, target: torch.Tensor, work: Callable[[OpenFrame], object]) -> None:
         """Work with the bytes that are there now. A device that meets others finds wrong values and no error."""
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..._ground.copies import not_copied
+from ..._ground.copies import not_copied, twin_of
 from ...errors import CorruptDataError
 from .driver import Kernel
 from .plan import (
@@ -102,6 +102,13 @@ class CudaKernels:
         shape = held.info.shape
         self._row_nwords = held.info.uncompressed_nbytes // held.word_nbytes // max((1, *shape[:1]))
         self._taking: Call | None = None
+
+    def at(self, held: PreparedFrame) -> CudaKernels:
+        """The same for a copy of the frame. Nothing is counted anew."""
+        twin = twin_of(self)
+        twin._held, twin._lock, twin._taking = held, threading.Lock(), None
+        twin._calls = {launch: twin._call(launch) for launch in held.tables}
+        return twin
 
     def decode(self, begin: int, end: int, words: torch.Tensor) -> None:
         """Decode the blocks [begin, end) to `words`, at a multiple of 16 bytes."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from ..._ground.copies import twin_of
 from .cuda_kernels import CudaKernels
 from .nvidia import driver_for
 from .prepared import PreparedFrame
@@ -35,6 +36,9 @@ class Kernels(Protocol):
     def decode(self, begin: int, end: int, words: torch.Tensor) -> None:
         """Decode the blocks [begin, end) to `words`, at a multiple of 16 bytes; their number is rounded up to a
         multiple of four."""
+
+    def at(self, held: PreparedFrame) -> Kernels:
+        """Those for a copy of the frame."""
 
 
 def _of_the_device(device: torch.device) -> Driver | None:
@@ -93,6 +97,20 @@ class DeviceFrame:
         self._driver = found
         self._word_nbytes = self.held.word_nbytes
         self._word = _WORDS[self._word_nbytes]
+
+    def at(self, frame: torch.Tensor) -> DeviceFrame:
+        """The same for a copy of the frame on the same device, whose bytes may come there later. All that was made of
+        the frame is shared."""
+        if frame.numel() != self.held.frame.numel() * 4 or frame.data_ptr() % 16:
+            raise ValueError(f"expected {self.held.frame.numel() * 4} bytes at a multiple of 16, got {frame.numel()}")
+        twin = twin_of(self)
+        twin.held = self.held.at(frame)
+        twin.kernels = self.kernels.at(twin.held)
+        twin.rows = twin.kernels.rows
+        product = vars(self).get("product")
+        if product is not None:
+            vars(twin)["product"] = product.at(self.held.frame, twin.held.frame)
+        return twin
 
     @functools.cached_property
     def product(self) -> Product | None:

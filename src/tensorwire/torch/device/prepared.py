@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from ..._ground.copies import twin_of
 from ...codec import torch_dtype
 from .plan import ROW, RUN, Launch, Plan, StoredLaunch, host_bytes, plan
 
@@ -54,6 +55,13 @@ class PreparedFrame:
     @functools.cached_property
     def _ordinals(self) -> dict[Launch, list[int]]:
         return {launch: rows[:, 1].tolist() for launch, rows in self.plan.rows.items()}
+
+    def at(self, frame: torch.Tensor) -> PreparedFrame:
+        """The same for a copy of the frame on the same device, whose bytes may come there later."""
+        twin = twin_of(self)
+        twin._bytes = frame.detach()
+        twin.frame = twin._bytes.view(torch.uint32)
+        return twin
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, where the frame is."""

@@ -81,6 +81,15 @@ class Product:
         found = self if order == self.order else self._others.get(order)
         return found or self._others.setdefault(order, Product(self.driver, self._rows, order))
 
+    def at(self, frame: torch.Tensor, copy: torch.Tensor) -> Product:
+        """The same rows where a copy of their frame lies. What is in memory of its own stays there."""
+        table = self._rows.table.clone()
+        begin, nbytes = frame.data_ptr(), frame.nbytes
+        inside = (table[:, 0] >= begin) & (table[:, 0] < begin + nbytes)
+        table[:, 0] += torch.where(inside, copy.data_ptr() - begin, 0)
+        kept = tuple(copy if each is frame else each for each in self._rows.kept)
+        return Product(self.driver, Rows(table, self.columns, kept), self.order)
+
     def takes(self, x: torch.Tensor, bias: torch.Tensor | None) -> bool:
         """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in BF16."""
         return (

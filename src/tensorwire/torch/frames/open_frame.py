@@ -325,7 +325,7 @@ class FrameThere(AnyFrame, Protocol):
         """Its rows, ready to be multiplied; None if no kernel does that. Made at the first use
         (`functools.cached_property`)."""
 
-    def at(self, frame: Tensor) -> DeviceFrame:
+    def at(self, frame: Tensor) -> FrameThere:
         """The same, for a copy of the frame on the same device. The bytes may come there later."""
 
 
@@ -395,7 +395,7 @@ def close(frame: Tensor) -> None:
     _device_frames.pop(frame, None)
 
 
-def opened_as(frame: Tensor, other: DeviceFrame) -> Tensor:
+def opened_as(frame: Tensor, other: FrameThere) -> Tensor:
     """`frame`, opened: memory on a device for copies of another frame there."""
     _device_frames[frame] = other.at(frame)
     return frame

@@ -1,4 +1,4 @@
-"""Models that are larger than a device: weights stay compressed in memory of the host, and come when they are needed."""
+"""Models that are larger than a device: weights stay compressed on the host, and come when they are needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._ground.copies import not_copied
-from .. import ops
 from ..frames.open_frame import opened
 from ..tensors.compressed_tensor import CompressedTensor, offloaded
 from .host_memory import HostMemory, Pinning
@@ -54,22 +53,15 @@ class _Weight:
         return rows.to(self.device)
 
     def linear(self, x: Tensor, bias: Tensor | None, mode: str) -> Tensor:
-        if self._is_fused(x, mode):
+        if self._weight.multiplies(x, bias, mode):
             with self._there() as frame:
-                fused: Tensor = torch.ops.tensorwire.linear(x, frame, self.dtype, self.shape, bias, mode)
-                return fused
+                product: Tensor = torch.ops.tensorwire.linear(x, frame, self.dtype, self.shape, bias, mode)
+                return product
         lease = self._streamed.take(self._weight, decoded=True)
         if lease is None:
             return torch.nn.functional.linear(x, self.decode(), bias)
         with lease as values:
             return torch.nn.functional.linear(x, values, bias)
-
-    def _is_fused(self, x: Tensor, mode: str) -> bool:
-        """Whether the operator multiplies without a decoded weight."""
-        if mode != "fused" or x.dtype != self.dtype or x.shape[-1:] != self.shape[1:]:
-            return False
-        product = self._weight.product
-        return product is not None and 0 < math.prod(x.shape[:-1]) <= product.max_inputs
 
     @contextmanager
     def _there(self) -> Iterator[Tensor]:

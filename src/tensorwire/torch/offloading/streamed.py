@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._ground.copies import not_copied
-from ..frames.open_frame import opened, opened_as, opened_there
+from ..frames.open_frame import opened, opened_as, opened_there, ready_to_multiply
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,25 +57,27 @@ class HostWeight:
     def nbytes(self) -> int:
         return opened(self.frame).info.uncompressed_nbytes
 
-    def open(self, there: Tensor) -> None:
-        """Make what the device needs to decode it; `there` has the frame."""
-        self._there = opened_there(there)
+    def open(self, there: Tensor, others: Sequence[Tensor]) -> None:
+        """Make what the device needs of it; `there` has the frame, `others` are places to which it will be copied."""
+        self._there = ready_to_multiply(there)
+        self._places = {place.data_ptr(): opened_as(place, self._there) for place in (there, *others)}
 
     def at(self, memory: Tensor) -> Tensor:
-        """`memory`, to which the frame is copied, as a frame that is open. The same tensor for the same place."""
-        found = self._places.get(memory.data_ptr())
-        if found is None:
-            found = self._places[memory.data_ptr()] = self.newly_at(memory)
-        return found
+        """One of these places, as a frame that is open."""
+        return self._places[memory.data_ptr()]
 
     def newly_at(self, memory: Tensor) -> Tensor:
-        """The same in memory that is used once."""
-        return opened_as(memory, self._there)
+        """Other memory with the frame, opened."""
+        return memory if self._there is None else opened_as(memory, self._there)
 
-    @property
-    def product(self) -> Any:
-        """Its kernels for products; None if it has none."""
-        return self._there.product
+    def multiplies(self, x: Tensor, bias: Tensor | None, mode: str) -> bool:
+        """Whether inputs like `x` are multiplied without a decoded weight."""
+        return self._there is not None and self._there.product_for(x, bias, mode) is not None
+
+    def close(self) -> None:
+        """Forget what the device has of it."""
+        self._there = None
+        self._places = {}
 
     def empty(self, memory: Tensor) -> Tensor:
         """The front of the memory as its values."""
@@ -102,6 +104,11 @@ class _Ends:
         self._next = 0
         self._events: list[Any] = []
 
+    def places(self, nbytes: int) -> list[Tensor]:
+        """Where a thing may lie."""
+        capacity = self._memory.numel()
+        return [self._memory[start : start + nbytes] for start in sorted({0, capacity - aligned(nbytes)})]
+
     def take(self, nbytes: int, stream: Any) -> _Place | None:
         """A place, which `stream` may write to behind what it has now to wait for; None while there is none."""
         size, capacity = aligned(nbytes), self._memory.numel()
@@ -109,9 +116,8 @@ class _Ends:
             if not self._taken[side] and self._taken[1 - side] + size <= capacity:
                 while self._events:
                     stream.wait_event(self._events.pop())
-                start = 0 if side == 0 else capacity - size
                 self._taken[side], self._next = size, 1 - side
-                return _Place(side, self._memory[start : start + nbytes])
+                return _Place(side, self.places(nbytes)[-1 if side else 0])
         return None
 
     def free(self) -> None:
@@ -179,12 +185,10 @@ class Streamed:
         self._device, self._streams = device, streams
         self._coded = _Ends([weight.frame.numel() for weight in weights], device)
         self._values = _Ends([weight.nbytes for weight in weights], device)
+        self._weights = weights
         for weight in weights:
-            place = self._coded.take(weight.frame.numel(), streams.current_stream(device))
-            assert place is not None
-            place.memory.copy_(weight.frame)
-            weight.open(place.memory)
-            self._coded.give_back(place)
+            first, *others = self._coded.places(weight.frame.numel())
+            weight.open(first.copy_(weight.frame), others)
         self._copies, self._decodes = streams.Stream(device=device), streams.Stream(device=device)
         for stream in (self._copies, self._decodes):
             stream.wait_stream(streams.current_stream(device))
@@ -242,6 +246,8 @@ class Streamed:
             self._queue.clear()
             self._following.clear()
             self._streams.synchronize(self._device)
+            for weight in self._weights:
+                weight.close()
             self._coded.free()
             self._values.free()
 

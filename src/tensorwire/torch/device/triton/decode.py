@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ...._ground.copies import twin_of
 from ....errors import CorruptDataError
 from ..plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, StoredLaunch, leading
 from . import kernels
@@ -40,6 +41,12 @@ class TritonKernels:
         self._held = held
         self.by_group = _is_vector_processor(held.frame.device)
         self.before, self._before_later = self._count()
+
+    def at(self, held: PreparedFrame) -> TritonKernels:
+        """The same for a copy of the frame. Nothing is counted anew."""
+        twin = twin_of(self)
+        twin._held = held
+        return twin
 
     @staticmethod
     def limits(device: torch.device) -> tuple[int, int]:
