@@ -30,7 +30,7 @@ from vllm.platforms import current_platform
 
 from ...checkpoint import open_file
 from ...checkpoint.directory.config_and_index import NAME, check_config
-from ..frames.open_frame import Origin, attach
+from ..frames.open_frame import Origin, attach, ready_to_multiply
 from ..ops import LINEAR_MODES
 from ..tensors.compressed_tensor import CompressedTensor
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from ...checkpoint import TensorReader
 
 _CHOICES = {"weights": ("compressed", "dense"), "linear_mode": LINEAR_MODES, "profile": ("fast", "resident")}
-"""The keys of ``model_loader_extra_config``, with their values; the first is the default."""
+"""The keys of ``model_loader_extra_config``, with their values; the first is the default. On a GPU the last profile
+is: its weights are multiplied without being decoded."""
 
 _NO_UPDATE = (
     "vLLM cannot update weights that stay compressed; start it with "
@@ -68,6 +69,8 @@ def _choices(load_config: Any) -> dict[str, str]:
         ValueError: there is no such key or value.
     """
     chosen = {key: values[0] for key, values in _CHOICES.items()}
+    if current_platform.is_cuda():
+        chosen["profile"] = "resident"
     if load_config.load_format != NAME:
         return chosen  # the extra configuration is another loader's
     for key, value in (load_config.model_loader_extra_config or {}).items():
@@ -222,9 +225,9 @@ class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
         embedding = isinstance(layer, VocabParallelEmbedding)
         if choices["weights"] == "dense":
             return UnquantizedEmbeddingMethod() if embedding else UnquantizedLinearMethod()
-        if not current_platform.is_cpu():
+        if not (current_platform.is_cpu() or current_platform.is_cuda()):
             raise ValueError(
-                "vLLM keeps weights compressed on its CPU backend only; on other devices use "
+                "vLLM keeps weights compressed on CPUs and on NVIDIA's GPUs only; on other devices use "
                 f"load_format={NAME!r} and model_loader_extra_config={{'weights': 'dense'}}"
             )
         # vLLM keeps compiled graphs by a hash of its configuration, of which this field is the one for plug-ins.
@@ -236,7 +239,9 @@ class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
 class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
     """A layer whose weight is a frame: linear layers, embeddings, the head.
 
-    vLLM makes the weight on the meta device, and in memory once all its parts have been read. Then it is compressed.
+    vLLM makes the weight on the meta device, and in memory once all its parts have been read. Then it is compressed. On
+    a GPU its frame is opened at once, so that nothing is left to be made when vLLM captures graphs; there an embedding
+    stays dense if no kernel takes its rows.
     """
 
     uses_meta_device = True
@@ -288,18 +293,26 @@ class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
                 "elements were read"
             )
         compressed = CompressedTensor.from_dense(layer.weight.data, self._profile)
+        dense = layer.weight
         replace_parameter(layer, "weight", compressed.frame)
-        attach(layer.weight, Origin(tensor=self._prefix, verify=False))
+        if compressed.device.type == "cpu":
+            attach(layer.weight, Origin(tensor=self._prefix, verify=False))
+        elif ready_to_multiply(layer.weight).rows is None and padded:  # the host would look for rows, and wait
+            replace_parameter(layer, "weight", dense)
         self._graph_facts[f"{NAME}:{self._prefix}"] = [self._linear_mode, layer.weight.numel()]
         layer._already_called_process_weights_after_loading = True
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        if layer.weight.dtype == layer.dense_dtype:
+            return torch.nn.functional.linear(x, layer.weight, bias)
         product: Tensor = torch.ops.tensorwire.linear(
             x, layer.weight, layer.dense_dtype, layer.dense_shape, bias, self._linear_mode
         )
         return product
 
     def embedding(self, layer: nn.Module, indices: Tensor) -> Tensor:
+        if layer.weight.dtype == layer.dense_dtype:
+            return torch.nn.functional.embedding(indices, layer.weight)
         rows: Tensor = torch.ops.tensorwire.rows(layer.weight, layer.dense_dtype, layer.dense_shape, indices)
         return rows
 
