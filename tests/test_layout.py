@@ -293,6 +293,7 @@ FOLDERS = {
         "ahead": {"frames", "tensors"},
         "loading": {"frames", "tensors", "modules"},
         "prepared": {"device", "frames", "products", "tensors"},
+        "offloading": {"frames", "tensors"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
     },
     "diagnosis/analyzer": {

@@ -119,6 +119,11 @@ PROOFS: dict[str, list[str]] = {
         "test_derivatives.py::test_decoding_ahead_changes_no_derivative",
         "test_larger_than_memory.py::test_the_bits_are_the_same",
     ],
+    "`offload`": [
+        "device/test_offload.py::test_bits_do_not_depend_on_when_streams_run",
+        "device/test_offload.py::test_what_is_refused",
+        "device/test_offload_models.py::test_generate",
+    ],
     "any use after the file of a weight was written to": ["test_changed_weights.py::test_a_file_that_may_have_changed"],
     '`torch.compile` with the backends `"eager"` and `"aot_eager"`': [
         f"{COMPILED}::test_compiled_models_have_the_dense_ones_bits",

@@ -116,7 +116,7 @@ class _Layer:
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, CompressedTensor]]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if isinstance(parameter, CompressedTensor) and parameter.device.type not in ("cpu", "meta"):
+        if isinstance(parameter, CompressedTensor) and parameter.frame.device.type not in ("cpu", "meta"):
             yield name, parameter
 
 
@@ -139,7 +139,7 @@ def _layer(module: nn.Module | None) -> _Layer | None:
     weight = getattr(module, "weight", None)
     if not isinstance(module, torch.nn.Linear) or not isinstance(weight, CompressedTensor):
         return None
-    if weight.device.type in ("cpu", "meta") or weight.linear_mode != "fused":
+    if weight.frame.device.type in ("cpu", "meta") or weight.linear_mode != "fused":
         return None
     return _Layer(weight, module.bias)
 

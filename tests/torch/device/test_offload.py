@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import tensorwire  # noqa: E402
-from tensorwire.torch import CompressedTensor, compress_module, offload, set_linear_mode  # noqa: E402
+from tensorwire.torch import CompressedTensor, compress_module, offload, prepare, set_linear_mode  # noqa: E402
 from tensorwire.torch.offloading import Offload  # noqa: E402
 from tests.support.disguised import DEVICE  # noqa: E402
 from tests.support.linear_models import chain, inputs, same  # noqa: E402
@@ -389,6 +389,28 @@ def test_what_is_refused(what: str, call: Callable[[Any], Any], reference: Any) 
         with pytest.raises(Exception, match=f"offloaded cannot be {what}: close"):
             call(model)
         assert same(run(model, x)[0], wanted)
+
+
+def test_experts_and_prepare() -> None:
+    """What looks for frames on a device finds none."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            self.weight = nn.Parameter((torch.randn(4, 96, 64, generator=generator) / 8).bfloat16())
+
+        def forward(self, ids: Any) -> Any:
+            return torch.bmm(self.weight[ids], self.weight.new_ones(len(ids), 64, 1))
+
+    ids = torch.tensor([3, 0, 3])
+    dense = Experts().requires_grad_(False)
+    model = set_linear_mode(compress_module(copy.deepcopy(dense), min_numel=1), "fused")
+    with torch.no_grad(), LateDevice(0):
+        (wanted,) = run(copy.deepcopy(dense).to(DEVICE), ids)
+    with on_device(model):
+        assert prepare(model).frames == 0
+        assert all(same(found, wanted) for found in run(model, ids, ids))
 
 
 def test_a_graph_that_is_captured_is_refused() -> None:

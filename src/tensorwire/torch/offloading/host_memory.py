@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,7 +95,11 @@ class Pinning:
         if self._runtime is None:
             return f"torch has no call for that on {self._device.type}"
         error = self._runtime.cudaHostRegister(address, nbytes, 1)  # for all contexts
-        return None if int(error) == 0 else str(error)
+        if int(error) == 0:
+            return None
+        with suppress(RuntimeError):  # torch finds the error again with its next kernel, and raises it there
+            torch.ones(1, device=self._device)
+        return str(error)
 
     def unpin(self, address: int) -> None:
         """Undo `pin`."""

@@ -47,6 +47,8 @@ class HostWeight:
         asked: the ways in which it was asked for.
     """
 
+    __reduce_ex__ = not_copied("addresses on a device", "offload the other model")
+
     frame: Tensor
     decoded: bool = True
     asked: set[bool] = field(default_factory=set)
@@ -326,10 +328,10 @@ class Streamed:
                 weight = self._following.get(self._end)
                 if weight is None or any(entry.weight is weight for entry in self._queue):
                     break
-                entry = self._copied(weight)
-                if entry is None:
+                newest = self._copied(weight)
+                if newest is None:
                     break
-                self._queue.append(entry)
+                self._queue.append(newest)
                 self._end = weight
 
     def _copied(self, weight: HostWeight) -> _Entry | None:

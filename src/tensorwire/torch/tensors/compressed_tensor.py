@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.autograd import forward_ad
@@ -18,6 +17,7 @@ from ...codec import compress
 from ...errors import UnsupportedTensorError
 from .. import ops
 from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
+from .elsewhere import NO_ADDRESS, Elsewhere, check_not_offloaded, home_of, pickling
 from .lazy import LazyTensor, refused_write
 from .matrices import Matrices
 from .view import GROUPED, VIEWS, view_by
@@ -29,34 +29,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 tensorwire = torch.ops.tensorwire
-
-_NO_ADDRESS = 1 << 62
-"""Set in a number that nobody can read memory by."""
-
-
-class _Pickling(threading.local):
-    now = False
-
-
-_pickling = _Pickling()
-
-
-class Elsewhere(Protocol):
-    """What brings the values of a frame in host memory to the device that the tensor shows."""
-
-    device: torch.device
-
-    def decode(self) -> Tensor:
-        """All values, in new memory of the device."""
-
-    def part(self, shape: Sequence[int], first: int) -> Tensor:
-        """`shape` values from value `first` on."""
-
-    def rows(self, indices: Tensor) -> Tensor:
-        """The rows at these indices."""
-
-    def linear(self, x: Tensor, bias: Tensor | None, mode: str) -> Tensor:
-        """`torch.nn.functional.linear` with the tensor as the weight."""
 
 
 class CompressedTensor(LazyTensor):
@@ -186,7 +158,7 @@ class CompressedTensor(LazyTensor):
 
     def share_memory_(self) -> CompressedTensor:
         """A copy takes the place of the frame: torch moves the memory of what it shares from under its readers."""
-        _check_not_offloaded(self, "shared with other processes")
+        check_not_offloaded(self, "shared with other processes")
         if not self.is_shared():
             self._held[0] = sendable(self.frame)
         return self
@@ -195,7 +167,7 @@ class CompressedTensor(LazyTensor):
         """No address, and the same number for all that share a frame: accelerate tells tied weights by it. Torch gives
         zero, by which accelerate took one weight for another, and by which torch knows what it pickles by attributes.
         """
-        return 0 if _pickling.now else _NO_ADDRESS | self._inner.data_ptr()
+        return 0 if pickling.now else NO_ADDRESS | self._inner.data_ptr()
 
     def is_shared(self) -> bool:
         """Whether the frame lies in memory that processes share."""
@@ -261,7 +233,7 @@ class CompressedTensor(LazyTensor):
         """A frame that two tensors share stays shared."""
         if id(self) not in memo:
             if id(self.frame) not in memo:
-                memo[id(self.frame)] = copy_of(self.frame, _home(self))
+                memo[id(self.frame)] = copy_of(self.frame, home_of(self))
             twin = memo[id(self)] = _like(self, [memo[id(self.frame)]])
             for name, value in vars(self).items():  # what others have set: a parameter is one by an attribute
                 if name not in ("_elsewhere", "_held", "linear_mode"):
@@ -273,16 +245,18 @@ class CompressedTensor(LazyTensor):
         check_unchanged(self.frame)
         if self._elsewhere is not None:
             twin = _like(self, [self.frame])
-            vars(twin).update({key: value for key, value in vars(self).items() if key not in ("_elsewhere", "_held")})
+            for name, value in vars(self).items():
+                if name not in ("_elsewhere", "_held"):
+                    twin.__dict__[name] = value
             return twin.__reduce_ex__(protocol)
-        _pickling.now = True
+        pickling.now = True
         try:
             return super().__reduce_ex__(protocol)
         finally:
-            _pickling.now = False
+            pickling.now = False
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        _check_not_offloaded(self, "compiled")
+        check_not_offloaded(self, "compiled")
         return ["_inner"], (self.dtype, self.linear_mode)
 
     @staticmethod
@@ -327,7 +301,7 @@ def _like(tensor: CompressedTensor, held: list[Any], dtype: torch.dtype | None =
 
 def _for_another_process(tensor: CompressedTensor) -> Any:
     """How multiprocessing pickles it: its frame moves into shared memory, as a dense tensor does."""
-    _check_not_offloaded(tensor, "sent to another process")
+    check_not_offloaded(tensor, "sent to another process")
     tensor._held[0] = sendable(tensor.frame)
     return tensor.__reduce_ex__(2)
 
@@ -351,7 +325,7 @@ def _view(tensor: CompressedTensor, shape: Sequence[int]) -> Any:
 
 
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
-    return _like(tensor, [copy_of(tensor.frame, _home(tensor))])
+    return _like(tensor, [copy_of(tensor.frame, home_of(tensor))])
 
 
 def _to_copy(
@@ -365,9 +339,9 @@ def _to_copy(
     """To another device the frame travels; to another dtype the values are compressed anew once a frame is needed. A
     module that is converted needs one. Autocast, which converts a weight for one product, does not."""
     if device is not None and torch.device(device) != tensor.device:
-        _check_not_offloaded(tensor, f"moved to {device}")
+        check_not_offloaded(tensor, f"moved to {device}")
     if dtype is None or dtype == tensor.dtype:
-        return _like(tensor, [copy_of(tensor.frame, device or _home(tensor), non_blocking)])
+        return _like(tensor, [copy_of(tensor.frame, device or home_of(tensor), non_blocking)])
     source = _detach(tensor) if device is None else tensor.to(device)
     return _like(tensor, [source], dtype)
 
@@ -378,7 +352,7 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
         return NotImplemented
     if source.shape != target.shape:
         raise UnsupportedTensorError(f"expected a tensor of shape {tuple(target.shape)}, got {tuple(source.shape)}")
-    _check_not_offloaded(target, "written to")
+    check_not_offloaded(target, "written to")
     if isinstance(source, CompressedTensor) and source.dtype == target.dtype:
         target._held[0] = source.to(target.device).frame
     else:
@@ -390,19 +364,6 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
 def offloaded(tensor: CompressedTensor, elsewhere: Elsewhere, frame: Tensor) -> CompressedTensor:
     """The tensor on the device of `elsewhere`, which has its frame, in host memory."""
     return _wrap([frame], tensor.dtype, tensor.shape, tensor.linear_mode, elsewhere)
-
-
-def _home(tensor: CompressedTensor) -> torch.device | None:
-    """Where a copy of its frame belongs; None where the frame is."""
-    return None if tensor._elsewhere is None else tensor.device
-
-
-def _check_not_offloaded(tensor: CompressedTensor, what: str) -> None:
-    if tensor._elsewhere is not None:
-        raise RuntimeError(
-            f"a weight of shape {tuple(tensor.shape)} that is offloaded cannot be {what}: close what "
-            "tensorwire.torch.offload has returned, which brings the model back to the host, or take its decode()"
-        )
 
 
 def _compressed_as(tensor: CompressedTensor, values: Tensor) -> CompressedTensor:
@@ -472,7 +433,7 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
         return NotImplemented
     if first.dtype not in (torch.int32, torch.int64):  # a mask, or nothing that torch takes
         return NotImplemented
-    if tensor.device.type != "cpu":  # where a negative number is out of range
+    if tensor.frame.device.type != "cpu":  # where a negative number is out of range
         first = first % tensor.shape[0]
         if tensor.linear_mode == "fused" and tensor.dim() == 3 and first.dim() == 1:
             return Matrices(tensor.frame, tensor.dtype, tensor.shape, first)
