@@ -385,7 +385,7 @@ def address_of(tensor: Any) -> int:
         address: int = tensor.data_ptr()
     except RuntimeError:
         address = 0
-    if tensor.numel() and not address:
+    if tensor.numel() and (not address or address >> 62):  # a compressed tensor tells a number that is no address
         raise UnsupportedTensorError(
             f"expected a tensor with memory of its own, got {type(tensor).__name__}",
             advice="give tensor.full_tensor(): it is sharded"

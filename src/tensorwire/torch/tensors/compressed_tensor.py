@@ -68,7 +68,7 @@ class CompressedTensor(LazyTensor):
         if requires_grad:
             raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
         if isinstance(frame, CompressedTensor):
-            return _detach(frame) if frame._elsewhere is not None else _like(frame, [frame._inner])
+            return _like(frame, [frame._inner])
         ops.check_linear_mode(linear_mode)
         if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
             raise UnsupportedTensorError(
@@ -244,7 +244,7 @@ class CompressedTensor(LazyTensor):
         """To pickle is to read the frame as memory. If that is a map of a file, a cut file would end the process."""
         check_unchanged(self.frame)
         if self._elsewhere is not None:
-            twin = _like(self, [self.frame])
+            twin = _wrap([self.frame], self.dtype, self.shape, self.linear_mode)
             for name, value in vars(self).items():
                 if name not in ("_elsewhere", "_held"):
                     twin.__dict__[name] = value
@@ -292,7 +292,7 @@ def _kind_of(value: object) -> str:
 
 
 def _like(tensor: CompressedTensor, held: list[Any], dtype: torch.dtype | None = None) -> CompressedTensor:
-    elsewhere = tensor._elsewhere if held is tensor._held else None
+    elsewhere = tensor._elsewhere if held[0] is tensor._held[0] else None
     twin = _wrap(held, dtype or tensor.dtype, tensor.shape, tensor.linear_mode, elsewhere)
     if tensor._asked_to_train:
         twin._asked_to_train = True
@@ -342,7 +342,7 @@ def _to_copy(
         check_not_offloaded(tensor, f"moved to {device}")
     if dtype is None or dtype == tensor.dtype:
         return _like(tensor, [copy_of(tensor.frame, device or home_of(tensor), non_blocking)])
-    source = _detach(tensor) if device is None else tensor.to(device)
+    source = _like(tensor, [tensor.frame]) if device is None else tensor.to(device)
     return _like(tensor, [source], dtype)
 
 
