@@ -53,6 +53,7 @@ KEEP_NOTHING = {
     "codec.arrays._Source": "a view is made of the address, and Python lets nothing copy or pickle a view",
     "diagnosis.page.process.WaitClock": "closed before the method returns",
     "diagnosis.page.worker_server._Connection": "closed before the method returns",
+    "torch.products.joint._Waiting": "the module keeps the only one",
     "torch.tensors.elsewhere._Pickling": "the module keeps the only one",
     "storage.remote.RemotePath": "one lock for each store, which the module keeps",
 }

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is missing, which make vllm installs apart from everything else")
 
-import torch  # noqa: E402
+import torch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -20,8 +20,8 @@ with warnings.catch_warnings():
 
     from tensorwire.torch.integrations import vllm as plugin
 
-from tests.support.disguised import DEVICE, DisguisedDevice, DisguisedFrame  # noqa: E402
-from tests.support.linear_models import same  # noqa: E402
+from tests.support.disguised import DEVICE, DisguisedDevice, DisguisedFrame
+from tests.support.linear_models import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
