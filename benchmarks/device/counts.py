@@ -30,6 +30,11 @@ LATER = (8976, 5144, 2586, 389)
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
+_TILE_WORDS = 16 * 4096
+"""Words of a tile of a matrix with 4096 columns, two blocks."""
+_SUMS_NBYTES = 8 * 512
+_PRODUCT_NBYTES = 43 << 10
+"""What such a tile needs of shared memory: two blocks resolved, while two are under way."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ def _resolving() -> tuple[float, ...]:
     return (*tiers, _warp_trips(_WORDS, 4))
 
 
+def _resolving_in_turn() -> tuple[float, ...]:
+    """The loops over a tier's runs, of widths 1, 2, 3, each time one of four tiers is resolved by half of the warps."""
+    trips = ((0, 1), 4), ((2,), 2), ((3,), 2)
+    return tuple(sum(2 * _warp_trips(LATER[t], at_once) for t in tiers) / 4 for tiers, at_once in trips)
+
+
 def _uncounted(what: str, header: str, expression: str, threads: int = 256, stack_nbytes: int = 0) -> Counted:
     return Counted(what, Kernel(header, expression), threads, stack_nbytes=stack_nbytes)
 
@@ -115,6 +126,31 @@ KERNELS = (
         most=14,
         at_once=4,
     ),
+    Counted(
+        "multiply `resident`, 1 to 8 inputs",
+        Kernel("thin.cuh", "thin<1, false>"),
+        256,
+        _TILE_WORDS,
+        # Tiles; parts, runs, quarters of runs, escapes; half of the warps add up eight parts, four at once.
+        (1, 1, 2, 4, 0, 0.5, 2, 0, 0, 0),
+        shared_nbytes=_WARPS * (13 << 10) + _SUMS_NBYTES,
+        most=7,
+        at_once=2,
+    ),
+    Counted(
+        "multiply `fast`, 1 to 8 inputs",
+        Kernel("thin_cascade.cuh", "thin_cascade<2, 1, false>"),
+        256,
+        _TILE_WORDS,
+        # Groups; blocks of a team, copies, tiers; widths 1, 2, 3; tiles, parts, runs, halves of runs; sums as above.
+        (1, 1, _COPIED_NBYTES / 16 / 128, 4, *_resolving_in_turn(), 1, 1, 2, 2, 0.5, 2, 0, 0, 0),
+        shared_nbytes=_PRODUCT_NBYTES,
+        most=14,
+        at_once=2,
+    ),
+    _uncounted("multiply `fast`, 9 to 16 inputs", "thin_cascade.cuh", "thin_cascade<2, 2, false>"),
+    _uncounted("multiply `fast`, 17 to 32 inputs", "thin_cascade.cuh", "thin_cascade<2, 4, false>", stack_nbytes=32),
+    _uncounted("multiply `fast`, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<2, 8, false>"),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),

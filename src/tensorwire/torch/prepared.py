@@ -170,7 +170,7 @@ def _group(layers: Sequence[_Layer]) -> Group | None:
     same = group is not None and known == [Member(group, number) for number in range(len(layers))]
     if group is not None and same and group.is_open and group.has(biases):
         return group
-    if None in products:
+    if None in products or len({product.width for product in products if product is not None}) > 1:
         return None
     frames, rows = [layer.weight.frame for layer in layers], [layer.weight.shape[0] for layer in layers]
     return Group(frames, rows, biases, _joint(products))

@@ -1,30 +1,88 @@
-"""Products with weights that stay compressed on a device: one launch of thin.cuh each."""
+"""Products with weights that stay compressed on a device: one launch each, of thin.cuh or thin_cascade.cuh."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from .driver import Kernel
-from .orders import Order, usual_order
+from .orders import MOST_PARTS, Order, usual_order
 
 if TYPE_CHECKING:
     from .driver import Driver, Function
+    from .plan import Array
 
 _TILE_ROWS = 16
 _MOST_WARPS = 8
+_MOST_EIGHTS = 8  # of inputs
 _WARP_NBYTES = 2 * 6144 + 1024  # of shared memory (thin.cuh)
 _SUMS_NBYTES = 512  # for eight inputs and a part of a tile
 _RESERVED_NBYTES = 1024  # of shared memory, in each block, by the device
 _ALIGNMENT = 8  # of inputs
 _MOST_PITCH = 1 << 24
 _NUM_ARGUMENTS = 12
+_MOST_ARGUMENTS = 19
+_QUARTERS_NBYTES = 2 * 1024  # of shared memory, for each warp (thin_cascade.cuh)
+_LATER_TIERS_NBYTES = 160
 
-_Cells = ctypes.c_uint64 * _NUM_ARGUMENTS
-_Arguments = ctypes.c_void_p * _NUM_ARGUMENTS
+_CELLS = {n: ctypes.c_uint64 * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
+_ARGUMENTS = {n: ctypes.c_void_p * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
+
+
+class Cascades(NamedTuple):
+    """Blocks whose later tiers are resolved before their rows are multiplied.
+
+    Attributes:
+        width: of tier 1.
+        later: the most tiers behind it that a block has.
+        slot_nbytes: the most bytes that a block has in shared memory for as long as its rows are multiplied.
+        scratch_nbytes: the same while it is resolved.
+        rows: how many rows each block has.
+        addresses: of LaterTiers of each block.
+    """
+
+    width: int
+    later: int
+    slot_nbytes: int
+    scratch_nbytes: int
+    rows: Array
+    addresses: Array
+
+    def groups(self, most_blocks: int) -> Array:
+        """Group of thin_cascade.cuh, two int64 each: neighbouring blocks that fill a tile, or one that is larger."""
+        groups: list[list[int]] = []
+        first, before = 0, 0
+        for rows, address in zip(self.rows.tolist(), self.addresses.tolist(), strict=True):
+            last = groups[-1] if groups else [0, 0, _TILE_ROWS, 0]
+            if last[2] + rows > _TILE_ROWS or last[3] == most_blocks or address != before + _LATER_TIERS_NBYTES:
+                groups.append([address, first, rows, 1])
+            else:
+                last[2] += rows
+                last[3] += 1
+            first, before = first + rows, address
+        return np.array([[address, row | rows << 32 | blocks << 48] for address, row, rows, blocks in groups])
+
+    @property
+    def least_nbytes(self) -> int:
+        """Of shared memory, that suffices for any order and number of inputs."""
+        sums = _QUARTERS_NBYTES + MOST_PARTS * _MOST_EIGHTS * _SUMS_NBYTES
+        return self.slot_nbytes + max(self.scratch_nbytes, sums)
+
+    def joined(self, other: Cascades) -> Cascades:
+        """The blocks of both; those of one width."""
+        return Cascades(
+            self.width,
+            max(self.later, other.later),
+            max(self.slot_nbytes, other.slot_nbytes),
+            max(self.scratch_nbytes, other.scratch_nbytes),
+            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.addresses, other.addresses]),
+        )
 
 
 class Rows(NamedTuple):
@@ -34,11 +92,13 @@ class Rows(NamedTuple):
         table: RowAt of thin.cuh for each row, as four int64.
         columns: of each row.
         kept: the tensors that the table has addresses in.
+        cascades: their blocks, if the table is of CascadeRow of thin_cascade.cuh.
     """
 
     table: torch.Tensor
     columns: int
     kept: tuple[torch.Tensor, ...]
+    cascades: Cascades | None = None
 
 
 class _Launch(NamedTuple):
@@ -49,6 +109,8 @@ class _Launch(NamedTuple):
     threads: int
     shared_nbytes: int
     together: int
+    more: tuple[int, ...] = ()
+    kept: torch.Tensor | None = None
 
 
 class Product:
@@ -61,10 +123,11 @@ class Product:
         rows: number of rows.
         columns: of each row.
         order: the order of summation.
+        width: of tier 1, where blocks have later tiers; None: all are in tier shape (4).
         driver: what launches.
     """
 
-    max_inputs = 64
+    max_inputs = 8 * _MOST_EIGHTS
 
     def __init__(self, driver: Driver, rows: Rows, order: Order | None = None) -> None:
         """In the usual order, if none is given."""
@@ -73,6 +136,7 @@ class Product:
         self.rows = len(rows.table)
         self.columns = rows.columns
         self.order = usual_order(rows.columns) if order is None else order.as_made(rows.columns)
+        self.width = None if rows.cascades is None else rows.cascades.width
         self._launches: dict[int, _Launch] = {}
         self._others: dict[Order, Product] = {}
 
@@ -118,13 +182,14 @@ class Product:
             bias = bias.contiguous()
         eights = next(each for each in (1, 2, 4, 8) if count <= 8 * each)
         how = self._launches.get(eights) or self._prepare(eights)
-        cells = _Cells(
+        number = _NUM_ARGUMENTS + len(how.more)
+        cells = _CELLS[number](
             self._rows.table.data_ptr(), x.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
             self.rows, self.columns, self.order.part_runs(self.columns), how.together, x.stride(0) * 2, count,
-            dtype == torch.float32, self.order.rounded,
+            dtype == torch.float32, self.order.rounded, *how.more,
         )  # fmt: skip
         first = ctypes.addressof(cells)
-        arguments = _Arguments(*range(first, first + 8 * _NUM_ARGUMENTS, 8))
+        arguments = _ARGUMENTS[number](*range(first, first + 8 * number, 8))
         how.function.launch(how.grid, how.threads, how.shared_nbytes, self.driver.stream(), arguments)
         return out
 
@@ -154,6 +219,10 @@ class Product:
 
     def _prepare(self, eights: int) -> _Launch:
         """How products with up to 8 * `eights` inputs are launched."""
+        how = self._launches[eights] = self._thin(eights) if self._rows.cascades is None else self._cascade(eights)
+        return how
+
+    def _thin(self, eights: int) -> _Launch:
         driver, tiles = self.driver, -(-self.rows // _TILE_ROWS)
         ways = min(self.order.parts, _MOST_WARPS)
         together = max(1, min(_MOST_WARPS // ways, tiles // (2 * driver.num_processors)))
@@ -163,30 +232,70 @@ class Product:
 
         while nbytes() > driver.shared_nbytes and together * ways > 1:
             together, ways = (together - 1, ways) if together > 1 else (together, ways - 1)
-        warps = together * ways
+        function = driver.function(Kernel("thin.cuh", f"thin<{eights}, {self._two}>"), nbytes())
+        grid = self._grid(-(-tiles // together), together * ways, nbytes(), eights < 8)
+        return _Launch(function, grid, 32 * together * ways, nbytes(), together)
+
+    def _cascade(self, eights: int) -> _Launch:
+        driver, cascades, parts = self.driver, self._rows.cascades, self.order.parts
+        assert cascades is not None
+        tiles = -(-int(cascades.rows.max()) // _TILE_ROWS)
+        together = max(1, min(tiles, _MOST_WARPS // parts))
+        warps = max(2, min(_MOST_WARPS, parts * together))
+        most_blocks = max(1, _TILE_ROWS // int(np.median(cascades.rows)))
+        teams = min(2, most_blocks)
+
+        def nbytes() -> int:
+            sums = warps * _QUARTERS_NBYTES + together * parts * eights * _SUMS_NBYTES
+            return most_blocks * cascades.slot_nbytes + max(teams * cascades.scratch_nbytes, sums)
+
+        while nbytes() > driver.shared_nbytes:
+            if together > 1:
+                together -= 1
+            elif most_blocks > 1:
+                most_blocks = -(-most_blocks // 2)
+                teams = min(teams, most_blocks)
+            else:
+                warps -= 1
+        table = torch.from_numpy(cascades.groups(most_blocks)).to(self._rows.table.device)
+        expression = f"thin_cascade<{cascades.width}, {eights}, {self._two}>"
+        function = driver.function(Kernel("thin_cascade.cuh", expression), nbytes())
+        more = (
+            table.data_ptr(), len(table), most_blocks * cascades.slot_nbytes, cascades.slot_nbytes,
+            cascades.scratch_nbytes, teams, cascades.later,
+        )  # fmt: skip
+        grid = self._grid(len(table), warps, nbytes(), eights == 1 or (eights < 8 and cascades.width <= 2))
+        return _Launch(function, grid, 32 * warps, nbytes(), together, more, table)
+
+    @property
+    def _two(self) -> str:
+        return "true" if self.order.two else "false"
+
+    def _grid(self, blocks: int, warps: int, shared_nbytes: int, two: bool) -> tuple[int, int, int]:
+        """So many blocks, as far as processors have room for them at the same time. Registers allow `two` of eight
+        warps, or one."""
         at_once = min(
-            _MOST_WARPS * (1 if eights == 8 else 2) // warps,
-            (driver.shared_nbytes + _RESERVED_NBYTES) // (nbytes() + _RESERVED_NBYTES),
+            _MOST_WARPS * (2 if two else 1) // warps,
+            (self.driver.shared_nbytes + _RESERVED_NBYTES) // (shared_nbytes + _RESERVED_NBYTES),
         )
-        two = "true" if self.order.two else "false"
-        function = driver.function(Kernel("thin.cuh", f"thin<{eights}, {two}>"), nbytes())
-        grid = min(-(-tiles // together), driver.num_processors * max(1, at_once)), 1, 1
-        how = self._launches[eights] = _Launch(function, grid, 32 * warps, nbytes(), together)
-        return how
+        return min(blocks, self.driver.num_processors * max(1, at_once)), 1, 1
 
 
 def joint(products: Sequence[Product]) -> Product:
     """One product with the rows of all, one weight after the other: one launch, whose result is split into views.
 
     Raises:
-        ValueError: they have other columns, or other orders of summation.
+        ValueError: they have other columns, orders of summation, or widths of tier 1.
     """
     first = products[0]
-    if any((each.columns, each.order) != (first.columns, first.order) for each in products):
+    if any((each.columns, each.order, each.width) != (first.columns, first.order, first.width) for each in products):
         raise ValueError(
-            "expected products with the same columns and order of summation, got "
-            + ", ".join(f"{each.columns} columns in {each.order}" for each in products)
+            "expected products with the same columns and order of summation and width of tier 1, got "
+            + ", ".join(f"{each.columns} columns in {each.order}, {each.width} bits" for each in products)
         )
     parts = [each._rows for each in products]
     kept = tuple(tensor for part in parts for tensor in part.kept)
-    return Product(first.driver, Rows(torch.cat([part.table for part in parts]), first.columns, kept), first.order)
+    blocks = [part.cascades for part in parts if part.cascades is not None]
+    cascades = functools.reduce(Cascades.joined, blocks) if blocks else None
+    table = torch.cat([part.table for part in parts])
+    return Product(first.driver, Rows(table, first.columns, kept, cascades), first.order)

@@ -1,4 +1,4 @@
-"""The rows of a frame as products want them: in tier shape (4), with a list of what escapes."""
+"""The rows of a frame as products want them. In tier shape (4) they have a list of what escapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from .cuda_kernels import Call
 from .driver import Kernel
 from .plan import RUN, CascadeLaunch, counts_of
 from .product import Rows
+from .product_cascades import rows_in_one_tier, rows_of_cascades, width_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .cuda_kernels import CudaKernels
     from .driver import Driver
     from .plan import Array
@@ -49,8 +52,9 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
     """The rows of a frame's tensor; None if there is no fused product with it.
 
     There is one for BF16 in two or three dimensions, with a multiple of 256 columns, in blocks of whole rows, where
-    nearly all blocks are in tier shape (4), as profile `resident` makes them. The few that are not are decoded and made
-    so now: they take memory of their own, 1.5 bytes a word and 2 for each that escapes.
+    nearly all blocks are in tier shape (4), as profile `resident` makes them; and, in two dimensions, where nearly all
+    are in cascades whose tier 1 has one width, as profile `fast` makes them. The few that are not are decoded and made
+    so now: they take memory of their own, with (4) 1.5 bytes a word and 2 for each that escapes.
     """
     info = held.info
     if (
@@ -64,23 +68,58 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
         or info.block_words % info.shape[-1]
     ):
         return None
-    empty = np.zeros((0, 8), np.uint32)
-    listed = held.plan.rows.get(_LISTED, empty)
+    found = _rows_of_lists(held, kernels, driver) or _rows_of_cascades(held, kernels, driver)
+    if found is not None:
+        _wait(found.table)
+    return found
+
+
+def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+    listed = held.plan.rows.get(_LISTED, np.zeros((0, 8), np.uint32))
     listed = listed[listed[:, 3] & 0xFF <= _MOST_LO]
-    others = np.setdiff1d(np.arange(info.num_blocks), listed[:, 1])
-    if len(others) * _OTHERS_SHARE > info.num_blocks:
+    others = _others(held, listed[:, 1])
+    if others is None:
         return None
-    if not len(listed):
+    blocks, columns = _listed(held, kernels, driver, listed), held.info.shape[-1]
+    rows = Rows(_table(blocks, columns), columns, blocks.kept)
+    ordinals = np.repeat(blocks.ordinals, blocks.num_words // columns)
+    return _with_others(held, rows, ordinals, others, lambda: rows_of_words(_decoded(held, kernels, others)))
+
+
+def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+    width = width_of(held)
+    if width is None or len(held.info.shape) != 2:
         return None
-    blocks = _listed(held, kernels, driver, listed)
-    table, kept, columns = _table(blocks, info.shape[-1]), blocks.kept, info.shape[-1]
-    if len(others):
-        made = rows_of_words(_decoded(held, kernels, others))
-        ordinals = np.concatenate([np.repeat(blocks.ordinals, blocks.num_words // columns), _rows_in(held, others)])
-        order = held.to_device(torch.from_numpy(ordinals.argsort(kind="stable")))
-        table, kept = torch.cat([table, made.table])[order], (*kept, *made.kept)
-    table[-1, -1].item()  # waits for all that was launched: products may run on another stream
-    return Rows(table, columns, kept)
+    rows, ordinals = rows_of_cascades(held, kernels, width)
+    others = _others(held, np.unique(ordinals))
+    if others is None:
+        return None
+    found = _with_others(
+        held, rows, ordinals, others, lambda: rows_in_one_tier(held, _decoded(held, kernels, others), width)
+    )
+    blocks = found.cascades
+    return found if blocks is not None and blocks.least_nbytes <= driver.shared_nbytes else None
+
+
+def _others(held: PreparedFrame, ordinals: Array) -> Array | None:
+    """The blocks that are not these; None if they are too many."""
+    others = np.setdiff1d(np.arange(held.info.num_blocks), ordinals)
+    return None if len(others) * _OTHERS_SHARE > held.info.num_blocks else others
+
+
+def _with_others(held: PreparedFrame, rows: Rows, ordinals: Array, others: Array, make: Callable[[], Rows]) -> Rows:
+    """The rows of all blocks, in order: `rows`, whose blocks are `ordinals`, and those that `make` makes of others."""
+    if not len(others):
+        return rows
+    made, numbers = make(), np.concatenate([ordinals, _rows_in(held, others)])
+    order = numbers.argsort(kind="stable")
+    table = torch.cat([rows.table, made.table])[held.to_device(torch.from_numpy(order))]
+    cascades = None
+    if rows.cascades is not None and made.cascades is not None:
+        cascades = rows.cascades.joined(made.cascades)
+        by_row = numbers[cascades.rows.cumsum() - cascades.rows].argsort(kind="stable")
+        cascades = cascades._replace(rows=cascades.rows[by_row], addresses=cascades.addresses[by_row])
+    return Rows(table, rows.columns, (*rows.kept, *made.kept), cascades)
 
 
 def _num_words(held: PreparedFrame, ordinals: Array) -> Array:

@@ -14,7 +14,7 @@
 // it escapes.
 #pragma once
 
-#include "dev.h"
+#include "sums.cuh"
 
 // A row of a weight. Rows of one launch may be of several frames; all are multiplied by the same inputs.
 struct RowAt {
@@ -28,19 +28,6 @@ struct RowAt {
 #define SLOT_NBYTES 6144  // of a run of 16 rows in shared memory: 8 pieces of 16 bytes of digits and 16 of rest a row
 #define SLOTS 2           // for each warp: one is multiplied while the other one is filled
 #define CHANGES_NBYTES 1024  // for each warp: a byte for each word of a quarter of a run
-
-// Four words of four exponents and four rests, in pairs.
-DEV void join_words(u32 exponents, u32 rest, u32& first, u32& second) {
-  u32 low = bits_of(0x7f7f7f7fu, rest, exponents << 7), high = bits_of(0x7f7f7f7fu, exponents >> 1, rest);
-  first = prmt(low, high, 0x5140), second = prmt(low, high, 0x7362);
-}
-
-DEV u32 bf16_of(float value) {
-  u32 bits = __float_as_uint(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
-  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-}
-DEV float float_of_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 
 // Grid: any number of blocks; a block takes `together` tiles at once, and every so many of them. Threads: 32 * together
 // for each of the warps that share the parts of a tile, 256 at most. Shared memory: for each warp SLOTS * SLOT_NBYTES
@@ -180,31 +167,11 @@ GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
           inputs += 128;
         }
       }
-      float* target = sums + ((own_tile * parts + part) * NB * 8 + t * 2) * 16 + g;
-#pragma unroll
-      for (u32 b = 0; b < NB; b++)
-#pragma unroll
-        for (u32 i = 0; i < 4; i++)
-          target[(b * 8 + (i & 1)) * 16 + (i >> 1) * 8] = TWO ? c[0][b][i] + c[TWO ? 1 : 0][b][i] : c[0][b][i];
+      store_sums<NB, TWO>(sums + (own_tile * parts + part) * (NB * 128), c);
     }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < count * 16 * together; i += blockDim.x) {
-      const u32 input = i / (16 * together), in_block = i - input * (16 * together), row = first * 16 + in_block;
-      if (row >= num_rows) continue;
-      const float* some = sums + ((in_block >> 4) * parts * NB * 8 + input) * 16 + (in_block & 15);
-      float sum = 0;
-      for (u32 part = 0; part < parts; part++) {
-        float value = some[part * (NB * 128)];
-        if (rounded) value = float_of_bf16(bf16_of(value));
-        sum = part ? sum + value : value;
-      }
-      if (bias) sum += wide ? ((const float*)bias)[row] : float_of_bf16(((const u16*)bias)[row]);
-      const u64 place = (u64)input * num_rows + row;
-      if (wide)
-        ((float*)y)[place] = sum;
-      else
-        ((u16*)y)[place] = (u16)bf16_of(sum);
-    }
+    const Result result = {bias, y, num_rows, count, wide, rounded};
+    add_parts<NB>(sums, parts, first * 16, num_rows, together, result);
     __syncthreads();
   }
 }

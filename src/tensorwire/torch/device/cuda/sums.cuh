@@ -1,0 +1,59 @@
+// What products share: words as parts of an mma, and the sums of parts (thin.cuh has the order).
+#pragma once
+
+#include "dev.h"
+
+// Four words of four exponents and four rests, in pairs.
+DEV void join_words(u32 exponents, u32 rest, u32& first, u32& second) {
+  u32 low = bits_of(0x7f7f7f7fu, rest, exponents << 7), high = bits_of(0x7f7f7f7fu, exponents >> 1, rest);
+  first = prmt(low, high, 0x5140), second = prmt(low, high, 0x7362);
+}
+
+DEV u32 bf16_of(float value) {
+  u32 bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;
+  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+DEV float float_of_bf16(u32 bits) { return __uint_as_float(bits << 16); }
+
+// What a part of a tile sums up to, 16 rows by 8 * NB inputs, as the lanes of a warp have it in their accumulators.
+template <u32 NB, bool TWO>
+DEV void store_sums(float* sums, const float (*c)[NB][4]) {
+  float* target = sums + (threadIdx.x & 3) * 32 + (threadIdx.x >> 2 & 7);
+#pragma unroll
+  for (u32 b = 0; b < NB; b++)
+#pragma unroll
+    for (u32 i = 0; i < 4; i++)
+      target[(b * 8 + (i & 1)) * 16 + (i >> 1) * 8] = TWO ? c[0][b][i] + c[TWO ? 1 : 0][b][i] : c[0][b][i];
+}
+
+// Where a product goes, and what is done to it on the way.
+struct Result {
+  const u8* bias;  // or 0; like y BF16, or float32 if `wide`
+  u8* y;
+  u32 num_rows, count, wide;
+  u32 rounded;  // whether sums of parts are rounded to BF16 before they are added
+};
+
+// Add the parts of `tiles` tiles, of which each has `parts`, and store the rows [first_row, end). For all threads.
+template <u32 NB>
+DEV void add_parts(const float* sums, u32 parts, u32 first_row, u32 end, u32 tiles, const Result& result) {
+  for (u32 i = threadIdx.x; i < result.count * 16 * tiles; i += blockDim.x) {
+    const u32 input = i / (16 * tiles), place = i - input * (16 * tiles), row = first_row + place;
+    if (row >= end) continue;
+    const float* some = sums + ((place >> 4) * parts * NB * 8 + input) * 16 + (place & 15);
+    float sum = 0;
+    for (u32 part = 0; part < parts; part++) {
+      float value = some[part * (NB * 128)];
+      if (result.rounded) value = float_of_bf16(bf16_of(value));
+      sum = part ? sum + value : value;
+    }
+    if (result.bias)
+      sum += result.wide ? ((const float*)result.bias)[row] : float_of_bf16(((const u16*)result.bias)[row]);
+    const u64 at = (u64)input * result.num_rows + row;
+    if (result.wide)
+      ((float*)result.y)[at] = sum;
+    else
+      ((u16*)result.y)[at] = (u16)bf16_of(sum);
+  }
+}

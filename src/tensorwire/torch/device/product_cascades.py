@@ -1,0 +1,163 @@
+"""The rows of a frame as thin_cascade.cuh wants them: in cascades, with a table of each block's later tiers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeGuard
+
+import numpy as np
+import torch
+
+from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, leading
+from .product import Cascades, Rows
+
+if TYPE_CHECKING:
+    from .cuda_kernels import CudaKernels
+    from .plan import Array
+    from .prepared import PreparedFrame
+
+_REST_BITS = 8
+_TABLE_WORDS, _HEAD_WORDS, _TIER_WORDS = 40, 8, 8  # LaterTiers and LaterTier of thin_cascade.cuh
+_ROOM = 288  # bytes behind the exponents of a tier (tiers.cuh)
+_ALIGNMENT = 16
+
+
+def width_of(held: PreparedFrame) -> int | None:
+    """The width of tier 1 that most blocks have, among those in cascades that can be multiplied."""
+    blocks: dict[int, int] = {}
+    for launch, rows in held.plan.rows.items():
+        if _fits(launch):
+            blocks[launch.widths[0]] = blocks.get(launch.widths[0], 0) + len(rows)
+    return max(blocks, key=lambda width: blocks[width], default=None)
+
+
+def _fits(launch: object) -> TypeGuard[CascadeLaunch]:
+    return isinstance(launch, CascadeLaunch) and launch[:2] == (_REST_BITS, 0) and launch.whole
+
+
+def rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, width: int) -> tuple[Rows, Array]:
+    """The rows of the blocks whose tier 1 has this width, and of each of them the block, by ordinal."""
+    columns = held.info.shape[-1]
+    launches = [
+        (launch, rows) for launch, rows in held.plan.rows.items() if _fits(launch) and launch.widths[0] == width
+    ]
+    parts = [_later_tiers(rows, launch.widths) for launch, rows in launches]
+    order = np.concatenate([rows[:, 1] for _, rows in launches]).argsort(kind="stable")
+    rows = np.concatenate([rows for _, rows in launches])[order].astype(np.int64)
+    places = held.frame.data_ptr() + rows[:, 0] * 32
+    befores = kernels.before.data_ptr() + rows[:, 1] * held.runs_per_block * 2
+    tables = np.concatenate([each for each, _, _ in parts])[order]
+    tables.view(np.int64)[:, 0] += places
+    tables.view(np.int64)[:, 1] += kernels.before_later.data_ptr()
+    sizes = max(slot for _, slot, _ in parts), max(scratch for _, _, scratch in parts)
+    later = max(len(launch.widths) for launch, _ in launches) - 1
+    kept = held.frame, kernels.before, kernels.before_later
+    out = _rows(held, width, later, columns, rows[:, 2], places, befores, tables, sizes, kept)
+    return out, np.repeat(rows[:, 1], rows[:, 2] // columns)
+
+
+def _rows(
+    held: PreparedFrame, width: int, later: int, columns: int, num_words: Array, places: Array, befores: Array,
+    tables: Array, sizes: tuple[int, int], kept: tuple[torch.Tensor, ...],
+) -> Rows:  # fmt: skip
+    """From arrays by block: the number of words, addresses of the block and of its counts, and LaterTiers."""
+    on_device = held.to_device(torch.from_numpy(tables.view(np.int32)))
+    addresses = on_device.data_ptr() + np.arange(len(tables)) * (_TABLE_WORDS * 4)
+    rows = num_words // columns
+    in_block = np.arange(rows.sum()) - np.repeat(rows.cumsum() - rows, rows)
+    n, first = np.repeat(num_words, rows), in_block * columns  # words of the block, and before the row
+    lead = leading(width)
+    table = np.empty((len(first), 4), np.int64)
+    table[:, 0] = np.repeat(places, rows) + first
+    table[:, 1] = np.repeat(befores, rows) + first // RUN * 2
+    table[:, 2] = np.repeat(addresses, rows)
+    digits, upper = n + first * lead // 8 - first, n + n * lead // 8 + first // 8 - first
+    table[:, 3] = digits | upper << 32
+    cascades = Cascades(width, later, *sizes, rows, addresses)
+    return Rows(held.to_device(torch.from_numpy(table)), columns, (*kept, on_device), cascades)
+
+
+def _later_tiers(rows: Array, widths: tuple[int, ...]) -> tuple[Array, int, int]:
+    """LaterTiers of blocks, whose addresses count from the block and from the first later run of all; and the most
+    bytes that a block has in a place of its own, and while it is resolved."""
+    num_words, params, counts = rows[:, 2].astype(np.int64), rows[:, 3].astype(np.int64), counts_of(rows)
+    last = len(widths)
+    fields = [field_nbytes(counts[:, k], w) for k, w in enumerate((*widths[1:], 8))]
+    begins = np.cumsum([np.zeros(len(rows), np.int64), *fields], 0)
+    names = _names(params, widths)
+    table = np.zeros((len(rows), _TABLE_WORDS), np.uint32)
+    table.view(np.int64)[:, 0] = num_words + num_words // 8 * widths[0]
+    table.view(np.int64)[:, 1] = rows[:, 7].astype(np.int64) * 2
+    table[:, 4], table[:, 5] = begins[-1] // 4, last - 1
+    table[:, 6], table[:, 7] = names[0].T
+    places = [_room(begins[-1])]  # where the exponents of the tiers from the third on go
+    for k in range(1, last - 1):
+        places.append(places[-1] + _room(counts[:, k]))
+    run = np.zeros(len(rows), np.int64)
+    for k in range(last - 1):
+        following = begins[last - 1] if k == last - 2 else places[k]
+        target = places[k - 1] if k else 0
+        tier = table[:, _HEAD_WORDS + _TIER_WORDS * k :]
+        for column, values in enumerate((begins[k], counts[:, k], following, target, widths[k + 1], run)):
+            tier[:, column] = values
+        tier[:, 6], tier[:, 7] = names[k + 1].T
+        run = run + (counts[:, k] + (RUN - 1) >> 8)
+    slots = _room(counts[:, 0] if last > 1 else begins[-1])
+    return table, int(slots.max()), int(places[-1].max()) if last > 1 else 0
+
+
+def _room(nbytes: Array) -> Array:
+    return (nbytes + (_ALIGNMENT - 1) & -_ALIGNMENT) + _ROOM
+
+
+def _names(params: Array, widths: tuple[int, ...]) -> list[Array]:
+    """By tier: what its digits name, four bytes and four more, for each block."""
+    begin = end = params & 0xFF
+    names = []
+    for tier, w in enumerate(widths):
+        named, jump = (1 << w) - 1, end - begin
+        below = params >> 4 * (tier + 1) & 15 if tier else np.zeros_like(params)
+        begin = begin - below
+        end = begin + jump + named
+        digits = np.arange(8)
+        each = begin[:, None] + digits + (digits >= below[:, None]) * jump[:, None]
+        if w in (1, 4):  # where kernels add a digit to the first name, or know it to be that
+            each = np.tile(each[:, :1], 8)
+        names.append((each & 0xFF).astype(np.uint8).view("<u4"))
+    return names
+
+
+def rows_in_one_tier(held: PreparedFrame, words: torch.Tensor, width: int) -> Rows:
+    """The rows of dense BF16, (rows, columns), made by the host: each is a block of its own whose only tier has this
+    width, behind which what escapes stands in bytes."""
+    num_rows, columns = words.shape
+    numbers = words.view(torch.int16).cpu().numpy().astype(np.int64)
+    exponents, named = numbers >> 7 & 0xFF, (1 << width) - 1
+    each = np.arange(num_rows)[:, None]
+    sums = np.bincount((exponents + 256 * each).ravel(), minlength=256 * num_rows).reshape(num_rows, 256).cumsum(1)
+    within = sums[:, named - 1 :] - np.pad(sums, ((0, 0), (1, 0)))[:, : 257 - named]
+    lows = within.argmax(1)
+    digits = exponents - lows[:, None]
+    escaped = (digits < 0) | (digits >= named)
+    digits[escaped] = named
+    planes = [numbers >> 8 & 0x80 | numbers & 0x7F]
+    for p, shift in ((2, 0), (1, 2)) if width == 3 else ((width, 0),):
+        bits = (digits >> shift & (1 << p) - 1).reshape(num_rows, -1, 8 // p, 32 * p)
+        planes.append((bits << p * np.arange(8 // p)[:, None]).sum(2).reshape(num_rows, -1))
+    coded = np.concatenate(planes, 1).astype(np.uint8)
+    counts = escaped.reshape(num_rows, -1, RUN).sum(2)
+    totals = counts.sum(1)
+    begins = np.append(0, (totals + (_ALIGNMENT - 1) & -_ALIGNMENT).cumsum())
+    following = np.zeros(begins[-1] + _ALIGNMENT, np.uint8)
+    for row, (begin, end) in enumerate(pairwise(begins)):
+        following[begin:end][: totals[row]] = exponents[row][escaped[row]]
+    before = (counts.cumsum(1) - counts).astype(np.uint16)
+    kept = tuple(held.to_device(torch.from_numpy(array)) for array in (coded, before.view(np.int16), following))
+    tables = np.zeros((num_rows, _TABLE_WORDS), np.uint32)
+    tables.view(np.int64)[:, 0] = kept[2].data_ptr() + begins[:-1]
+    tables[:, 4] = totals + 3 >> 2
+    tables[:, 6:8] = _names(lows, (width,))[0]
+    places = kept[0].data_ptr() + each[:, 0] * coded.shape[1]
+    befores = kept[1].data_ptr() + each[:, 0] * before.strides[0]
+    sizes = int(_room(totals).max()), 0
+    return _rows(held, width, 0, columns, np.full(num_rows, columns), places, befores, tables, sizes, kept)

@@ -1,0 +1,227 @@
+"""Products with weights in cascades of any tier shape: the same bits as with the same weights in tier shape (4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tensorwire  # noqa: E402
+from reference.tensorwire_reference import Cascade, Constant, Kind, Stored, Verbatim, encode  # noqa: E402
+from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
+from tensorwire.torch.device.orders import Order  # noqa: E402
+from tensorwire.torch.device.product import Product, joint  # noqa: E402
+from tensorwire.torch.device.product_rows import rows_of_words  # noqa: E402
+
+from .cascades import ALL_SHAPES, SHAPES  # noqa: E402
+from .opened import bytes_tensor  # noqa: E402
+from .stand_in import StandIn  # noqa: E402
+from .summed import product_of, same_bits, sums_of  # noqa: E402
+from .weights import frame_of, numbers, product_with, watch, weight  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OTHER_SHAPES = [shape for shape in ALL_SHAPES if SHAPES[shape[0]][shape[1]] != (4,)]
+USUAL = Cascade(variant=3)
+WIDTHS = {1: Cascade(variant=4), 2: USUAL, 3: Cascade(variant=6), 4: Cascade(variant=2, table=2)}
+
+
+def cascades_of(
+    dense: torch.Tensor,
+    block_rows: int,
+    kinds: Cascade | list[Cascade] = USUAL,
+    others: Mapping[int, Kind] | None = None,
+) -> torch.Tensor:
+    """A frame, whose blocks take turns in these kinds but for `others`, by their numbers."""
+    turns = kinds if isinstance(kinds, list) else [kinds]
+    each: list[Kind] = [turns[k % len(turns)] for k in range(-(-len(dense) // block_rows))]
+    for block, kind in (others or {}).items():
+        each[block] = kind
+    data, block_words = dense.view(torch.int16).numpy().tobytes(), block_rows * dense.shape[1]
+    return bytes_tensor(
+        encode(data, "BF16", tuple(dense.shape), kind=each, rest=Verbatim(), profile="fast", block_words=block_words)
+    )
+
+
+def cascade_with(driver: StandIn, frame: torch.Tensor) -> Product:
+    product = product_with(driver, frame)
+    assert product.width is not None
+    watch_cascade(driver, product)
+    return product
+
+
+def watch_cascade(driver: StandIn, product: Product) -> None:
+    for eights in (1, 2, 4, 8):
+        kept = product._prepare(eights).kept
+        assert kept is not None
+        driver.watch(kept)
+
+
+def plain(rows: int, columns: int, share: float, seed: int = 1) -> torch.Tensor:
+    """Weights whose exponents are near, but for a share; so each tier shape makes them shorter."""
+    dense = weight(rows, columns, share, seed).view(torch.int16)
+    near = dense & ~0x7F80 | (118 + dense % 3 // 2 << 7).to(torch.int16)
+    odd = torch.rand(dense.shape, generator=torch.Generator().manual_seed(seed)) < share + 0.01
+    return torch.where(odd, dense, near).view(torch.bfloat16)
+
+
+@pytest.mark.parametrize(("table", "variant"), OTHER_SHAPES)
+def test_every_tier_shape_has_the_bits_of_shape_4(table: int, variant: int) -> None:
+    kind = Cascade(variant=variant, table=table)
+    for rows, columns, block_rows, share in ((21, 512, 8, 0.01), (6, 1024, 3, 0.3)):
+        dense, x = plain(rows, columns, share), numbers(3, columns)
+        driver = StandIn(seed=variant)
+        product = cascade_with(driver, cascades_of(dense, block_rows, kind))
+        found = product.multiply(x)
+        assert driver.launches[-1].kernel.header == "thin_cascade.cuh"
+        assert same_bits(found, sums_of(product.order, x, dense))
+        assert same_bits(found, Product(driver, rows_of_words(dense)).multiply(x))
+
+
+# Rows, columns, inputs, the share of escapes, rows of a block: odd ends, one to many parts, tiles, blocks and groups.
+SIZES = [
+    (1, 256, 1, 0.0, 1),
+    (7, 512, 8, 0.015, 3),
+    (17, 1024, 9, 0.5, 5),
+    (100, 768, 16, 0.015, 32),
+    (33, 2560, 17, 0.1, 13),
+    (17, 4096, 64, 0.0, 8),
+    (5, 14336, 2, 0.002, 2),
+    (300, 256, 5, 0.1, 128),
+    (40, 512, 33, 0.015, 6),
+]
+
+
+@pytest.mark.parametrize(("rows", "columns", "count", "share", "block_rows"), SIZES)
+def test_sizes(rows: int, columns: int, count: int, share: float, block_rows: int) -> None:
+    dense, x = plain(rows, columns, share), numbers(count, columns)
+    product = cascade_with(StandIn(seed=rows), cascades_of(dense, block_rows))
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+
+
+@pytest.mark.parametrize("profile", ["fast", "resident"])
+def test_profiles_have_the_same_bits(profile: str) -> None:
+    dense, x = weight(40, 4096, 0.005), numbers(5, 4096)
+    frame = bytes_tensor(bytes(tensorwire.compress(dense, profile=profile)))
+    product = DeviceFrame(frame, driver=StandIn()).product
+    assert product is not None
+    assert product.width == {"fast": 2, "resident": None}[profile]
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("rows", "columns", "count", "share"), [(19, 512, 3, 0.05), (40, 256, 20, 0.4)])
+def test_threads_meet_in_no_byte_and_read_nothing_else(
+    width: int, rows: int, columns: int, count: int, share: float
+) -> None:
+    dense, x = plain(rows, columns, share), numbers(count, columns)
+    driver = StandIn(checked=True, seed=width)
+    product = cascade_with(driver, cascades_of(dense, 5, WIDTHS[width]))
+    assert product.width == width
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+
+
+def test_shapes_of_one_first_width_are_one_launch() -> None:
+    dense, x = plain(50, 512, 0.02), numbers(4, 512)
+    kinds = [Cascade(variant=v) for v in (0, 1, 2, 3)] + [Cascade(variant=5, table=2)]
+    driver = StandIn(checked=True)
+    product = cascade_with(driver, cascades_of(dense, 4, kinds))
+    driver.launches.clear()
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+    assert len(driver.launches) == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_blocks_of_other_kinds_are_made_such(width: int) -> None:
+    dense, x = plain(80, 256, 0.01), numbers(5, 256)
+    dense[8:12] = 0.5
+    dense[76:] = numbers(4, 256).view(torch.int16).mul(7919).view(torch.bfloat16)
+    dense = torch.where(dense.isfinite(), dense, 1.0)
+    others = {2: Constant(), 19: Stored()}
+    driver = StandIn(checked=True)
+    product = cascade_with(driver, cascades_of(dense, 4, WIDTHS[width], others))
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+    many = cascades_of(dense, 4, WIDTHS[width], {2: Constant(), 4: Stored(), 19: Stored()})
+    assert DeviceFrame(many, driver=StandIn()).product is None
+
+
+def test_no_input_changes_the_bits_of_another() -> None:
+    dense, x = weight(20, 1024, 0.01), numbers(64, 1024)
+    x[11] = torch.inf
+    x[40, 7] = torch.nan
+    product = cascade_with(StandIn(), cascades_of(dense, 5))
+    together = product.multiply(x)
+    for count in (1, 5, 16, 31):
+        assert same_bits(torch.cat([product.multiply(part) for part in x.split(count)]), together)
+
+
+def test_weights_that_are_no_numbers() -> None:
+    dense, x = weight(20, 512, 0.01), numbers(4, 512)
+    dense[3, 100], dense[4, 5], dense[5, 6], dense[19, 511] = torch.nan, torch.inf, -torch.inf, 0.0
+    product = cascade_with(StandIn(), cascades_of(dense, 4))
+    found = product.multiply(x)
+    assert same_bits(found, sums_of(product.order, x, dense))
+    assert found[:, 3].isnan().all()
+    assert found[:, 4:6].isinf().all()
+    assert found[:, [row for row in range(20) if row not in (3, 4, 5)]].isfinite().all()
+
+
+@pytest.mark.parametrize("order", [Order(1), Order(1, two=True), Order(3, rounded=True), Order(16)])
+def test_orders(order: Order) -> None:
+    dense, x, bias = weight(40, 4096, 0.01), numbers(3, 4096), numbers(40, seed=3)
+    product = cascade_with(StandIn(), cascades_of(dense, 8)).in_order(order)
+    found = product.multiply(x, bias, torch.bfloat16)
+    assert same_bits(found, product_of(product.order, x, dense, bias, torch.bfloat16))
+
+
+def test_rows_of_several_weights_are_one_product() -> None:
+    weights = [weight(rows, 1024, 0.01, seed=rows) for rows in (32, 8, 7)]
+    x, driver = numbers(4, 1024), StandIn(checked=True)
+    products = [cascade_with(driver, cascades_of(dense, 5)) for dense in weights]
+    together = joint(products)
+    watch(driver, together)
+    watch_cascade(driver, together)
+    driver.launches.clear()
+    found = together.multiply(x)
+    assert len(driver.launches) == 1
+    for dense, part in zip(weights, found.split([32, 8, 7], 1), strict=True):
+        assert same_bits(part, sums_of(together.order, x, dense))
+    with pytest.raises(ValueError, match="width of tier 1"):
+        joint([products[0], Product(driver, rows_of_words(weights[0]))])
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_little_shared_memory(count: int) -> None:
+    class Small(StandIn):
+        shared_nbytes = 99 << 10
+
+    dense, x = weight(40, 4096, 0.2), numbers(count, 4096)
+    product = cascade_with(Small(), cascades_of(dense, 4))
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+
+    class Less(StandIn):
+        shared_nbytes = 48 << 10
+
+    assert DeviceFrame(cascades_of(dense, 4), driver=Less()).product is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_digits_read_nothing_outside(seed: int) -> None:
+    dense, x = weight(20, 512, 0.05), numbers(9, 512)
+    frame, driver = cascades_of(dense, 5, [Cascade(variant=v) for v in (3, 0, 1)]), StandIn(checked=True, seed=seed)
+    product = cascade_with(driver, frame)
+    right = product.multiply(x)
+    generator = torch.Generator().manual_seed(seed)
+    where = torch.randint(1024, len(frame), (len(frame) // 4,), generator=generator)
+    frame[where] = torch.randint(0, 256, where.shape, generator=generator, dtype=torch.uint8) | (
+        255 if seed == 2 else 0
+    )
+    assert not same_bits(product.multiply(x), right)
+
+
+def test_shape_4_keeps_its_own_kernel() -> None:
+    dense = weight(8, 256)
+    assert product_with(StandIn(), frame_of(dense, 4)).width is None
