@@ -171,7 +171,8 @@ KERNELS = (
 _TEXT = (
     "Instructions a word for sm_90, for a block of 32,768 normal weights in BF16: in loops (slope), and with what is "
     "done once (all). For each architecture the registers of a thread, and how many blocks of threads a processor has "
-    "room for. Shared memory is in bytes a block. Only the kernel for rows keeps anything of a thread in local memory."
+    "room for. Shared memory is in bytes a block. Only two kernels keep anything of a thread in local "
+    "memory: the one for rows, and the one for 17 to 32 inputs."
 )
 
 

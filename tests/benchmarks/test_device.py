@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
-from benchmarks.device import page, runner  # noqa: E402
+from benchmarks.device import cards, page, runner  # noqa: E402
 from benchmarks.device.model import INSTRUCTIONS, modelled  # noqa: E402
 from benchmarks.device.sections import SECTIONS, counters  # noqa: E402
 from benchmarks.device.sections.products import check  # noqa: E402
@@ -124,3 +124,10 @@ def test_the_smaller_rate_counts() -> None:
     expected = [part * slots / INSTRUCTIONS["fast"] * 2 / 1e12 for part in (0.5, 0.7)]
     assert modelled("fast", 2.0, {"copy": 3e15, "processors": 1}) == pytest.approx(expected)
     assert modelled("a copy", 2.0, {"copy": 3e9, "processors": 100}) == []
+
+
+def test_products_are_bound_by_memory_or_by_instructions() -> None:
+    card = cards.Card(1e12, 100, 1e9)
+    assert cards.of_dense(card, 1.5, 7.0) == pytest.approx(2 / 1.5)
+    assert cards.of_dense(card, 1.0, 76.8) == pytest.approx(0.2)
+    assert [len(row) for row in cards.rows()] == [3] * len(cards.CARDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from benchmarks.device import cards
 from benchmarks.device.counts import KERNELS, PAGE
 from benchmarks.device.model import INSTRUCTIONS, modelled
 from tests.support.figures import RESULTS, span
@@ -24,6 +25,7 @@ def page() -> list[str]:
         *(_model(name, what) for name, what in {DENSE: DENSE, **FAST, **RESIDENT}.items()),
         f"Llama with {_of('models', 'weights', what=DENSE):.1f} billion weights",
         *_counted(),
+        *(f"| {' | '.join(row)} |" for row in cards.rows()),
         f"To open frames takes {_of('models', 'opening', what='exact, fast'):.0f} ms for each GB",
     ]
 
