@@ -53,7 +53,7 @@ def nbytes(profile: str) -> float:
 
 
 def rows() -> list[list[str]]:
-    """Of the table, by card."""
+    """Rows of the table, one a card."""
     costs = [(nbytes(profile), instructions(profile)) for profile in PROFILES]
     return [[name, *(f"{of_dense(card, *cost):.2f}" for cost in costs)] for name, card in CARDS.items()]
 

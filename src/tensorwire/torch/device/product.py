@@ -69,7 +69,7 @@ class Cascades(NamedTuple):
 
     @property
     def least_nbytes(self) -> int:
-        """Of shared memory, that suffices for any order and number of inputs."""
+        """Shared memory that suffices for any order and number of inputs."""
         sums = _QUARTERS_NBYTES + MOST_PARTS * _MOST_EIGHTS * _SUMS_NBYTES
         return self.slot_nbytes + max(self.scratch_nbytes, sums)
 
