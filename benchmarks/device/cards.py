@@ -41,7 +41,7 @@ def of_dense(card: Card, nbytes: float, instructions: float) -> float:
 
 def instructions(profile: str) -> float:
     """A word, all included, as `make device-test` counts them."""
-    start = f"| multiply `{profile}`, 1 to 8 inputs |"
+    start = f"| product `{profile}`, 1 to 8 inputs |"
     (line,) = [line for line in PAGE.read_text().splitlines() if line.startswith(start)]
     return float(line.split(" | ")[2])
 

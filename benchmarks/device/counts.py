@@ -32,7 +32,6 @@ _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
-_SUMS_NBYTES = 8 * 512
 _PRODUCT_NBYTES = 43 << 10
 """What such a tile needs of shared memory: two blocks resolved, while two are under way."""
 
@@ -127,18 +126,7 @@ KERNELS = (
         at_once=4,
     ),
     Counted(
-        "multiply `resident`, 1 to 8 inputs",
-        Kernel("thin.cuh", "thin<1, false>"),
-        256,
-        _TILE_WORDS,
-        # Tiles; parts, runs, quarters of runs, escapes; half of the warps add up eight parts, four at once.
-        (1, 1, 2, 4, 0, 0.5, 2, 0, 0, 0),
-        shared_nbytes=_WARPS * (13 << 10) + _SUMS_NBYTES,
-        most=7,
-        at_once=2,
-    ),
-    Counted(
-        "multiply `fast`, 1 to 8 inputs",
+        "product `fast`, 1 to 8 inputs",
         Kernel("thin_cascade.cuh", "thin_cascade<2, 1, false>"),
         256,
         _TILE_WORDS,
@@ -148,9 +136,9 @@ KERNELS = (
         most=14,
         at_once=2,
     ),
-    _uncounted("multiply `fast`, 9 to 16 inputs", "thin_cascade.cuh", "thin_cascade<2, 2, false>"),
-    _uncounted("multiply `fast`, 17 to 32 inputs", "thin_cascade.cuh", "thin_cascade<2, 4, false>", stack_nbytes=32),
-    _uncounted("multiply `fast`, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<2, 8, false>"),
+    _uncounted("product `fast`, 9 to 16 inputs", "thin_cascade.cuh", "thin_cascade<2, 2, false>"),
+    _uncounted("product `fast`, 17 to 32 inputs", "thin_cascade.cuh", "thin_cascade<2, 4, false>", stack_nbytes=32),
+    _uncounted("product `fast`, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<2, 8, false>"),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),

@@ -74,12 +74,9 @@ DEV void resolve_group(const Group& group, u8* slots, u32 slot_nbytes, u8* scrat
         const u16* before = (const u16*)tiers->before + facts.y;
         const shared_at following = shared_address(own) + places.z;
         u8* target = t ? own + places.w : slot;
-        if (facts.x == 1)
-          resolve<1, InShared>(field, places.y, names, before, following, target, warp, warps);
-        if (facts.x == 2)
-          resolve<2, InShared>(field, places.y, names, before, following, target, warp, warps);
-        if (facts.x == 3)
-          resolve<3, InShared>(field, places.y, names, before, following, target, warp, warps);
+        if (facts.x == 1) resolve<1, InShared>(field, places.y, names, before, following, target, warp, warps);
+        if (facts.x == 2) resolve<2, InShared>(field, places.y, names, before, following, target, warp, warps);
+        if (facts.x == 3) resolve<3, InShared>(field, places.y, names, before, following, target, warp, warps);
       }
       __syncthreads();
     }
