@@ -115,6 +115,7 @@ class DisguisedProduct:
     """Products in the order of mode *fused* on the CPU: the bits of one row depend on no other."""
 
     max_inputs = 8
+    width = None
 
     def __init__(self, frame: DisguisedFrame) -> None:
         self.frame = frame
