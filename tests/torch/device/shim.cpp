@@ -12,14 +12,14 @@ Launch launch;
 u8* stacks;
 bool failed;
 std::vector<u8> arena;
-u32 epoch, short_epochs[kMostThreads / 32];
+u32 epoch, short_epochs[kMostThreads / 32], group_epochs[kMostThreads / 128];
+Fiber fibers[kMostThreads];
 u32 shared_end;
 std::vector<Static> statics;
 u64 module_begin, module_end;
 
 namespace {
 
-Fiber fibers[kMostThreads];
 void* scheduler;
 u32 slots[2][kMostThreads][8];
 u32 lanes_order[32];
@@ -111,6 +111,7 @@ void say(const char* format, ...) {
 
 static void run_kernel() {
   launch.kernel(launch.arguments);
+  if (!current->products.empty()) say("the kernel ends while wgmma is under way");
   current->wait = LEFT;
   to_scheduler();
 }
@@ -139,7 +140,7 @@ static bool run_warp(u32 warp) {
   const Fiber* waiting = nullptr;
   for (u32 i = 0; i < 32; i++) {
     at_warp += lanes[i].wait == AT_WARP;
-    at_block += lanes[i].wait == AT_BLOCK;
+    at_block += lanes[i].wait == AT_BLOCK || lanes[i].wait == AT_SOME;
     left += lanes[i].wait == LEFT;
     if (lanes[i].wait == AT_WARP) {
       if (waiting && waiting->operation != lanes[i].operation)
@@ -148,12 +149,32 @@ static bool run_warp(u32 warp) {
     }
   }
   if (at_warp && left) say("warp operation after some lanes left: %u of warp %u", left, warp);
-  if (at_warp && at_block) say("warp operation while %u lanes of warp %u wait at __syncthreads", at_block, warp);
+  if (at_warp && at_block) say("warp operation while %u lanes of warp %u wait at a barrier", at_block, warp);
   if (failed) return false;
   if (!at_warp) return any;
   if ((waiting->operation & 255) == SYNC_WARP) short_epochs[warp]++;
   for (u32 i = 0; i < 32; i++) lanes[i].wait = RUNS;
   return true;
+}
+
+// Let threads go on whose barrier of some threads is complete; whether there are any.
+static bool release_some() {
+  for (u32 t = 0; t < launch.threads; t++) {
+    if (fibers[t].wait != AT_SOME) continue;
+    u32 barrier = fibers[t].barrier, meeting = fibers[t].meeting, group = t / 128, there = 0;
+    for (u32 other = t; other < launch.threads; other++) {
+      const Fiber& fiber = fibers[other];
+      if (fiber.wait != AT_SOME || fiber.barrier != barrier) continue;
+      there++;
+      if (meeting != 128 || fiber.meeting != 128 || other / 128 != group) say("a barrier of other than a warpgroup");
+    }
+    if (there < meeting || failed) continue;
+    group_epochs[group]++;
+    for (u32 other = t; other < launch.threads; other++)
+      if (fibers[other].wait == AT_SOME && fibers[other].barrier == barrier) fibers[other].wait = RUNS;
+    return true;
+  }
+  return false;
 }
 
 static void run_block() {
@@ -162,6 +183,8 @@ static void run_block() {
   statics.clear();
   shared_end = kGuard + ((launch.shared_nbytes + 15) & ~15u) + kGuard;
   epoch++;
+  prepare_block();
+  prepare_products();
   for (u32 w = 0; w < warps; w++) order[w] = w;
   for (u32 t = 0; t < launch.threads; t++) {
     Fiber& fiber = fibers[t];
@@ -169,6 +192,11 @@ static void run_block() {
     fiber.wait = RUNS;
     fiber.parity = fiber.group = 0;
     fiber.copies.clear();
+    fiber.fences = fiber.wgmma_group = fiber.issued = 0;
+    fiber.fenced = false;
+    fiber.written.clear();
+    fiber.products.clear();
+    fiber.sums.clear();
     fiber.stack_pointer = prepared(stacks + (size_t)t * kStack, run_kernel);
   }
   for (;;) {
@@ -181,6 +209,8 @@ static void run_block() {
       }
       if (failed) return;
     }
+    if (release_some()) continue;
+    if (failed) return;
     u32 at_block = 0, left = 0;
     for (u32 t = 0; t < launch.threads; t++) {
       at_block += fibers[t].wait == AT_BLOCK;
@@ -255,9 +285,9 @@ static void wait_for(Wait wait) {
   to_scheduler();
 }
 
-// Give the warp `count` numbers; what all its lanes gave. Two sets by turns: when a lane gives to a set again, all have
+// Two sets by turns: when a lane gives to a set again, all have
 // read what was in it, since they have met in between.
-static const u32 (*exchanged(u32 operation, const u32* values, u32 count))[8] {
+const u32 (*exchanged(u32 operation, const u32* values, u32 count))[8] {
   u32 parity = current->parity ^= 1;
   for (u32 i = 0; i < count; i++) slots[parity][current->thread][i] = values[i];
   current->operation = operation;
@@ -297,6 +327,13 @@ void shim_sync_warp() {
 
 void shim_sync_threads() { wait_for(AT_BLOCK); }
 
+void shim_sync_some(u32 barrier, u32 threads) {
+  if (!barrier || barrier > 15) FAIL("a barrier of number %u", barrier);
+  current->barrier = barrier;
+  current->meeting = threads;
+  wait_for(AT_SOME);
+}
+
 void shim_trap(const char* text) { FAIL("%s", text); }
 
 u32 shim_f16_of(float value) {
@@ -313,7 +350,7 @@ float shim_float_of_f16(u32 bits) {
   return (float)half;
 }
 
-static double factor(u32 operation, u32 bits) {
+double factor(u32 operation, u32 bits) {
   if (operation == MMA_F16) return shim_float_of_f16(bits);
   float value;
   bits <<= 16;

@@ -50,13 +50,32 @@ extern "C" __attribute__((visibility("hidden"))) ShimPlace shim_place;
 #define blockDim shim_place.threads
 #define gridDim shim_place.blocks
 
-enum ShimOperation { SHUFFLE = 1, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR, BALLOT, MMA_BF16, MMA_F16, SYNC_WARP };
+enum ShimOperation {
+  SHUFFLE = 1,
+  SHUFFLE_UP,
+  SHUFFLE_DOWN,
+  SHUFFLE_XOR,
+  BALLOT,
+  MMA_BF16,
+  MMA_F16,
+  SYNC_WARP,
+  LOAD_MATRICES,
+  STORE_MATRICES,
+  WGMMA
+};
 
 SHIM(u32) shim_shuffle(u32 operation, u32 mask, u32 value, u32 lane, u32 width);
 SHIM(u32) shim_ballot(u32 mask, bool value);
 SHIM(void) shim_mma(u32 operation, float* c, const u32* a, const u32* b);
 SHIM(void) shim_sync_warp();
 SHIM(void) shim_sync_threads();
+SHIM(void) shim_sync_some(u32 barrier, u32 threads);
+SHIM(void) shim_matrices(u32 operation, u32* words);
+SHIM(void) shim_fence_for_wgmma();
+SHIM(void) shim_wgmma_fence();
+SHIM(void) shim_wgmma(u32 nb, float* c, const u32* a, u64 b);
+SHIM(void) shim_wgmma_commit();
+SHIM(void) shim_wgmma_wait(u32 newest);
 SHIM(void*) shim_dynamic_shared();
 SHIM(void*) shim_static_shared(const void* key, size_t nbytes);
 SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes, u32 copied);
@@ -184,6 +203,19 @@ DEV void __threadfence_block() {}
 DEV void __trap() { shim_trap("the kernel called __trap"); }
 DEV void mma_bf16(float* c, const u32* a, const u32* b) { shim_mma(MMA_BF16, c, a, b); }
 DEV void mma_f16(float* c, const u32* a, const u32* b) { shim_mma(MMA_F16, c, a, b); }
+DEV void sync_some(u32 barrier, u32 threads) { shim_sync_some(barrier, threads); }
+DEV void fence_for_wgmma() { shim_fence_for_wgmma(); }
+DEV void wgmma_fence() { shim_wgmma_fence(); }
+DEV void wgmma_commit() { shim_wgmma_commit(); }
+template <int N>
+DEV void wgmma_wait() {
+  shim_wgmma_wait(N);
+}
+DEV void wgmma_done(float*) {}
+template <u32 NB>
+DEV void wgmma_bf16(float (*c)[4], const u32* a, u64 b) {
+  shim_wgmma(NB, c[0], a, b);
+}
 
 // Fibers run one at a time, so that these need no more than the right address.
 #define SHIM_ATOMIC(name, new_value)          \
@@ -210,6 +242,16 @@ DEV u32 lds32(shared_at at) { return *(const u32*)(shim_place.shared + at); }
 DEV u32 lds32_next(shared_at at) { return lds32(at + 4); }
 DEV uint2 lds64(shared_at at) { return *(const uint2*)(shim_place.shared + at); }
 DEV uint4 lds128(shared_at at) { return *(const uint4*)(shim_place.shared + at); }
+DEV void lds_matrices(u32* words, shared_at at) {
+  uint4 row = lds128(at);
+  words[0] = row.x, words[1] = row.y, words[2] = row.z, words[3] = row.w;
+  shim_matrices(LOAD_MATRICES, words);
+}
+DEV void sts_matrices(shared_at at, u32 a, u32 b, u32 c, u32 d) {
+  u32 words[4] = {a, b, c, d};
+  shim_matrices(STORE_MATRICES, words);
+  *(uint4*)(shim_place.shared + at) = {words[0], words[1], words[2], words[3]};
+}
 DEV void copy16(shared_at to, const void* from) { shim_copy(to, from, 16, 16); }
 DEV void copy16_or_zeros(shared_at to, const void* from, u32 nbytes) { shim_copy(to, from, 16, nbytes); }
 DEV void copy4(shared_at to, const void* from) { shim_copy(to, from, 4, 4); }

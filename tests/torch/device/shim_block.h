@@ -14,12 +14,31 @@ constexpr u32 kGuard = 256;
 constexpr u32 kStatic = 232 << 10;  // of both kinds of shared memory, the most that a block may have
 constexpr u32 kAll = 0xffffffffu;
 
-enum Wait : u8 { RUNS, AT_WARP, AT_BLOCK, LEFT };
+enum Wait : u8 { RUNS, AT_WARP, AT_SOME, AT_BLOCK, LEFT };
 
 struct Copy {
   u32 to;
   const void* from;
   u32 nbytes, copied, group;
+};
+
+// A product by a warpgroup, as one of its threads sees it: its two rows and the other factor when it was issued.
+struct Wgmma {
+  float* c;
+  const u32* a;
+  u32 own[4], rows[4][4], nb, group;
+  u64 b;
+  std::vector<u8> inputs;
+};
+
+// Sums that belong to products under way: what they are, while the thread sees something else.
+struct Sums {
+  float* c;
+  std::vector<float> values;
+};
+
+struct Span {
+  u64 begin, nbytes;
 };
 
 struct Fiber {
@@ -30,6 +49,13 @@ struct Fiber {
   u32 parity;
   u32 group;  // of copies, that is not committed
   std::vector<Copy> copies;
+  u32 barrier, meeting;  // that it waits at, and for how many threads
+  u32 fences;            // for wgmma
+  u32 wgmma_group, issued;
+  bool fenced;                // registers, for the next group
+  std::vector<Span> written;  // on its stack, behind that fence
+  std::vector<Wgmma> products;
+  std::vector<Sums> sums;
 };
 
 struct Buffer {
@@ -49,11 +75,12 @@ struct Launch {
 };
 
 extern Fiber* current;  // null while none runs
+extern Fiber fibers[kMostThreads];
 extern Launch launch;
 extern u8* stacks;
 extern bool failed;
 extern std::vector<u8> arena;  // all shared memory, with its guards
-extern u32 epoch, short_epochs[kMostThreads / 32];
+extern u32 epoch, short_epochs[kMostThreads / 32], group_epochs[kMostThreads / 128];
 extern u32 shared_end;
 struct Static {
   const void* key;
@@ -64,6 +91,15 @@ extern u64 module_begin, module_end;
 
 void say(const char* format, ...);
 void to_scheduler();
+void prepare_products();
+void prepare_block();
+double factor(u32 operation, u32 bits);
+
+// Give the warp `count` numbers, up to 8; what all its lanes gave.
+const u32 (*exchanged(u32 operation, const u32* values, u32 count))[8];
+
+// For reads of wgmma: whether the bytes are in a shared array, are in order, written, and fenced.
+void check_wgmma(u32 at, u32 nbytes);
 void prepare_checks();
 
 // The launch ends here: no fiber runs again.

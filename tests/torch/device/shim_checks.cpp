@@ -3,19 +3,24 @@
 
 namespace {
 
-// Who touched a byte of shared memory last. An epoch ends at a barrier of the block, a short one at one of the warp.
+// Who touched a byte of shared memory last. An epoch ends at a barrier of the block, a short one at one of the warp,
+// and that of a group at one of the warpgroup.
 constexpr u16 kSeveral = 0xffff;
 struct Touched {
-  u32 write_epoch, write_short, read_epoch, read_short;
-  u16 writer, reader, readers_warp;
+  u32 write_epoch, write_short, write_group, read_epoch, read_short, read_group;
+  u32 fences;  // of the writer, when it wrote
+  u16 writer, reader, readers_warp, readers_group;
   bool atomic;
 };
 
 std::vector<Touched> touched;
+u32 first_epoch;  // of the block
 
 }  // namespace
 
 void prepare_checks() { touched.resize(arena.size()); }
+
+void prepare_block() { first_epoch = epoch; }
 
 // Shared memory -----------------------------------------------------------------------------------------------------
 
@@ -42,8 +47,10 @@ static bool is_shared(u32 at, u64 nbytes) {
 enum Access { READ, WRITE, ATOMIC };
 static const char* const kVerbs[] = {"reads", "writes", "changes"};
 
-static bool in_order(u32 other, u32 its_short) {
-  return other == current->thread || (other / 32 == current->thread / 32 && its_short < short_epochs[other / 32]);
+static bool in_order(u32 other, u32 its_short, u32 its_group) {
+  u32 own = current->thread;
+  return other == own || (other / 32 == own / 32 && its_short < short_epochs[other / 32]) ||
+         (other / 128 == own / 128 && its_group < group_epochs[other / 128]);
 }
 
 static void race(Access access, u32 at, u32 nbytes, const char* verb, u32 other) {
@@ -57,30 +64,35 @@ static void race(Access access, u32 at, u32 nbytes, const char* verb, u32 other)
 }
 
 static void check_races(u32 at, u32 nbytes, Access access) {
-  u32 own = current->thread, warp = own / 32, now = short_epochs[warp];
+  u32 own = current->thread, warp = own / 32, now = short_epochs[warp], group = own / 128, its = group_epochs[group];
   for (u32 i = at; i < at + nbytes; i++) {
     Touched& byte = touched[i];
     bool both_atomic = access == ATOMIC && byte.atomic;
-    if (byte.write_epoch == epoch && !both_atomic && !in_order(byte.writer, byte.write_short))
+    if (byte.write_epoch == epoch && !both_atomic && !in_order(byte.writer, byte.write_short, byte.write_group))
       return race(access, at, nbytes, "wrote", byte.writer);
+    bool read_before =
+        (byte.readers_warp == warp && byte.read_short < now) || (byte.readers_group == group && byte.read_group < its);
     if (access == READ) {
-      bool first = byte.read_epoch != epoch;
-      if (first || (byte.readers_warp == warp && byte.read_short < now)) {
+      if (byte.read_epoch != epoch || read_before) {
         byte.reader = (u16)own;
         byte.readers_warp = (u16)warp;
+        byte.readers_group = (u16)group;
       } else {
         if (byte.reader != own) byte.reader = kSeveral;
         if (byte.readers_warp != warp) byte.readers_warp = kSeveral;
+        if (byte.readers_group != group) byte.readers_group = kSeveral;
       }
       byte.read_epoch = epoch;
       byte.read_short = now;
+      byte.read_group = its;
       continue;
     }
-    bool read_before = byte.readers_warp == warp && byte.read_short < now;
     if (byte.read_epoch == epoch && byte.reader != own && !read_before)
       return race(access, at, nbytes, "read", byte.reader);
     byte.write_epoch = epoch;
     byte.write_short = now;
+    byte.write_group = its;
+    byte.fences = current->fences;
     byte.writer = (u16)own;
     byte.atomic = access == ATOMIC;
   }
@@ -107,7 +119,10 @@ static void stray(u64 at, u64 nbytes, Access access) {
 static void check(const void* place, u64 nbytes, Access access) {
   if (!launch.checked || !current || failed || !nbytes) return;
   u64 at = (u64)place, stack = (u64)(stacks + (size_t)current->thread * kStack);
-  if (at >= stack && at + nbytes <= stack + kStack) return;
+  if (at >= stack && at + nbytes <= stack + kStack) {
+    if (access == WRITE && current->fenced) current->written.push_back({at, nbytes});
+    return;
+  }
   u64 shared = (u64)shim_place.shared;
   if (at >= shared && at + nbytes <= shared + arena.size()) {
     u32 from = (u32)(at - shared);
@@ -125,6 +140,19 @@ static void check(const void* place, u64 nbytes, Access access) {
   }
   if (access == READ && at >= module_begin && at + nbytes <= module_end) return;  // constants, and the thread's number
   stray(at, nbytes, access);
+}
+
+void check_wgmma(u32 at, u32 nbytes) {
+  if (!is_shared(at, nbytes)) FAIL("wgmma reads shared memory outside its arrays, byte %lld", (long long)at - kGuard);
+  if (!launch.checked) return;
+  check(shim_place.shared + at, nbytes, READ);
+  for (u32 i = at; i < at + nbytes; i++) {
+    const Touched& byte = touched[i];
+    if (byte.write_epoch < first_epoch) FAIL("wgmma reads byte %u of shared memory, which nobody wrote", at - kGuard);
+    if (fibers[byte.writer].fences == byte.fences)
+      FAIL("wgmma reads byte %u of shared memory, which thread %u wrote without a fence behind", at - kGuard,
+           byte.writer);
+  }
 }
 
 void shim_atomic(const void* at, u32 nbytes) {

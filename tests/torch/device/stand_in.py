@@ -38,6 +38,7 @@ _BUILT = ROOT / "build" / "stand_in"
 _FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden", "-w")
 _CHECKS = ("-fsanitize=thread", "-fsanitize=alignment")
 _MESSAGE_NBYTES = 1024
+_PARTS = ("shim.cpp", "shim_checks.cpp", "shim_wgmma.cpp")
 
 
 def missing() -> str:
@@ -243,10 +244,10 @@ def _compile(target: Path, arguments: list[str], source: str | None = None) -> N
 
 @functools.cache
 def _shim() -> list[Path]:
-    texts = [(HERE / name).read_bytes() for name in ("shim.h", "shim_block.h", "shim.cpp", "shim_checks.cpp")]
+    texts = [(HERE / name).read_bytes() for name in ("shim.h", "shim_block.h", *_PARTS)]
     name = _digest(*texts, *_FLAGS, _compiler())
-    targets = [_BUILT / f"{part}-{name}.o" for part in ("shim", "shim_checks")]
-    for target, source in zip(targets, ("shim.cpp", "shim_checks.cpp"), strict=True):
+    targets = [_BUILT / f"{Path(part).stem}-{name}.o" for part in _PARTS]
+    for target, source in zip(targets, _PARTS, strict=True):
         if not target.exists():
             _compile(target, ["-O2", "-c", str(HERE / source)])
     return targets

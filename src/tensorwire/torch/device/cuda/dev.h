@@ -92,6 +92,21 @@ DEV uint4 lds128(shared_at at) {
   return r;
 }
 
+// Four matrices of 8 rows by 16 bytes: lane 8 * i + r has the address of row r of the i-th, and lane 4 * r + t gets the
+// t-th word of row r of each.
+DEV void lds_matrices(u32* words, shared_at at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(at)
+               : "memory");
+}
+
+// The same words back.
+DEV void sts_matrices(shared_at at, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
 // Copies to shared memory that this thread does not wait for at once. What it copied itself is there after
 // copies_wait, what others copied after a barrier behind it.
 
@@ -131,6 +146,61 @@ DEV void mma_f16(float* c, const u32* a, const u32* b) {
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+// A barrier of some threads of a block, of whole warps; `barrier` is 1 to 15.
+DEV void sync_some(u32 barrier, u32 threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Products by warpgroups: sm_90a only. See wgmma.cuh.
+
+// What this thread stored in shared memory is there for wgmma, after a barrier behind this.
+DEV void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Registers that were written are there for wgmma.
+DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Until at most the newest N groups are under way.
+template <int N>
+DEV void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// Four sums that were waited for: the compiler reads them no earlier.
+DEV void wgmma_done(float* c) { asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory"); }
+
+#define FOUR(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+
+// c += a * b for tiles of 64 by 16 and 16 by 8 * NB numbers, of which each warp has 16 rows, as in mma_bf16.
+template <u32 NB>
+DEV void wgmma_bf16(float (*c)[4], const u32* a, u64 b) {
+  static_assert(NB == 4 || NB == 6 || NB == 8, "32, 48 or 64 inputs");
+  if constexpr (NB == 4)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+        : FOUR(0), FOUR(1), FOUR(2), FOUR(3)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  if constexpr (NB == 6)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, "
+        "{%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
+        : FOUR(0), FOUR(1), FOUR(2), FOUR(3), FOUR(4), FOUR(5)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  if constexpr (NB == 8)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"
+        "%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+        : FOUR(0), FOUR(1), FOUR(2), FOUR(3), FOUR(4), FOUR(5), FOUR(6), FOUR(7)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef FOUR
 
 // The nearest number of 16 bits, even on a tie, and back. Not for NaN, whose bits differ from torch's.
 DEV u32 f16_of(float value) {
