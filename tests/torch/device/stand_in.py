@@ -104,9 +104,9 @@ class StandIn:
         compiled: how often each kernel was asked for.
     """
 
-    num_processors = 4
-    shared_nbytes = 227 << 10
-    architecture = 90
+    num_processors: int = 4
+    shared_nbytes: int = 227 << 10
+    architecture: int = 90
 
     def __init__(self, *, checked: bool = False, seed: int = 0, headers: Path = CUDA) -> None:
         self.checked = checked

@@ -9,10 +9,15 @@ if TYPE_CHECKING:
 
 
 class Kernel(NamedTuple):
-    """An instance of a kernel: a header of the folder cuda, and the C++ expression that names the instance."""
+    """An instance of a kernel: a header of the folder cuda, and the C++ expression that names the instance.
+
+    Attributes:
+        suffix: "a" if it has instructions that only the device's own architecture has, as sm_90a.
+    """
 
     header: str
     expression: str
+    suffix: str = ""
 
 
 class Function(Protocol):
@@ -37,6 +42,9 @@ class Driver(Protocol):
     num_processors: int
     shared_nbytes: int
     architecture: int
+
+    def __hash__(self) -> int:
+        """Drivers are told apart by identity."""
 
     def function(self, kernel: Kernel, shared_nbytes: int = 0) -> Function:
         """The compiled kernel, whose blocks may then have that much shared memory."""

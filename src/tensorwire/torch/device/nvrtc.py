@@ -64,7 +64,7 @@ class Compiler:
         source = f'#include "{kernel.header}"\n'.encode()
         names = (ctypes.c_char_p * len(headers))(*(name.encode() for name in headers))
         texts = (ctypes.c_char_p * len(headers))(*headers.values())
-        options = (f"--gpu-architecture=sm_{architecture}".encode(), *_OPTIONS)
+        options = (f"--gpu-architecture=sm_{architecture}{kernel.suffix}".encode(), *_OPTIONS)
         program = ctypes.c_void_p()
         expression = kernel.expression.encode()
         with self._lock:

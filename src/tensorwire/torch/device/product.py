@@ -1,116 +1,34 @@
-"""Products with weights that stay compressed on a device: one launch each, of thin.cuh or thin_cascade.cuh."""
+"""Products with weights that stay compressed on a device: one launch each, of thin.cuh, wgmma.cuh or
+thin_cascade.cuh."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from .driver import Kernel
-from .orders import MOST_PARTS, Order, usual_order
+from .launching import Launch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
+from .orders import Order, usual_order
+from .plan import RUN
+from .product_rows import rows_of_words
+from .rows import MOST_EIGHTS, Cascades, Rows
 
 if TYPE_CHECKING:
-    from .driver import Driver, Function
-    from .plan import Array
+    from .driver import Driver
 
-_TILE_ROWS = 16
-_MOST_WARPS = 8
-_MOST_EIGHTS = 8  # of inputs
-_WARP_NBYTES = 2 * 6144 + 1024  # of shared memory (thin.cuh)
-_SUMS_NBYTES = 512  # for eight inputs and a part of a tile
-_RESERVED_NBYTES = 1024  # of shared memory, in each block, by the device
-_ALIGNMENT = 8  # of inputs
+_log = logging.getLogger("tensorwire.torch.device")
+_ALIGNMENT = 16  # of inputs
+_TRIED_ROWS = 70
 _MOST_PITCH = 1 << 24
 _NUM_ARGUMENTS = 12
 _MOST_ARGUMENTS = 19
-_QUARTERS_NBYTES = 2 * 1024  # of shared memory, for each warp (thin_cascade.cuh)
-_LATER_TIERS_NBYTES = 160
 
 _CELLS = {n: ctypes.c_uint64 * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
 _ARGUMENTS = {n: ctypes.c_void_p * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
-
-
-class Cascades(NamedTuple):
-    """Blocks whose later tiers are resolved before their rows are multiplied.
-
-    Attributes:
-        width: of tier 1.
-        later: the most tiers behind it that a block has.
-        slot_nbytes: the most bytes that a block has in shared memory for as long as its rows are multiplied.
-        scratch_nbytes: the same while it is resolved.
-        rows: how many rows each block has.
-        addresses: of LaterTiers of each block.
-    """
-
-    width: int
-    later: int
-    slot_nbytes: int
-    scratch_nbytes: int
-    rows: Array
-    addresses: Array
-
-    def groups(self, most_blocks: int) -> Array:
-        """Group of thin_cascade.cuh, two int64 each: neighbouring blocks that fill a tile, or one that is larger."""
-        groups: list[list[int]] = []
-        first, before = 0, 0
-        for rows, address in zip(self.rows.tolist(), self.addresses.tolist(), strict=True):
-            last = groups[-1] if groups else [0, 0, _TILE_ROWS, 0]
-            if last[2] + rows > _TILE_ROWS or last[3] == most_blocks or address != before + _LATER_TIERS_NBYTES:
-                groups.append([address, first, rows, 1])
-            else:
-                last[2] += rows
-                last[3] += 1
-            first, before = first + rows, address
-        return np.array([[address, row | rows << 32 | blocks << 48] for address, row, rows, blocks in groups])
-
-    @property
-    def least_nbytes(self) -> int:
-        """Shared memory that suffices for any order and number of inputs."""
-        sums = _QUARTERS_NBYTES + MOST_PARTS * _MOST_EIGHTS * _SUMS_NBYTES
-        return self.slot_nbytes + max(self.scratch_nbytes, sums)
-
-    def joined(self, other: Cascades) -> Cascades:
-        """The blocks of both; those of one width."""
-        return Cascades(
-            self.width,
-            max(self.later, other.later),
-            max(self.slot_nbytes, other.slot_nbytes),
-            max(self.scratch_nbytes, other.scratch_nbytes),
-            np.concatenate([self.rows, other.rows]),
-            np.concatenate([self.addresses, other.addresses]),
-        )
-
-
-class Rows(NamedTuple):
-    """Rows of weights for the kernel, and what it reads through them.
-
-    Attributes:
-        table: RowAt of thin.cuh for each row, as four int64.
-        columns: of each row.
-        kept: the tensors that the table has addresses in.
-        cascades: their blocks, if the table is of CascadeRow of thin_cascade.cuh.
-    """
-
-    table: torch.Tensor
-    columns: int
-    kept: tuple[torch.Tensor, ...]
-    cascades: Cascades | None = None
-
-
-class _Launch(NamedTuple):
-    """How a kernel for so many inputs is launched."""
-
-    function: Function
-    grid: tuple[int, int, int]
-    threads: int
-    shared_nbytes: int
-    together: int
-    more: tuple[int, ...] = ()
-    kept: torch.Tensor | None = None
 
 
 class Product:
@@ -127,7 +45,7 @@ class Product:
         driver: what launches.
     """
 
-    max_inputs = 8 * _MOST_EIGHTS
+    max_inputs = 8 * MOST_EIGHTS
 
     def __init__(self, driver: Driver, rows: Rows, order: Order | None = None) -> None:
         """In the usual order, if none is given."""
@@ -137,7 +55,7 @@ class Product:
         self.columns = rows.columns
         self.order = usual_order(rows.columns) if order is None else order.as_made(rows.columns)
         self.width = None if rows.cascades is None else rows.cascades.width
-        self._launches: dict[int, _Launch] = {}
+        self._launches: dict[int, Launch] = {}
         self._others: dict[Order, Product] = {}
 
     def in_order(self, order: Order) -> Product:
@@ -147,12 +65,7 @@ class Product:
 
     def at(self, frame: torch.Tensor, copy: torch.Tensor) -> Product:
         """The same rows where a copy of their frame lies. What is in memory of its own stays there."""
-        table = self._rows.table.clone()
-        begin, nbytes = frame.data_ptr(), frame.nbytes
-        inside = (table[:, 0] >= begin) & (table[:, 0] < begin + nbytes)
-        table[:, 0] += torch.where(inside, copy.data_ptr() - begin, 0)
-        kept = tuple(copy if each is frame else each for each in self._rows.kept)
-        return Product(self.driver, Rows(table, self.columns, kept), self.order)
+        return Product(self.driver, self._rows.at(frame, copy), self.order)
 
     def takes(self, x: torch.Tensor, bias: torch.Tensor | None) -> bool:
         """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in BF16."""
@@ -177,11 +90,11 @@ class Product:
         if count == 0:
             return out
         if x.stride(1) != 1 or x.stride(0) * 2 % _ALIGNMENT or x.data_ptr() % _ALIGNMENT or x.stride(0) > _MOST_PITCH:
-            x = x.contiguous()
+            x = x.clone(memory_format=torch.contiguous_format)
         if bias is not None:
             bias = bias.contiguous()
-        eights = next(each for each in (1, 2, 4, 8) if count <= 8 * each)
-        how = self._launches.get(eights) or self._prepare(eights)
+        eights = -(-count // 8)
+        how = self._launches.get(eights) or self._prepare(eights, x.device)
         number = _NUM_ARGUMENTS + len(how.more)
         cells = _CELLS[number](
             self._rows.table.data_ptr(), x.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
@@ -217,68 +130,16 @@ class Product:
             )
         return len(x)
 
-    def _prepare(self, eights: int) -> _Launch:
+    def _prepare(self, eights: int, device: torch.device) -> Launch:
         """How products with up to 8 * `eights` inputs are launched."""
-        how = self._launches[eights] = self._thin(eights) if self._rows.cascades is None else self._cascade(eights)
+        cascades, made = self._rows.cascades, thin_launch
+        if cascades is not None:
+            how = self._launches[eights] = cascade_launch(self.driver, cascades, self.order, eights, device)
+            return how
+        if is_for_wgmma(self.driver, self.rows, eights) and _may_wait(device):
+            made = wgmma_launch if _agrees(self.driver, device, eights, self.order.two) else thin_launch
+        how = self._launches[eights] = made(self.driver, self.rows, self.order, eights)
         return how
-
-    def _thin(self, eights: int) -> _Launch:
-        driver, tiles = self.driver, -(-self.rows // _TILE_ROWS)
-        ways = min(self.order.parts, _MOST_WARPS)
-        together = max(1, min(_MOST_WARPS // ways, tiles // (2 * driver.num_processors)))
-
-        def nbytes() -> int:
-            return together * (ways * _WARP_NBYTES + self.order.parts * eights * _SUMS_NBYTES)
-
-        while nbytes() > driver.shared_nbytes and together * ways > 1:
-            together, ways = (together - 1, ways) if together > 1 else (together, ways - 1)
-        function = driver.function(Kernel("thin.cuh", f"thin<{eights}, {self._two}>"), nbytes())
-        grid = self._grid(-(-tiles // together), together * ways, nbytes(), eights < 8)
-        return _Launch(function, grid, 32 * together * ways, nbytes(), together)
-
-    def _cascade(self, eights: int) -> _Launch:
-        driver, cascades, parts = self.driver, self._rows.cascades, self.order.parts
-        assert cascades is not None
-        tiles = -(-int(cascades.rows.max()) // _TILE_ROWS)
-        together = max(1, min(tiles, _MOST_WARPS // parts))
-        warps = max(2, min(_MOST_WARPS, parts * together))
-        most_blocks = max(1, _TILE_ROWS // int(np.median(cascades.rows)))
-        teams = min(2, most_blocks)
-
-        def nbytes() -> int:
-            sums = warps * _QUARTERS_NBYTES + together * parts * eights * _SUMS_NBYTES
-            return most_blocks * cascades.slot_nbytes + max(teams * cascades.scratch_nbytes, sums)
-
-        while nbytes() > driver.shared_nbytes:
-            if together > 1:
-                together -= 1
-            elif most_blocks > 1:
-                most_blocks = -(-most_blocks // 2)
-                teams = min(teams, most_blocks)
-            else:
-                warps -= 1
-        table = torch.from_numpy(cascades.groups(most_blocks)).to(self._rows.table.device)
-        expression = f"thin_cascade<{cascades.width}, {eights}, {self._two}>"
-        function = driver.function(Kernel("thin_cascade.cuh", expression), nbytes())
-        more = (
-            table.data_ptr(), len(table), most_blocks * cascades.slot_nbytes, cascades.slot_nbytes,
-            cascades.scratch_nbytes, teams, cascades.later,
-        )  # fmt: skip
-        grid = self._grid(len(table), warps, nbytes(), eights == 1 or (eights < 8 and cascades.width <= 2))
-        return _Launch(function, grid, 32 * warps, nbytes(), together, more, table)
-
-    @property
-    def _two(self) -> str:
-        return "true" if self.order.two else "false"
-
-    def _grid(self, blocks: int, warps: int, shared_nbytes: int, two: bool) -> tuple[int, int, int]:
-        """So many blocks, as far as processors have room for them at the same time. Registers allow `two` of eight
-        warps, or one."""
-        at_once = min(
-            _MOST_WARPS * (2 if two else 1) // warps,
-            (self.driver.shared_nbytes + _RESERVED_NBYTES) // (shared_nbytes + _RESERVED_NBYTES),
-        )
-        return min(blocks, self.driver.num_processors * max(1, at_once)), 1, 1
 
 
 def joint(products: Sequence[Product]) -> Product:
@@ -299,3 +160,36 @@ def joint(products: Sequence[Product]) -> Product:
     cascades = functools.reduce(Cascades.joined, blocks) if blocks else None
     table = torch.cat([part.table for part in parts])
     return Product(first.driver, Rows(table, first.columns, kept, cascades), first.order)
+
+
+def _may_wait(device: torch.device) -> bool:
+    return device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
+
+@functools.lru_cache(maxsize=256)
+def _agrees(driver: Any, device: torch.device, eights: int, two: bool) -> bool:
+    """Whether wgmma gives the bits of mma there, on sums of numbers of all sizes that nearly cancel. That is known of
+    no device before it has shown it."""
+    generator = torch.Generator().manual_seed(1)
+
+    def numbers(count: int) -> torch.Tensor:
+        sizes = 2.0 ** torch.randint(-12, 12, (count, 2 * RUN), generator=generator)
+        values = (torch.randn((count, 2 * RUN), generator=generator) * sizes).view(count, -1, 2)
+        values[..., 1] = values[..., 0] * (1 + 2.0**-6)
+        return values.view(count, -1).to(torch.bfloat16).to(device)
+
+    rows, x = rows_of_words(numbers(_TRIED_ROWS)), numbers(8 * eights)
+    x[:, 1::2] *= -1
+    results = []
+    try:
+        for made in (thin_launch, wgmma_launch):
+            product = Product(driver, rows, Order(2, two))
+            product._launches[eights] = made(driver, product.rows, product.order, eights)
+            results.append(product.multiply(x).view(torch.int32).cpu())
+    except RuntimeError as error:  # of the compiler or the driver
+        _log.warning("%s: products for 17 to 64 inputs do without wgmma: %s", device, error)
+        return False
+    if not torch.equal(*results):
+        _log.warning("%s: products for 17 to 64 inputs do without wgmma, which gives other bits than mma", device)
+        return False
+    return True

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, leading
-from .product import Cascades, Rows
+from .rows import Cascades, Rows
 
 if TYPE_CHECKING:
     from .cuda_kernels import CudaKernels
@@ -73,7 +73,7 @@ def _rows(
     table[:, 2] = np.repeat(addresses, rows)
     digits, upper = n + first * lead // 8 - first, n + n * lead // 8 + first // 8 - first
     table[:, 3] = digits | upper << 32
-    cascades = Cascades(width, later, *sizes, rows, addresses)
+    cascades = Cascades(width, later, *sizes, rows, addresses, (on_device,))
     return Rows(held.to_device(torch.from_numpy(table)), columns, (*kept, on_device), cascades)
 
 

@@ -11,8 +11,8 @@ from ...codec import Layout
 from .cuda_kernels import Call
 from .driver import Kernel
 from .plan import RUN, CascadeLaunch, counts_of
-from .product import Rows
 from .product_cascades import rows_in_one_tier, rows_of_cascades, width_of
+from .rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
