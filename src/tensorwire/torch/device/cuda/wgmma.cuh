@@ -53,7 +53,7 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
   const u32 group = same(threadIdx.x >> 7), groups = blockDim.x >> 7;
   const u32 runs = columns >> 8, parts = same((runs + part_runs - 1) / part_runs), tiles = (num_rows + 63) >> 6;
   const u32 ways = same(groups / together), own_part = same(group % ways), own_tile = same(group / ways);
-  const u32 own = group * GROUP_NBYTES + (in_group >> 5) * WARP_NBYTES, changes = own + CHANGES_AT;
+  const u32 own = group * GROUP_NBYTES + (in_group >> 5) * WARP_NBYTES;
   const shared_at base = shared_address(shared), weights = base + own;
   const shared_at x_base = base + group * GROUP_NBYTES + 4 * WARP_NBYTES;
   const u32 first_row = (in_group >> 5) * 16, last = num_rows - 1;
@@ -61,17 +61,18 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
   // A place of each quarter of a run is filled anew, for the next run, as soon as the quarter is read; digits serve two
   // quarters, and so there are two places for them. Pieces stand as in thin.cuh.
   const shared_at to = weights + t * 128 + (g * 16 ^ t * 32);
-  u32 next_tile = blockIdx.x * together + own_tile, next_part = own_part, next_run = own_part * part_runs;
-  u32 next_digits = 0;
+  const u32 first_run = own_part * part_runs;
+  u32 next_tile = own_part < parts ? blockIdx.x * together + own_tile : tiles;
+  u32 next_run = first_run, next_stop = 0, next_digits = 0;
   const u8 *rest0 = 0, *rest1 = 0;
   u32 digits0 = 0, digits1 = 0;  // from there on
-  auto find_next = [&] {         // the addresses of the next run
-    if (next_tile < tiles && next_run == next_part * part_runs) {
-      u32 r0 = next_tile * 64 + first_row + g, r1 = r0 + 8;
-      const RowAt *row0 = rows + (r0 < last ? r0 : last), *row1 = rows + (r1 < last ? r1 : last);
-      rest0 = (const u8*)row0->rest + t * 16 + next_run * 256, digits0 = row0->digits - next_run * 128;
-      rest1 = (const u8*)row1->rest + t * 16 + next_run * 256, digits1 = row1->digits - next_run * 128;
-    }
+  auto find_next = [&] {         // the first run of a part
+    if (next_tile >= tiles) return;
+    next_stop = runs - next_run < part_runs ? runs : next_run + part_runs;
+    u32 r0 = next_tile * 64 + first_row + g, r1 = r0 + 8;
+    const RowAt *row0 = rows + (r0 < last ? r0 : last), *row1 = rows + (r1 < last ? r1 : last);
+    rest0 = (const u8*)row0->rest + t * 16 + next_run * 256, digits0 = row0->digits - next_run * 128;
+    rest1 = (const u8*)row1->rest + t * 16 + next_run * 256, digits1 = row1->digits - next_run * 128;
   };
   auto copy_next = [&](u32 quarter) {
     if (next_tile < tiles) {
@@ -87,11 +88,10 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
   auto go_on = [&] {  // to the run behind the next one
     next_digits ^= DIGITS_NBYTES;
     rest0 += 256, rest1 += 256, digits0 -= 128, digits1 -= 128;
-    if (++next_run == runs || next_run == (next_part + 1) * part_runs) {
-      next_part += ways;
-      if (next_part >= parts) next_part = own_part, next_tile += gridDim.x * together;
-      next_run = next_part * part_runs;
-    }
+    if (++next_run < next_stop) return;
+    next_run += (ways - 1) * part_runs;
+    if (next_run >= runs) next_run = first_run, next_tile += gridDim.x * together;
+    find_next();
   };
 
   // A warp brings two steps of every other eight of inputs, lane (g, t) four columns of input g of each. What is no
@@ -112,20 +112,20 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
     }
   };
 
-  // As in thin.cuh; a lane names a row of 16 bytes, and gets a word of each of four.
-  const u32 to_change = changes + (lane >> 1) * 64 + (lane >> 2 & 3) * 16;
-  const shared_at from = weights + (lane >> 3) * 128 + ((lane & 7) * 16 ^ (lane >> 3) * 32);
-  const shared_at changed = base + changes + (lane & 7) * 64 + ((lane >> 3) ^ (lane >> 1 & 3)) * 16;
-  uint4* const cleared = (uint4*)(shared + changes) + lane;
+  // A lane names a row of 16 bytes, and gets a word of each of four. Changes stand as a quarter's rest does.
+  const u32 own_row = own + (lane >> 3) * 128 + ((lane & 7) * 16 ^ (lane >> 3) * 32);
+  const shared_at from = base + own_row;
+  const u32 to_change = own + CHANGES_AT + (lane >> 4) * 512 + (lane >> 1 & 7) * 16;
+  uint4* const cleared = (uint4*)(shared + own_row + CHANGES_AT);
   cleared[0] = cleared[32] = uint4{0, 0, 0, 0};
-  if (next_tile < tiles && own_part < parts) load_inputs(next_run, 0);
-  if (own_part >= parts) next_tile = tiles;
+  if (next_tile < tiles) load_inputs(next_run, 0);
   find_next();
 #pragma unroll 1
   for (u32 quarter = 0; quarter < 4; quarter++) copy_next(quarter);
   go_on();
 #pragma unroll 1
-  for (u32 tile = blockIdx.x * together + own_tile; tile - own_tile < tiles; tile += gridDim.x * together) {
+  for (u32 first = blockIdx.x * together; first < tiles; first += gridDim.x * together) {
+    const u32 tile = first + own_tile;
 #pragma unroll 1
     for (u32 part = own_part; part - own_part < parts; part += ways) {
       const bool works = part < parts && tile < tiles;
@@ -153,7 +153,6 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
         for (; run < stop; run++) {
           const u32 end = next_end;
           next_end = before(run + 2);
-          find_next();
 #pragma unroll
           for (u32 quarter = 0; quarter < 4; quarter++) {
 #pragma unroll
@@ -165,7 +164,7 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
             __syncwarp();  // what all lanes copied is there, and all have read the zeros of the quarter before
             if (any) {
               while (rank < end && entry >> 14 == quarter) {
-                shared[to_change ^ (entry >> 8 & 63)] = (u8)(entry ^ escape);
+                shared[to_change ^ (entry >> 12 & 3) * 160 ^ (entry >> 8 & 15)] = (u8)(entry ^ escape);
                 entry = __ldg(list + (rank += 2));
               }
               __syncwarp();
@@ -174,7 +173,7 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
             lds_matrices(D0, from + (next_digits ^ DIGITS_NBYTES) + (quarter & 1) * 512);
             lds_matrices(D1, from + (next_digits ^ DIGITS_NBYTES) + (quarter & 1) * 512 + 1024);
             lds_matrices(S0, from + REST_AT + quarter * 1024), lds_matrices(S1, from + REST_AT + quarter * 1024 + 512);
-            lds_matrices(E0, changed), lds_matrices(E1, changed + 512);
+            lds_matrices(E0, from + CHANGES_AT), lds_matrices(E1, from + CHANGES_AT + 512);
             fence_for_wgmma();
             __syncwarp();  // all have read
             if (any) cleared[0] = cleared[32] = uint4{0, 0, 0, 0};
@@ -219,7 +218,6 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
         __syncthreads();
       }
     }
-    const u32 first = tile - own_tile;
     for (u32 i = threadIdx.x; i < count * 64 * together; i += blockDim.x) {
       const u32 input = i / (64 * together), in_block = i - input * (64 * together), row = first * 64 + in_block;
       if (row >= num_rows) continue;
