@@ -38,6 +38,15 @@ DEV u32 same(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 // How many warpgroups the registers of a processor allow.
 FOLDED u32 most_groups(u32 nb, bool two) { return nb << two <= 8 ? 4 : nb << two <= 12 ? 3 : 2; }
 
+// What a lane has of the sums: the number of the accumulator, and its place behind that of the lane's first one.
+template <u32 NB, class F>
+DEV void each_sum(F f) {
+#pragma unroll
+  for (u32 b = 0; b < NB; b++)
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) f(b, i, (b * 8 + (i & 1)) * SUMS_PITCH + (i >> 1) * 8);
+}
+
 // Grid: any number of blocks; a block takes `together` tiles at once, and every so many of them. Threads: 128 *
 // together for each of the warpgroups that share the parts of a tile. Shared memory: for each warpgroup 4 * WARP_NBYTES
 // and NB * 2048, then for each tile NB * 8 * SUMS_PITCH floats. NB is even, rows of x begin at multiples of 16 bytes;
@@ -199,21 +208,18 @@ GLOBAL void BOUNDS(128 * most_groups(NB, TWO), 1)
         wgmma_wait<0>();
 #pragma unroll
         for (u32 b = 0; b < NB; b++) wgmma_done(c[0][b]), wgmma_done(c[TWO ? 1 : 0][b]);
+        if (TWO) each_sum<NB>([&](u32 b, u32 i, u32) { c[0][b][i] += c[TWO ? 1 : 0][b][i]; });
+        if (rounded) each_sum<NB>([&](u32 b, u32 i, u32) { c[0][b][i] = float_of_bf16(bf16_of(c[0][b][i])); });
       }
 #pragma unroll 1
       for (u32 turn = 0; turn < ways; turn++) {  // parts are added in order
         if (works && turn == own_part) {
-          float* target =
-              (float*)(shared + groups * GROUP_NBYTES) + (own_tile * NB * 8 + t * 2) * SUMS_PITCH + first_row + g;
-#pragma unroll
-          for (u32 b = 0; b < NB; b++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-              float* at = target + (b * 8 + (i & 1)) * SUMS_PITCH + (i >> 1) * 8;
-              float value = TWO ? c[0][b][i] + c[TWO ? 1 : 0][b][i] : c[0][b][i];
-              if (rounded) value = float_of_bf16(bf16_of(value));
-              *at = part ? *at + value : value;
-            }
+          float* target = (float*)(shared + groups * GROUP_NBYTES) + (own_tile * NB * 8 + t * 2) * SUMS_PITCH;
+          target += first_row + g;
+          if (part == 0)
+            each_sum<NB>([&](u32 b, u32 i, u32 at) { target[at] = c[0][b][i]; });
+          else
+            each_sum<NB>([&](u32 b, u32 i, u32 at) { target[at] += c[0][b][i]; });
         }
         __syncthreads();
       }
