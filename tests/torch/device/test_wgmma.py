@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tensorwire.torch.device import product as product_module
 from tensorwire.torch.device.driver import Function, Kernel
 from tensorwire.torch.device.launching import is_for_wgmma, wgmma_launch
 from tensorwire.torch.device.orders import Order
@@ -103,7 +104,7 @@ def test_damaged_digits_read_nothing_outside(seed: int) -> None:
 
 
 def test_inputs_may_be_views() -> None:
-    dense, wide = weight(130, 256), numbers(30, 530)
+    dense, wide = weight(20, 256), numbers(30, 530)
     product = by_wgmma(Product(StandIn(checked=True), rows_of_words(dense)), 30)
     watch(product.driver, product)  # type: ignore[arg-type]
     flat = wide.view(-1)[1 : 1 + 30 * 256].view(30, 256)  # contiguous, at an odd address
@@ -169,6 +170,17 @@ def test_else_it_is_not(kind: type[StandIn], why: str, caplog: pytest.LogCapture
             assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
             assert kernels_of(driver)[-1] == "thin<4, false>"
     assert [why in record.message for record in caplog.records] == [True]  # said once
+
+
+def test_no_trial_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, x, driver = weight(130, 256), numbers(30, 256), StandIn()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert not product_module._may_wait(torch.device("cuda"))
+    assert product_module._may_wait(torch.device("cpu"))
+    monkeypatch.setattr(product_module, "_may_wait", lambda _: False)
+    product = Product(driver, rows_of_words(dense))
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+    assert kernels_of(driver) == ["thin<4, false>"]
 
 
 def test_where_it_serves() -> None:

@@ -163,6 +163,7 @@ def joint(products: Sequence[Product]) -> Product:
 
 
 def _may_wait(device: torch.device) -> bool:
+    """A trial waits for its results, which nothing may do while a graph is captured."""
     return device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
