@@ -27,6 +27,7 @@ _WARPS = 8
 _RUN = 256
 LATER = (8976, 5144, 2586, 389)
 """Numbers in the second and later tiers of such a block in profile `fast`, the last one as bytes left out."""
+_GROUP_NBYTES = 4 * 9216  # of a warpgroup
 _SLOTS_NBYTES = 13 << 10  # of shared memory, for each warp that multiplies
 _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
@@ -102,6 +103,18 @@ def _product(eights: int, inputs: str, most: float, at_once: int) -> Counted:
     )  # fmt: skip
 
 
+def _by_wgmma(eights: int, inputs: str, most: float) -> Counted:
+    """The same on Hopper: a block of threads takes a tile of 64 rows, and each of four warpgroups four runs of these,
+    in two turns."""
+    # First copies, tiles, parts, runs, escapes in each quarter; turns; numbers of the result: float32, with bias, BF16.
+    loops = (4, 1, 2, 2, *[1 / 7] * 4, 4, 0, 0, eights)
+    shared_nbytes = 4 * (_GROUP_NBYTES + 2048 * eights) + eights * 8 * 68 * 4
+    return Counted(
+        f"product `resident`, {inputs} inputs, by wgmma", Kernel("wgmma.cuh", f"wgmma<{eights}, false>", "a"), 512,
+        64 * 4096, loops, shared_nbytes, most=most,
+    )  # fmt: skip
+
+
 KERNELS = (
     Counted(
         "decode `resident`",
@@ -153,6 +166,9 @@ KERNELS = (
     _product(4, "17 to 32", 9, 1),
     _product(8, "33 to 64", 12, 1),
     _uncounted("product `resident`, 1 to 8 inputs, two accumulators", "thin.cuh", "thin<1, true>"),
+    _by_wgmma(4, "17 to 32", 8),
+    _by_wgmma(6, "33 to 48", 9),
+    _by_wgmma(8, "49 to 64", 10),
 )
 
 
@@ -168,9 +184,14 @@ def measured(tools: Tools) -> tuple[list[list[str]], list[str]]:
     """Rows of the table, and what is over its limit."""
     rows, broken = [], []
     for each in KERNELS:
-        codes = {architecture: tools.compiled(each.kernel, architecture) for architecture in ARCHITECTURES}
+        architectures = (_COUNTED,) if each.kernel.suffix else ARCHITECTURES
+        codes = {architecture: tools.compiled(each.kernel, architecture) for architecture in architectures}
         cells = [each.what, *(["-", "-"] if not each.words else _instructions(each, codes[_COUNTED], broken))]
-        for architecture, code in codes.items():
+        for architecture in ARCHITECTURES:
+            code = codes.get(architecture)
+            if code is None:
+                cells.append("-")
+                continue
             at_once = code.at_once(each.threads, each.shared_nbytes, architecture)
             cells.append(f"{code.registers}, {at_once}")
             if code.stack_nbytes > each.stack_nbytes:
