@@ -284,7 +284,7 @@ FOLDERS = {
         "torch_version": set(),
         "frames": set(),
         "products": {"frames"},
-        "device": {"products"},
+        "device": {"frames", "products"},
         "traffic": set(),
         "dcp": {"torch_version"},
         "ops": {"frames", "products"},

@@ -27,7 +27,7 @@ PROFILES = ("fast", "resident", "enec")
 class Nothing:
     """A driver and a kernel that do nothing."""
 
-    num_processors, shared_nbytes, architecture = 132, 227 << 10, 90
+    num_processors, shared_nbytes, cache_nbytes, architecture = 132, 227 << 10, 50 << 20, 90
 
     def stream(self) -> int:
         return 0

@@ -110,6 +110,9 @@ class DisguisedFrame:
             return None
         return product if 0 < x.numel() <= product.max_inputs * columns else None
 
+    def slab_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> int:
+        return 0
+
 
 class DisguisedProduct:
     """Products in the order of mode *fused* on the CPU: the bits of one row depend on no other."""

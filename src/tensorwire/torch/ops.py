@@ -20,6 +20,7 @@ from .frames.turn import is_capturing
 from .products.joint import multiply_together
 from .products.linear import is_in_known_order, multiply
 from .products.side_stream import side_stream_of, takes
+from .products.slabs import multiply_decoded
 from .products.zeros import zeros
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def linear_on_device(
     in_turn: bool = False,
 ) -> Tensor:
     """One launch with the compressed weight, for as many inputs as that takes and where the frame allows it; in mode
-    exact only in torch's own order of summation, if a trial has found it. Else torch's linear with the decoded weight.
+    exact only in torch's own order of summation, if a trial has found it. Else the weight is decoded and torch
+    multiplies: slab by slab where the frame allows that, or all at once.
 
     Args:
         in_turn: what comes next may be made along: weights that meet the same input (`joint`), or the next weight
@@ -160,6 +162,9 @@ def linear_on_device(
         side.idle()
     product = reader.product_for(x, bias, check_linear_mode(mode))
     if product is None:
+        slab = reader.slab_for(x, bias, mode)
+        if slab:
+            return multiply_decoded(x, reader, slab, bias)
         return linear(x, _decode(frame, dtype, shape), bias)
     inputs, output = x.reshape(-1, shape[1]), None
     if in_turn and mode == "fused":

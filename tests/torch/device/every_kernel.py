@@ -34,7 +34,7 @@ CODINGS = [
 class Asked:
     """A driver that compiles and launches nothing, and notes what it is asked for."""
 
-    num_processors, shared_nbytes, architecture = 132, 227 << 10, 90
+    num_processors, shared_nbytes, cache_nbytes, architecture = 132, 227 << 10, 50 << 20, 90
 
     def __init__(self) -> None:
         self.kernels: dict[Kernel, None] = {}

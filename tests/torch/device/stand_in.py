@@ -107,6 +107,7 @@ class StandIn:
     num_processors: int = 4
     shared_nbytes: int = 227 << 10
     architecture: int = 90
+    cache_nbytes: int = 0
 
     def __init__(self, *, checked: bool = False, seed: int = 0, headers: Path = CUDA) -> None:
         self.checked = checked

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KERNEL = Kernel("copy.cuh", "copy_blocks<2>")
 CONTEXT, OTHER_CONTEXT = 0x1000, 0x2000
-ATTRIBUTES = {16: 132, 75: 9, 76: 0, 97: 232_448}
+ATTRIBUTES = {16: 132, 38: 50 << 20, 75: 9, 76: 0, 97: 232_448}
 UNSUPPORTED = 222
 
 
@@ -124,6 +124,7 @@ def test_a_launch() -> None:
     cuda, compiler = FakeCuda(), FakeCompiler()
     driver = NvidiaDriver(0, cuda, compiler)
     assert (driver.num_processors, driver.shared_nbytes, driver.architecture) == (132, 232_448, 90)
+    assert driver.cache_nbytes == 50 << 20
     arguments = (ctypes.c_void_p * 2)()
     driver.function(KERNEL).launch((5, 2, 1), 256, 512, 0x4000, arguments)
     assert cuda.launched == [((5, 2, 1, 256, 1, 1, 512, 0x4000, 0, 0), 0x3000, arguments, None)]

@@ -36,11 +36,13 @@ class Driver(Protocol):
     Attributes:
         num_processors: how many of its processors run blocks at the same time.
         shared_nbytes: the most bytes of shared memory that a block may have.
+        cache_nbytes: what the cache holds that all processors share.
         architecture: the device's capability without its point, 90 for 9.0.
     """
 
     num_processors: int
     shared_nbytes: int
+    cache_nbytes: int
     architecture: int
 
     def __hash__(self) -> int:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from ..._ground.copies import twin_of
+from ..products.slabs import slab_rows, takes_slabs
 from .cuda_kernels import CudaKernels
 from .nvidia import driver_for
 from .prepared import PreparedFrame
 from .product import Product
 from .product_rows import rows_of
-from .trial import library_order
+from .trial import allows_slabs, library_order
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -131,6 +132,21 @@ class DeviceFrame:
         order = library_order(product, x, bias)
         return None if order is None else product.in_order(order)
 
+    def slab_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> int:
+        """How many rows are decoded and multiplied at a time, where `product_for` has nothing; 0: all at once. In mode
+        "exact" results have the bits of torch's own, as far as a trial can tell."""
+        slab = self._slab
+        if slab == 0 or not takes_slabs(x, self, bias):
+            return 0
+        return slab if mode == "fused" or allows_slabs(x, self.shape[0], slab, bias) else 0
+
+    @functools.cached_property
+    def _slab(self) -> int:
+        """Rows of a slab; 0 for none."""
+        if self._driver is None or len(self.shape) != 2:
+            return 0
+        return slab_rows(*self.shape, self._word_nbytes, self.info.block_words, self._driver.cache_nbytes)
+
     def decode_all(self) -> torch.Tensor:
         """The tensor, new memory on the same device. The kernels run on the current stream and are not waited for."""
         words = self._decode_blocks(0, self.info.num_blocks)[: self.info.uncompressed_nbytes // self._word_nbytes]
@@ -139,20 +155,20 @@ class DeviceFrame:
     def decode(self, first: int, out: torch.Tensor) -> None:
         """Decode ``out.numel()`` elements from element `first` on into `out`, contiguous, on the same device.
 
-        Only their blocks are decoded: into `out` itself if that is all of the tensor, else into memory of their own.
+        Only their blocks are decoded: into `out` itself if these are whole blocks, else into memory of their own.
         """
         size = out.element_size()
         start, stop = first * size, (first + out.numel()) * size
         if start == stop:
             return
-        whole = stop - start == self.info.uncompressed_nbytes
+        block_nbytes = self.info.block_words * self._word_nbytes
+        begin, end = start // block_nbytes, -(-stop // block_nbytes)
+        whole = start % block_nbytes == 0 and (stop % block_nbytes == 0 or stop == self.info.uncompressed_nbytes)
         target = out.reshape(-1).view(torch.uint8)
         if whole and len(target) % (4 * self._word_nbytes) == 0 and target.data_ptr() % _STORE_NBYTES == 0:
-            self.kernels.decode(0, self.info.num_blocks, target.view(self._word))
+            self.kernels.decode(begin, end, target.view(self._word))
             return
-        block_nbytes = self.info.block_words * self._word_nbytes
-        begin = start // block_nbytes
-        words = self._decode_blocks(begin, -(-stop // block_nbytes))
+        words = self._decode_blocks(begin, end)
         offset = start - begin * block_nbytes
         target.copy_(words.view(torch.uint8)[offset : offset + stop - start])
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tensorwire.torch.device")
 _OLDEST_ARCHITECTURE = 80  # that multiplies BF16
-_PROCESSORS, _MAJOR, _MINOR, _SHARED_NBYTES = 16, 75, 76, 97  # attributes of a device
+_PROCESSORS, _CACHE_NBYTES, _MAJOR, _MINOR, _SHARED_NBYTES = 16, 38, 75, 76, 97  # attributes of a device
 _DYNAMIC_SHARED_NBYTES = 8  # attribute of a function
 _USUAL_SHARED_NBYTES = 48 << 10
 # CUlaunchConfig: the grid, the threads of a block, its shared memory, the stream, and no attributes. One object is
@@ -68,6 +68,7 @@ class NvidiaDriver:
         self.call("cuDeviceGet", ctypes.byref(device), index)
         self.num_processors = self._attribute(device, _PROCESSORS)
         self.shared_nbytes = self._attribute(device, _SHARED_NBYTES)
+        self.cache_nbytes = self._attribute(device, _CACHE_NBYTES)
         self.architecture = 10 * self._attribute(device, _MAJOR) + self._attribute(device, _MINOR)
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)  # torch's, which stays

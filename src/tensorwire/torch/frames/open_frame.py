@@ -328,6 +328,9 @@ class FrameThere(AnyFrame, Protocol):
     def at(self, frame: Tensor) -> FrameThere:
         """The same, for a copy of the frame on the same device. The bytes may come there later."""
 
+    def slab_for(self, x: Tensor, bias: Tensor | None, mode: str) -> int:
+        """How many rows are decoded and multiplied at a time, where `product_for` has nothing; 0: all at once."""
+
 
 _open_on_device: Callable[[Tensor], FrameThere] | None = None
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..frames.open_frame import AnyFrame
 
-_LEAST_INPUTS = 256
+LEAST_INPUTS = 256
 """With fewer a product is bound by memory as well."""
 _MOST_NBYTES = 256 << 20
 """A larger dense weight, such as a head, would hold too much memory."""
@@ -198,7 +198,7 @@ def takes(x: Tensor, frame: AnyFrame) -> bool:
     """Whether `x` is many inputs for a weight that a buffer has room for."""
     if len(frame.shape) != 2 or x.dtype != frame.dtype or x.shape[-1:] != frame.shape[1:]:
         return False
-    return x.numel() >= _LEAST_INPUTS * max(1, frame.shape[1]) and _nbytes(frame) <= _MOST_NBYTES
+    return x.numel() >= LEAST_INPUTS * max(1, frame.shape[1]) and _nbytes(frame) <= _MOST_NBYTES
 
 
 def _nbytes(frame: AnyFrame) -> int:

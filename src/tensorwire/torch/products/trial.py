@@ -102,6 +102,11 @@ class Trial:
         """torch's product."""
         return linear(x, weight, bias)
 
+    def _by_slabs(self, x: Tensor, weight: Tensor, bias: Tensor | None, slab: int) -> Tensor | None:
+        """The same slab by slab, each on one thread. None where a thread flushes denormals."""
+        rows, threads = self._product.rows, self._product.threads
+        return linear_by_slabs(x, rows, slab, bias, threads, functools.partial(_slab_of, weight))
+
     def _sums(self, x: Tensor, tile: Tensor, order: Any) -> Tensor:
         """Ours in an order, float32, before the bias is added. It is little work: other threads would be waited for."""
         return sums(x, tile, order, threads=1)
@@ -115,12 +120,11 @@ class Trial:
         return list(candidates)
 
     def allows_slabs(self) -> bool:
-        """Whether torch has the same bits slab by slab, each on one thread."""
+        """Whether torch has the same bits slab by slab."""
         assert self._slab is not None
-        rows, slab, threads = self._product.rows, self._slab, self._product.threads
         for each in self._rounds():
             for (words, bias), results in zip(each.weights, each.results, strict=True):
-                found = linear_by_slabs(each.x, rows, slab, bias, threads, functools.partial(_slab_of, words))
+                found = self._by_slabs(each.x, words, bias, self._slab)
                 if found is None or not _same_bits(results, found):
                     return False
         return True
