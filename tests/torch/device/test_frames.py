@@ -97,7 +97,10 @@ def test_copies(dtype: torch.dtype, value: float | None) -> None:
     assert set(names(driver)) == {"copy_blocks" if value is None else "fill_blocks"}
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 2000), (300, 7), (700, 100), (767, 1000), (1999, 1), (40, 0)])
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(0, 2000), (300, 7), (700, 100), (767, 1000), (1999, 1), (40, 0), (768, 768), (0, 1536), (768, 1232)],
+)
 def test_ranges(first: int, count: int) -> None:
     """Only their blocks are decoded; the result is not written beyond its end."""
     words = registry.weights("BF16", 2000)

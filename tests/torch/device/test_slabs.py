@@ -31,16 +31,17 @@ from .weights import frame_of, numbers, weight  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
 
-ROWS, COLUMNS, COUNT = 600, 256, 70
+ROWS, COLUMNS, COUNT = 150, 256, 70
 ROW_NBYTES = 2 * COLUMNS
-SLABS = [(0, 256), (256, 512), (512, ROWS)]
-SLAB = 256
+SLAB = 64
+SLABS = [(0, 64), (64, 128), (128, ROWS)]
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slabs of 256 rows, of a weight that is small enough for a test."""
-    monkeypatch.setattr(slabs, "_LEAST_NBYTES", 300 * ROW_NBYTES)
+    """Slabs of a weight that is small enough for a test."""
+    monkeypatch.setattr(slabs, "_LEAST_NBYTES", 75 * ROW_NBYTES)
+    monkeypatch.setattr(slabs, "_ALIGNMENT", 32)
 
 
 class Case:
@@ -131,7 +132,7 @@ def test_a_device_is_asked_for_little_else_and_never_waited_for() -> None:
         torch.testing.assert_close(plain(found), by_slabs(x, dense, None), rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("rows", [256, 296])
+@pytest.mark.parametrize("rows", [64, 75])
 def test_a_weight_of_one_slab_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     case, x = Case(monkeypatch, rows), numbers(COUNT, COLUMNS)
     assert same_bits(case.multiply(x, None, "fused"), linear(x, case.dense))
