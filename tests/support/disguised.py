@@ -119,6 +119,7 @@ class DisguisedProduct:
 
     max_inputs = 8
     width = None
+    order = "fused"
 
     def __init__(self, frame: DisguisedFrame) -> None:
         self.frame = frame
@@ -146,6 +147,10 @@ class DisguisedJoint:
     def __init__(self, products: Sequence[DisguisedProduct]) -> None:
         self._products = products
         self.max_inputs = min(product.max_inputs for product in products)
+
+    def in_order(self, order: str) -> DisguisedJoint:
+        assert order == DisguisedProduct.order
+        return self
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
         self._products[0].frame._device.launched("product")

@@ -41,7 +41,7 @@ class Prepared:
         frames: how many frames of the model lie on a device; all are open now.
         nbytes: of these frames.
         dense_nbytes: of their tensors.
-        joined: the weights that are multiplied together, by their names in the model.
+        joined: the weights of layers in mode *fused* that are multiplied together, by their names in the model.
     """
 
     frames: int
@@ -60,10 +60,11 @@ class Prepared:
 def prepare(model: nn.Module) -> Prepared:
     """Make a model on a device ready: nothing is left to be made at the first use, or while a graph is captured.
 
-    All its frames are opened, and mode *fused* gets its tables. Linear layers that meet the same input, such as query,
-    key and value, are multiplied in one launch, if they are in mode *fused*. Outputs stay the same. `from_pretrained`
-    calls it. Call it again after `set_linear_mode`, and after weights were replaced; what is ready stays as it is.
-    Weights on the CPU are not touched. Not thread-safe while it runs.
+    All its frames are opened, and products get their tables. Linear layers that meet the same input, such as query, key
+    and value, are multiplied in one launch, if they are in mode *fused*, or in mode *exact* and a trial finds one order
+    of summation for all. Outputs stay the same. `from_pretrained` calls it. Call it again after `set_linear_mode`, and
+    after weights were replaced; what is ready stays as it is. Weights on the CPU are not touched. Not thread-safe while
+    it runs.
 
     Args:
         model: with compressed weights on devices, or without.
@@ -96,7 +97,8 @@ def prepare(model: nn.Module) -> Prepared:
     joined = []
     for names, members, group in groups:
         if group is not None:
-            joined.append(names)
+            if members[0].weight.linear_mode == "fused":
+                joined.append(names)
             for number, member in enumerate(members):
                 cast("Any", member.frame).member = Member(group, number)
     nbytes = sum(frame.numel() for frame in frames)
@@ -134,19 +136,20 @@ def _groups(model: nn.Module) -> Iterator[tuple[tuple[str, ...], list[_Layer]]]:
 
 
 def _layer(module: nn.Module | None) -> _Layer | None:
-    """A linear layer in mode *fused*, also under an adapter, which has it as its `base_layer`."""
+    """A linear layer, also under an adapter, which has it as its `base_layer`."""
     module = getattr(module, "base_layer", module)
     weight = getattr(module, "weight", None)
     if not isinstance(module, torch.nn.Linear) or not isinstance(weight, CompressedTensor):
         return None
-    if weight.frame.device.type in ("cpu", "meta") or weight.linear_mode != "fused":
+    if weight.frame.device.type in ("cpu", "meta"):
         return None
     return _Layer(weight, module.bias)
 
 
 def _fit(layers: Sequence[_Layer]) -> bool:
     """Whether their products can be one launch."""
-    kinds = {(layer.weight.device, layer.weight.dtype, layer.weight.shape[1]) for layer in layers}
+    weights = [layer.weight for layer in layers]
+    kinds = {(weight.device, weight.dtype, weight.shape[1], weight.linear_mode) for weight in weights}
     frames = {id(layer.weight.frame) for layer in layers}
     return len(kinds) == 1 and len(frames) == len(layers) and all(_adds(layer) for layer in layers)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,10 +16,13 @@ from torch import nn  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 from tensorwire.torch import compress_module, prepare, prepared, set_linear_mode  # noqa: E402
+from tensorwire.torch.device import frame  # noqa: E402
+from tensorwire.torch.device.orders import Order  # noqa: E402
 from tensorwire.torch.frames import open_frame  # noqa: E402
 from tensorwire.torch.frames.turn import Turn  # noqa: E402
 from tensorwire.torch.products import joint  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, DisguisedFrame  # noqa: E402
+from tests.torch.device.stand_in import StandIn  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -259,6 +263,33 @@ def test_modes(block: nn.Module, device: DisguisedDevice, x: torch.Tensor) -> No
     device.calls.clear()
     block.attention.v_proj(x)
     assert device.calls["tensorwire: decode"] == 1
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
+def test_exact_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one by one where weights have unlike orders, which shows when they meet."""
+    orders = {512: Order(1), 256: Order(1)}
+    monkeypatch.setattr(frame, "library_order", lambda product, x, bias: orders[product.rows])
+    torch.manual_seed(0)
+    driver = StandIn()
+    with DisguisedDevice(driver), torch.no_grad():
+        model = compress_module(Attention().bfloat16(), min_numel=1024, profile="resident").to(DEVICE)
+        layers = model.q_proj, model.k_proj, model.v_proj
+        for rows, order, launches in (
+            (256, Order(1), [1, 1]),
+            (256, Order(1, two=True), [3, 3]),
+            (512, Order(1, two=True), [1]),
+        ):
+            orders[rows] = order
+            x = torch.randn(len(launches), 3, 256).bfloat16().to(DEVICE)
+            expected = [alone(layer, x) for layer in layers]
+            assert prepare(model).joined == ()
+            for count in launches:
+                driver.launches.clear()
+                found = [layer(x) for layer in layers]
+                assert [each.kernel.header for each in driver.launches] == ["thin.cuh"] * count
+                assert all(map(torch.equal, [each.cpu() for each in found], expected))
+    assert joint._waiting.parts is None
 
 
 def test_a_graph_that_is_captured_first(block: nn.Module, device: DisguisedDevice, x: torch.Tensor) -> None:

@@ -2,15 +2,16 @@
 
 Nothing is known beforehand of who is multiplied with what. The first product of a group computes the others along with
 its own, in one launch. Each of the others takes its part if it comes next in this thread, with the very same input and
-the bias that was used, on the same stream, within the same captured graph; else it computes on its own. So a wrong
-guess costs time and never changes a result. Kernels promise that a part has the bits of a product of its own.
+the bias that was used, in the same order of summation, on the same stream, within the same captured graph; else it
+computes on its own. So a wrong guess costs time and never changes a result. Kernels promise that a part has the bits of
+a product of its own in that order.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.weak import TensorWeakRef
@@ -25,12 +26,17 @@ _MOST_MISSES = 2
 """So often in a row nobody takes the parts that are left: then the weights do not meet the same input."""
 
 _Written = tuple[object, ...]
+_Summed = tuple[Sequence[int], Any]
+"""The shape of inputs, and an order of summation."""
 
 
 class JointProduct(Protocol):
     """The rows of several weights, one weight after the other, as one product: one launch."""
 
     max_inputs: int
+
+    def in_order(self, order: Any) -> JointProduct:
+        """The same in another order of summation."""
 
     def multiply(self, x: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         """`x`, (count, columns), times the transpose of the rows, plus the bias: (count, rows)."""
@@ -51,6 +57,7 @@ class Group:
         self._bias = _one_behind_the_other(rows, biases)
         self._product: JointProduct | None = product
         self._misses = 0
+        self._unlike: set[_Summed] = set()
 
     @property
     def is_open(self) -> bool:
@@ -63,20 +70,24 @@ class Group:
         """Whether it adds these, as they are now."""
         return [_written_bias(bias) for bias in biases] == self._biases
 
-    def multiply(self, number: int, x: Tensor, inputs: Tensor, bias: Tensor | None) -> Tensor | None:
-        """`inputs`, (count, columns), times weight `number`; the others wait for their turn. None if it is none for
-        all."""
+    def multiply(self, number: int, x: Tensor, inputs: Tensor, bias: Tensor | None, order: Any) -> Tensor | None:
+        """`inputs`, (count, columns), times weight `number`, in an order; the others wait for their turn. None if it is
+        none for all."""
         product = self._product if self.is_open else None  # read once: another thread may close it
-        if product is None or len(inputs) > product.max_inputs:
+        if product is None or len(inputs) > product.max_inputs or (x.shape, order) in self._unlike:
             return None
         input_now, bias_now = _written(x), _written_bias(bias)
         if input_now is None or bias_now is None or bias_now != self._biases[number]:
             return None
-        together = product.multiply(inputs, self._bias, x.dtype)
+        together = product.in_order(order).multiply(inputs, self._bias, x.dtype)
         parts: list[Tensor | None] = [part.contiguous() for part in together.split(self._rows, 1)]
         own, parts[number] = parts[number], None
-        _waiting.parts = _Parts(self, x, input_now, self._biases, turn_of(x.device), parts)
+        _waiting.parts = _Parts(self, x, input_now, self._biases, order, turn_of(x.device), parts)
         return own
+
+    def have_unlike_orders(self, shape: Sequence[int], *orders: Any) -> None:
+        """Multiply one by one from now on where inputs of this shape are summed in one of these orders."""
+        self._unlike.update((shape, order) for order in orders)
 
     def was_missed(self, missed: bool) -> None:
         """Count how often nobody took what had been computed along."""
@@ -102,16 +113,22 @@ class _Parts:
         x: Tensor,
         input_then: _Written,
         biases: Sequence[_Written | None],
+        order: Any,
         turn: Turn,
         parts: list[Tensor | None],
     ) -> None:
         self.group = group
         self._x, self._input, self._biases, self._turn, self._parts = x, input_then, biases, turn, parts
-        self._taken = False
+        self._order = order
+        self._taken = self._unlike = False
 
-    def take(self, number: int, x: Tensor, bias: Tensor | None) -> Tensor | None:
+    def take(self, number: int, x: Tensor, bias: Tensor | None, order: Any) -> Tensor | None:
         """The part of a member, once, if it is that of this input."""
         if _written(x) != self._input or _written_bias(bias) != self._biases[number] or turn_of(x.device) != self._turn:
+            return None
+        if order != self._order:
+            self.group.have_unlike_orders(x.shape, order, self._order)
+            self._unlike = True
             return None
         part, self._parts[number] = self._parts[number], None
         self._taken |= part is not None
@@ -123,7 +140,7 @@ class _Parts:
 
     def drop(self) -> None:
         """Nobody else takes a part."""
-        self.group.was_missed(not self._taken)
+        self.group.was_missed(not (self._taken or self._unlike))
 
 
 class _Waiting(threading.local):
@@ -133,7 +150,9 @@ class _Waiting(threading.local):
 _waiting = _Waiting()
 
 
-def multiply_together(member: Member | None, x: Tensor, inputs: Tensor, bias: Tensor | None) -> Tensor | None:
+def multiply_together(
+    member: Member | None, x: Tensor, inputs: Tensor, bias: Tensor | None, order: Any
+) -> Tensor | None:
     """The product of a member, (count, rows); None if it is to be computed on its own.
 
     Every product on a device asks, also of a weight that is in no group: what was computed along waits no longer.
@@ -141,17 +160,20 @@ def multiply_together(member: Member | None, x: Tensor, inputs: Tensor, bias: Te
     Args:
         x: the input as the caller has it, by which it is known: a view that is made here counts writes anew.
         inputs: the same as (count, columns).
+        order: of summation, in which the member is to be multiplied.
     """
     parts, _waiting.parts = _waiting.parts, None  # a signal's handler may run a model in the middle of this
     if parts is not None:
-        found = parts.take(member.number, x, bias) if member is not None and member.group is parts.group else None
+        found = None
+        if member is not None and member.group is parts.group:
+            found = parts.take(member.number, x, bias, order)
         if found is not None and not parts.is_empty:
             _waiting.parts = parts
         else:
             parts.drop()
         if found is not None:
             return found
-    return None if member is None else member.group.multiply(member.number, x, inputs, bias)
+    return None if member is None else member.group.multiply(member.number, x, inputs, bias, order)
 
 
 def _written(x: Tensor) -> _Written | None:
