@@ -60,7 +60,7 @@ class Case:
         return ops.linear_on_device(x, self.frame, torch.bfloat16, self.dense.shape, bias, mode)
 
     def headers(self) -> list[str]:
-        """Of the launches since it was last asked."""
+        """The headers of launches since it was last asked."""
         found = [each.kernel.header for each in self.driver.launches]
         self.driver.launches.clear()
         return found
