@@ -6,18 +6,19 @@ import os
 import statistics
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+_Name = TypeVar("_Name")
 Seconds = list[float | None]
 """Times of one operation, round by round; None for a round that left it out."""
 
 
 def interleave(
-    operations: Mapping[str, Callable[[], float]], warm_up: Mapping[str, float], rounds: int, budget: float
-) -> dict[str, Seconds]:
+    operations: Mapping[_Name, Callable[[], float]], warm_up: Mapping[_Name, float], rounds: int, budget: float
+) -> dict[_Name, Seconds]:
     """Run every operation once in each round, so that a disturbance hits all of them: A B C, A B C, ...
 
     Args:
@@ -30,7 +31,7 @@ def interleave(
     Returns:
         The seconds of each operation, one number for each round.
     """
-    seconds: dict[str, Seconds] = {name: [] for name in operations}
+    seconds: dict[_Name, Seconds] = {name: [] for name in operations}
     spent = {name: over(took, budget) for name, took in warm_up.items()}
     for _ in range(rounds):
         for name, operation in operations.items():

@@ -6,26 +6,34 @@ shows that it works and measures nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from benchmarks.device.power import clock_and_power
 from benchmarks.timing import interleave, spread
 from tensorwire.torch import CompressedTensor
-from tensorwire.torch.frames.open_frame import opened_anywhere
+from tensorwire.torch.device.frame import DeviceFrame
+from tensorwire.torch.device.nvidia import driver_for
+from tensorwire.torch.frames.open_frame import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tensorwire.torch.device.driver import Driver
+
 CACHE_NBYTES = 300 << 20
 """Several times the L2 of a large GPU."""
 WORD_NBYTES = 2
+_Name = TypeVar("_Name")
 PROFILES = ("resident", "fast", "enec")
 """The most wanted first."""
+CUDA, TRITON = "CUDA C++", "Triton"
+"""Whose kernels."""
 _ROUNDS = 15
 _LOADED_SECONDS = 0.04  # for which an operation is repeated while the clock is read
 
@@ -91,13 +99,30 @@ class Bench:
             for _ in range(count)
         ]
 
-    def decoder(self, frame: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Open the frame; what it gives decodes it into new memory. On a CPU that is the core."""
-        opened = opened_anywhere(frame)
+    @functools.cached_property
+    def driver(self) -> Driver | None:
+        """What launches kernels in CUDA C++; on a CPU what the tests have for it. None where nothing compiles them."""
+        if self.device == "cuda":
+            return driver_for(torch.device(self.device))
+        from tests.torch.device import stand_in
+
+        return None if stand_in.missing() else stand_in.StandIn()
+
+    def engines(self) -> dict[str, Callable[[torch.Tensor], Any]]:
+        """What opens frames, by name: each with kernels of its own. On a CPU the core is in Triton's place, whose
+        interpreter takes long."""
+        driver = self.driver
+        found: dict[str, Callable[[torch.Tensor], Any]] = {}
+        if driver is not None:
+            found[CUDA] = lambda frame: DeviceFrame(frame.clone() if frame.data_ptr() % 16 else frame, driver)
+        return {**found, TRITON: opened if self.device == "cpu" else lambda frame: DeviceFrame(frame, None)}
+
+    def decoder(self, frame: Any) -> Callable[[], torch.Tensor]:
+        """Decodes an open frame into new memory."""
 
         def decode() -> torch.Tensor:
-            out = torch.empty(opened.shape, dtype=opened.dtype, device=self.device)
-            opened.decode(0, out)
+            out = torch.empty(frame.shape, dtype=frame.dtype, device=self.device)
+            frame.decode(0, out)
             return out
 
         return decode
@@ -154,7 +179,7 @@ class Bench:
         once()
         return Timed(once, start, count, [])
 
-    def medians(self, operations: Mapping[str, Timed]) -> dict[str, dict[str, float]]:
+    def medians(self, operations: Mapping[_Name, Timed]) -> dict[_Name, dict[str, float]]:
         """Seconds of each, by turns: median and quartiles; and the clock and the power while it runs."""
         once = {name: operation.once for name, operation in operations.items()}
         rounds = 1 if self.quick else _ROUNDS
@@ -185,6 +210,15 @@ def compressed(dense: list[torch.Tensor], profile: Any, mode: str = "exact") -> 
     """The same, compressed; RuntimeError if a bit is lost."""
     held = [CompressedTensor.from_dense(weight, profile, linear_mode=mode) for weight in dense]
     for a, b in zip(held, dense, strict=True):
-        if not torch.equal(a.decode().view(torch.int16), b.view(torch.int16)):
+        if not same_bits(a.decode(), b):
             raise RuntimeError(f"{profile}: a decoded weight has other bits")
     return held
+
+
+def in_mode(held: list[CompressedTensor], mode: str) -> list[CompressedTensor]:
+    """The same frames, multiplied in another mode."""
+    return [CompressedTensor(each.frame, linear_mode=mode) for each in held]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.int16), b.view(torch.int16))

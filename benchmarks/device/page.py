@@ -8,7 +8,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import pages, summary
-from benchmarks.device.model import modelled
+from benchmarks.device.measure import CUDA
+from benchmarks.device.model import instructions, modelled
 from benchmarks.device.runner import Row, Section, lines
 from benchmarks.tables import cell
 
@@ -45,6 +46,14 @@ def results_of(path: Path, known: dict[str, Any] | None = None) -> dict[str, Any
     results["device"] = device
     rounded: dict[str, Any] = summary.rounded(results)
     return rounded
+
+
+def unfinished(path: Path, sections: Sequence[Section]) -> list[str]:
+    """The sections that a journal has not to the end."""
+    found = lines(path)
+    ended = {line["section"] for line in found if "seconds" in line}
+    broken = {line["section"] for line in found if "error" in line}
+    return [section.name for section in sections if section.name not in ended - broken]
 
 
 def file_name(results: dict[str, Any]) -> str:
@@ -99,8 +108,8 @@ def _line(device: dict[str, Any]) -> str:
 def _of_copy(row: Row, device: dict[str, Any]) -> Row:
     """What a row of decoding moves as a part of what a copy moves, and what the model expects of our profiles."""
     found = {"moved": row["bytes"] * 1e12 / device["copy"]} if "bytes" in row else {}
-    expected = modelled(row["what"], row["ratio"], device)
-    return {**found, **({"modelled": expected} if expected else {})}
+    count = instructions(row["what"], row.get("by") == CUDA)
+    return {**found, **({} if count is None else {"modelled": modelled(count, row["ratio"], device)})}
 
 
 def _table(section: Section, rows: Iterable[Row]) -> str:

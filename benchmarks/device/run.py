@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.device.measure import Bench
 
-_SECONDS = 330.0
+_SECONDS, _SECONDS_OF_THE_REST = 330.0, 300.0
 
 
 def main() -> None:
@@ -57,4 +57,9 @@ def main() -> None:
     journal, folder = options.out / runner.FILE, options.out
     if options.publish is not None:
         journal, folder = options.publish, environment.RESULTS
-    print(page.write(journal, folder, load()[0], add=options.publish is not None), end="")
+    sections = load()[0]
+    print(page.write(journal, folder, sections, add=options.publish is not None), end="")
+    if options.publish is None and not names and (left := page.unfinished(journal, sections)):
+        wanted = ",".join(dict.fromkeys(("card", *left)))  # which names the device
+        more = f"--sections {wanted} --seconds {_SECONDS_OF_THE_REST:.0f} --out {options.out}-rest"
+        print(f"\nNot measured to the end: {', '.join(left)}. For these: make device DEVICE='{more}'")

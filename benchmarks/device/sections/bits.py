@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import linear
 
 import tensorwire
-from benchmarks.device import tools
 from benchmarks.device.measure import PROFILES, compressed
 from benchmarks.device.runner import Row, Section
 
@@ -19,9 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.device.measure import Bench
 
 _DAMAGED = 5
-_INPUTS = (1, 2, 4)
-_SANITIZED_SECONDS = 45.0
-_DETECTED = 86  # exit code of compute-sanitizer that is no other program's
+_INPUTS = (1, 3, 8, 13, 20, 64)
 _F8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -53,43 +49,47 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 def run(bench: Bench) -> Generator[Row, None, None]:
-    every = tensors()
-    for profile in PROFILES:
-        wrong = [name for name, tensor in every.items() if not _same(bench, tensor, profile)]
-        right = len(every) - len(wrong)
-        yield {"what": f"`{profile}`", "frames": len(every), "right": right, "wrong": ", ".join(wrong)}
+    every, engines = tensors(), bench.engines()
+    names = list(engines)
+    yield from _same(bench, every, names[0])
     for profile in PROFILES:
         refused = sum(_is_refused(bench, every["infinite"], profile, number) for number in range(_DAMAGED))
         yield {"what": f"`{profile}`, damaged: refused, or wrong", "frames": _DAMAGED, "refused": refused}
     for profile in PROFILES:
         counts = [count for count in _INPUTS if _multiplies(bench, profile, count)]
         yield {"what": f"`{profile}`, products fused", "frames": len(_INPUTS), "right": len(counts)}
-    sanitizer = tools.find("compute-sanitizer")
-    if sanitizer is None or bench.device != "cuda":
-        yield {"what": "compute-sanitizer", "wrong": "it is not here"}
-        return
-    for profile in ("resident", "fast"):
-        yield {"what": f"`{profile}` under compute-sanitizer", **_sanitized(bench, sanitizer, profile)}
+    for name in names[1:]:
+        yield from _same(bench, every, name)
 
 
-def _frame(bench: Bench, tensor: torch.Tensor, profile: Any) -> torch.Tensor:
+def frame_on(bench: Bench, tensor: torch.Tensor, profile: Any) -> torch.Tensor:
+    """The tensor's frame, on the device."""
     data = bytearray(tensorwire.compress(tensor, profile=profile))
-    return torch.frombuffer(data, dtype=torch.uint8).to(bench.device)
+    return torch.frombuffer(data, dtype=torch.uint8).clone().to(bench.device)
 
 
-def _same(bench: Bench, tensor: torch.Tensor, profile: Any) -> bool:
-    found = bench.decoder(_frame(bench, tensor, profile))().cpu()
-    return bool(found.dtype == tensor.dtype and torch.equal(found.view(torch.uint8), tensor.view(torch.uint8)))
+def _same(bench: Bench, every: dict[str, torch.Tensor], name: str) -> Generator[Row, None, None]:
+    """What the kernels of that name decode."""
+    opened = bench.engines()[name]
+    for profile in PROFILES:
+        wrong = []
+        for what, tensor in every.items():
+            found = bench.decoder(opened(frame_on(bench, tensor, profile)))().cpu()
+            if found.dtype != tensor.dtype or not torch.equal(found.view(torch.uint8), tensor.view(torch.uint8)):
+                wrong.append(what)
+        right = len(every) - len(wrong)
+        yield {"what": f"`{profile}`, {name}", "frames": len(every), "right": right, "wrong": ", ".join(wrong)}
 
 
 def _is_refused(bench: Bench, tensor: torch.Tensor, profile: Any, number: int) -> bool:
     """Whether a frame with some wrong bytes is refused. Otherwise its words are wrong, and nothing else happens."""
-    frame = _frame(bench, tensor, profile)
+    frame = frame_on(bench, tensor, profile)
     generator = torch.Generator().manual_seed(number)
     places = torch.randint(len(frame) // 8, len(frame) - 64, (1 + number,), generator=generator).to(bench.device)
     frame[places] ^= 0x5A
+    opened = next(iter(bench.engines().values()))
     try:
-        bench.decoder(frame)()
+        bench.decoder(opened(frame))()
     except (tensorwire.FormatError, tensorwire.UnsupportedTensorError):
         return True
     finally:
@@ -107,19 +107,12 @@ def _multiplies(bench: Bench, profile: Any, count: int) -> bool:
     return bool((found - exactly).abs().max() <= 2 * (linear(x, weight) - exactly).abs().max())
 
 
-def _sanitized(bench: Bench, sanitizer: str, profile: str) -> Row:
-    line = [sanitizer, "--tool", "memcheck", "--error-exitcode", str(_DETECTED), sys.executable]
-    line += ["-m", "benchmarks.device.once", profile, "64", "256"]
-    code, text = tools.output(line, min(_SANITIZED_SECONDS, bench.left), PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-    return {"frames": 1, "right": int(code == 0), "wrong": "" if code == 0 else f"exit code {code}: {text[-600:]}"}
-
-
 SECTION = Section(
     "bits",
-    55,
+    35,
     "Are the bits those of the core?",
-    "Frames of every dtype, in each profile. A damaged frame is refused, or gives wrong words and leaves the device as "
-    "it was. A fused product is at most twice as far from float64 as torch's.",
+    "Frames of every dtype, in each profile, by the kernels of each language. A damaged frame is refused, or gives "
+    "wrong words and leaves the device as it was. A fused product is at most twice as far from float64 as torch's.",
     (
         ("what", "what", ""),
         ("frames", "frames", "d"),

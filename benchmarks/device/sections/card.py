@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import os
 import platform
 import re
 import time
@@ -13,9 +16,15 @@ import torch
 import triton
 from torch.nn.functional import linear
 
+import tensorwire
 from benchmarks.device import tools
 from benchmarks.device.measure import PROFILES, compressed
 from benchmarks.device.runner import Row, Section
+from benchmarks.device.sections import bits
+from tensorwire.torch.device.binaries import binary
+from tensorwire.torch.device.driver import Kernel
+from tensorwire.torch.device.nvrtc import compiler
+from tests.torch.device.every_kernel import kernels_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
 
 def run(bench: Bench) -> Generator[Row, None, None]:
     yield {"what": "card", **(_card() if bench.device == "cuda" else {"name": platform.machine(), "processors": 1})}
+    if bench.device == "cuda":
+        yield _compiled()
     (weight,) = bench.weights(256, 1024, 1)
     x = torch.ones(1, 1024, dtype=torch.bfloat16, device=bench.device)
     for profile in PROFILES:
@@ -33,6 +44,30 @@ def run(bench: Bench) -> Generator[Row, None, None]:
         linear(x, held)
         bench.settle()
         yield {"what": f"`{profile}`: compress, decode, multiply", "seconds": time.perf_counter() - began}
+
+
+def _compiled() -> Row:
+    """Compile what is measured, on all cores: a process for each, as NVRTC compiles one kernel at a time. They put it
+    where compiled kernels are kept."""
+    began = time.perf_counter()
+    try:
+        found = compiler(torch.version.cuda)
+    except OSError as error:
+        return {"what": "NVRTC", "error": str(error)}
+    major, minor = torch.cuda.get_device_capability()
+    frames = (tensorwire.compress(each, profile=profile) for each in bits.tensors().values() for profile in PROFILES)
+    kernels = kernels_of(map(bytes, frames))
+    kernels += [Kernel("thin.cuh", f"thin<{eights}, {two}>") for eights in (1, 2, 4, 8) for two in ("false", "true")]
+    pool = multiprocessing.get_context("fork").Pool(os.cpu_count())
+    with pool:
+        pool.map(functools.partial(_compile, 10 * major + minor), kernels, chunksize=1)
+    version = ".".join(map(str, found.version))
+    what = f"{len(kernels)} kernels in CUDA C++, by NVRTC {version}"
+    return {"what": what, "seconds": time.perf_counter() - began}
+
+
+def _compile(architecture: int, kernel: Kernel) -> None:
+    binary(kernel, architecture, compiler(torch.version.cuda))
 
 
 def _card() -> dict[str, Any]:
@@ -69,9 +104,9 @@ def _driver() -> str:
 
 SECTION = Section(
     "card",
-    25,
+    30,
     "Do the kernels compile and run?",
-    "Seconds of the first call, in which the kernels are compiled unless a cache has them.",
-    (("what", "what", ""), ("seconds", "seconds", ".1f")),
+    "Seconds to compile, and of the first call.",
+    (("what", "what", ""), ("seconds", "seconds", ".1f"), ("error", "error", "")),
     run,
 )

@@ -7,46 +7,93 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from benchmarks.device.measure import WORD_NBYTES, compressed, load_of
+from benchmarks.device.measure import WORD_NBYTES, compressed, in_mode, load_of
 from benchmarks.device.runner import Row, Section
+from tensorwire.torch import CompressedTensor, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from benchmarks.device.measure import Bench
 
 INPUTS = (1, 8, 32, 2, 4, 16, 64)
 SHAPES = ((14336, 4096), (4096, 4096), (4096, 14336), (1024, 4096), (128256, 4096))
-CONTENDERS = (("resident", "fused"), ("fast", "fused"), ("resident", "exact"), ("fast", "exact"))
+TOGETHER = (4096, 1024, 1024), 4096
+"""Rows of query, key and value, and their columns."""
+_NAMES = "q_proj", "k_proj", "v_proj"
 
 
 def run(bench: Bench) -> Generator[Row, None, None]:
     for shape in [(64, 512)] if bench.quick else SHAPES:
         yield from _of_shape(bench, shape)
         bench.free()
+        if shape in SHAPES[:1] or bench.quick:
+            yield from _together(bench)
+            bench.free()
 
 
 def _of_shape(bench: Bench, shape: tuple[int, int]) -> Generator[Row, None, None]:
     dense = bench.weights(*shape, bench.rotation(shape[0] * shape[1] * WORD_NBYTES))
-    contenders: dict[str, list[Any]] = {"dense": dense}
-    contenders |= {f"{mode}, {profile}": compressed(dense, profile, mode) for profile, mode in CONTENDERS}
+    fast = compressed(dense, "fast", "fused")
+    contenders: dict[str, list[Any]] = {"dense": dense, "fused, resident": compressed(dense, "resident", "fused")}
+    contenders |= {"fused, fast": fast, "exact, fast": in_mode(fast, "exact")}
     for count in (1, 4) if bench.quick else INPUTS:
-        yield from _rows(bench, contenders, shape, count)
+        x = torch.randn(count, shape[1], device=bench.device).to(torch.bfloat16)
+        operations = {name: lambda k, x=x, every=every: linear(x, every[k]) for name, every in contenders.items()}
+        wrong = check(x, contenders)
+        row: Row = {"shape": f"{shape[0]} x {shape[1]}", "inputs": count}
+        yield from _rows(bench, operations, wrong, len(dense), row)
+
+
+def _together(bench: Bench) -> Generator[Row, None, None]:
+    """Query, key and value of one input: three products, or one launch after `prepare`."""
+    rows, columns = ((64, 32, 32), 512) if bench.quick else TOGETHER
+    number = bench.rotation(sum(rows) * columns * WORD_NBYTES)
+    every = list(zip(*(bench.weights(each, columns, number) for each in rows), strict=True))
+    layers = [_layer(weights) for weights in every]
+    apart, joint = (
+        [_layer([CompressedTensor.from_dense(each, "resident", linear_mode="fused") for each in weights])
+         for weights in every]
+        for _ in range(2)
+    )  # fmt: skip
+    for layer in joint:
+        prepare(layer)
+    contenders = {"dense": layers, "fused, resident": apart, "fused, resident, together": joint}
+    for count in (1,) if bench.quick else INPUTS:
+        x = torch.randn(count, columns, device=bench.device).to(torch.bfloat16)
+        operations = {
+            name: lambda k, x=x, chosen=chosen: [getattr(chosen[k], each)(x) for each in _NAMES]
+            for name, chosen in contenders.items()
+        }
+        row: Row = {"shape": f"q, k, v: {' + '.join(map(str, rows))} x {columns}", "inputs": count}
+        with torch.no_grad():
+            yield from _rows(bench, operations, {}, number, row)
+
+
+def _layer(weights: Sequence[torch.Tensor]) -> torch.nn.Module:
+    """A module with three layers of one input."""
+    found = torch.nn.Module()
+    for name, weight in zip(_NAMES, weights, strict=True):
+        layer = torch.nn.Linear(*reversed(weight.shape), bias=False, device="meta")
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+        found.add_module(name, layer)
+    return found
 
 
 def _rows(
-    bench: Bench, contenders: dict[str, list[Any]], shape: tuple[int, int], count: int
+    bench: Bench, operations: dict[str, Callable[[int], Any]], wrong: dict[str, str], number: int, facts: Row
 ) -> Generator[Row, None, None]:
-    x = torch.randn(count, shape[1], device=bench.device).to(torch.bfloat16)
-    operations = {name: lambda k, every=every: linear(x, every[k % len(every)]) for name, every in contenders.items()}
-    wrong = check(x, contenders)
+    """Times of `number` weights by turns; those of what is `wrong` are not measured."""
     sound = {name: operation for name, operation in operations.items() if name not in wrong}
-    number = len(contenders["dense"])
     timed = bench.medians({name: bench.by_graph(operation, number) for name, operation in sound.items()})
-    calls = {name: bench.by_calls(operation, 20) for name, operation in sound.items() if count == 1}
+    calls = {
+        name: bench.by_calls(lambda k, operation=operation: operation(k % number), 20)
+        for name, operation in sound.items()
+        if facts["inputs"] == 1
+    }
     by_call = bench.medians(calls)
-    for name in contenders:
-        row: Row = {"what": name, "shape": f"{shape[0]} x {shape[1]}", "inputs": count}
+    for name in operations:
+        row: Row = {"what": name, **facts}
         if name in wrong:
             yield {**row, "error": wrong[name]}
             continue
@@ -74,10 +121,10 @@ def check(x: torch.Tensor, contenders: dict[str, list[Any]]) -> dict[str, str]:
 
 SECTION = Section(
     "products",
-    70,
+    65,
     "How fast are products with few inputs?",
     "By replays of a graph, all contenders by turns. Times dense is how many times as fast as torch's own product with "
-    "dense weights. A call also costs the host's time.",
+    "dense weights. A call also costs the host's time. Query, key and value of one input are three products, or one.",
     (
         ("weight", "what", ""),
         ("matrix", "shape", ""),
