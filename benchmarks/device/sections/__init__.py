@@ -19,5 +19,5 @@ from benchmarks.device.sections import (
 )
 
 FIRST = tuple(module.SECTION for module in (card, bits, ceilings, decoding, products, models, opening, prompts, orders))
-"""Those that one run has time for."""
+"""One run has time for these."""
 SECTIONS = (*FIRST, *(module.SECTION for module in (counters, memcheck, generate, nccl)))

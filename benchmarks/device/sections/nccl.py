@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 _TESTS = "tests/diagnosis/nccl/test_nccl_device.py"
 _RESULT = re.compile(rf"^{re.escape(_TESTS)}::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 _SECONDS = 60.0
+_TEST_SECONDS = 30  # so that a test that hangs shows the log of its job
 
 
 def run(bench: Bench) -> Generator[Row, None, None]:
-    line = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", _TESTS]
+    line = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", f"--timeout={_TEST_SECONDS}", _TESTS]
     code, text = tools.output(line, min(_SECONDS, bench.left), PYTHONUNBUFFERED="1")
     for name, outcome in _RESULT.findall(text):
         yield {"what": name, "outcome": outcome.lower()}
