@@ -54,8 +54,14 @@ def names(driver: StandIn, since: int = 0) -> list[str]:
     return [each.kernel.expression.partition("<")[0] for each in driver.launches[since:]]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "profile"),
+    [
+        pytest.param(dtype, profile, marks=() if dtype is torch.bfloat16 or profile == "fast" else pytest.mark.slow)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32)
+        for profile in PROFILES
+    ],
+)
 def test_profiles(dtype: torch.dtype, profile: Any) -> None:
     weight = weights(dtype)
     frame, _ = opened(tensorwire.compress(weight, profile=profile))

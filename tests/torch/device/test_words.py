@@ -67,7 +67,7 @@ def check(
             np.testing.assert_array_equal(made, expected)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 6, "BF16"))
+@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 12, "BF16"))
 def test_full_runs(dtype: str, table: int, variant: int) -> None:
     """Blocks of several sizes in one launch, from no escapes to many."""
     kind = Cascade(variant=variant, table=table)
@@ -75,14 +75,14 @@ def test_full_runs(dtype: str, table: int, variant: int) -> None:
     check(UNCHECKED, words, dtype, kind, 32)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 5))
+@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 10))
 def test_short_runs(dtype: str, table: int, variant: int) -> None:
     kind = Cascade(variant=variant, table=table)
     words = [words_of(dtype, count, odd, "short") for count in SIZES for odd in (0, 0.5)]
     check(UNCHECKED, words, dtype, kind, 4)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 13))
+@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 26))
 def test_all_ways_in_the_checked_build(dtype: str, table: int, variant: int) -> None:
     """Threads run in another order; CTAs share a block; later tiers stand in scratch memory; escapes in a list."""
     kind = Cascade(variant=variant, table=table)
@@ -98,7 +98,7 @@ RESTS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "bits", "trail"), some(RESTS, 61))
+@pytest.mark.parametrize(("dtype", "bits", "trail"), some(RESTS, 122))
 def test_trimmed_rests(dtype: str, bits: int, trail: int) -> None:
     kind = Cascade(variant=1, table=2) if dtype.startswith("F8") else Cascade(variant=0)
     for counts in ((512, 256), (767, 70, 4)):
