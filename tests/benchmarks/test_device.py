@@ -24,7 +24,7 @@ from tests.support.fake_sections import sections  # noqa: E402
 from tests.support.figures import RESULTS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-ON_A_CPU = (*(section.name for section in FIRST), "generate")
+ON_A_CPU = (*(section.name for section in FIRST), "offload", "generate")
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,7 @@ from benchmarks.device.sections import (
     memcheck,
     models,
     nccl,
+    offload,
     opening,
     orders,
     products,
@@ -20,4 +21,4 @@ from benchmarks.device.sections import (
 
 FIRST = tuple(module.SECTION for module in (card, bits, ceilings, decoding, products, models, opening, prompts, orders))
 """One run has time for these."""
-SECTIONS = (*FIRST, *(module.SECTION for module in (counters, memcheck, generate, nccl)))
+SECTIONS = (*FIRST, *(module.SECTION for module in (offload, counters, memcheck, generate, nccl)))

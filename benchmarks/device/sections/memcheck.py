@@ -32,7 +32,7 @@ def run(bench: Bench) -> Generator[Row, None, None]:
 
 SECTION = Section(
     "memcheck",
-    60,
+    50,
     "What does compute-sanitizer find?",
     "A matrix of 64 x 256, decoded and multiplied.",
     (("what", "what", ""), ("outcome", "outcome", "")),
