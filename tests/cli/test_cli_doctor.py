@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.cli import doctor, machine, proof
-from tensorwire.cli.device import Nvrtc
-from tensorwire.cli.machine import Gpu, advice
+from tensorwire.cli.machine import Gpu, Nvrtc, advice
 from tensorwire.codec import cpu_target, decompress, dtype_bits
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,30 +10,13 @@ import torch
 
 from ..errors import UnsupportedTensorError
 from ..torch.device.engines import compiler_facts, engines
-from .machine import public
+from .machine import Nvrtc, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from .proof import Engine
-
-
-@dataclass(frozen=True)
-class Nvrtc:
-    """NVIDIA's compiler for use in programs, and where compiled kernels are kept.
-
-    Attributes:
-        version: None if it was not found.
-        place: where it was found, or why it was not; no directory that may be private is named.
-        folder, writable: where compiled kernels are kept, and whether files can be made there; None without a home
-            directory.
-    """
-
-    version: str | None
-    place: str
-    folder: str | None
-    writable: bool
 
 
 def find() -> tuple[dict[str, Engine], Nvrtc | None]:

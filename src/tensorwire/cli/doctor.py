@@ -16,8 +16,7 @@ from .failures import FINDING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .device import Nvrtc
-    from .machine import Advice, Gpu
+    from .machine import Advice, Gpu, Nvrtc
     from .proof import Engine, Result
 
 

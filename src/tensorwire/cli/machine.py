@@ -51,6 +51,23 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Nvrtc:
+    """NVIDIA's compiler for use in programs, and where compiled kernels are kept.
+
+    Attributes:
+        version: None if it was not found.
+        place: where it was found, or why it was not; no directory that may be private is named.
+        folder, writable: where compiled kernels are kept, and whether files can be made there; None without a home
+            directory.
+    """
+
+    version: str | None
+    place: str
+    folder: str | None
+    writable: bool
+
+
+@dataclass(frozen=True)
 class Advice:
     """The profile that suits a machine.
 

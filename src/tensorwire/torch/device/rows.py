@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 TILE_ROWS = 16
 MOST_EIGHTS = 8
-"""Of inputs that are multiplied at once."""
+"""The most eights of inputs that are multiplied at once."""
 SUMS_NBYTES = 512
-"""Of shared memory, for eight inputs and a part of a tile."""
+"""The shared memory for eight inputs and a part of a tile."""
 QUARTERS_NBYTES = 2 * 1024
-"""Of shared memory, for each warp (thin_cascade.cuh)."""
+"""The shared memory for each warp (thin_cascade.cuh)."""
 _LATER_TIERS_NBYTES = 160
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALIGNMENT = 512
-"""Of what lies on the device, as torch aligns it."""
+"""The alignment of what lies on the device, as torch has it."""
 
 
 def aligned(nbytes: int) -> int:
