@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import os
 import platform
@@ -57,7 +58,9 @@ def _compiled() -> Row:
     major, minor = torch.cuda.get_device_capability()
     frames = (tensorwire.compress(each, profile=profile) for each in bits.tensors().values() for profile in PROFILES)
     kernels = kernels_of(map(bytes, frames))
-    kernels += [Kernel("thin.cuh", f"thin<{eights}, {two}>") for eights in (1, 2, 4, 8) for two in ("false", "true")]
+    for eights, two in itertools.product((1, 2, 4, 8), ("false", "true")):
+        kernels.append(Kernel("thin.cuh", f"thin<{eights}, {two}>"))
+        kernels.append(Kernel("thin_cascade.cuh", f"thin_cascade<2, {eights}, {two}>"))
     pool = multiprocessing.get_context("fork").Pool(os.cpu_count())
     with pool:
         pool.map(functools.partial(_compile, 10 * major + minor), kernels, chunksize=1)
