@@ -19,6 +19,7 @@ _SLOTS_USED = (0.5, 0.7)
 _WORD_NBYTES = 2
 _TABLES_NBYTES = 2 / 256  # a word, of what is known of each run
 _LANES, _HERTZ = 128, 1.7e9
+_HOPPERS = ("H200", "H100")
 _OTHERS: dict[str, dict[str, Any]] = {
     "H100": {"processors": 132, "copy": 3.0e12},
     "RTX 4070": {"processors": 46, "copy": 0.452e12, "hertz": 2.475e9},
@@ -67,7 +68,10 @@ def rows() -> list[list[str]]:
     for name, count in counted().items():
         ratio = ratios[name.split("`")[1]]
         of_card = modelled if name.startswith("decode") else times_dense
-        cells = [cell(_shown(of_card(count, ratio, card)), ".2f") for card in cards.values()]
+        cells = [
+            cell(_shown(of_card(count, ratio, card)), ".2f") if which in _HOPPERS or not name.endswith("wgmma") else "-"
+            for which, card in cards.items()
+        ]
         found.append([name, f"{count:.1f}", *cells])
     return found
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.device.measure import Bench
 
 _DAMAGED = 5
-_INPUTS = (1, 3, 8, 13, 20, 64)
+_INPUTS = (1, 3, 8, 13, 20, 64, 100)
 _F8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 

@@ -61,6 +61,10 @@ def _compiled() -> Row:
     for eights, two in itertools.product((1, 2, 4, 8), ("false", "true")):
         kernels.append(Kernel("thin.cuh", f"thin<{eights}, {two}>"))
         kernels.append(Kernel("thin_cascade.cuh", f"thin_cascade<2, {eights}, {two}>"))
+    if major == 9:
+        kernels += [
+            Kernel("wgmma.cuh", f"wgmma<{eights}, {two}>", "a") for eights in (4, 6, 8) for two in ("false", "true")
+        ]
     pool = multiprocessing.get_context("fork").Pool(os.cpu_count())
     with pool:
         pool.map(functools.partial(_compile, 10 * major + minor), kernels, chunksize=1)

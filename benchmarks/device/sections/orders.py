@@ -25,7 +25,7 @@ def run(bench: Bench) -> Generator[Row, None, None]:
         held = compressed(dense, "resident")
         opened = bench.engines().get(CUDA)
         product = None if opened is None else opened(held[0].frame).product
-        for count in INPUTS[:2] if bench.quick else INPUTS:
+        for count in INPUTS[:2] if bench.quick else INPUTS[:-1]:  # the last one is more than a kernel takes
             row: Row = {"shape": f"{shape[0]} x {shape[1]}", "inputs": count}
             if product is None:
                 yield {**row, "order": "no fused product here"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.device.measure import Bench
 
-INPUTS = (1, 8, 32, 2, 4, 16, 64)
+INPUTS = (1, 8, 32, 2, 4, 16, 64, 128)
 SHAPES = ((14336, 4096), (4096, 4096), (4096, 14336), (1024, 4096), (128256, 4096))
 TOGETHER = (4096, 1024, 1024), 4096
 """Rows of query, key and value, and their columns."""

@@ -86,7 +86,7 @@ def reference() -> nn.Sequential:
 
 
 def expected(reference: Any, xs: Any, mode: str) -> list[Any]:
-    """The results of the dense model on the device; in mode fused, those of compressed weights there."""
+    """The dense model's on the device; in mode fused, those of compressed weights there."""
     model = copy.deepcopy(reference) if mode == "exact" else layers(mode)
     with torch.no_grad(), LateDevice(0):
         return run(model.to(DEVICE), *xs)

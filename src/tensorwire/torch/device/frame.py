@@ -39,7 +39,7 @@ class Kernels(Protocol):
         multiple of four."""
 
     def at(self, held: PreparedFrame) -> Kernels:
-        """The same for a copy of the frame."""
+        """The same kernels for a copy of the frame."""
 
 
 def _of_the_device(device: torch.device) -> Driver | None:

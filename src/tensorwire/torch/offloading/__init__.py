@@ -186,7 +186,7 @@ def _weights(model: nn.Module) -> list[CompressedTensor]:
 
 
 def _chosen(model: nn.Module, weights: Sequence[CompressedTensor], memory: int) -> list[CompressedTensor]:
-    """The weights that stay on the host: evenly from among all, so that one is copied while others are used that are on the
+    """Weights that stay on the host: evenly from among all, so that one is copied while others are used that are on the
     device. Embeddings come last: of them the host decodes a few rows."""
     nbytes = {id(weight.frame): weight.frame.numel() for weight in weights}
     if sum(map(aligned, nbytes.values())) <= memory:

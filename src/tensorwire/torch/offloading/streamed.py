@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALIGNMENT = 512
-"""The alignment of what lies on the device, as torch has it."""
+"""What lies on the device begins at multiples of this, as torch aligns it."""
 
 
 def aligned(nbytes: int) -> int:
