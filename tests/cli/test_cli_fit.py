@@ -185,7 +185,8 @@ def test_quantized_to_f8(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (GPT_OSS_20B, "whose weights are not known here: give the directory with its safetensors files"),
+        (GPT_OSS_20B, "whose weights are not known here; give the directory with its safetensors files"),
+        ({"architectures": ["BertModel"]}, "no key-value cache; give the directory with its safetensors files"),
         ({**LLAMA_3_8B, "quantization_config": {"quant_method": "gptq"}}, "of a model that is quantized"),
     ],
 )
@@ -218,6 +219,12 @@ def test_a_config_that_is_no_json(run: Run, llama: Path) -> None:
     ran = run("fit", llama, "--memory", "5MB")
     assert ran.code == 1
     assert "config.json" in ran.err
+
+
+def test_a_config_of_another_name(run: Run, llama: Path) -> None:
+    ran = run("fit", (llama / "config.json").rename("llama.json"), "--memory", "5MB")
+    assert (ran.code, ran.out) == (2, "")
+    assert "expected a directory, a file of weights or config.json, got 'llama.json'" in ran.err
 
 
 def test_a_delta_is_refused(run: Run, llama: Path) -> None:

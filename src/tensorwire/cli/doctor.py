@@ -69,7 +69,8 @@ def command(as_json: bool) -> int:
 
     Odd tensors (one word, ends of blocks, NaN, all bit patterns, constants, random bits) are compressed in each profile
     on every CPU target that this CPU has. The frames must be those of target scalar, and must give every bit back. On a
-    GPU everything that decodes there has to give the bits of the core. What differs is named.
+    GPU everything that decodes there has to give the bits of the core; kernels in CUDA C++ were run on none before, so
+    begin with this. What differs is named.
 
     The output is text to paste into a report. It has no name of a user or of a host, and no home directory.
 

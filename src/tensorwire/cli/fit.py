@@ -210,12 +210,17 @@ def _weights(path: Location, config: dict[str, Any] | None, threads: int | None)
     from . import fitting
     from .architecture import num_weights
 
+    if path.name != _CONFIG and path.name.endswith(".json") and not path.is_dir():
+        raise click.UsageError(f"expected a directory, a file of weights or {_CONFIG}, got {path.name!r}")
     if path.name != _CONFIG and not (config is not None and path.is_dir() and _holds_no_weights(path)):
         weights = weights_of(path, ("resident", "fast", "compact"), threads)
         return weights, "files" if weights.compressed else "samples"
     if config is None:
         raise click.UsageError(f"no {_CONFIG} in {str(path.parent)!r}")
-    numel, largest = num_weights(config)
+    try:
+        numel, largest = num_weights(config)
+    except ValueError as error:
+        raise click.UsageError(f"{error}; give the directory with its safetensors files") from None
     dtype = {"bf16": "BF16", "f16": "F16", "f32": "F32"}[fitting.value_dtype(_dtype(config))]
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict):
