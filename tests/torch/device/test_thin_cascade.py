@@ -55,7 +55,7 @@ def cascade_with(driver: StandIn, frame: torch.Tensor) -> Product:
 
 def watch_cascade(driver: StandIn, product: Product) -> None:
     for eights in (1, 2, 4, 8):
-        kept = product._prepare(eights).kept
+        kept = product._prepare(eights, product._rows.table.device).kept
         assert kept is not None
         driver.watch(kept)
 
