@@ -153,12 +153,11 @@ class Rows:
         for key, table in opened.tables.items():
             self.rows[table[:, 1].long()] = table
             self.codings[table[:, 1].long()] = torch.tensor(coding_of(key), dtype=torch.int32)
-        self.wrong = torch.full((1,), -1, dtype=torch.int64)
 
     def take(self, ids: torch.Tensor, out: torch.Tensor, num_rows: int, row_nwords: int, parts: int = 1) -> None:
         opened, layout = self.opened, self.opened.info.layout
         launch(
             opened.driver, "rows.cuh", f"take_rows<u{8 * layout.word_nbytes}>", (len(ids), parts), 256, opened.frame,
-            self.host_words, self.rows, self.codings, opened.before, opened.before_later, ids, out, self.wrong,
-            num_rows, row_nwords, ids.element_size(), opened.info.block_words, layout.exponent_bits, layout.rest_bits,
+            self.host_words, self.rows, self.codings, opened.before, opened.before_later, ids, out, num_rows,
+            row_nwords, ids.element_size(), opened.info.block_words, layout.exponent_bits, layout.rest_bits,
         )  # fmt: skip

@@ -54,7 +54,6 @@ def test_cascades(checked: bool) -> None:
         met |= {(row[0] & 255, row[1]) for row in rows.codings.tolist()}
         width = min(next(columns), n)
         check(rows, data, width, some_ids(n // width))
-        assert int(rows.wrong) == -1
     assert len([1 for kind, _ in met if kind == CASCADE]) == 14
 
 
@@ -130,13 +129,12 @@ def test_words_without_exponent(checked: bool, dtype: str) -> None:
 @BUILDS
 @pytest.mark.parametrize("ids", [torch.int64, torch.int32])
 def test_numbers_that_no_row_has(checked: bool, ids: torch.dtype) -> None:
-    """Their rows are NaN, and the first place of one is told; nothing outside is read."""
+    """Their rows are NaN, and nothing outside is read."""
     data, frame = of_kind("BF16", 1500, Cascade(variant=0), 768)
     rows = Rows(Opened(StandIn(checked=checked, seed=4), frame), data)
     far = torch.iinfo(ids)
     numbers = torch.tensor([3, 14, -15, 15, -16, far.max, far.min, 0], dtype=ids)
     check(rows, data, 100, numbers, parts=2)
-    assert int(rows.wrong) == 3
 
 
 def test_damaged_digits_stay_in_their_block() -> None:

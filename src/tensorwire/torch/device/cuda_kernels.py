@@ -96,7 +96,7 @@ class CudaKernels:
         device = held.frame.device
         self.before = torch.empty(held.info.num_blocks * held.runs_per_block, dtype=torch.int16, device=device)
         self.before_later = torch.empty(held.plan.later_runs, dtype=torch.int16, device=device)
-        self._places = torch.empty(held.plan.listed, dtype=torch.int16, device=device)
+        self._places = self.before[:0]  # where words escape, in their blocks
         self._count()
         self._calls = {launch: self._call(launch) for launch in held.tables}
         shape = held.info.shape
@@ -166,7 +166,7 @@ class CudaKernels:
             )  # fmt: skip
             call.launch(stream, len(table))
             if isinstance(launch, CascadeLaunch) and self._is_listed(launch):
-                self._list_escapes(launch, table, stream)
+                self._places = self.list_escapes(launch)
         found = int(wrong.item())
         if found != _RIGHT:
             raise self._wrong(found >> 32, found >> 24 & 0xFF, found & 0xFFFFFF)
@@ -181,16 +181,19 @@ class CudaKernels:
                     message = f"expected {claimed} escapes in tier {tier} by its descriptor, got {counted}"
         return CorruptDataError(message, block=ordinal)
 
-    def _list_escapes(self, launch: CascadeLaunch, table: torch.Tensor, stream: int) -> None:
-        """List where words escape, in their blocks; the launch data say where each block's list begins."""
-        held = self._held
-        exponents = torch.empty(held.plan.listed, dtype=torch.uint8, device=held.frame.device)
+    def list_escapes(self, launch: CascadeLaunch, *, exponents: bool = False, overread: int = 0) -> torch.Tensor:
+        """What escapes from the blocks of a launch in tier shape (4), `overread` zeros behind it. The launch data say
+        where each block's list begins. An entry is the place of a word in its block; with `exponents`, that in its run
+        and the exponent, a byte each."""
+        held, table = self._held, self._held.tables[launch]
+        found = torch.zeros(held.plan.listed + overread, dtype=torch.int16, device=held.frame.device)
         call = Call(
             self._driver, Kernel("open.cuh", "list_escapes"), _THREADS_TO_OPEN, frame=held.frame, rows=table,
-            before=self.before, places=self._places, exponents=exponents, begins=self._places,
-            runs_per_block=held.runs_per_block, rest_bits=launch.rest_bits, columns=0,
+            before=self.before, list=found, runs_per_block=held.runs_per_block, rest_bits=launch.rest_bits,
+            exponents=int(exponents),
         )  # fmt: skip
-        call.launch(stream, len(table))
+        call.launch(self._driver.stream(), len(table))
+        return found
 
     def _call(self, launch: Launch) -> tuple[Call, int]:
         """What decodes the blocks of a launch, and how many bytes of memory a block of threads needs for that, if
@@ -253,13 +256,12 @@ class CudaKernels:
             torch.from_numpy(np.concatenate([rows.ravel(), codings.ravel()]).view(np.int32))
         )
         on_device = self._by_ordinal.split([rows.size, codings.size])
-        self._out_of_range = torch.full((1,), _RIGHT, dtype=torch.int64, device=held.frame.device)
         num_rows = held.info.uncompressed_nbytes // held.word_nbytes // self._row_nwords
         return Call(
             self._driver, Kernel("rows.cuh", f"take_rows<{_WORDS[held.word_nbytes]}>"), _THREADS,
             frame=held.frame, host_words=held.host_words, rows=on_device[0], codings=on_device[1],
             before=self.before, before_later=self.before_later, ids=on_device[0], out=on_device[0],
-            wrong=self._out_of_range, num_rows=num_rows, row_nwords=self._row_nwords,
+            num_rows=num_rows, row_nwords=self._row_nwords,
             id_nbytes=0, block_nwords=held.info.block_words, exponent_bits=layout.exponent_bits,
             rest_bits=layout.rest_bits,
         )  # fmt: skip

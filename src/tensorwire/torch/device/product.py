@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..frames.turn import is_capturing
 from .launching import Launch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
 from .orders import Order, usual_order
 from .plan import RUN
@@ -136,7 +137,7 @@ class Product:
         if cascades is not None:
             how = self._launches[eights] = cascade_launch(self.driver, cascades, self.order, eights, device)
             return how
-        if is_for_wgmma(self.driver, self.rows, eights) and _may_wait(device):
+        if is_for_wgmma(self.driver, self.rows, eights) and not is_capturing(device):
             made = wgmma_launch if _agrees(self.driver, device, eights, self.order.two) else thin_launch
         how = self._launches[eights] = made(self.driver, self.rows, self.order, eights)
         return how
@@ -160,11 +161,6 @@ def joint(products: Sequence[Product]) -> Product:
     cascades = functools.reduce(Cascades.joined, blocks) if blocks else None
     table = torch.cat([part.table for part in parts])
     return Product(first.driver, Rows(table, first.columns, kept, cascades), first.order)
-
-
-def _may_wait(device: torch.device) -> bool:
-    """A trial waits for its results, which nothing may do while a graph is captured."""
-    return device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,9 +8,7 @@ import numpy as np
 import torch
 
 from ...codec import Layout
-from .cuda_kernels import Call
-from .driver import Kernel
-from .plan import RUN, CascadeLaunch, counts_of
+from .plan import LISTED, RUN, CascadeLaunch, counts_of
 from .product_cascades import rows_in_one_tier, rows_of_cascades, width_of
 from .rows import Rows
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from .prepared import PreparedFrame
 
 _BF16 = Layout(2, 8, 8, "float", True)
-_LISTED = CascadeLaunch(8, 0, (4,), True)
+_LISTED = CascadeLaunch(8, 0, LISTED, True)
 _MOST_LO = 240  # the kernel adds digits to it in bytes
 _NAMED = 15  # exponents
 _MOST_COLUMNS = 0xFFFF
@@ -31,7 +29,6 @@ _OTHERS_SHARE = 8
 """At most one word in so many may be in blocks of other kinds."""
 _LEAST_ARCHITECTURE = 80  # whose tensor cores take BF16
 _OVERREAD = 2  # entries behind a list
-_THREADS_TO_OPEN = 128  # open.cuh
 
 
 class _Blocks(NamedTuple):
@@ -68,19 +65,19 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
         or info.block_words % info.shape[-1]
     ):
         return None
-    found = _rows_of_lists(held, kernels, driver) or _rows_of_cascades(held, kernels, driver)
+    found = _rows_of_lists(held, kernels) or _rows_of_cascades(held, kernels, driver)
     if found is not None:
         _wait(found.table)
     return found
 
 
-def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
     listed = held.plan.rows.get(_LISTED, np.zeros((0, 8), np.uint32))
     listed = listed[listed[:, 3] & 0xFF <= _MOST_LO]
     others = _others(held, listed[:, 1])
     if others is None:
         return None
-    blocks, columns = _listed(held, kernels, driver, listed), held.info.shape[-1]
+    blocks, columns = _listed(held, kernels, listed), held.info.shape[-1]
     rows = Rows(_table(blocks, columns), columns, blocks.kept)
     ordinals = np.repeat(blocks.ordinals, blocks.num_words // columns)
     return _with_others(held, rows, ordinals, others, lambda: rows_of_words(_decoded(held, kernels, others)))
@@ -148,32 +145,18 @@ def _wait(tensor: torch.Tensor) -> None:
     tensor[-1, -1].item()
 
 
-def _listed(held: PreparedFrame, kernels: CudaKernels, driver: Driver, rows: Array) -> _Blocks:
+def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _Blocks:
     """Blocks of the frame itself, of which lists are made."""
-    device, counts = held.frame.device, counts_of(rows)[:, 0]
-    begins = counts.cumsum() - counts
-    table = rows.copy()
-    table[:, -1] = begins
-    total = int(counts.sum())
-    places = torch.zeros(total + _OVERREAD, dtype=torch.int16, device=device)
-    exponents = torch.zeros(total + _OVERREAD, dtype=torch.uint8, device=device)
-    on_device = held.to_device(torch.from_numpy(table.view(np.int32)))
-    call = Call(
-        driver, Kernel("open.cuh", "list_escapes"), _THREADS_TO_OPEN, frame=held.frame, rows=on_device,
-        before=kernels.before, places=places, exponents=exponents, begins=exponents,
-        runs_per_block=held.runs_per_block, rest_bits=_BF16.rest_bits, columns=0,
-    )  # fmt: skip
-    call.launch(driver.stream(), len(rows))
-    entries = places << 8 | exponents
+    entries = kernels.list_escapes(_LISTED, exponents=True, overread=_OVERREAD)
     ordinals = rows[:, 1].astype(np.int64)
     return _Blocks(
         ordinals,
         rows[:, 2].astype(np.int64),
         held.frame.data_ptr() + rows[:, 0].astype(np.int64) * 32,
         kernels.before.data_ptr() + ordinals * held.runs_per_block * 2,
-        entries.data_ptr() + begins * 2,
+        entries.data_ptr() + rows[:, 7].astype(np.int64) * 2,
         rows[:, 3].astype(np.int64) & 0xFF,
-        counts,
+        counts_of(rows)[:, 0],
         (held.frame, kernels.before, entries),
     )
 

@@ -18,11 +18,10 @@
 //   m              u32: bits of a low part
 //   quads_log2     u32: 4 << quads_log2 words are a group
 // list_escapes: of tier shape (4), the escapes in their order. It may be launched before `wrong` is read.
-//   frame, rows, before, runs_per_block, rest_bits as above; number 7 of the launch data is the block's first place in
-//   places         u16: for each escape, its place in its block, which has at most 65,536 words
-//   exponents      u8: for each escape, its exponent
-//   begins         u32: for each row of the tensor that begins in a block, its first place in the list
-//   columns        u32: words of a row; 0 if there is no `begins`
+//   frame, rows, before, runs_per_block, rest_bits as above; number 7 of the launch data is where the block's part of
+//                  the list begins
+//   list           u16: for each escape, its place in its block, which has at most 65,536 words
+//   exponents      u32: 1 for a list of the place in its run << 8 | its exponent instead
 //
 // All: grid (blocks of the launch, 1, 1), kThreadsToOpen threads, no dynamic shared memory. What is written of a frame
 // whose counts are wrong has no meaning, and no kernel may decode by it.
@@ -125,14 +124,14 @@ GLOBAL void count_mask(const u8* frame, const Row* rows, u16* before, u64* wrong
   if (high != row.n23) report(wrong, row.ordinal, 0, high);
 }
 
-GLOBAL void list_escapes(const u8* frame, const Row* rows, const u16* before, u16* places, u8* exponents, u32* begins,
-                         u32 runs_per_block, u32 rest_bits, u32 columns) {
+GLOBAL void list_escapes(const u8* frame, const Row* rows, const u16* before, u16* list, u32 runs_per_block,
+                         u32 rest_bits, u32 exponents) {
   Row row = row_of(rows, blockIdx.x);
   CascadeBlock cascade = {(const u32*)block_of(frame, row), row, rest_bits, 0x84};
   const u32* digits = tier_field(cascade, 1);
   const u8* bytes = (const u8*)tier_field(cascade, 2);
   const u16* own = before + (u64)row.ordinal * runs_per_block;
-  u32 listed = tier_count(cascade, 2);  // places that the list has for this block, whatever was counted
+  u32 listed = tier_count(cascade, 2);  // entries that the list has for this block, whatever was counted
   for (u32 run = threadIdx.x; run * 256 < row.n; run += kThreadsToOpen) {
     u32 c = in_run(row.n, run), rank = own[run];
     for (u32 g = 0; g * 4 < c; g++) {
@@ -140,17 +139,10 @@ GLOBAL void list_escapes(const u8* frame, const Row* rows, const u16* before, u1
       if (!escapes) continue;
       for (u32 i = 0; i < 4; i++) {
         if (!(escapes >> 8 * i & 1) || rank >= listed) continue;
-        places[row.later + rank] = (u16)(run * 256 + g * 4 + i);
-        exponents[row.later + rank] = bytes[rank];
+        u32 place = g * 4 + i;
+        list[row.later + rank] = (u16)(exponents ? place << 8 | bytes[rank] : run * 256 + place);
         rank++;
       }
     }
-  }
-  if (!columns) return;
-  u64 first = (u64)row.ordinal * runs_per_block * 256;
-  for (u64 r = (first + columns - 1) / columns + threadIdx.x; r * columns < first + row.n; r += kThreadsToOpen) {
-    u32 place = (u32)(r * columns - first), run = place >> 8;
-    u32 rank = own[run] + escapes_in_run(digits, row.n, 4, run, place & 255);
-    begins[r] = row.later + (rank < listed ? rank : listed);
   }
 }

@@ -8,9 +8,8 @@
 //   codings      Coding, for each block by its ordinal
 //   before, before_later: u16, see open.cuh
 //   ids          int64, or int32 if id_nbytes is 4: those below 0 count from the end
-//   out          Word: the rows, one behind the other, at a multiple of a word
-//   wrong        u64, all bits set at first: becomes the least i of an ids[i] that no row has. Such a row of the result
-//                has all bits set, which is NaN in every float
+//   out          Word: the rows, one behind the other, at a multiple of a word. Where ids[i] is no row's number, all
+//                bits of out[i] are set, which is NaN in every float
 //   num_rows     u32: of the tensor
 //   row_nwords   u32: words of a row; all rows together are at most the words of the frame
 //   id_nbytes, block_nwords: u32
@@ -254,8 +253,8 @@ DEV void take_piece(const Tensor& tensor, const Piece& piece, u8* room, Word* ta
 
 template <class Word>
 GLOBAL void take_rows(const u8* frame, const u8* host_words, const Row* rows, const Coding* codings, const u16* before,
-                      const u16* before_later, const void* ids, Word* out, u64* wrong, u32 num_rows, u32 row_nwords,
-                      u32 id_nbytes, u32 block_nwords, u32 exponent_bits, u32 rest_bits) {
+                      const u16* before_later, const void* ids, Word* out, u32 num_rows, u32 row_nwords, u32 id_nbytes,
+                      u32 block_nwords, u32 exponent_bits, u32 rest_bits) {
   SHARED_ARRAY(u8, room, kRoomOfRows);
   Tensor tensor = {frame, host_words, rows, codings, before, before_later, block_nwords, exponent_bits, rest_bits};
   long long id = id_nbytes == 8 ? ((const long long*)ids)[blockIdx.x] : ((const int*)ids)[blockIdx.x];
@@ -264,7 +263,6 @@ GLOBAL void take_rows(const u8* frame, const u8* host_words, const Row* rows, co
   if (id < 0 || id >= num_rows) {
     if (blockIdx.y) return;
     fill_bytes((u8*)target, ~0u, ~0u, (u64)row_nwords * sizeof(Word), sizeof(Word), threadIdx.x, blockDim.x);
-    if (threadIdx.x == 0) atomicMin(wrong, (u64)blockIdx.x);
     return;
   }
   u64 word = (u64)id * row_nwords, end = word + row_nwords;
