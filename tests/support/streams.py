@@ -27,7 +27,7 @@ from tests.support.disguised import WAITS, Disguised, DisguisedDevice, Disguised
 
 
 @dataclass
-class _Mark:
+class Mark:
     """A place in the queue of a stream that was recorded."""
 
     stream: int = 0
@@ -39,11 +39,17 @@ class Event:
 
     def __init__(self, device: LateStreams) -> None:
         self._device = device
-        self.mark = _Mark(passed=True)
+        self.mark = Mark(passed=True)
 
     def record(self, stream: Stream) -> None:
-        mark = self.mark = _Mark(stream.number)
+        mark = self.mark = Mark(stream.number)
         stream.queue.append(lambda: setattr(mark, "passed", True))
+
+    def wait(self, stream: Stream) -> None:
+        stream.wait_event(self)
+
+    def query(self) -> bool:
+        return self.mark.passed
 
     def synchronize(self) -> None:
         self._device.carry_out(lambda: not self.mark.passed)
@@ -126,7 +132,7 @@ class LateStreams:
                 ready = [stream for stream in self.all if stream.ready]
                 assert ready, "all streams wait for each other"
                 work = self._random.choice(ready).queue.popleft()
-                if not isinstance(work, _Mark):
+                if not isinstance(work, Mark):
                     work()
 
 

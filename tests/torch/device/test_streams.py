@@ -1,15 +1,16 @@
 """Weights that are decoded on a side stream: results are right in whatever order the streams of a device work.
 
-The streams here are lists of operations. They run late, in a random order that respects events and nothing else.
+The streams are queues that are late: see tests/support/streams.py.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,98 +19,51 @@ torch = pytest.importorskip("torch")
 
 from tensorwire.torch.products import side_stream  # noqa: E402
 from tensorwire.torch.products.side_stream import SideStream  # noqa: E402
+from tests.support.streams import LateStreams, Mark, Stream  # noqa: E402
 
 SEEDS = 40
 
 
-class Event:
-    def __init__(self) -> None:
-        self.done = True  # until it is recorded
-
-    def record(self, stream: Stream) -> None:
-        mark = Mark()
-        self._mark = mark
-        self.done = False
-        stream.work.append(mark.reach)
-
-    def wait(self, stream: Stream) -> None:
-        """For what was recorded so far: a later record does not count."""
-        mark = getattr(self, "_mark", None)
-        if mark is not None:
-            stream.work.append(mark)
-
-    def query(self) -> bool:
-        mark = getattr(self, "_mark", None)
-        return mark is None or mark.reached
-
-
-class Mark:
-    reached = False
-
-    def reach(self) -> None:
-        self.reached = True
-
-
-class Stream:
-    def __init__(self) -> None:
-        self.work: list[Callable[[], None] | Mark] = []
-
-
 class Freed(Mark):
-    """Reached once all streams that used some memory are done with it."""
+    """Passed once all streams that used some memory are done with it."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory, self.marks = memory, list[Mark]()
 
     @property
-    def reached(self) -> bool:  # type: ignore[override]
-        return all(mark.reached for mark in self.marks)
+    def passed(self) -> bool:  # type: ignore[override]
+        return all(mark.passed for mark in self.marks)
 
 
-class Device:
-    """Streams, and what runs on them."""
+class Device(LateStreams):
+    """Implements Streams. What is launched here is carried out by `run` alone."""
 
     def __init__(self) -> None:
-        self.side, self.own, self.other, self.others = Stream(), Stream(), Stream(), Stream()
-        self._current = self.own
+        super().__init__(0)
+        self.own = self.all[0]
+        self.side, self.other, self._others = self.Stream(), self.Stream(), self.Stream()
         self._freed: Freed | None = None
-
-    def current(self) -> Stream:
-        return self._current
-
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        before, self._current = self._current, stream
-        yield
-        self._current = before
-
-    def event(self) -> Event:
-        return Event()
+        self.current, self.on, self.event = self.current_stream, self.stream, self.Event
 
     def keep(self, memory: torch.Tensor, stream: Stream) -> None:
         """Others write to freed memory as soon as the streams that were named have done what they had."""
         if self._freed is None or self._freed.memory is not memory:
             self._freed = Freed(memory)
-            self.others.work += [self._freed, functools.partial(memory.fill_, 0xA5)]
-        mark = Mark()
-        self._freed.marks.append(mark)
-        stream.work.append(mark.reach)
+            self._others.queue += [self._freed, functools.partial(memory.fill_, 0xA5)]
+        event = self.Event()
+        event.record(stream)
+        self._freed.marks.append(event.mark)
 
-    def launch(self, work: Callable[[], None]) -> None:
-        self._current.work.append(work)
+    def launch(self, work: Callable[[], object]) -> None:
+        self.current_stream().queue.append(work)
 
     def run(self, chosen: random.Random, steps: int | None = None) -> None:
         """All that was launched, or so many operations."""
-        streams = [self.side, self.own, self.other, self.others]
-        while steps is None or steps:
-            ready = [s for s in streams if s.work and not (isinstance(s.work[0], Mark) and not s.work[0].reached)]
-            if not ready:
-                assert not any(stream.work for stream in streams), "streams wait for each other"
-                return
-            work = chosen.choice(ready).work.pop(0)
-            if not isinstance(work, Mark):
-                work()
-            steps = None if steps is None else steps - 1
+        self._random, some = chosen, iter(range(steps or 0))
+        if steps is None:
+            self.synchronize()
+        else:
+            self.carry_out(lambda: any(stream.ready for stream in self.all) and next(some, None) is not None)
 
 
 class Frame:
@@ -220,13 +174,13 @@ def test_a_weight_that_is_freed_while_it_is_decoded_ahead(device: Device) -> Non
     x = torch.ones(2, 4)
     for number in (0, 1, 2, 0):
         side.multiply(x, frames[number], dense[number].shape, None)
-    device.side.work, held = [], device.side.work  # the side stream is slow
+    device.side.queue, held = deque(), device.side.queue  # the side stream is slow
     device.run(random.Random(0))
     alive = [frame.alive for frame in frames]
     del frames
     gc.collect()
     assert [each[0] for each in alive] == [False, True, False]
-    device.side.work = held
+    device.side.queue = held
     device.run(random.Random(0))
     rest(side)
     gc.collect()
@@ -251,9 +205,9 @@ def test_an_error_in_the_middle(where: str, device: Device, monkeypatch: pytest.
     assert all(torch.equal(found[k], expected(x, dense[n])) for k, n in enumerate((0, 1, 0)))
 
 
-def test_a_double_of_streams_finds_a_missing_wait(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_double_of_streams_finds_a_missing_wait(device: Device) -> None:
     """Without events some order of work gives wrong results: so the tests above could fail."""
-    monkeypatch.setattr(Event, "wait", lambda event, stream: None)
+    device.forgotten = set(itertools.product(range(len(device.all)), repeat=2))
     wrong = 0
     for seed in range(SEEDS):
         chosen, side = random.Random(seed), SideStream(device)
