@@ -23,7 +23,7 @@ from tensorwire import FormatError
 from tensorwire.torch.frames.open_frame import OpenFrame, Origin
 from tensorwire.torch.products.linear import FUSED_ORDER
 from tests.support import disguised
-from tests.support.disguised import WAITS, Disguised, DisguisedDevice, DisguisedFrame, plain
+from tests.support.disguised import WAITS, Disguised, DisguisedDevice, DisguisedFrame, DisguisedProduct, plain
 
 
 @dataclass
@@ -245,16 +245,13 @@ class LateFrame(DisguisedFrame):
             _spoil(target)
 
 
-class LateProduct:
-    """As `DisguisedProduct`."""
+class LateProduct(DisguisedProduct):
+    """Its result is there when the work is carried out."""
 
-    max_inputs = 8
-
-    def __init__(self, frame: LateFrame) -> None:
-        self._frame = frame
+    frame: LateFrame
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-        frame, inputs, added = self._frame, plain(x), None if bias is None else plain(bias)
+        frame, inputs, added = self.frame, plain(x), None if bias is None else plain(bias)
         frame._device.launched("product")
         with _disable_current_modes():
             out = torch.full((len(x), frame.shape[0]), torch.nan, dtype=dtype)
