@@ -24,6 +24,7 @@ from .plan import (
     StoredLaunch,
     counts_of,
     field_nbytes,
+    room_nbytes,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _SHARED_RUNS = 16  # of a block, that one part decodes at least
 _MOST_PARTS = 8
 _RIGHT = -1
 _PIECE = 16 * 256  # words of a row that a block of threads takes at a time (rows.cuh)
-_ROOM = 288  # bytes behind the exponents of a tier (words.cuh)
 _STEPS = 2
 _STORED, _BY_HOST, _CONSTANT, _CASCADE, _ENEC = range(5)  # rows.cuh
 _WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
@@ -115,11 +115,11 @@ class CudaKernels:
         stream, out = self._driver.stream(), words.data_ptr()
         with self._lock:
             for launch, table, count in self._held.launches(begin, end):
-                call, room_nbytes = self._calls[launch]
+                call, scratch_nbytes = self._calls[launch]
                 parts = self._parts(launch, count)
                 changed = {"rows": table.data_ptr(), "out": out, "first_block": begin}
-                if room_nbytes:
-                    scratch = torch.empty(count * parts * room_nbytes, dtype=torch.uint8, device=words.device)
+                if scratch_nbytes:
+                    scratch = torch.empty(count * parts * scratch_nbytes, dtype=torch.uint8, device=words.device)
                     changed["scratch"] = scratch.data_ptr()
                 call.launch(stream, count, parts, **changed)
 
@@ -219,15 +219,15 @@ class CudaKernels:
         if self._is_listed(launch):
             coded["before"], kernel = self._places, Kernel("words.cuh", f"resident_words<{layout}, {_STEPS}>")
             return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
-        room_nbytes = _room_nbytes(held.plan.rows[launch], launch.widths)
-        in_shared = room_nbytes <= self._driver.shared_nbytes
+        most_nbytes = _later_nbytes(held.plan.rows[launch], launch.widths)
+        in_shared = most_nbytes <= self._driver.shared_nbytes
         place = "InShared" if in_shared else "InScratch"
         kernel = Kernel("words.cuh", f"cascade_words<{rest}, {launch.packed_widths:#x}, {whole}, {place}>")
         call = Call(
-            self._driver, kernel, _THREADS, room_nbytes if in_shared else 0, **coded, before_later=self.before_later,
-            out=nothing, scratch=nothing, **tail, room_nbytes=room_nbytes,
+            self._driver, kernel, _THREADS, most_nbytes if in_shared else 0, **coded, before_later=self.before_later,
+            out=nothing, scratch=nothing, **tail, room_nbytes=most_nbytes,
         )  # fmt: skip
-        return call, 0 if in_shared else room_nbytes
+        return call, 0 if in_shared else most_nbytes
 
     def _is_listed(self, launch: CascadeLaunch) -> bool:
         """Whether a list of escapes serves: full runs of words of 16 bits whose rest is verbatim."""
@@ -267,11 +267,11 @@ class CudaKernels:
         )  # fmt: skip
 
 
-def _room_nbytes(rows: Array, widths: tuple[int, ...]) -> int:
+def _later_nbytes(rows: Array, widths: tuple[int, ...]) -> int:
     """Bytes that the later tiers of a block take while it is decoded, for any of the blocks: see words.cuh."""
     counts = [int(each) for each in counts_of(rows).max(0)]
     streams = sum(field_nbytes(count, w) for count, w in zip(counts, (*widths[1:], 8), strict=False))
-    return sum(-(-nbytes // 16) * 16 + _ROOM for nbytes in (streams, *counts[: len(widths) - 1]))
+    return sum(map(room_nbytes, (streams, *counts[: len(widths) - 1])))
 
 
 def _coding(launch: Launch) -> tuple[int, int]:

@@ -44,6 +44,7 @@ _PER_RUN = 255
 RUN = 256
 ROW = 8
 """Numbers of launch data that a block has."""
+_ROOM_BEHIND = 288  # bytes
 _MOST_LATER_RUNS = (1 << 31) // 64  # each has 64 words of memory
 
 
@@ -90,7 +91,7 @@ class Plan(NamedTuple):
 
     Attributes:
         reader: of the header.
-        rows: by launch, the launch data of its blocks, by ordinal: ROW numbers of 32 bits each (blocks.py).
+        rows: by launch, the launch data of its blocks, by ordinal: ROW numbers of 32 bits each (Row of frame.cuh).
         later_runs: how many runs later tiers and high parts have, in all blocks.
         listed: how many words escape from tier shape (4), in all blocks.
         host_blocks: ordinals of the blocks that the host decodes, in the order of their words.
@@ -433,3 +434,8 @@ def field_nbytes(count: _Number, w: int) -> _Number:
         if w & p:
             nbytes = nbytes + (((count * p + 31) >> 5) << 2)
     return nbytes
+
+
+def room_nbytes(nbytes: _Number) -> _Number:
+    """Bytes that streams of so many bytes, or as many resolved exponents, take in shared memory (tiers.cuh)."""
+    return (nbytes + 15 & -16) + _ROOM_BEHIND

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 import torch
 
-from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, leading
+from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, leading, room_nbytes
 from .rows import Cascades, Rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _REST_BITS = 8
 _TABLE_WORDS, _HEAD_WORDS, _TIER_WORDS = 40, 8, 8  # LaterTiers and LaterTier of thin_cascade.cuh
-_ROOM = 288  # bytes behind the exponents of a tier (tiers.cuh)
 _ALIGNMENT = 16
 
 
@@ -90,9 +89,9 @@ def _later_tiers(rows: Array, widths: tuple[int, ...]) -> tuple[Array, int, int]
     table.view(np.int64)[:, 1] = rows[:, 7].astype(np.int64) * 2
     table[:, 4], table[:, 5] = begins[-1] // 4, last - 1
     table[:, 6], table[:, 7] = names[0].T
-    places = [_room(begins[-1])]  # where the exponents of the tiers from the third on go
+    places = [room_nbytes(begins[-1])]  # where the exponents of the tiers from the third on go
     for k in range(1, last - 1):
-        places.append(places[-1] + _room(counts[:, k]))
+        places.append(places[-1] + room_nbytes(counts[:, k]))
     run = np.zeros(len(rows), np.int64)
     for k in range(last - 1):
         following = begins[last - 1] if k == last - 2 else places[k]
@@ -102,12 +101,8 @@ def _later_tiers(rows: Array, widths: tuple[int, ...]) -> tuple[Array, int, int]
             tier[:, column] = values
         tier[:, 6], tier[:, 7] = names[k + 1].T
         run = run + (counts[:, k] + (RUN - 1) >> 8)
-    slots = _room(counts[:, 0] if last > 1 else begins[-1])
+    slots = room_nbytes(counts[:, 0] if last > 1 else begins[-1])
     return table, int(slots.max()), int(places[-1].max()) if last > 1 else 0
-
-
-def _room(nbytes: Array) -> Array:
-    return (nbytes + (_ALIGNMENT - 1) & -_ALIGNMENT) + _ROOM
 
 
 def _names(params: Array, widths: tuple[int, ...]) -> list[Array]:
@@ -159,5 +154,5 @@ def rows_in_one_tier(held: PreparedFrame, words: torch.Tensor, width: int) -> Ro
     tables[:, 6:8] = _names(lows, (width,))[0]
     places = kept[0].data_ptr() + each[:, 0] * coded.shape[1]
     befores = kept[1].data_ptr() + each[:, 0] * before.strides[0]
-    sizes = int(_room(totals).max()), 0
+    sizes = int(room_nbytes(totals).max()), 0
     return _rows(held, width, 0, columns, np.full(num_rows, columns), places, befores, tables, sizes, kept)
