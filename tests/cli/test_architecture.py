@@ -119,6 +119,10 @@ def test_no_room_is_no_context() -> None:
         ({**LLAMA_3_8B, "layer_types": ["linear_attention"] * 32}, "layers of type 'linear_attention'"),
         ({**LLAMA_3_8B, "layer_types": ["full_attention"]}, "1 layer_types for 32 layers"),
         ({**LLAMA_3_8B, "mamba_d_state": 16}, "has mamba_d_state"),
+        ({**LLAMA_3_8B, "num_hidden_layers": 10**9}, "num_hidden_layers 1000000000, expected a number of 65,536 or less"),
+        ({**LLAMA_3_8B, "hidden_size": 10**400}, r"hidden_size 10+\.\.\.0+, expected a number of [\d,]+ or less"),
+        ({**LLAMA_3_8B, "num_hidden_layers": "x" * 10_000}, "num_hidden_layers .{,40}, expected a number"),
+        ({**LLAMA_3_8B, "layer_types": [[1]] * 32}, r"layers of type \[1\]"),
     ],
 )
 def test_what_is_not_known_is_said(config: dict[str, Any], words: str) -> None:
@@ -150,8 +154,16 @@ def test_number_of_weights(config: dict[str, Any], numel: int, largest: int) -> 
         (GPT_OSS_20B, "model_type 'gpt_oss', whose weights are not known here"),
         ({**MIXTRAL_8X7B, "mlp_only_layers": [3]}, "which layers have experts in a way that is not known here"),
         ({**LLAMA_3_8B, "vocab_size": None}, "does not say vocab_size"),
+        ({**LLAMA_3_8B, "vocab_size": 10**30}, "vocab_size 1.*0, expected a number of 1,099,511,627,776 or less"),
+        ({**LLAMA_3_8B, "model_type": ["llama"]}, r"model_type \['llama'\], whose weights are not known here"),
     ],
 )
 def test_weights_that_are_not_known(config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         num_weights(config)
+
+
+def test_more_dense_layers_than_layers() -> None:
+    """Sizes do not become negative."""
+    all_dense = {**DEEPSEEK_V3, "first_k_dense_replace": DEEPSEEK_V3["num_hidden_layers"]}
+    assert num_weights({**DEEPSEEK_V3, "first_k_dense_replace": 1 << 30}) == num_weights(all_dense)

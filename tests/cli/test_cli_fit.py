@@ -98,6 +98,19 @@ def test_no_sizes(run: Run, llama: Path, text: str) -> None:
     assert f"expected a size with its unit, such as 24GB or 24GiB, got {text!r}" in ran.err
 
 
+@pytest.mark.parametrize("text", ["9" * 300 + "GB", "9" * 400 + "B", "2000PiB"])
+def test_sizes_that_no_memory_has(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a size of at most 1024 PiB, got"):
+        fitting.parse_size(text)
+
+
+@pytest.mark.parametrize("option", ["--context", "--batch"])
+def test_numbers_that_nothing_can_print(run: Run, llama: Path, option: str) -> None:
+    ran = run("fit", llama, "--memory=5MB", option, "9" * 4000)
+    assert ran.code == 2
+    assert option in ran.err
+
+
 def test_a_plain_model_is_sampled(run: Run, llama: Path) -> None:
     found = run("fit", llama, "--memory", "5MB", "--json").json
     assert (found["sizes"], found["memory_nbytes"], found["memory"]) == ("samples", 5_000_000, "--memory")

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as shown
 from typing import Any, NamedTuple
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
+_MOST, _MOST_LAYERS = 1 << 40, 1 << 16
+"""What no model has: where a file says more, the sums of it are numbers that nothing can hold or print."""
 _LIMIT = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
 # One layer of so many is full, the others slide: what these models do where config.json leaves it to the program.
@@ -112,7 +115,7 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
     for name in _OTHER_STATES:
         if config.get(name) is not None:
             raise ValueError(f"config.json has {name}: what that adds to the key-value cache is not known here")
-    num_layers = _number(config, *_LAYERS)
+    num_layers = _number(config, *_LAYERS, most=_MOST_LAYERS)
     latent = config.get("kv_lora_rank") is not None
     if latent:
         numel = _number(config, "kv_lora_rank") + _number(config, "qk_rope_head_dim")
@@ -134,9 +137,12 @@ def num_weights(config: Mapping[str, Any]) -> tuple[int, int]:
     """
     _check_decoder(config)
     kind = config.get("model_type")
-    if kind not in _COUNTED:
-        raise ValueError(f"config.json is of a model_type {kind!r}, whose weights are not known here")
-    hidden, num_layers = _number(config, *_HIDDEN), _number(config, *_LAYERS)
+    if not isinstance(kind, str) or kind not in _COUNTED:
+        raise ValueError(
+            f"config.json is of a model_type {shown(kind)}, whose weights are not known here: give the directory with its "
+            "safetensors files"
+        )
+    hidden, num_layers = _number(config, *_HIDDEN), _number(config, *_LAYERS, most=_MOST_LAYERS)
     embedding = _number(config, "vocab_size") * hidden
     feed_forward, largest = _feed_forward(config, hidden, num_layers)
     norms = (2 * num_layers + 1) * hidden
@@ -176,7 +182,7 @@ def _feed_forward(config: Mapping[str, Any], hidden: int, num_layers: int) -> tu
     steps = [config.get(name, 1) for name in ("decoder_sparse_step", "moe_layer_freq")]
     if config.get("mlp_only_layers") or steps != [1, 1]:
         raise ValueError("config.json says which layers have experts in a way that is not known here")
-    num_dense = _optional(config, "first_k_dense_replace", least=0) or 0
+    num_dense = min(_optional(config, "first_k_dense_replace", least=0) or 0, num_layers)
     sparse = num_experts * (expert + hidden) + shared
     return num_dense * dense + (num_layers - num_dense) * sparse, max(dense if num_dense else 0, expert) // 3
 
@@ -196,7 +202,7 @@ def _check_decoder(config: Mapping[str, Any]) -> None:
     names = config.get("architectures")
     names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if names and not any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
-        raise ValueError(f"config.json is of a {names[0]}, which does not continue text and has no key-value cache")
+        raise ValueError(f"config.json is of a {names[0][:80]}, which does not continue text and has no key-value cache")
 
 
 def _windows(config: Mapping[str, Any], num_layers: int) -> list[int | None]:
@@ -206,9 +212,9 @@ def _windows(config: Mapping[str, Any], num_layers: int) -> list[int | None]:
         if len(types) != num_layers:
             raise ValueError(f"config.json lists {len(types)} layer_types for {num_layers} layers")
         sizes = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-        unknown = [kind for kind in types if kind != "full_attention" and kind not in sizes]
+        unknown = [kind for kind in types if kind not in ("full_attention", *sizes)]
         if unknown:
-            raise ValueError(f"config.json has layers of type {unknown[0]!r}, whose cache is not known here")
+            raise ValueError(f"config.json has layers of type {shown(unknown[0])}, whose cache is not known here")
         return [None if kind == "full_attention" else _number(config, sizes[kind]) for kind in types]
     window = _optional(config, "sliding_window")
     kind = str(config.get("model_type"))
@@ -233,19 +239,21 @@ def _head_size(config: Mapping[str, Any]) -> int:
     return _number(config, *_HIDDEN) // _number(config, *_HEADS) if size is None else size
 
 
-def _number(config: Mapping[str, Any], *names: str) -> int:
-    found = _optional(config, *names)
+def _number(config: Mapping[str, Any], *names: str, most: int = _MOST) -> int:
+    found = _optional(config, *names, most=most)
     if found is None:
         raise ValueError(f"config.json does not say {names[0]}")
     return found
 
 
-def _optional(config: Mapping[str, Any], *names: str, least: int = 1) -> int | None:
+def _optional(config: Mapping[str, Any], *names: str, least: int = 1, most: int = _MOST) -> int | None:
     """A number by the first of its names that config.json has."""
     for name in names:
         value = config.get(name)
         if value is not None:
+            if isinstance(value, int) and value > most:
+                raise ValueError(f"config.json says {name} {shown(value)}, expected a number of {most:,} or less")
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"config.json says {name} {value!r}, expected a number of {least} or more")
+                raise ValueError(f"config.json says {name} {shown(value)}, expected a number of {least} or more")
             return value
     return None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CONFIG = "config.json"
 _DEFAULT_CONTEXT = 4096
+_MOST = 1 << 40  # tokens or sequences
 _KV_DTYPES = ("auto", "bf16", "f16", "f32", "f8")
 _NOT_COUNTED = "activations, and what torch and a driver take: name less --memory to leave room for them"
 
@@ -80,12 +81,12 @@ class Fit:
 )
 @click.option(
     "--context",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, _MOST),
     metavar="N",
     help="Tokens of a sequence, prompt and answer; by default 4096, or fewer if the model takes no more.",
 )
 @click.option(
-    "--batch", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Sequences at a time."
+    "--batch", type=click.IntRange(1, _MOST), default=1, show_default=True, metavar="N", help="Sequences at a time."
 )
 @click.option(
     "--kv-dtype",

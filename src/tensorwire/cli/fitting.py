@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 DENSE = "dense"
 VALUE_NBYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8": 1}
 _OF_DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "BF16": "bf16", "F16": "f16", "F32": "f32"}
+_MOST_NBYTES = 1 << 60
 _UNITS = {"B": 1, "": 1}
 _UNITS |= {letter + "B": 1000**power for power, letter in enumerate("KMGTP", 1)}
 _UNITS |= {letter + "IB": 1024**power for power, letter in enumerate("KMGTP", 1)}
@@ -105,4 +106,7 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"expected a size with its unit, such as 24GB or 24GiB, got {text!r}")
     unit = match[2] if match[2].endswith("B") else match[2] + "B"
-    return int(float(match[1]) * _UNITS[unit])
+    nbytes = float(match[1]) * _UNITS[unit]
+    if nbytes > _MOST_NBYTES:
+        raise ValueError(f"expected a size of at most {_MOST_NBYTES >> 50} PiB, got {text[:40]!r}")
+    return int(nbytes)
