@@ -57,6 +57,10 @@ def _decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int 
 
 def _decode_out(frame: Tensor, first: int = 0, *, out: Tensor) -> None:
     """The same into `out`, contiguous. Nothing is returned: a result that is an argument cannot be compiled."""
+    if out.device != frame.device or not out.is_contiguous():
+        raise ValueError(
+            f"expected contiguous memory on {frame.device} to decode into, got strides {out.stride()} on {out.device}"
+        )
     reader = opened_anywhere(frame)
     check_matches(reader, out.dtype, out.shape, first)
     reader.decode(first, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import re
 import struct
 import threading
@@ -214,6 +215,53 @@ def test_a_cache_that_cannot_be_written(
     assert len(compiler.compiled) == 2
     assert len(caplog.records) == 1
     assert "cannot keep compiled kernels, each process compiles them anew" in caplog.records[0].getMessage()
+
+
+def link(path: Path, data: bytes) -> None:
+    path.with_name("elsewhere").write_bytes(data)
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("put", [link, lambda path, _: os.mkfifo(path), lambda path, _: path.mkdir()])
+def test_what_somebody_else_may_have_put_there_is_not_loaded(
+    put: Callable[[Path, bytes], object], cache: Path
+) -> None:
+    made = binary(KERNEL, 90, FakeCompiler())
+    (path,) = cache.iterdir()
+    data = path.read_bytes()
+    path.unlink()
+    put(path, data)
+    assert binary(KERNEL, 90, FakeCompiler()) == made
+
+
+def test_a_file_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = binary(KERNEL, 90, FakeCompiler())
+    owner, real = 12345, os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((*real(file)[:4], owner, *real(file)[5:])))
+    assert binary(KERNEL, 90, FakeCompiler()) == made
+
+
+def test_a_copy_under_another_name_is_not_loaded(cache: Path) -> None:
+    """A kernel with other arguments would write anywhere."""
+    binary(KERNEL, 90, FakeCompiler())
+    (first,) = cache.iterdir()
+    data = first.read_bytes()
+    made = binary(KERNEL, 80, FakeCompiler())
+    (second,) = set(cache.iterdir()) - {first}
+    second.write_bytes(data)
+    assert binary(KERNEL, 80, FakeCompiler()) == made
+
+
+def test_a_relative_home_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What lies in the current directory may be anybody's."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "here")
+    monkeypatch.chdir(tmp_path)
+    assert not binary(KERNEL, 90, FakeCompiler()).kept
+    assert list(tmp_path.iterdir()) == []
+    assert "expected an absolute path in HOME, got 'here'" in caplog.text
 
 
 def test_many_keep_the_same_at_once(cache: Path) -> None:
