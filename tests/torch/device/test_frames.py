@@ -130,6 +130,18 @@ def test_shapes(shape: tuple[int, ...]) -> None:
     assert torch.equal(frame.decode_all(), tensor)
 
 
+def test_places_that_16_bits_do_not_name() -> None:
+    """Blocks in tier shape (4) may be longer than those of profile resident."""
+    weight = torch.cat([weights(rows=255), weights(rows=257)])
+    words = weight.reshape(-1)[: 1 << 17]
+    frame = encode(
+        content(words), "BF16", tuple(words.shape), kind=Cascade(variant=0, table=2), rest=Verbatim(),
+        block_words=1 << 17,
+    )  # fmt: skip
+    assert int(opened(frame, StandIn())[0].held.plan.listed) > 0
+    assert torch.equal(opened(frame, StandIn())[0].decode_all(), words)
+
+
 def test_blocks_that_shared_memory_does_not_hold() -> None:
     class Small(StandIn):
         shared_nbytes = 1024

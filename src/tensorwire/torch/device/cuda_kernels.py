@@ -37,6 +37,7 @@ _SHARED_RUNS = 16  # of a block, that one part decodes at least
 _MOST_PARTS = 8
 _RIGHT = -1
 _PIECE = 16 * 256  # words of a row that a block of threads takes at a time (rows.cuh)
+_MOST_LISTED_WORDS = 1 << 16  # of a block (open.cuh)
 _STEPS = 2
 _STORED, _BY_HOST, _CONSTANT, _CASCADE, _ENEC = range(5)  # rows.cuh
 _WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
@@ -230,9 +231,12 @@ class CudaKernels:
         return call, 0 if in_shared else most_nbytes
 
     def _is_listed(self, launch: CascadeLaunch) -> bool:
-        """Whether a list of escapes serves: full runs of words of 16 bits whose rest is verbatim."""
+        """Whether a list of escapes serves: full runs of words of 16 bits whose rest is verbatim, in blocks in which 16
+        bits name each place."""
         held = self._held
-        return launch == CascadeLaunch(held.info.layout.rest_bits, 0, LISTED, True) and held.word_nbytes == 2
+        if held.word_nbytes != 2 or held.info.block_words > _MOST_LISTED_WORDS:
+            return False
+        return launch == CascadeLaunch(held.info.layout.rest_bits, 0, LISTED, True)
 
     def _parts(self, launch: Launch, count: int) -> int:
         """How many blocks of threads share a block out, if there are `count` blocks. One with later tiers is shared
