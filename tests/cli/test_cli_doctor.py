@@ -131,6 +131,9 @@ def test_a_process_that_dies_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         ("os.kill(os.getpid(), 4)", "ended by SIGILL"),
         ("raise ImportError('no /data/alice/lib/x.so')", "ImportError: no .../x.so"),
         ("sys.exit(7)", "exit code 7"),
+        ("print('a line of sitecustomize', 7, sep='\\n'); print('{\"fast\": \"cut', end=''); sys.exit(7)", "exit code 7"),
+        ("os.kill(os.getpid(), 40)", "ended by signal 40"),
+        ("sys.stderr.buffer.write(b'\\xff\\n'); sys.exit(7)", "\ufffd"),
     ):
         monkeypatch.setattr(proof, "_command", lambda end=end: [sys.executable, "-c", program + end])
         assert proof._run("scalar") == (["scalar"], said)
@@ -208,6 +211,8 @@ def test_gpus_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(machine, "_of_torch", lambda driver: [])
     assert machine.gpus() == [Gpu("NVIDIA L4", "8.9", None, 23034 << 20, "550.1")]
+    tool.write_text("#!/bin/sh\nprintf 'NVIDIA \\377, 9.0, 1, 550.1\\n'\n")
+    assert machine._of_driver() == [Gpu("NVIDIA \ufffd", "9.0", None, 1 << 20, "550.1")]
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert machine._of_driver() == []
     tool.unlink()
@@ -245,3 +250,15 @@ def test_the_profile_of_a_cpu() -> None:
 )
 def test_directories_are_private(text: str, said: str) -> None:
     assert machine.public(text) == said
+
+
+def test_known_directories_are_private_whatever_is_in_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "Alice's (new) disk: A"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", "/data/Alice A. Doe")
+    monkeypatch.setattr(sys, "prefix", "/opt/Alice A/venv")
+    said = machine.public(f"no {here}/x.so, /data/Alice A. Doe/y.so or /opt/Alice A/venv/lib/z.so: build")
+    assert said == "no .../x.so, .../y.so or .../z.so: build"

@@ -68,6 +68,12 @@ def test_the_place_of_nvrtc(place: str, said: str, tmp_path: Path, monkeypatch: 
     assert device.nvrtc() == device.Nvrtc(None, said, None, False)
 
 
+def test_a_cache_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ("long" * 100) / "tensorwire" / "kernels"
+    monkeypatch.setattr(device, "compiler_facts", lambda: CompilerFacts("13.0", "libnvrtc.so.13", folder))
+    assert not device.nvrtc().writable
+
+
 def test_no_gpu_no_engines() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")

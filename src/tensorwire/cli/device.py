@@ -60,5 +60,8 @@ def _place(text: str) -> str:
 
 def _writable(directory: Path) -> bool:
     """Whether files can be made there, or in the nearest directory above that exists."""
-    existing = next(place for place in (directory, *directory.parents) if place.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    try:
+        existing = next(place for place in (directory, *directory.parents) if place.exists())
+        return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    except OSError:  # the directory above may not be read, or a name is too long
+        return False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 import platform
 import re
 import resource
 import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -115,7 +117,7 @@ def _of_driver() -> list[Gpu]:
     fields = "name,compute_cap,memory.total,driver_version"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     found = []
@@ -162,7 +164,12 @@ def address_space_nbytes() -> int | None:
 
 
 def public(text: str) -> str:
-    """A message without the directories in it, whose names may be private: only the last part of a path stays."""
+    """A message without the directories in it, whose names may be private: only the last part of a path stays. The
+    directories that are known are found also if there are blanks in their names."""
+    known = {os.path.expanduser("~"), sys.prefix, str(Path.cwd())}
+    for place in sorted(known, key=len, reverse=True):
+        if place.count("/") > 1 or place == os.path.expanduser("~") != "/":
+            text = text.replace(place, "/_")
     return re.sub(r"(?<![\w.])~?(?:/[^/\s:'\"]+)*/(?=[^/\s])", ".../", text)
 
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -166,17 +167,34 @@ def _run(target: str) -> tuple[list[Any], str]:
     environment = {**os.environ, "TENSORWIRE_CPU": target}
     try:
         done = subprocess.run(
-            _command(), env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+            _command(), env=environment, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return [], f"no end within {_SECONDS} s"
     except OSError as error:
         return [], f"cannot be started: {error.strerror}"
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = list(_lines(done.stdout))
     if done.returncode < 0:
-        return lines, f"ended by {signal.Signals(-done.returncode).name}"
+        return lines, f"ended by {_signal_name(-done.returncode)}"
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return lines, public(reason) if done.returncode else ""
+
+
+def _lines(text: str) -> Iterator[Any]:
+    """What `main` printed. A process that was killed ends within a line, and a sitecustomize may print lines of its
+    own."""
+    for line in text.splitlines():
+        with suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, str | dict):
+                yield found
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the many real-time signals
+        return f"signal {number}"
 
 
 def _command() -> list[str]:
