@@ -104,6 +104,19 @@ def test_later_runs_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < found.later_runs <= most
 
 
+def test_escapes_and_places_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = frame_of(Cascade(variant=0, table=2))
+    right = planned(frame)
+    monkeypatch.setattr(device_plan, "_MOST_LISTED", right.listed - 1)
+    found = planned(frame)
+    assert found.host_blocks == [right.reader.info.num_blocks - 1]
+    assert found.listed < right.listed
+    monkeypatch.undo()
+    place = frame.block_span(2)[0]
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", place // 32)
+    assert planned(frame).host_blocks == list(range(3, right.reader.info.num_blocks))
+
+
 # Where parameters stand, counted from a block's end: cascade, of a variant with tiers of 2, 2 and 3 bits; enec.
 ERRORS = {
     "lo": (Cascade(variant=0), 14, 0xFF, "expected tiers that name exponents of 8 bits, got"),

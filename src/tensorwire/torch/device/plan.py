@@ -2,8 +2,8 @@
 
 A block is decoded by kernels if it is stored, constant, or enec or cascade with sign_mantissa verbatim or trimmed alike
 in the whole block; the last two in layouts that the kernels know, those of BF16, F16, F32, F8_E4M3 and F8_E5M2. The
-dtype's name has no say. The host decodes any other block, once; and blocks whose later runs (Row 7) no 32-bit number
-counts the words of, in frames of tens of gigabytes. Kernels that work by group (triton/fields.py) also leave short
+dtype's name has no say. The host decodes any other block, once; and blocks of which a number of launch data takes more
+than 32 bits, in frames of tens of gigabytes. Kernels that work by group (triton/fields.py) also leave short
 blocks to it, and those at the end of a frame that has no padding.
 
 A gigabyte has some 15,000 blocks. So all is done by arrays: blocks are grouped by their tag, and what is checked and
@@ -46,6 +46,7 @@ ROW = 8
 """Numbers of launch data that a block has."""
 _ROOM_BEHIND = 288  # bytes
 _MOST_LATER_RUNS = (1 << 31) // 64  # each has 64 words of memory
+_MOST_LISTED = _MOST_UNITS = (1 << 32) - 1
 
 
 class StoredLaunch(NamedTuple):
@@ -200,22 +201,23 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         planned.append((launch, rows))
     if blocks.errors:
         raise min(blocks.errors, key=lambda each: each[0])[1]
-    sums = later.cumsum()
-    if num_blocks and sums[-1] > _MOST_LATER_RUNS:
-        by_kernels &= (later == 0) | (sums <= _MOST_LATER_RUNS)
-        later *= by_kernels
-        sums = later.cumsum()
+    listed = np.zeros(num_blocks, np.int64)  # escapes of each block
+    for launch, rows in planned:
+        if _is_listed(launch):
+            listed[rows[:, 1]] = counts_of(rows)[:, 0]
+    by_kernels &= blocks.positions >> 5 <= _MOST_UNITS
+    for numbers, most in ((later, _MOST_LATER_RUNS), (listed, _MOST_LISTED)):
+        numbers *= by_kernels
+        by_kernels &= (numbers == 0) | (numbers.cumsum() <= most)
+    later *= by_kernels
+    listed *= by_kernels
     by_host = np.flatnonzero(~by_kernels)
     if len(by_host):
         planned = [(launch, rows[by_kernels[rows[:, 1]]]) for launch, rows in planned]
         rows = blocks.some(by_host).rows()
         rows[:, 0] = np.arange(len(by_host)) * -(-reader.block_nbytes // 32)
         planned.append((StoredLaunch(True), rows))
-    listed = np.zeros(num_blocks, np.int64)  # escapes of each block
-    for launch, rows in planned:
-        if _is_listed(launch):
-            listed[rows[:, 1]] = counts_of(rows)[:, 0]
-    before, before_listed = sums - later, listed.cumsum() - listed
+    before, before_listed = later.cumsum() - later, listed.cumsum() - listed
     for launch, rows in planned:
         rows[:, ROW - 1] = (before_listed if _is_listed(launch) else before)[rows[:, 1]]
     return Plan(reader, _by_launch(planned), int(later.sum()), int(listed.sum()), [int(k) for k in by_host])
