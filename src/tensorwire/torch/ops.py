@@ -138,6 +138,13 @@ def linear_on_cpu(
         return multiply(x, frame_in_memory, shape, bias, mode)
 
 
+def _check_place(frame: Tensor, *others: Tensor | None) -> None:
+    """Kernels get addresses, which mean nothing on another device."""
+    for other in others:
+        if other is not None and other.device != frame.device:
+            raise ValueError(f"expected all tensors on {frame.device}, where the weight is, got one on {other.device}")
+
+
 def linear_on_device(
     x: Tensor,
     frame: Tensor,
@@ -157,6 +164,7 @@ def linear_on_device(
             (`side_stream`). Not in a compiled graph, whose code writes to memory that it uses again without counting
             it, and whose memory is none to keep.
     """
+    _check_place(frame, x, bias)
     reader = ready_to_multiply(frame)
     check_matches(reader, dtype, shape)
     side = side_stream_of(frame.device) if in_turn and not is_capturing(frame.device) else None
@@ -181,6 +189,7 @@ def linear_on_device(
 def _experts(x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], ids: Tensor) -> Tensor:
     """Fused: row ``x[i]`` times the transpose of matrix ``ids[i]``: (count, rows of a matrix). For few rows one launch,
     where the frame allows it; else these matrices are decoded."""
+    _check_place(frame, x)
     reader = ready_to_multiply(frame)
     check_matches(reader, dtype, shape)
     if 0 < len(x) <= _MOST_EXPERTS and reader.product_for(x, None, "fused") is not None:

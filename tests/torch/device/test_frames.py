@@ -13,7 +13,7 @@ import torch
 import tensorwire
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, encode
 from tensorwire import CorruptDataError, UnsupportedTensorError
-from tensorwire.torch import CompressedTensor
+from tensorwire.torch import CompressedTensor, ops
 from tensorwire.torch.device import prepared
 from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.frames import open_frame
@@ -205,6 +205,15 @@ def test_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_operators_of_devices(name: str) -> None:
     for key in ("CUDA", "PrivateUse1"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tensorwire::{name}", key)
+
+
+@pytest.mark.parametrize("where", [("meta", "cpu"), ("cpu", "meta")])
+def test_inputs_on_another_device_are_refused(where: tuple[str, str]) -> None:
+    """A kernel would read and write there by addresses of another memory."""
+    x, bias = torch.zeros(1, COLUMNS, device=where[0]), torch.zeros(ROWS, device=where[1])
+    frame = tensor_of(tensorwire.compress(weights()))
+    with pytest.raises(ValueError, match="expected all tensors on cpu, where the weight is, got one on meta"):
+        ops.linear_on_device(x, frame, torch.bfloat16, (ROWS, COLUMNS), bias, "exact")
 
 
 def test_threads_share_a_frame() -> None:

@@ -121,15 +121,6 @@ def test_a_product_is_one_launch() -> None:
     assert not driver.compiled
 
 
-def test_what_lies_on_another_device_is_not_taken() -> None:
-    """A kernel would read there by an address of another memory."""
-    product = product_with(StandIn(), frame_of(weight(3, 256), 2))
-    x, bias = numbers(1, 256), numbers(3)
-    assert product.takes(x, bias)
-    assert not product.takes(x.to("meta"), None)
-    assert not product.takes(x, bias.to("meta"))
-
-
 def test_calls_share_no_arguments() -> None:
     """A second product begins, as on another thread, before the first one has launched."""
     product = Product(StandIn(), rows_of_words(weight(16, 256)))

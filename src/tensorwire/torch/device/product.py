@@ -69,14 +69,12 @@ class Product:
         return Product(self.driver, self._rows.at(frame, copy), self.order)
 
     def takes(self, x: torch.Tensor, bias: torch.Tensor | None) -> bool:
-        """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in BF16. What
-        lies on another device is for torch to refuse."""
+        """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in BF16."""
         return (
             x.dtype == torch.bfloat16
-            and x.device == self._rows.table.device  # a kernel reads addresses, which mean nothing elsewhere
             and x.shape[-1:] == (self.columns,)
             and 0 < x.numel() <= self.max_inputs * self.columns
-            and (bias is None or (bias.dtype == x.dtype and bias.device == x.device and bias.shape == (self.rows,)))
+            and (bias is None or (bias.dtype == torch.bfloat16 and bias.shape == (self.rows,)))
         )
 
     def multiply(
