@@ -119,7 +119,10 @@ def test_no_room_is_no_context() -> None:
         ({**LLAMA_3_8B, "layer_types": ["linear_attention"] * 32}, "layers of type 'linear_attention'"),
         ({**LLAMA_3_8B, "layer_types": ["full_attention"]}, "1 layer_types for 32 layers"),
         ({**LLAMA_3_8B, "mamba_d_state": 16}, "has mamba_d_state"),
-        ({**LLAMA_3_8B, "num_hidden_layers": 10**9}, "num_hidden_layers 1000000000, expected a number of 65,536 or less"),
+        (
+            {**LLAMA_3_8B, "num_hidden_layers": 10**9},
+            "num_hidden_layers 1000000000, expected a number of 65,536 or less",
+        ),
         ({**LLAMA_3_8B, "hidden_size": 10**400}, r"hidden_size 10+\.\.\.0+, expected a number of [\d,]+ or less"),
         ({**LLAMA_3_8B, "num_hidden_layers": "x" * 10_000}, "num_hidden_layers .{,40}, expected a number"),
         ({**LLAMA_3_8B, "layer_types": [[1]] * 32}, r"layers of type \[1\]"),

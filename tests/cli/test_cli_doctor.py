@@ -131,7 +131,10 @@ def test_a_process_that_dies_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         ("os.kill(os.getpid(), 4)", "ended by SIGILL"),
         ("raise ImportError('no /data/alice/lib/x.so')", "ImportError: no .../x.so"),
         ("sys.exit(7)", "exit code 7"),
-        ("print('a line of sitecustomize', 7, sep='\\n'); print('{\"fast\": \"cut', end=''); sys.exit(7)", "exit code 7"),
+        (
+            "print('a line of sitecustomize', 7, sep='\\n'); print('{\"fast\": \"cut', end=''); sys.exit(7)",
+            "exit code 7",
+        ),
         ("os.kill(os.getpid(), 40)", "ended by signal 40"),
         ("sys.stderr.buffer.write(b'\\xff\\n'); sys.exit(7)", "\ufffd"),
     ):

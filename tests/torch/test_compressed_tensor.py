@@ -251,7 +251,9 @@ def test_operators_refuse_what_is_not_the_frames(compressed: CompressedTensor) -
         torch.ops.tensorwire.decode(compressed.frame, torch.float16, [1])
     with pytest.raises(ValueError, match="expected elements within"):
         torch.ops.tensorwire.decode(compressed.frame, torch.bfloat16, [2], ROWS * COLUMNS - 1)
-    with pytest.raises(ValueError, match=r"expected contiguous memory on cpu to decode into, got strides \(2,\) on cpu"):
+    with pytest.raises(
+        ValueError, match=r"expected contiguous memory on cpu to decode into, got strides \(2,\) on cpu"
+    ):
         torch.ops.tensorwire.decode.out(compressed.frame, 0, out=torch.empty(8, dtype=torch.bfloat16)[::2])
     with pytest.raises(ValueError, match="exact, fused"):
         compressed.set_linear_mode("quick")

@@ -139,8 +139,8 @@ def num_weights(config: Mapping[str, Any]) -> tuple[int, int]:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _COUNTED:
         raise ValueError(
-            f"config.json is of a model_type {shown(kind)}, whose weights are not known here: give the directory with its "
-            "safetensors files"
+            f"config.json is of a model_type {shown(kind)}, whose weights are not known here: give the directory with "
+            "its safetensors files"
         )
     hidden, num_layers = _number(config, *_HIDDEN), _number(config, *_LAYERS, most=_MOST_LAYERS)
     embedding = _number(config, "vocab_size") * hidden
@@ -202,7 +202,9 @@ def _check_decoder(config: Mapping[str, Any]) -> None:
     names = config.get("architectures")
     names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     if names and not any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
-        raise ValueError(f"config.json is of a {names[0][:80]}, which does not continue text and has no key-value cache")
+        raise ValueError(
+            f"config.json is of a {names[0][:80]}, which does not continue text and has no key-value cache"
+        )
 
 
 def _windows(config: Mapping[str, Any], num_layers: int) -> list[int | None]:

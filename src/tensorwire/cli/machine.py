@@ -166,9 +166,9 @@ def address_space_nbytes() -> int | None:
 def public(text: str) -> str:
     """A message without the directories in it, whose names may be private: only the last part of a path stays. The
     directories that are known are found also if there are blanks in their names."""
-    known = {os.path.expanduser("~"), sys.prefix, str(Path.cwd())}
-    for place in sorted(known, key=len, reverse=True):
-        if place.count("/") > 1 or place == os.path.expanduser("~") != "/":
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    for place in sorted({home, sys.prefix, str(Path.cwd())}, key=len, reverse=True):
+        if place.count("/") > 1 or place == home != "/":
             text = text.replace(place, "/_")
     return re.sub(r"(?<![\w.])~?(?:/[^/\s:'\"]+)*/(?=[^/\s])", ".../", text)
 

@@ -223,9 +223,7 @@ def link(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("put", [link, lambda path, _: os.mkfifo(path), lambda path, _: path.mkdir()])
-def test_what_somebody_else_may_have_put_there_is_not_loaded(
-    put: Callable[[Path, bytes], object], cache: Path
-) -> None:
+def test_what_somebody_else_may_have_put_there_is_not_loaded(put: Callable[[Path, bytes], object], cache: Path) -> None:
     made = binary(KERNEL, 90, FakeCompiler())
     (path,) = cache.iterdir()
     data = path.read_bytes()

@@ -74,7 +74,7 @@ def binary(kernel: Kernel, architecture: int, compiler: Compiler, *, anew: bool 
 def _read(path: Path) -> Binary | None:
     """What is kept there; None if there is nothing, or not what was written for that name by this user or root."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             owned = status.st_uid in (os.geteuid(), 0)
             if not (stat.S_ISREG(status.st_mode) and owned and status.st_size <= _MOST_NBYTES):

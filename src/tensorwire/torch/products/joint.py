@@ -3,9 +3,9 @@
 Nothing is known beforehand of who is multiplied with what. The first product of a group computes the others along with
 its own, in one launch. Each of the others takes its part if it comes next in this thread, with the very same input and
 the bias that was used, in the same order of summation, on the same stream, within the same captured graph; else it
-computes on its own. So a wrong guess costs time and never changes a result. A write that torch does not count, through `.data` or by a
-kernel that says nothing of it, is not seen between two products of a group. Kernels promise that a part has the bits of
-a product of its own in that order.
+computes on its own. So a wrong guess costs time and never changes a result. A write that torch does not count, through
+`.data` or by a kernel that says nothing of it, is not seen between two products of a group. Kernels promise that a part
+has the bits of a product of its own in that order.
 """
 
 from __future__ import annotations
