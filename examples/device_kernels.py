@@ -1,4 +1,4 @@
-"""Decode frames with the Triton kernels, in Triton's interpreter on the CPU or on a device, and compare every bit.
+"""Decode frames on a device, or by the Triton kernels in Triton's interpreter on the CPU, and compare every bit.
 
     python examples/device_kernels.py          # no GPU needed: the interpreter runs the kernels, slowly
     python examples/device_kernels.py cuda     # on a GPU

@@ -64,6 +64,8 @@ def main() -> None:
         journal, folder = options.publish, environment.RESULTS
     sections = load()[0]
     print(page.write(journal, folder, sections, add=options.publish is not None), end="")
+    if not any("row" in line for line in runner.lines(journal)):
+        sys.exit(f"nothing was measured: does PyTorch see the GPU? {journal} has the errors")
     if options.publish is None and not names and (left := page.unfinished(journal, sections)):
         wanted = ",".join(dict.fromkeys(("card", *left)))  # which names the device
         more = f"--sections {wanted} --seconds {_SECONDS_OF_THE_REST:.0f} --out {options.out}-rest"

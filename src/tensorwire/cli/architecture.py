@@ -138,10 +138,7 @@ def num_weights(config: Mapping[str, Any]) -> tuple[int, int]:
     _check_decoder(config)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _COUNTED:
-        raise ValueError(
-            f"config.json is of a model_type {shown(kind)}, whose weights are not known here: give the directory with "
-            "its safetensors files"
-        )
+        raise ValueError(f"config.json is of a model_type {shown(kind)}, whose weights are not known here")
     hidden, num_layers = _number(config, *_HIDDEN), _number(config, *_LAYERS, most=_MOST_LAYERS)
     embedding = _number(config, "vocab_size") * hidden
     feed_forward, largest = _feed_forward(config, hidden, num_layers)

@@ -171,6 +171,8 @@ def _fit(
     )  # fmt: skip
     best = fitting.quickest(forms, machine.advice(gpu, cpu_target()).profile)
     lines = []
+    if best is None:
+        notes.append("what does not fit can stay compressed on the host: tensorwire.torch.offload, docs/offload.md")
     if best is not None and sizes != _CONFIG:
         runs = config is not None and path.is_dir() and continues_text(config)
         lines = _commands(path, weights.compressed, best.form, runs, gpu is not None)
