@@ -246,6 +246,18 @@ def test_what_is_no_frame_is_told_how_to_become_one(what: Any) -> None:
         CompressedTensor(what)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.uint8])
+def test_rows_have_whole_numbers(compressed: CompressedTensor, dtype: torch.dtype) -> None:
+    """A model that was cast as a whole has rounded them: other rows would come without a word."""
+    numbers = torch.ones(2).to(dtype)
+    with pytest.raises(RuntimeError, match="xpected tensor for argument #1 'indices'"):
+        torch.nn.functional.embedding(numbers, compressed)
+    with pytest.raises(RuntimeError, match="xpected dtype int32 or int64"):
+        compressed.index_select(0, numbers)
+    with pytest.raises(IndexError, match="supposed to be a vector"):
+        compressed.index_select(0, torch.tensor([[1]]))
+
+
 def test_operators_refuse_what_is_not_the_frames(compressed: CompressedTensor) -> None:
     with pytest.raises(ValueError, match="expected elements within"):
         torch.ops.tensorwire.decode(compressed.frame, torch.float16, [1])

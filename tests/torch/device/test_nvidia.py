@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import struct
+import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -345,6 +347,13 @@ def test_kernels_compile(architecture: int) -> None:
     real_compiler()
     for _, _, nbytes, _ in compile_all(kernels_of(usual_frames()), [architecture]):
         assert nbytes > 0
+
+
+def test_a_module_that_stands_for_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("nvidia")
+    module.__spec__ = None
+    monkeypatch.setitem(sys.modules, "nvidia", module)
+    assert list(nvrtc._candidates("12.8")) == ["libnvrtc.so.12", "libnvrtc.so.13"]
 
 
 def test_what_the_compiler_says_is_passed_on() -> None:

@@ -126,7 +126,10 @@ def _loaded(name: str, problems: list[str]) -> Compiler | None:
 
 def _candidates(cuda: str | None) -> Iterator[str]:
     """Paths and names, the best first: of the same CUDA as torch, then the newest."""
-    spec = importlib.util.find_spec("nvidia")
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except ValueError:  # something else stands for it in sys.modules
+        spec = None
     folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec is not None else []
     found = {path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*")}
     major = (cuda or "").partition(".")[0]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 tensorwire = torch.ops.tensorwire
+_NUMBERS = (torch.int32, torch.int64)  # of rows, as torch takes them: what else there is, it refuses
 
 
 class CompressedTensor(LazyTensor):
@@ -429,9 +430,7 @@ def _rows_by_number(tensor: CompressedTensor, numbers: Tensor, take: Callable[[T
 
 def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
     first = indices[0]
-    if not isinstance(tensor, CompressedTensor) or len(indices) != 1 or first is None:
-        return NotImplemented
-    if first.dtype not in (torch.int32, torch.int64):  # a mask, or nothing that torch takes
+    if not isinstance(tensor, CompressedTensor) or len(indices) != 1 or first is None or first.dtype not in _NUMBERS:
         return NotImplemented
     if tensor.frame.device.type != "cpu":  # where a negative number is out of range
         first = first % tensor.shape[0]
@@ -441,13 +440,13 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
 
 
 def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
-    if not isinstance(tensor, CompressedTensor) or dim % tensor.dim() != 0:
+    if not isinstance(tensor, CompressedTensor) or dim % tensor.dim() or index.dim() > 1 or index.dtype not in _NUMBERS:
         return NotImplemented
     return _rows_by_number(tensor, index, lambda table: table.index_select(dim, index))
 
 
 def _embedding(weight: Any, indices: Tensor, *options: Any) -> Any:
-    if not isinstance(weight, CompressedTensor):
+    if not isinstance(weight, CompressedTensor) or indices.dtype not in _NUMBERS:
         return NotImplemented
     return _rows_by_number(weight, indices, lambda table: torch.nn.functional.embedding(indices, table))
 
