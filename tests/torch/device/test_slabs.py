@@ -142,7 +142,8 @@ def test_a_weight_of_one_slab_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("count", [64, 256])
 def test_other_counts_are_multiplied_as_before(case: Case, count: int) -> None:
     case.multiply(numbers(count, COLUMNS), None, "fused")
-    assert case.headers() == ["thin.cuh" if count == 64 else "words.cuh"]
+    *_, last = case.headers()  # behind a trial of wgmma, if this process has made none
+    assert last in (("thin.cuh", "wgmma.cuh") if count == 64 else ("words.cuh",))
 
 
 def test_what_torch_refuses_is_refused_in_its_words(case: Case) -> None:
