@@ -166,7 +166,7 @@ class CudaKernels:
                 runs_per_block=held.runs_per_block, **coding,
             )  # fmt: skip
             call.launch(stream, len(table))
-            if isinstance(launch, CascadeLaunch) and self._is_listed(launch):
+            if isinstance(launch, CascadeLaunch) and self._has_list(launch):
                 self._places = self.list_escapes(launch)
         found = int(wrong.item())
         if found != _RIGHT:
@@ -217,7 +217,7 @@ class CudaKernels:
             coding = f"{launch.quads_log2}, {launch.m}, {launch.nb}"
             kernel = Kernel("enec.cuh", f"enec_words<{rest}, {coding}, {whole}>")
             return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
-        if self._is_listed(launch):
+        if self._has_list(launch):
             coded["before"], kernel = self._places, Kernel("words.cuh", f"resident_words<{layout}, {_STEPS}>")
             return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
         most_nbytes = _later_nbytes(held.plan.rows[launch], launch.widths)
@@ -230,7 +230,7 @@ class CudaKernels:
         )  # fmt: skip
         return call, 0 if in_shared else most_nbytes
 
-    def _is_listed(self, launch: CascadeLaunch) -> bool:
+    def _has_list(self, launch: CascadeLaunch) -> bool:
         """Whether a list of escapes serves: full runs of words of 16 bits whose rest is verbatim, in blocks in which 16
         bits name each place."""
         held = self._held

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, leading, room_nbytes
-from .rows import Cascades, Rows
+from .rows import LATER_TIERS_NBYTES, Cascades, Rows
 
 if TYPE_CHECKING:
     from .cuda_kernels import CudaKernels
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .prepared import PreparedFrame
 
 _REST_BITS = 8
-_TABLE_WORDS, _HEAD_WORDS, _TIER_WORDS = 40, 8, 8  # LaterTiers and LaterTier of thin_cascade.cuh
+_TABLE_WORDS = LATER_TIERS_NBYTES // 4
+_HEAD_WORDS, _TIER_WORDS = 8, 8  # of LaterTiers, and LaterTier of thin_cascade.cuh
 _ALIGNMENT = 16
 
 

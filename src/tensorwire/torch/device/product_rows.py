@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ...codec import Layout
-from .plan import LISTED, RUN, CascadeLaunch, counts_of
+from .plan import LISTED, ROW, RUN, CascadeLaunch, counts_of
 from .product_cascades import rows_in_one_tier, rows_of_cascades, width_of
 from .rows import Rows
 
@@ -72,7 +72,7 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
 
 
 def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
-    listed = held.plan.rows.get(_LISTED, np.zeros((0, 8), np.uint32))
+    listed = held.plan.rows.get(_LISTED, np.zeros((0, ROW), np.uint32))
     listed = listed[listed[:, 3] & 0xFF <= _MOST_LO]
     others = _others(held, listed[:, 1])
     if others is None:

@@ -19,7 +19,7 @@ SUMS_NBYTES = 512
 """The shared memory for eight inputs and a part of a tile."""
 QUARTERS_NBYTES = 2 * 1024
 """The shared memory for each warp (thin_cascade.cuh)."""
-_LATER_TIERS_NBYTES = 160
+LATER_TIERS_NBYTES = 160
 
 
 class Cascades(NamedTuple):
@@ -49,7 +49,7 @@ class Cascades(NamedTuple):
         first, before = 0, 0
         for rows, address in zip(self.rows.tolist(), self.addresses.tolist(), strict=True):
             last = groups[-1] if groups else [0, 0, TILE_ROWS, 0]
-            if last[2] + rows > TILE_ROWS or last[3] == most_blocks or address != before + _LATER_TIERS_NBYTES:
+            if last[2] + rows > TILE_ROWS or last[3] == most_blocks or address != before + LATER_TIERS_NBYTES:
                 groups.append([address, first, rows, 1])
             else:
                 last[2] += rows
