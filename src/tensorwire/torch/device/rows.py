@@ -20,6 +20,7 @@ SUMS_NBYTES = 512
 QUARTERS_NBYTES = 2 * 1024
 """The shared memory for each warp (thin_cascade.cuh)."""
 LATER_TIERS_NBYTES = 160
+"""Size of LaterTiers (thin_cascade.cuh)."""
 
 
 class Cascades(NamedTuple):
