@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def measured(folder: Path, *names: str, **options: Any) -> list[dict[str, Any]]:
     path = folder / runner.FILE
-    runner.run(lambda: (sections(*names), FakeBench()), path, **{"seconds": 60.0, **options})
+    runner.run(lambda: (sections(*names), FakeBench()), path, **{"seconds": 900.0, **options})
     return runner.lines(path)
 
 
@@ -52,8 +52,9 @@ def test_the_next_section_begins(bad: str, said: str, tmp_path: Path, monkeypatc
 
 def test_a_section_that_runs_over_its_time_is_cut_between_rows(tmp_path: Path) -> None:
     lines = measured(tmp_path, "overruns", "works")
-    assert 1 < len(rows(lines, "overruns")) < 100
-    assert "cut after 0 seconds" in errors(lines, "overruns")
+    assert rows(lines, "overruns")[0] == "in time"
+    assert "never" not in rows(lines, "overruns")
+    assert "cut after " in errors(lines, "overruns")
     assert rows(lines, "works") == ["one", "two"]
 
 
@@ -81,7 +82,7 @@ def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / runner.FILE
     code = (
         "import pathlib, sys; from benchmarks.device import runner; from tests.support.fake_sections import *; "
-        "runner.run(lambda: (sections('overruns', seconds=60), FakeBench()), pathlib.Path(sys.argv[1]), 60)"
+        "runner.run(lambda: (sections('goes_on'), FakeBench()), pathlib.Path(sys.argv[1]), 900)"
     )
     with subprocess.Popen([sys.executable, "-c", code, path], cwd=ROOT, stdout=subprocess.PIPE) as job:
         assert job.stdout is not None
@@ -90,7 +91,7 @@ def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:
         child = int(Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text())
         os.kill(child, signal.SIGKILL)
         job.kill()
-    assert len(rows(runner.lines(path), "overruns")) >= 3
+    assert len(rows(runner.lines(path), "goes_on")) >= 3
     with path.open("a") as file:
         file.write('{"section": "overruns", "row": {"wh')
-    assert len(rows(runner.lines(path), "overruns")) >= 3
+    assert len(rows(runner.lines(path), "goes_on")) >= 3

@@ -40,8 +40,16 @@ def _breaks(bench: FakeBench) -> Generator[Row, None, None]:
     raise RuntimeError("an illegal memory access was encountered")
 
 
-def _overruns(_: FakeBench) -> Generator[Row, None, None]:
-    for number in range(1000):
+def _overruns(bench: FakeBench) -> Generator[Row, None, None]:
+    yield {"what": "in time"}
+    while time.monotonic() <= bench.deadline:
+        time.sleep(0.01)
+    yield {"what": "late"}
+    yield {"what": "never"}
+
+
+def _goes_on(_: FakeBench) -> Generator[Row, None, None]:
+    for number in range(10_000):
         yield {"what": str(number)}
         time.sleep(0.02)
 
@@ -56,13 +64,26 @@ def _dies(_: FakeBench) -> Generator[Row, None, None]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_RUNS = {"works": _works, "raises": _raises, "breaks": _breaks, "overruns": _overruns, "hangs": _hangs, "dies": _dies}
+_RUNS = {
+    "works": _works, "raises": _raises, "breaks": _breaks, "overruns": _overruns, "goes_on": _goes_on, "hangs": _hangs,
+    "dies": _dies,
+}  # fmt: skip
+_SECONDS = {"overruns": 1.0, "hangs": 2.0}
+_ENOUGH_SECONDS = 300.0
+"""For a process that gets no time for a while."""
 
 
-def sections(*names: str, seconds: float = 0.2) -> list[Section]:
+def sections(*names: str) -> list[Section]:
     """These; a name may have more behind a hyphen."""
     columns = (("what", "what", ""), ("number", "number", ".1f"))
     return [
-        Section(name, seconds, f"Does {name} work?", "It is made up.", columns, _RUNS[name.partition("-")[0]])
+        Section(
+            name,
+            _SECONDS.get(name, _ENOUGH_SECONDS),
+            f"Does {name} work?",
+            "It is made up.",
+            columns,
+            _RUNS[name.partition("-")[0]],
+        )
         for name in names
     ]
