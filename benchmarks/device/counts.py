@@ -140,7 +140,7 @@ KERNELS = (
     ),
     Counted(
         "product `fast`, 1 to 8 inputs",
-        Kernel("thin_cascade.cuh", "thin_cascade<2, 1, false>"),
+        Kernel("thin_cascade.cuh", "thin_cascade<Bf16, 2, 1, false>"),
         256,
         _TILE_WORDS,
         # Groups; blocks of a team, copies, tiers; widths 1, 2, 3; tiles, parts, runs, halves of runs; sums as above.
@@ -149,9 +149,13 @@ KERNELS = (
         most=14,
         at_once=2,
     ),
-    _uncounted("product `fast`, 9 to 16 inputs", "thin_cascade.cuh", "thin_cascade<2, 2, false>"),
-    _uncounted("product `fast`, 17 to 32 inputs", "thin_cascade.cuh", "thin_cascade<2, 4, false>", stack_nbytes=32),
-    _uncounted("product `fast`, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<2, 8, false>"),
+    _uncounted("product `fast`, 9 to 16 inputs", "thin_cascade.cuh", "thin_cascade<Bf16, 2, 2, false>"),
+    _uncounted(
+        "product `fast`, 17 to 32 inputs", "thin_cascade.cuh", "thin_cascade<Bf16, 2, 4, false>", stack_nbytes=32
+    ),
+    _uncounted("product `fast`, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<Bf16, 2, 8, false>"),
+    _uncounted("product `resident` in F16, 1 to 8 inputs", "thin_cascade.cuh", "thin_cascade<F16, 3, 1, false>"),
+    _uncounted("product `resident` in F16, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<F16, 3, 8, false>"),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),

@@ -41,7 +41,7 @@ def sums_of(order: Order, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
                 parts[which] = _step(parts[which], inputs[:, some], rows[:, some])
             part = parts[0] + parts[1] if order.two else parts[0]
             if order.rounded:
-                part = torch.from_numpy(part).to(torch.bfloat16).float().numpy()
+                part = torch.from_numpy(part).to(x.dtype).float().numpy()
             total = part if total is None else total + part
     assert total is not None
     return torch.from_numpy(total)
@@ -59,6 +59,6 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether they are equal bit for bit, but for what NaNs hold."""
     if a.dtype != b.dtype or not torch.equal(a.isnan(), b.isnan()):
         return False
-    words = torch.int16 if a.dtype == torch.bfloat16 else torch.int32
+    words = torch.int16 if a.itemsize == 2 else torch.int32
     bits = [torch.where(each.isnan(), 0, each).view(words) for each in (a, b)]
     return torch.equal(*bits)

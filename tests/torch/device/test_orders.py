@@ -14,6 +14,7 @@ from tensorwire.torch import ops
 from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.device.orders import MOST_PARTS, Order, candidates, usual_order
 from tensorwire.torch.device.product import Product
+from tensorwire.torch.device.product_cascades import rows_in_one_tier
 from tensorwire.torch.device.product_rows import rows_of_words
 from tensorwire.torch.device.trial import library_order
 
@@ -101,6 +102,14 @@ def test_a_trial_finds_the_order(order: Order, rows: int, columns: int, shape: t
     driver.launches.clear()
     assert library_order(product, x + 1, bias, library) == order
     assert not driver.launches  # it is known
+
+
+@pytest.mark.parametrize("order", [Order(1), Order(2, two=True, rounded=True)])
+def test_a_trial_finds_the_order_in_f16(order: Order) -> None:
+    dense, x = weight(66, 512).half(), numbers(3, 512).half()
+    product = Product(StandIn(), rows_in_one_tier(dense, 3))
+    assert library_order(product, x, None, library_in(order)) == order
+    assert library_order(product, x.bfloat16(), None, library_in(order)) is None
 
 
 def test_a_library_in_another_order() -> None:

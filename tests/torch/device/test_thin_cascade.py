@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 OTHER_SHAPES = [shape for shape in ALL_SHAPES if SHAPES[shape[0]][shape[1]] != (4,)]
 USUAL = Cascade(variant=3)
+NAMES = {torch.bfloat16: "BF16", torch.float16: "F16"}
 WIDTHS = {1: Cascade(variant=4), 2: USUAL, 3: Cascade(variant=6), 4: Cascade(variant=2, table=2)}
+KINDS = {torch.bfloat16: WIDTHS, torch.float16: {**WIDTHS, 4: Cascade(variant=0, table=2)}}
+"""By dtype and width of tier 1. No other tier shape that begins with 4 has as few names as F16 has exponents."""
 
 
 def cascades_of(
@@ -42,19 +45,28 @@ def cascades_of(
         each[block] = kind
     data, block_words = dense.view(torch.int16).numpy().tobytes(), block_rows * dense.shape[1]
     return bytes_tensor(
-        encode(data, "BF16", tuple(dense.shape), kind=each, rest=Verbatim(), profile="fast", block_words=block_words)
+        encode(
+            data,
+            NAMES[dense.dtype],
+            tuple(dense.shape),
+            kind=each,
+            rest=Verbatim(),
+            profile="fast",
+            block_words=block_words,
+        )
     )
 
 
-def cascade_with(driver: StandIn, frame: torch.Tensor) -> Product:
+def cascade_with(driver: StandIn, frame: torch.Tensor, most: int = 64) -> Product:
+    """For up to so many inputs."""
     product = product_with(driver, frame)
     assert product.width is not None
-    watch_cascade(driver, product)
+    watch_cascade(driver, product, most)
     return product
 
 
-def watch_cascade(driver: StandIn, product: Product) -> None:
-    for eights in (1, 2, 4, 8):
+def watch_cascade(driver: StandIn, product: Product, most: int = 64) -> None:
+    for eights in (1, 2, 4, 8)[: max(1, (most - 1).bit_length() - 2)]:
         kept = product._prepare(eights, product._rows.table.device).kept
         assert kept is not None
         driver.watch(kept)
@@ -66,6 +78,19 @@ def plain(rows: int, columns: int, share: float, seed: int = 1) -> torch.Tensor:
     near = dense & ~0x7F80 | (118 + dense % 3 // 2 << 7).to(torch.int16)
     odd = torch.rand(dense.shape, generator=torch.Generator().manual_seed(seed)) < share + 0.01
     return torch.where(odd, dense, near).view(torch.bfloat16)
+
+
+def halves(rows: int, columns: int, share: float, seed: int = 1) -> torch.Tensor:
+    """Like `plain` in F16, for a share of up to 0.1. Others are of all sizes: zeros and denormals too."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(-(1 << 15), 1 << 15, (rows, columns), generator=generator)
+    odd = torch.rand(words.shape, generator=generator) < share + 0.01
+    exponents = torch.where(odd, words % 31, 12 + words % 3 // 2)
+    return (words & ~0x7C00 | exponents << 10).to(torch.int16).view(torch.float16)
+
+
+def made(dtype: torch.dtype, rows: int, columns: int, share: float) -> torch.Tensor:
+    return {torch.bfloat16: plain, torch.float16: halves}[dtype](rows, columns, share)
 
 
 @pytest.mark.parametrize(("table", "variant"), OTHER_SHAPES)
@@ -102,6 +127,13 @@ def test_sizes(rows: int, columns: int, count: int, share: float, block_rows: in
     assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
 
 
+@pytest.mark.parametrize(("rows", "columns", "count", "share", "block_rows"), SIZES[2:7])
+def test_sizes_in_f16(rows: int, columns: int, count: int, share: float, block_rows: int) -> None:
+    dense, x = halves(rows, columns, min(share, 0.1)), numbers(count, columns).half()
+    product = cascade_with(StandIn(seed=rows), cascades_of(dense, block_rows, WIDTHS[3]), count)
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+
+
 @pytest.mark.parametrize("profile", ["fast", "resident"])
 def test_profiles_have_the_same_bits(profile: str) -> None:
     dense, x = weight(40, 4096, 0.005), numbers(5, 4096)
@@ -112,14 +144,36 @@ def test_profiles_have_the_same_bits(profile: str) -> None:
     assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("rows", "columns", "count", "share"), [(19, 512, 3, 0.05), (40, 256, 20, 0.4)])
+def test_resident_in_f16() -> None:
+    dense, x = weight(40, 4096).half(), numbers(5, 4096).half()
+    product = DeviceFrame(bytes_tensor(bytes(tensorwire.compress(dense, profile="resident"))), driver=StandIn()).product
+    assert product is not None
+    assert (product.width, product.dtype) == (3, torch.float16)
+    assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
+    assert product.takes(x, x[0, :40])
+    assert not product.takes(x.bfloat16(), None)
+    assert not product.takes(x, x[0, :40].bfloat16())
+    with pytest.raises(ValueError, match="numbers in float16, got"):
+        product.multiply(x.bfloat16())
+    with pytest.raises(ValueError, match="a result in float16 or float32, got"):
+        product.multiply(x, None, torch.bfloat16)
+    with pytest.raises(ValueError, match="dtype and width of tier 1"):
+        joint([product, cascade_with(StandIn(), cascades_of(plain(8, 4096, 0.01), 4, WIDTHS[3]), 1)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "rows", "columns", "count", "share"),
+    [
+        *((torch.bfloat16, width, *size) for size in ((19, 512, 3, 0.05), (40, 256, 20, 0.4)) for width in WIDTHS),
+        *((torch.float16, width, 19, 512, 3, 0.05) for width in WIDTHS),
+    ],
+)
 def test_threads_meet_in_no_byte_and_read_nothing_else(
-    width: int, rows: int, columns: int, count: int, share: float
+    dtype: torch.dtype, width: int, rows: int, columns: int, count: int, share: float
 ) -> None:
-    dense, x = plain(rows, columns, share), numbers(count, columns)
+    dense, x = made(dtype, rows, columns, share), numbers(count, columns).to(dtype)
     driver = StandIn(checked=True, seed=width)
-    product = cascade_with(driver, cascades_of(dense, 5, WIDTHS[width]))
+    product = cascade_with(driver, cascades_of(dense, 5, KINDS[dtype][width]), count)
     assert product.width == width
     assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
 
@@ -134,17 +188,18 @@ def test_shapes_of_one_first_width_are_one_launch() -> None:
     assert len(driver.launches) == 1
 
 
+@pytest.mark.parametrize("dtype", NAMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_blocks_of_other_kinds_are_made_such(width: int) -> None:
-    dense, x = plain(80, 256, 0.01), numbers(5, 256)
+def test_blocks_of_other_kinds_are_made_such(width: int, dtype: torch.dtype) -> None:
+    dense, x = made(dtype, 80, 256, 0.01), numbers(5, 256).to(dtype)
     dense[8:12] = 0.5
-    dense[76:] = numbers(4, 256).view(torch.int16).mul(7919).view(torch.bfloat16)
+    dense[76:] = numbers(4, 256).view(torch.int16).mul(7919).view(dtype)
     dense = torch.where(dense.isfinite(), dense, 1.0)
     others = {2: Constant(), 19: Stored()}
     driver = StandIn(checked=True)
-    product = cascade_with(driver, cascades_of(dense, 4, WIDTHS[width], others))
+    product = cascade_with(driver, cascades_of(dense, 4, KINDS[dtype][width], others), 5)
     assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
-    many = cascades_of(dense, 4, WIDTHS[width], {2: Constant(), 4: Stored(), 19: Stored()})
+    many = cascades_of(dense, 4, KINDS[dtype][width], {2: Constant(), 4: Stored(), 19: Stored()})
     assert DeviceFrame(many, driver=StandIn()).product is None
 
 
@@ -158,23 +213,37 @@ def test_no_input_changes_the_bits_of_another() -> None:
         assert same_bits(torch.cat([product.multiply(part) for part in x.split(count)]), together)
 
 
-def test_weights_that_are_no_numbers() -> None:
-    dense, x = weight(20, 512, 0.01), numbers(4, 512)
+@pytest.mark.parametrize("dtype", NAMES)
+def test_weights_that_are_no_numbers(dtype: torch.dtype) -> None:
+    dense, x = made(dtype, 20, 512, 0.01), numbers(4, 512).to(dtype)
     dense[3, 100], dense[4, 5], dense[5, 6], dense[19, 511] = torch.nan, torch.inf, -torch.inf, 0.0
-    product = cascade_with(StandIn(), cascades_of(dense, 4))
+    product = cascade_with(StandIn(), cascades_of(dense, 4), 8)
     found = product.multiply(x)
     assert same_bits(found, sums_of(product.order, x, dense))
     assert found[:, 3].isnan().all()
     assert found[:, 4:6].isinf().all()
     assert found[:, [row for row in range(20) if row not in (3, 4, 5)]].isfinite().all()
+    short = product.multiply(x, None, dtype)
+    assert same_bits(short, found.to(dtype))
 
 
+def test_results_that_are_no_normal_numbers_of_f16() -> None:
+    dense, x = halves(32, 512, 0.01), numbers(8, 512) * 2.0 ** torch.arange(-16, 16, 4)[:, None]
+    dense[:8], dense[8, 5], dense[9, 6] = 2.0**-12, torch.nan, -torch.inf
+    product = cascade_with(StandIn(), cascades_of(dense, 4), 8)
+    wide, short = product.multiply(x.half()), product.multiply(x.half(), None, torch.float16)
+    assert torch.equal(short.view(torch.int16), wide.half().view(torch.int16))  # NaN too
+    assert short.isinf().any()
+    assert ((short != 0) & (short.abs() < 2.0**-14)).any()
+
+
+@pytest.mark.parametrize("dtype", NAMES)
 @pytest.mark.parametrize("order", [Order(1), Order(1, two=True), Order(3, rounded=True), Order(16)])
-def test_orders(order: Order) -> None:
-    dense, x, bias = weight(40, 4096, 0.01), numbers(3, 4096), numbers(40, seed=3)
-    product = cascade_with(StandIn(), cascades_of(dense, 8)).in_order(order)
-    found = product.multiply(x, bias, torch.bfloat16)
-    assert same_bits(found, product_of(product.order, x, dense, bias, torch.bfloat16))
+def test_orders(order: Order, dtype: torch.dtype) -> None:
+    dense, x, bias = (each.to(dtype) for each in (made(dtype, 40, 4096, 0.01), numbers(3, 4096), numbers(40, seed=3)))
+    product = cascade_with(StandIn(), cascades_of(dense, 8), 3).in_order(order)
+    found = product.multiply(x, bias, dtype)
+    assert same_bits(found, product_of(product.order, x, dense, bias, dtype))
 
 
 def test_rows_of_several_weights_are_one_product() -> None:
@@ -208,11 +277,11 @@ def test_little_shared_memory(count: int) -> None:
     assert DeviceFrame(cascades_of(dense, 4), driver=Less()).product is None
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_damaged_digits_read_nothing_outside(seed: int) -> None:
-    dense, x = weight(20, 512, 0.05), numbers(9, 512)
+@pytest.mark.parametrize(("seed", "dtype"), [*((seed, torch.bfloat16) for seed in range(3)), (2, torch.float16)])
+def test_damaged_digits_read_nothing_outside(seed: int, dtype: torch.dtype) -> None:
+    dense, x = made(dtype, 20, 512, 0.05), numbers(9, 512).to(dtype)
     frame, driver = cascades_of(dense, 5, [Cascade(variant=v) for v in (3, 0, 1)]), StandIn(checked=True, seed=seed)
-    product = cascade_with(driver, frame)
+    product = cascade_with(driver, frame, 9)
     right = product.multiply(x)
     generator = torch.Generator().manual_seed(seed)
     where = torch.randint(1024, len(frame), (len(frame) // 4,), generator=generator)

@@ -122,8 +122,8 @@ class DeviceFrame:
         return None if rows is None else Product(self._driver, rows)
 
     def product_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> Product | None:
-        """What multiplies inputs like `x`, (..., columns), adds `bias` and rounds to BF16; None: decode the weight, and
-        let torch do that. In mode "exact" results have the bits of torch's own, as far as a trial can tell."""
+        """What multiplies inputs like `x`, (..., columns), adds `bias` and rounds to their dtype; None: decode the
+        weight, and let torch do that. In mode "exact" results have torch's own bits, as far as a trial can tell."""
         product = self.product
         if product is None or not product.takes(x, bias):
             return None

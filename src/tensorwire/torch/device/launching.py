@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .orders import Order
     from .rows import Cascades
 
+_LAYOUTS = {torch.bfloat16: "Bf16", torch.float16: "F16"}  # frame.cuh
 _MOST_WARPS = 8
 _WARP_NBYTES = 2 * 6144 + 1024  # of shared memory (thin.cuh)
 _RESERVED_NBYTES = 1024  # of shared memory, in each block, by the device
@@ -86,13 +87,14 @@ def cascade_launch(driver: Driver, cascades: Cascades, order: Order, eights: int
         else:
             warps -= 1
     table = torch.from_numpy(cascades.groups(most_blocks)).to(device)
-    expression = f"thin_cascade<{cascades.width}, {eights}, {_cpp(order.two)}>"
+    expression = f"thin_cascade<{_LAYOUTS[cascades.dtype]}, {cascades.width}, {eights}, {_cpp(order.two)}>"
     function = driver.function(Kernel("thin_cascade.cuh", expression), nbytes())
     more = (
         table.data_ptr(), len(table), most_blocks * cascades.slot_nbytes, cascades.slot_nbytes,
         cascades.scratch_nbytes, teams, cascades.later,
     )  # fmt: skip
-    two = eights == 1 or (eights < 8 and cascades.width <= 2)
+    narrow = cascades.width <= 2
+    two = (narrow and eights <= 2) or (cascades.dtype == torch.bfloat16 and (eights == 1 or (narrow and eights < 8)))
     grid = _grid(driver, len(table), warps, nbytes(), two=two)
     return Launch(function, grid, 32 * warps, nbytes(), together, more, table)
 

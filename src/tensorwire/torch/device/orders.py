@@ -18,7 +18,7 @@ class Order(NamedTuple):
         parts: of the columns, all of the same whole number of runs but for the last one, which may have fewer. The
             steps of each are summed in their order, from zero, and then the parts in theirs.
         two: whether a part has two accumulators, for even and for odd slices of 32 columns, added at its end.
-        rounded: whether the sum of a part is rounded to BF16 before parts are added.
+        rounded: whether the sum of a part is rounded to the weight's dtype before parts are added.
     """
 
     parts: int

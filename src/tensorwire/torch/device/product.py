@@ -41,6 +41,7 @@ class Product:
         max_inputs: how many inputs are multiplied at once. For more, decode the weight and let torch multiply.
         rows: number of rows.
         columns: of each row.
+        dtype: of the rows and of inputs, BF16 or F16.
         order: the order of summation.
         width: of tier 1, where blocks have later tiers; None: all are in tier shape (4).
         driver: what launches.
@@ -56,6 +57,7 @@ class Product:
         self.columns = rows.columns
         self.order = usual_order(rows.columns) if order is None else order.as_made(rows.columns)
         self.width = None if rows.cascades is None else rows.cascades.width
+        self.dtype = torch.bfloat16 if rows.cascades is None else rows.cascades.dtype
         self._launches: dict[int, Launch] = {}
         self._others: dict[Order, Product] = {}
 
@@ -69,19 +71,20 @@ class Product:
         return Product(self.driver, self._rows.at(frame, copy), self.order)
 
     def takes(self, x: torch.Tensor, bias: torch.Tensor | None) -> bool:
-        """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in BF16."""
+        """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in
+        their dtype."""
         return (
-            x.dtype == torch.bfloat16
+            x.dtype == self.dtype
             and x.shape[-1:] == (self.columns,)
             and 0 < x.numel() <= self.max_inputs * self.columns
-            and (bias is None or (bias.dtype == torch.bfloat16 and bias.shape == (self.rows,)))
+            and (bias is None or (bias.dtype == self.dtype and bias.shape == (self.rows,)))
         )
 
     def multiply(
         self, x: torch.Tensor, bias: torch.Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
-        """`x`, (count, columns) of BF16, times the transpose of the rows, plus `bias`, (rows,): (count, rows), rounded
-        once from float32 to `dtype`, BF16 or float32. One launch on the current stream, which is not waited for.
+        """`x`, (count, columns), times the transpose of the rows, plus `bias`, (rows,): (count, rows), rounded once
+        from float32 to `dtype`, that of the rows or float32. One launch on the current stream, which is not waited for.
 
         Raises:
             ValueError: inputs, bias or dtype are not such.
@@ -118,13 +121,13 @@ class Product:
         return taken.multiply(x, None, x.dtype).view(count, count, rows).diagonal().t().contiguous()
 
     def _check(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> int:
-        if x.dim() != 2 or x.shape[1] != self.columns or len(x) > self.max_inputs or x.dtype != torch.bfloat16:
+        if x.dim() != 2 or x.shape[1] != self.columns or len(x) > self.max_inputs or x.dtype != self.dtype:
             raise ValueError(
-                f"expected up to {self.max_inputs} inputs of {self.columns} numbers in bfloat16, "
+                f"expected up to {self.max_inputs} inputs of {self.columns} numbers in {_name(self.dtype)}, "
                 f"got {tuple(x.shape)} in {x.dtype}"
             )
-        if dtype not in (torch.bfloat16, torch.float32):
-            raise ValueError(f"expected a result in bfloat16 or float32, got {dtype}")
+        if dtype not in (self.dtype, torch.float32):
+            raise ValueError(f"expected a result in {_name(self.dtype)} or float32, got {dtype}")
         if bias is not None and (bias.shape != (self.rows,) or bias.dtype != dtype):
             raise ValueError(
                 f"expected a bias of {self.rows} numbers in {dtype}, got {tuple(bias.shape)} in {bias.dtype}"
@@ -147,13 +150,15 @@ def joint(products: Sequence[Product]) -> Product:
     """One product with the rows of all, one weight after the other: one launch, whose result is split into views.
 
     Raises:
-        ValueError: they have other columns, orders of summation, or widths of tier 1.
+        ValueError: they have other dtypes, columns, orders of summation, or widths of tier 1.
     """
     first = products[0]
-    if any((each.columns, each.order, each.width) != (first.columns, first.order, first.width) for each in products):
+    if len({(each.dtype, each.columns, each.order, each.width) for each in products}) > 1:
         raise ValueError(
-            "expected products with the same columns and order of summation and width of tier 1, got "
-            + ", ".join(f"{each.columns} columns in {each.order}, {each.width} bits" for each in products)
+            "expected products with the same columns and order of summation, dtype and width of tier 1, got "
+            + ", ".join(
+                f"{_name(each.dtype)}, {each.columns} columns in {each.order}, {each.width} bits" for each in products
+            )
         )
     parts = [each._rows for each in products]
     kept = tuple(tensor for part in parts for tensor in part.kept)
@@ -161,6 +166,10 @@ def joint(products: Sequence[Product]) -> Product:
     cascades = functools.reduce(Cascades.joined, blocks) if blocks else None
     table = torch.cat([part.table for part in parts])
     return Product(first.driver, Rows(table, first.columns, kept, cascades), first.order)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @functools.lru_cache(maxsize=256)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, leading, room_nbytes
+from .plan import RUN, CascadeLaunch, counts_of, field_nbytes, room_nbytes
 from .rows import LATER_TIERS_NBYTES, Cascades, Rows
 
 if TYPE_CHECKING:
@@ -16,32 +16,48 @@ if TYPE_CHECKING:
     from .plan import Array
     from .prepared import PreparedFrame
 
-_REST_BITS = 8
+MOST_WIDTH = 4
+"""The most bits that a digit has."""
 _TABLE_WORDS = LATER_TIERS_NBYTES // 4
 _HEAD_WORDS, _TIER_WORDS = 8, 8  # of LaterTiers, and LaterTier of thin_cascade.cuh
 _ALIGNMENT = 16
 
 
+class _Words(NamedTuple):
+    """The words of a dtype: bits of a mantissa, and of an exponent; the planes of a rest, by their bits and the lowest
+    of these in the rest."""
+
+    mantissa_bits: int
+    exponent_bits: int
+    rest_planes: tuple[tuple[int, int], ...]
+
+
+_WORDS = {torch.bfloat16: _Words(7, 8, ((8, 0),)), torch.float16: _Words(10, 5, ((8, 0), (2, 8), (1, 10)))}
+
+
 def width_of(held: PreparedFrame) -> int | None:
     """The width of tier 1 that most blocks have, among those in cascades that can be multiplied."""
     blocks: dict[int, int] = {}
-    for launch, rows in held.plan.rows.items():
-        if _fits(launch):
-            blocks[launch.widths[0]] = blocks.get(launch.widths[0], 0) + len(rows)
+    for launch, rows in _fitting(held):
+        blocks[launch.widths[0]] = blocks.get(launch.widths[0], 0) + len(rows)
     return max(blocks, key=lambda width: blocks[width], default=None)
 
 
-def _fits(launch: object) -> TypeGuard[CascadeLaunch]:
-    return isinstance(launch, CascadeLaunch) and launch[:2] == (_REST_BITS, 0) and launch.whole
+def _fitting(held: PreparedFrame) -> list[tuple[CascadeLaunch, Array]]:
+    rest = held.info.layout.rest_bits, 0
+    return [
+        (launch, rows)
+        for launch, rows in held.plan.rows.items()
+        if isinstance(launch, CascadeLaunch) and launch[:2] == rest and launch.whole
+    ]
 
 
 def rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, width: int) -> tuple[Rows, Array]:
     """The rows of the blocks whose tier 1 has this width, and of each of them the block, by ordinal."""
     columns = held.info.shape[-1]
-    launches = [
-        (launch, rows) for launch, rows in held.plan.rows.items() if _fits(launch) and launch.widths[0] == width
-    ]
-    parts = [_later_tiers(rows, launch.widths) for launch, rows in launches]
+    launches = [(launch, rows) for launch, rows in _fitting(held) if launch.widths[0] == width]
+    rest_bits = held.info.layout.rest_bits
+    parts = [_later_tiers(rows, rest_bits, launch.widths) for launch, rows in launches]
     order = np.concatenate([rows[:, 1] for _, rows in launches]).argsort(kind="stable")
     rows = np.concatenate([rows for _, rows in launches])[order].astype(np.int64)
     places = held.frame.data_ptr() + rows[:, 0] * 32
@@ -52,32 +68,31 @@ def rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, width: int) -> t
     sizes = max(slot for _, slot, _ in parts), max(scratch for _, _, scratch in parts)
     later = max(len(launch.widths) for launch, _ in launches) - 1
     kept = held.frame, kernels.before, kernels.before_later
-    out = _rows(held, width, later, columns, rows[:, 2], places, befores, tables, sizes, kept)
+    out = _rows(held.dtype, width, later, columns, rows[:, 2], places, befores, tables, sizes, kept)
     return out, np.repeat(rows[:, 1], rows[:, 2] // columns)
 
 
 def _rows(
-    held: PreparedFrame, width: int, later: int, columns: int, num_words: Array, places: Array, befores: Array,
+    dtype: torch.dtype, width: int, later: int, columns: int, num_words: Array, places: Array, befores: Array,
     tables: Array, sizes: tuple[int, int], kept: tuple[torch.Tensor, ...],
 ) -> Rows:  # fmt: skip
     """From arrays by block: the number of words, addresses of the block and of its counts, and LaterTiers."""
-    on_device = held.to_device(torch.from_numpy(tables.view(np.int32)))
+    device = kept[0].device
+    on_device = torch.from_numpy(tables.view(np.int32)).to(device)
     addresses = on_device.data_ptr() + np.arange(len(tables)) * (_TABLE_WORDS * 4)
     rows = num_words // columns
     in_block = np.arange(rows.sum()) - np.repeat(rows.cumsum() - rows, rows)
-    n, first = np.repeat(num_words, rows), in_block * columns  # words of the block, and before the row
-    lead = leading(width)
+    first = in_block * columns
     table = np.empty((len(first), 4), np.int64)
     table[:, 0] = np.repeat(places, rows) + first
     table[:, 1] = np.repeat(befores, rows) + first // RUN * 2
     table[:, 2] = np.repeat(addresses, rows)
-    digits, upper = n + first * lead // 8 - first, n + n * lead // 8 + first // 8 - first
-    table[:, 3] = digits | upper << 32
-    cascades = Cascades(width, later, *sizes, rows, addresses, (on_device,))
-    return Rows(held.to_device(torch.from_numpy(table)), columns, (*kept, on_device), cascades)
+    table[:, 3] = np.repeat(num_words, rows) | first << 32
+    cascades = Cascades(dtype, width, later, *sizes, rows, addresses, (on_device,))
+    return Rows(torch.from_numpy(table).to(device), columns, (*kept, on_device), cascades)
 
 
-def _later_tiers(rows: Array, widths: tuple[int, ...]) -> tuple[Array, int, int]:
+def _later_tiers(rows: Array, rest_bits: int, widths: tuple[int, ...]) -> tuple[Array, int, int]:
     """LaterTiers of blocks, whose addresses count from the block and from the first later run of all; and the most
     bytes that a block has in a place of its own, and while it is resolved."""
     num_words, params, counts = rows[:, 2].astype(np.int64), rows[:, 3].astype(np.int64), counts_of(rows)
@@ -86,7 +101,7 @@ def _later_tiers(rows: Array, widths: tuple[int, ...]) -> tuple[Array, int, int]
     begins = np.cumsum([np.zeros(len(rows), np.int64), *fields], 0)
     names = _names(params, widths)
     table = np.zeros((len(rows), _TABLE_WORDS), np.uint32)
-    table.view(np.int64)[:, 0] = num_words + num_words // 8 * widths[0]
+    table.view(np.int64)[:, 0] = num_words // 8 * (rest_bits + widths[0])
     table.view(np.int64)[:, 1] = rows[:, 7].astype(np.int64) * 2
     table[:, 4], table[:, 5] = begins[-1] // 4, last - 1
     table[:, 6], table[:, 7] = names[0].T
@@ -123,12 +138,14 @@ def _names(params: Array, widths: tuple[int, ...]) -> list[Array]:
     return names
 
 
-def rows_in_one_tier(held: PreparedFrame, words: torch.Tensor, width: int) -> Rows:
-    """The rows of dense BF16, (rows, columns), made by the host: each is a block of its own whose only tier has this
-    width, behind which what escapes stands in bytes."""
+def rows_in_one_tier(words: torch.Tensor, width: int) -> Rows:
+    """The rows of dense BF16 or F16, (rows, columns), made by the host: each is a block of its own whose only tier has
+    this width, behind which what escapes stands in bytes."""
     num_rows, columns = words.shape
+    mantissa_bits, exponent_bits, rest_planes = _WORDS[words.dtype]
     numbers = words.view(torch.int16).cpu().numpy().astype(np.int64)
-    exponents, named = numbers >> 7 & 0xFF, (1 << width) - 1
+    exponents, named = numbers >> mantissa_bits & (1 << exponent_bits) - 1, (1 << width) - 1
+    rests = numbers & (1 << mantissa_bits) - 1 | (numbers >> 15 & 1) << mantissa_bits
     each = np.arange(num_rows)[:, None]
     sums = np.bincount((exponents + 256 * each).ravel(), minlength=256 * num_rows).reshape(num_rows, 256).cumsum(1)
     within = sums[:, named - 1 :] - np.pad(sums, ((0, 0), (1, 0)))[:, : 257 - named]
@@ -136,9 +153,10 @@ def rows_in_one_tier(held: PreparedFrame, words: torch.Tensor, width: int) -> Ro
     digits = exponents - lows[:, None]
     escaped = (digits < 0) | (digits >= named)
     digits[escaped] = named
-    planes = [numbers >> 8 & 0x80 | numbers & 0x7F]
-    for p, shift in ((2, 0), (1, 2)) if width == 3 else ((width, 0),):
-        bits = (digits >> shift & (1 << p) - 1).reshape(num_rows, -1, 8 // p, 32 * p)
+    of_digits = ((2, 0), (1, 2)) if width == 3 else ((width, 0),)
+    planes = []
+    for field, p, shift in [(rests, *each) for each in rest_planes] + [(digits, *each) for each in of_digits]:
+        bits = (field >> shift & (1 << p) - 1).reshape(num_rows, -1, 8 // p, 32 * p)
         planes.append((bits << p * np.arange(8 // p)[:, None]).sum(2).reshape(num_rows, -1))
     coded = np.concatenate(planes, 1).astype(np.uint8)
     counts = escaped.reshape(num_rows, -1, RUN).sum(2)
@@ -148,7 +166,7 @@ def rows_in_one_tier(held: PreparedFrame, words: torch.Tensor, width: int) -> Ro
     for row, (begin, end) in enumerate(pairwise(begins)):
         following[begin:end][: totals[row]] = exponents[row][escaped[row]]
     before = (counts.cumsum(1) - counts).astype(np.uint16)
-    kept = tuple(held.to_device(torch.from_numpy(array)) for array in (coded, before.view(np.int16), following))
+    kept = tuple(torch.from_numpy(array).to(words.device) for array in (coded, before.view(np.int16), following))
     tables = np.zeros((num_rows, _TABLE_WORDS), np.uint32)
     tables.view(np.int64)[:, 0] = kept[2].data_ptr() + begins[:-1]
     tables[:, 4] = totals + 3 >> 2
@@ -156,4 +174,4 @@ def rows_in_one_tier(held: PreparedFrame, words: torch.Tensor, width: int) -> Ro
     places = kept[0].data_ptr() + each[:, 0] * coded.shape[1]
     befores = kept[1].data_ptr() + each[:, 0] * before.strides[0]
     sizes = int(room_nbytes(totals).max()), 0
-    return _rows(held, width, 0, columns, np.full(num_rows, columns), places, befores, tables, sizes, kept)
+    return _rows(words.dtype, width, 0, columns, np.full(num_rows, columns), places, befores, tables, sizes, kept)

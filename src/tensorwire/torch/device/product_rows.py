@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from .plan import Array
     from .prepared import PreparedFrame
 
-_BF16 = Layout(2, 8, 8, "float", True)
+_LAYOUTS = {torch.bfloat16: Layout(2, 8, 8, "float", True), torch.float16: Layout(2, 5, 11, "float", True)}
 _LISTED = CascadeLaunch(8, 0, LISTED, True)
 _MOST_LO = 240  # the kernel adds digits to it in bytes
 _NAMED = 15  # exponents
 _MOST_COLUMNS = 0xFFFF
 _OTHERS_SHARE = 8
 """At most one word in so many may be in blocks of other kinds."""
-_LEAST_ARCHITECTURE = 80  # whose tensor cores take BF16
+_LEAST_ARCHITECTURE = 80  # whose tensor cores take BF16, and 16 numbers of F16 at once
 _OVERREAD = 2  # entries behind a list
 
 
@@ -50,14 +50,14 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
 
     There is one for BF16 in two or three dimensions, with a multiple of 256 columns, in blocks of whole rows, where
     nearly all blocks are in tier shape (4), as profile `resident` makes them; and, in two dimensions, where nearly all
-    are in cascades whose tier 1 has one width, as profile `fast` makes them. The few that are not are decoded and made
-    so now: they take memory of their own, with (4) 1.5 bytes a word and 2 for each that escapes.
+    are in cascades whose tier 1 has one width, as profile `fast` makes them. For F16 there is the latter alone, which
+    serves `resident` too. The few blocks that are not such are decoded and made so now: they take memory of their own,
+    with (4) 1.5 bytes a word and 2 for each that escapes.
     """
     info = held.info
     if (
         driver.architecture < _LEAST_ARCHITECTURE
-        or held.dtype != torch.bfloat16
-        or info.layout != _BF16
+        or info.layout != _LAYOUTS.get(held.dtype)
         or len(info.shape) not in (2, 3)
         or 0 in info.shape
         or info.shape[-1] % RUN
@@ -72,6 +72,8 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
 
 
 def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
+    if held.dtype != torch.bfloat16:
+        return None
     listed = held.plan.rows.get(_LISTED, np.zeros((0, ROW), np.uint32))
     listed = listed[listed[:, 3] & 0xFF <= _MOST_LO]
     others = _others(held, listed[:, 1])
@@ -91,9 +93,7 @@ def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver)
     others = _others(held, np.unique(ordinals))
     if others is None:
         return None
-    found = _with_others(
-        held, rows, ordinals, others, lambda: rows_in_one_tier(held, _decoded(held, kernels, others), width)
-    )
+    found = _with_others(held, rows, ordinals, others, lambda: rows_in_one_tier(_decoded(held, kernels, others), width))
     blocks = found.cascades
     return found if blocks is not None and blocks.least_nbytes <= driver.shared_nbytes else None
 
@@ -137,7 +137,7 @@ def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torc
     ]
     for ordinal, part in zip(ordinals.tolist(), parts, strict=True):
         kernels.decode(ordinal, ordinal + 1, part)
-    return torch.cat(parts).view(torch.bfloat16).view(-1, held.info.shape[-1])
+    return torch.cat(parts).view(held.dtype).view(-1, held.info.shape[-1])
 
 
 def _wait(tensor: torch.Tensor) -> None:

@@ -27,6 +27,7 @@ class Cascades(NamedTuple):
     """Blocks whose later tiers are resolved before their rows are multiplied.
 
     Attributes:
+        dtype: BF16 or F16.
         width: of tier 1.
         later: the most tiers behind it that a block has.
         slot_nbytes: the most bytes that a block has in shared memory for as long as its rows are multiplied.
@@ -36,6 +37,7 @@ class Cascades(NamedTuple):
         tables: of LaterTiers, which the addresses lie in.
     """
 
+    dtype: torch.dtype
     width: int
     later: int
     slot_nbytes: int
@@ -65,8 +67,9 @@ class Cascades(NamedTuple):
         return self.slot_nbytes + max(self.scratch_nbytes, sums)
 
     def joined(self, other: Cascades) -> Cascades:
-        """The blocks of both; those of one width."""
+        """The blocks of both; those of one dtype and width."""
         return Cascades(
+            self.dtype,
             self.width,
             max(self.later, other.later),
             max(self.slot_nbytes, other.slot_nbytes),

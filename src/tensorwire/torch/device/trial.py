@@ -21,10 +21,12 @@ from ..products.ways import DTYPE_NAMES
 from .orders import Order, candidates
 from .plan import RUN
 from .product import Product
+from .product_cascades import MOST_WIDTH, rows_in_one_tier
 from .product_rows import rows_of_words
 
 if TYPE_CHECKING:
     from .driver import Driver
+    from .rows import Rows
 
 Library = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 
@@ -69,10 +71,15 @@ class DeviceTrial(Trial):
     def _sums(self, x: torch.Tensor, tile: torch.Tensor, order: Any) -> torch.Tensor:
         if self._rows_of is None or self._rows_of[0] is not tile:
             assert self._driver is not None
-            self._rows_of = tile, Product(self._driver, rows_of_words(tile.to(self._device)))
+            self._rows_of = tile, Product(self._driver, _rows_of(tile.to(self._device)))
         ours = self._rows_of[1].in_order(order)
         found = ours.multiply(x.reshape(-1, x.shape[-1]).to(self._device))
         return found.cpu().view(*x.shape[:-1], len(tile))
+
+
+def _rows_of(tile: torch.Tensor) -> Rows:
+    """As cascades in F16, of which few numbers of a trial escape: its exponents are near each other."""
+    return rows_of_words(tile) if tile.dtype == torch.bfloat16 else rows_in_one_tier(tile, MOST_WIDTH)
 
 
 class _CapturingError(Exception):
@@ -82,7 +89,7 @@ class _CapturingError(Exception):
 def library_order(
     product: Product, x: torch.Tensor, bias: torch.Tensor | None, library: Library = linear
 ) -> Order | None:
-    """The order in which `library` sums products of this kind, of BF16 with the rows of `product`; None if it is none
+    """The order in which `library` sums products of this kind, with the rows of `product`; None if it is none
     of ours, or is not known and may not be tried now. Tried once for each kind, which takes memory for the dense weight
     meanwhile."""
     kind = _kind_of(x, product.rows, bias)

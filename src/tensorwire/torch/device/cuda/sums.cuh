@@ -1,7 +1,7 @@
 // What products share: words as parts of an mma, and the sums of parts (thin.cuh has the order).
 #pragma once
 
-#include "dev.h"
+#include "frame.cuh"
 
 // Four words of four exponents and four rests, in pairs.
 DEV void join_words(u32 exponents, u32 rest, u32& first, u32& second) {
@@ -16,6 +16,27 @@ DEV u32 bf16_of(float value) {
 }
 DEV float float_of_bf16(u32 bits) { return __uint_as_float(bits << 16); }
 
+// The nearest number of a layout of 16 bits, even on a tie, and back. The bits of NaN are always the
+// same, but for its sign in F16.
+template <class L>
+DEV u32 number_of(float value) {
+  if (L::MANTISSA_BITS == Bf16::MANTISSA_BITS) return bf16_of(value);
+  u32 bits = __float_as_uint(value);
+  return (bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16 & 0x8000u) | 0x7e00u : f16_of(value);
+}
+template <class L>
+DEV float float_of(u32 bits) {
+  return L::MANTISSA_BITS == Bf16::MANTISSA_BITS ? float_of_bf16(bits) : float_of_f16(bits);
+}
+
+template <class L>
+DEV void mma(float* c, const u32* a, const u32* b) {
+  if (L::MANTISSA_BITS == Bf16::MANTISSA_BITS)
+    mma_bf16(c, a, b);
+  else
+    mma_f16(c, a, b);
+}
+
 // What a part of a tile sums up to, 16 rows by 8 * NB inputs, as the lanes of a warp have it in their accumulators.
 template <u32 NB, bool TWO>
 DEV void store_sums(float* sums, const float (*c)[NB][4]) {
@@ -29,14 +50,14 @@ DEV void store_sums(float* sums, const float (*c)[NB][4]) {
 
 // Where a product goes, and what is done to it on the way.
 struct Result {
-  const u8* bias;  // or 0; like y BF16, or float32 if `wide`
+  const u8* bias;  // or 0; like y of the weight's layout, or float32 if `wide`
   u8* y;
   u32 num_rows, count, wide;
-  u32 rounded;  // whether sums of parts are rounded to BF16 before they are added
+  u32 rounded;  // whether sums of parts are rounded to that layout before they are added
 };
 
 // Add the parts of `tiles` tiles, of which each has `parts`, and store the rows [first_row, end). For all threads.
-template <u32 NB>
+template <class L, u32 NB>
 DEV void add_parts(const float* sums, u32 parts, u32 first_row, u32 end, u32 tiles, const Result& result) {
   for (u32 i = threadIdx.x; i < result.count * 16 * tiles; i += blockDim.x) {
     const u32 input = i / (16 * tiles), place = i - input * (16 * tiles), row = first_row + place;
@@ -45,15 +66,15 @@ DEV void add_parts(const float* sums, u32 parts, u32 first_row, u32 end, u32 til
     float sum = 0;
     for (u32 part = 0; part < parts; part++) {
       float value = some[part * (NB * 128)];
-      if (result.rounded) value = float_of_bf16(bf16_of(value));
+      if (result.rounded) value = float_of<L>(number_of<L>(value));
       sum = part ? sum + value : value;
     }
     if (result.bias)
-      sum += result.wide ? ((const float*)result.bias)[row] : float_of_bf16(((const u16*)result.bias)[row]);
+      sum += result.wide ? ((const float*)result.bias)[row] : float_of<L>(((const u16*)result.bias)[row]);
     const u64 at = (u64)input * result.num_rows + row;
     if (result.wide)
       ((float*)result.y)[at] = sum;
     else
-      ((u16*)result.y)[at] = (u16)bf16_of(sum);
+      ((u16*)result.y)[at] = (u16)number_of<L>(sum);
   }
 }

@@ -171,7 +171,7 @@ GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
     }
     __syncthreads();
     const Result result = {bias, y, num_rows, count, wide, rounded};
-    add_parts<NB>(sums, parts, first * 16, num_rows, together, result);
+    add_parts<Bf16, NB>(sums, parts, first * 16, num_rows, together, result);
     __syncthreads();
   }
 }
