@@ -220,12 +220,14 @@ def test_a_forked_process_multiplies_in_a_known_order(threads: Any) -> None:
 
 
 def test_a_known_order_needs_no_decoded_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On x86, whichever of torch's kernels this machine has."""
+    """On x86, with those of torch's kernels that have one."""
     if Order.SUMS_64 not in linear_orders("BF16"):
         pytest.skip("this machine has no kernels for an order that torch has on x86")
-    monkeypatch.setattr(linear, "_scratch", None)
     dense, x = (part.bfloat16() for part in normal(8, 2048, torch.Generator().manual_seed(4)))
     dense = dense.repeat(64, 1)
+    if any(linear._choose(product.product_of(x[:count], len(dense), None)).order is None for count in (1, 8)):
+        pytest.skip("torch has an order here that we have no kernels for")
+    monkeypatch.setattr(linear, "_scratch", None)
     for count in (1, 8):
         check(x[:count], dense, None)
 
