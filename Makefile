@@ -56,7 +56,7 @@ demo: $(VENV)/.package $(VENV)/.model $(VENV)/.transformers ## Compress a real m
 	@$(VENV)/bin/python examples/demo.py
 
 hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank hangs, and the command that names it
-	$(VENV)/bin/python examples/hang.py
+	$(VENV)/bin/python job/examples/hang.py
 
 # NEON comes last: that it was skipped must not scroll away.
 test: ctest $(VENV)/.test ## The quick test suite
@@ -89,7 +89,7 @@ check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
 	$(VENV)/bin/mypy
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
 	c++ -std=c++17 -fsyntax-only -Icore -Icore/include $(wildcard fuzz/*.cpp)
-	$(VENV)/bin/shellcheck .ci/run examples/launchers/*.sh
+	$(VENV)/bin/shellcheck .ci/run job/examples/launchers/*.sh
 	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff docs/site/toc.yml examples
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
@@ -173,12 +173,12 @@ device-test: $(VENV)/.package $(VENV)/.test $(DEVICE_ENV)/.ready ## Kernels in C
 	$(VENV)/bin/python -m benchmarks.device.counts $(DEVICE_ENV) $(COUNTS)
 
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
-	$(VENV)/bin/python -m tests.system.faults $(FAULTS); first=$$?; \
-	$(VENV)/bin/python -m tests.system.faults --variants all $(FAULTS) && exit $$first
+	$(VENV)/bin/python -m job.tests.faults $(FAULTS); first=$$?; \
+	$(VENV)/bin/python -m job.tests.faults --variants all $(FAULTS) && exit $$first
 
 simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks, and 10,000 standstills
-	$(VENV)/bin/python -m benchmarks.diagnosis.simulate
-	$(VENV)/bin/python -m benchmarks.diagnosis.standstills
+	$(VENV)/bin/python -m job.benchmarks.simulate
+	$(VENV)/bin/python -m job.benchmarks.standstills
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build

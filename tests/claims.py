@@ -197,8 +197,8 @@ RIGHT, RUNS = faults.count()
 _MENDED = ("unseen", "second", "third")
 
 CLAIMS: dict[str, list[str]] = {
-    "src/tensorwire/diagnosis/words.py": ['"120 ms"'],
-    "src/tensorwire/diagnosis/report/codes.py": ["right in 23 of 23 recorded faults"],  # a form; a test holds RECORDED
+    "job/src/tensorwire_job/words.py": ['"120 ms"'],
+    "job/src/tensorwire_job/report/codes.py": ["right in 23 of 23 recorded faults"],  # a form; a test holds RECORDED
     "README.md": [
         f"{1 / traffic_step(LINKS[1], BOTH, 'bytes of FSDP2'):.1f} times fewer bytes between ranks",
         f"decodes BF16 on one core at {span(_decode_spans())} of memcpy's speed",
@@ -361,14 +361,14 @@ CLAIMS: dict[str, list[str]] = {
         _traffic("3e-5, the end of a cosine", 3e-4, 300),
     ],
     "docs/deltas.md": delta_figures.page(),
-    "docs/job/findings.md": [
+    "job/docs/findings.md": [
         f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium",
         f"had not seen, {variants.high_confidence(('unseen', 'first'))} verdicts of high confidence",
         f"right the first time, {variants.high_confidence(('second', 'first'))} in a second set, "
         f"{variants.high_confidence(('third', 'first'))} in a third, and "
         f"{variants.high_confidence(('fifth', 'first'))} in a fifth",
     ],
-    "docs/job/limits.md": [
+    "job/docs/limits.md": [
         f"{RIGHT} of {RUNS} runs were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
         *variants.table(),
@@ -413,22 +413,22 @@ NOT_MEASURED: dict[str, list[str]] = {
         "46 at 2.475 GHz",
         "3.0 and 0.452 on the others are what others report",
     ],
-    "docs/job/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
-    "docs/job/launchers.md": [
+    "job/docs/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
+    "job/docs/launchers.md": [
         "Slurm 22.05",
         "accelerate 1.15",
         "DeepSpeed 0.19",
         "Ray 2.60",
         "Kubernetes 1.29 and of 1.37",
     ],
-    "docs/job/limits.md": ["under torch 2.12.1, 2.14.1 and 2.15.0", "Under 2.15.0 all tests"],
-    "docs/job/findings.md": ["later than 50 ms after the last rank of its node"],
-    "docs/job/method.md": [
+    "job/docs/limits.md": ["under torch 2.12.1, 2.14.1 and 2.15.0", "Under 2.15.0 all tests"],
+    "job/docs/findings.md": ["later than 50 ms after the last rank of its node"],
+    "job/docs/method.md": [
         "from 2.14 on, a process group",
         "A trial under 2.15",
         "for more than 50 ms after the last rank of its node",
     ],
-    "docs/job/setup.md": ["`promtool` 2.42"],
+    "job/docs/setup.md": ["`promtool` 2.42"],
     "docs/performance.md": [
         "**Two threads at 1.7 times one.**",
         "**Four times ZipNN decompressing BF16",

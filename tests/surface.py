@@ -30,7 +30,7 @@ LIST = Path(__file__).with_suffix(".txt")
 NEWER = "# Newer than the first list: docs/decisions.md says who needs it, and what it replaces."
 
 # A name that several of these modules have is listed once, under the first.
-MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.diagnosis", "tensorwire.diagnosis.nccl.ras",
+MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire_job", "tensorwire_job.nccl.ras",
            "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.traffic", "tensorwire.torch.dcp",
            "tensorwire.safetensors", "tensorwire.sync",
            "tensorwire.safetensors.numpy", "tensorwire.safetensors.torch")  # fmt: skip

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorwire_job
 
 import tensorwire
 import tensorwire.checkpoint
-import tensorwire.diagnosis
 import tensorwire.sync
 from tensorwire.codec import dtypes
 
@@ -26,8 +26,8 @@ API_TRAFFIC = ROOT / "docs" / "api-traffic.md"
 SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
 
 NOT_RUN = {
-    "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
-    "docs/job/nccl.md": "it needs a job under NCCL; tests/diagnosis/nccl/test_nccl_ras.py asks a server instead",
+    "job/docs/index.md": "job/tests/service/test_diagnose.py runs it on a job",
+    "job/docs/nccl.md": "it needs a job under NCCL; job/tests/nccl/test_nccl_ras.py asks a server instead",
     "docs/sync-engines.md": "it needs a store and trainers; the page says that nothing of it was run",
     "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
     "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
@@ -81,7 +81,7 @@ def signature(function: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("package", "page"), [(tensorwire, API), (tensorwire.diagnosis, API_JOB), (tensorwire.sync, SYNC_VERSIONS)]
+    ("package", "page"), [(tensorwire, API), (tensorwire_job, API_JOB), (tensorwire.sync, SYNC_VERSIONS)]
 )
 def test_every_function_has_its_signature(package: object, page: Path) -> None:
     names = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def test_every_function_has_its_signature(package: object, page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "page"), [(tensorwire, API), (tensorwire.checkpoint, API), (tensorwire.diagnosis, API_JOB)]
+    ("package", "page"), [(tensorwire, API), (tensorwire.checkpoint, API), (tensorwire_job, API_JOB)]
 )
 def test_every_public_name_is_on_the_page(package: object, page: Path) -> None:
     text = page.read_text()

@@ -153,7 +153,7 @@ def test_outside_its_folder_a_test_is_skipped_without_torch(folder: str) -> None
 
 def test_the_sanitizer_leaves_all_signals_that_the_probe_watches() -> None:
     """Or it ends the program of test_signals, which raises them."""
-    (crashes,) = re.findall(r"kCrashes\[\] = \{(.*)\}", (ROOT / "core/probe/signals.cpp").read_text())
+    (crashes,) = re.findall(r"kCrashes\[\] = \{(.*)\}", (ROOT / "job/core/signals.cpp").read_text())
     left = set(re.findall(r"\bhandle_(\w+)=0", (ROOT / "core/CMakeLists.txt").read_text()))
     names = {"SIGSEGV": "segv", "SIGABRT": "abort"}  # the sanitizer's own
     assert left == {names.get(signal, signal.lower()) for signal in crashes.split(", ")}

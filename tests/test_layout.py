@@ -98,7 +98,7 @@ BY_NAME = {
     "tensorwire": "public names load on first use",
     "tensorwire._ground.packages": "a package of others is asked for its version",
     "tensorwire.cli.group": "commands load on first use",
-    "tensorwire.diagnosis": "public names load on first use",
+    "tensorwire_job": "public names load on first use",
     "tensorwire.peers.codecs": "a peer is imported when it is measured",
 }
 

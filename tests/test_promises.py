@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.page import native
 
 from tensorwire import __version__
 from tensorwire.codec import core
-from tensorwire.diagnosis.page import native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,16 +38,16 @@ def test_the_citation_names_the_version(repository: Path) -> None:
 
 
 def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Path) -> None:
-    page = (repository / "docs/job/index.md").read_text()
+    page = (repository / "job/docs/index.md").read_text()
     assert re.match(r"# .+\n\n```console\n\$ torchrun ", page), "the transcript is what the page begins with"
     places = re.findall(r'File "examples/hang\.py", line (\d+) in (\w+)', page)
     assert [function for _, function in places] == ["load_batch", "train"]
-    lines = (repository / "examples/hang.py").read_text().splitlines()
+    lines = (repository / "job/examples/hang.py").read_text().splitlines()
     assert [lines[int(line) - 1].strip() for line, _ in places] == ["lock.acquire()", "batch = load_batch(step, rank)"]
 
 
 def test_the_binding_has_the_constants_of_the_page(repository: Path) -> None:
-    header = (repository / "core/probe/page.h").read_text()
+    header = (repository / "job/core/page.h").read_text()
     declared = {
         name: int(number) for name, number in re.findall(r"^constexpr \w+ k(\w+) = (\d+);", header, re.MULTILINE)
     }
@@ -61,7 +61,7 @@ def test_the_binding_has_the_constants_of_the_page(repository: Path) -> None:
 
 
 def test_the_binding_has_the_fields_of_the_page(repository: Path) -> None:
-    header = (repository / "core/probe/page.h").read_text()
+    header = (repository / "job/core/page.h").read_text()
     for name in ("Slot", "Header", "ControlEntry", "Control", "Identity", "OperationInfo"):
         (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
         declared = re.findall(r"^  (?:const )?\w+\*? (\w+)(?:\[\w+\])?;", body, re.MULTILINE)

@@ -35,7 +35,7 @@ OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread'
 # A sentence that begins so has its subject behind its verb, or none; the other two are idioms of another language.
 CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a\s+hair\b")
 # Where such sentences still stand. Mend them, then delete the line.
-UNMENDED = ("src/tensorwire/diagnosis/analyzer/",)
+UNMENDED = ("job/src/tensorwire_job/analyzer/",)
 
 
 def texts(*folders: str) -> list[tuple[str, list[str]]]:
@@ -97,7 +97,7 @@ def test_communicator_is_a_word_of_nccl_alone() -> None:
 def test_a_rank_has_a_page_and_a_tensor_a_frame() -> None:
     wrong = [
         f"{name}:{number}: {line.strip()}"
-        for name, lines in texts("src/tensorwire/diagnosis", "core/probe", "src/tensorwire/cli/job", "tests/diagnosis")
+        for name, lines in texts("job/src/tensorwire_job", "job/core", "job/src/tensorwire_job/cli", "job/tests")
         for number, line in enumerate(lines, 1)
         if re.search(r"(?<![a-z])frames?(?![a-z])", line, re.IGNORECASE) and not OF_A_STACK.search(line)
     ]

@@ -13,7 +13,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx_external_toc", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 include_patterns = [
     "docs/*.md",
-    "docs/job/*.md",
+    "job/docs/*.md",
     "benchmarks/results/*.md",
     "benchmarks/results/*/*.md",
     "reference/README.md",

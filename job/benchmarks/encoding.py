@@ -1,6 +1,6 @@
 """What reports of agents cost in our encoding and in msgspec: bytes, and CPU time at both ends.
 
-`python -m benchmarks.diagnosis.encoding > benchmarks/results/diagnosis-encoding.md` writes a table. Every node of a
+`python -m job.benchmarks.encoding > job/benchmarks/results/diagnosis-encoding.md` writes a table. Every node of a
 simulated job of 1,024 ranks reports once a second, and the analyzer puts its ranks and connections together once a
 second. The job is healthy; or it hangs, and its ranks wait with a busy processor, as NCCL's do, or asleep, as gloo's
 do. Both encodings send changes only, so the first reports, which are whole, are left out. Times include everything
@@ -19,10 +19,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-
-from tensorwire.diagnosis.protocol.connection import _from_text, _to_text
-from tensorwire.diagnosis.protocol.encoding import Encoder
-from tensorwire.diagnosis.service.merge import Nodes, no_collection
+from tensorwire_job.protocol.connection import _from_text, _to_text
+from tensorwire_job.protocol.encoding import Encoder
+from tensorwire_job.service.merge import Nodes, no_collection
 
 from .. import environment
 from . import msgspec_encoding
@@ -32,7 +31,7 @@ from .simulated_job import SimulatedJob
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tensorwire.diagnosis.model import Observation, Rank
+    from tensorwire_job.model import Observation, Rank
 
 _LAYOUT = Layout(8, 4, 32)
 _SECONDS = 5
@@ -170,7 +169,7 @@ def main() -> None:
     print("observation together once a second. CPU time is that of one core for 1,000 ranks and one second.\n")
     versions = f"Python {platform.python_version()}, msgspec {msgspec.__version__}"
     print(f"- Machine: {environment.describe('')['cpu']}; {versions}")
-    print("- `python -m benchmarks.diagnosis.encoding`\n")
+    print("- `python -m job.benchmarks.encoding`\n")
     print("| job | TCP edges | encoding | bytes a rank | agents, ms | analyzer reads, ms | analyzer builds, ms |")
     print("|---|---|---|---|---|---|---|")
     for with_edges in (False, True):

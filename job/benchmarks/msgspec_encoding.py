@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 from msgspec.structs import astuple
+from tensorwire_job.model import MAX_RANKS, Edge, Life, Operation, Process, ProcessGroup, Rank, Timing
 
-from tensorwire.diagnosis.model import MAX_RANKS, Edge, Life, Operation, Process, ProcessGroup, Rank, Timing
 from tensorwire.errors import CorruptDataError, LimitExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorwire.diagnosis.model import Observation
+    from tensorwire_job.model import Observation
 
 _MAX_NBYTES = 8 << 20  # of a node: what it has reported and not replaced or taken back, as it was sent
 _MAX_GROUPS = 64  # process groups of a rank

@@ -1,4 +1,4 @@
-"""python -m benchmarks.diagnosis.probe: what the probe costs an operation, an exchange, a message and a training step.
+"""python -m job.benchmarks.probe: what the probe costs an operation, an exchange, a message and a training step.
 
 Jobs of one rank on gloo all-reduce one number; the CPU time of all their threads counts. They wait for nothing, so
 nothing hides the cost. Four jobs run side by side and take turns: without the probe, with it, with every operation
@@ -21,10 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorwire_job.rank.calls import SHARE, STILL_SECONDS
+
 from benchmarks import environment, pages
-from benchmarks.diagnosis import messages, training_step
 from benchmarks.timing import interleave, spread
-from tensorwire.diagnosis.rank.calls import SHARE, STILL_SECONDS
+from job.benchmarks import messages, training_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,12 +110,11 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch
     import torch._inductor  # as it is where somebody trains: without it the recorder gives no stacks
     import torch.distributed as dist
-
-    from tensorwire.diagnosis import attach
-    from tensorwire.diagnosis.page.control import write_control
-    from tensorwire.diagnosis.page.directory import page_path
-    from tensorwire.diagnosis.page.rank_page import read_page
-    from tensorwire.diagnosis.rank import probe
+    from tensorwire_job import attach
+    from tensorwire_job.page.control import write_control
+    from tensorwire_job.page.directory import page_path
+    from tensorwire_job.page.rank_page import read_page
+    from tensorwire_job.rank import probe
 
     os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "pages"), RANK="0", WORLD_SIZE="1")
     directory.mkdir()
@@ -254,11 +254,11 @@ def _step(step: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.probe", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m job.benchmarks.probe", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, help="of each part, for a short run that writes no results")
     parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args()
-    facts = environment.describe("python -m benchmarks.diagnosis.probe")
+    facts = environment.describe("python -m job.benchmarks.probe")
     results = {"environment": facts, "load": environment.load()} | measure(options.rounds)
     text = json.dumps(results, indent=1) + "\n"
     pages.publish("probe", text, page(results), write=not (options.no_write or options.rounds))

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tensorwire_job.model import Process
 
-from benchmarks.diagnosis.layout import RANKS_PER_NODE
-from tensorwire.diagnosis.model import Process
+from job.benchmarks.layout import RANKS_PER_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.diagnosis.simulated_job import SimulatedJob
+    from job.benchmarks.simulated_job import SimulatedJob
 
 Event = tuple[float, "Callable[[SimulatedJob], None]"]
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.diagnosis.simulate: simulated jobs through the agents' protocol and the analyzer.
+"""python -m job.benchmarks.simulate: simulated jobs through the agents' protocol and the analyzer.
 
 Nothing here is a measurement of a real job; times are those of protocol and analyzer on this machine.
 """
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
+from tensorwire_job import words
+from tensorwire_job.model import Finding, Observation, Thresholds
+from tensorwire_job.protocol.connection import Connection
+from tensorwire_job.protocol.encoding import Encoder, from_json, to_json
+from tensorwire_job.report import History, rank_status
+from tensorwire_job.service.controller import Controller
+from tensorwire_job.service.merge import Nodes
+from tensorwire_job.service.metrics import JobCollector
+from tensorwire_job.service.service import MAX_SHARE, View
+from tensorwire_job.service.time_share import TimeShare
 
 from benchmarks import environment, pages
-from benchmarks.diagnosis import scenarios
-from benchmarks.diagnosis.layout import RANKS_PER_NODE, Layout
-from benchmarks.diagnosis.simulated_job import SimulatedJob
-from tensorwire.diagnosis import words
-from tensorwire.diagnosis.model import Finding, Observation, Thresholds
-from tensorwire.diagnosis.protocol.connection import Connection
-from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json
-from tensorwire.diagnosis.report import History, rank_status
-from tensorwire.diagnosis.service.controller import Controller
-from tensorwire.diagnosis.service.merge import Nodes
-from tensorwire.diagnosis.service.metrics import JobCollector
-from tensorwire.diagnosis.service.service import MAX_SHARE, View
-from tensorwire.diagnosis.service.time_share import TimeShare
+from job.benchmarks import scenarios
+from job.benchmarks.layout import RANKS_PER_NODE, Layout
+from job.benchmarks.simulated_job import SimulatedJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -337,8 +337,8 @@ def report(results: dict[str, Any]) -> str:
         "",
         "Simulated jobs, the real protocol and the real analyzer: no training, no GPU and no network took part.",
         f"Layouts are TP x PP x DP, {RANKS_PER_NODE} ranks a node, rings and trees; thresholds are the defaults.",
-        "Stages of pipelines are seen to wait for what they receive at all times. docs/job/method.md says how the",
-        "probe sees that, docs/job/nccl.md how the NCCL plugin does.",
+        "Stages of pipelines are seen to wait for what they receive at all times. job/docs/method.md says how the",
+        "probe sees that, job/docs/nccl.md how the NCCL plugin does.",
         "",
         "| part | machine | load average at the start | when | commit | command |",
         "|---|---|---|---|---|---|",
@@ -432,7 +432,7 @@ def _made(name: str, part: dict[str, Any]) -> str:
 
 def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "environment": environment.describe(f"python -m benchmarks.diagnosis.simulate --parts {part}"),
+        "environment": environment.describe(f"python -m job.benchmarks.simulate --parts {part}"),
         "load": environment.load(),
     }
     if part == "cost":
@@ -445,9 +445,7 @@ def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.diagnosis.simulate", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m job.benchmarks.simulate", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3, help="of each scenario on each layout (default: 3)")
     parser.add_argument("--hours", type=float, default=8.0, help="simulated, of healthy jobs (default: 8)")
     parser.add_argument(

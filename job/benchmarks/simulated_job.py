@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
 
-from benchmarks.diagnosis.layout import RANKS_PER_NODE
-from tensorwire.diagnosis.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
+from job.benchmarks.layout import RANKS_PER_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.diagnosis.layout import Layout
+    from job.benchmarks.layout import Layout
 
 NEVER = np.inf
 _COMPUTE_SECONDS, _SIGMA = 0.25, 0.08  # of each of two parts of a step

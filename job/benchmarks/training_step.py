@@ -103,9 +103,9 @@ class _Probe:
     """The probe of this process, whose threads can be ended and started again."""
 
     def __init__(self) -> None:
-        from tensorwire.diagnosis import attach
-        from tensorwire.diagnosis.page import native
-        from tensorwire.diagnosis.rank import probe
+        from tensorwire_job import attach
+        from tensorwire_job.page import native
+        from tensorwire_job.rank import probe
 
         attach()
         self._native = native

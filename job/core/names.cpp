@@ -1,7 +1,7 @@
 // The vocabulary of pages.
 #include <cstring>
 
-#include "probe/page.h"
+#include "page.h"
 
 namespace {
 

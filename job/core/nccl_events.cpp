@@ -1,4 +1,4 @@
-#include "probe/nccl_events.h"
+#include "nccl_events.h"
 
 #include <pthread.h>
 

@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "probe/nccl_launch.h"
-#include "probe/page.h"
+#include "nccl_launch.h"
+#include "page.h"
 
 namespace tw::nccl {
 

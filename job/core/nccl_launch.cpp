@@ -1,4 +1,4 @@
-#include "probe/nccl_launch.h"
+#include "nccl_launch.h"
 
 #include <algorithm>
 #include <cstring>

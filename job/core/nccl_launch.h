@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "probe/page.h"
+#include "page.h"
 
 namespace tw::nccl {
 

@@ -1,4 +1,4 @@
-#include "probe/nccl_page.h"
+#include "nccl_page.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "probe/process.h"
+#include "process.h"
 
 namespace tw::nccl {
 namespace {

@@ -4,7 +4,7 @@
 #pragma once
 #include <climits>
 
-#include "probe/page.h"
+#include "page.h"
 
 namespace tw::nccl {
 

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <mutex>
 
-#include "probe/nccl_events.h"
-#include "probe/nccl_page.h"
-#include "probe/nccl_profiler.h"
+#include "nccl_events.h"
+#include "nccl_page.h"
+#include "nccl_profiler.h"
 
 namespace tw::nccl {
 namespace {

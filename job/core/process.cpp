@@ -1,4 +1,4 @@
-#include "probe/process.h"
+#include "process.h"
 
 #include <cstdio>
 #include <cstdlib>

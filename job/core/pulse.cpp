@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <csignal>
 
-#include "probe/seqlock.h"
-#include "probe/writer.h"
+#include "seqlock.h"
+#include "writer.h"
 
 namespace tw::probe {
 namespace {

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "probe/page.h"
-#include "probe/seqlock.h"
+#include "page.h"
+#include "seqlock.h"
 
 namespace tw::probe {
 namespace {

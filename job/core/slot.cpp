@@ -1,7 +1,7 @@
 // The arithmetic of a slot: open operations, and T over windows of rounds.
 #include <algorithm>
 
-#include "probe/writer.h"
+#include "writer.h"
 
 namespace tw::probe {
 

@@ -1,5 +1,5 @@
 // The calls by which a process writes its own page.
-#include "probe/writer.h"
+#include "writer.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,8 +12,8 @@
 #include <cstring>
 #include <new>
 
-#include "probe/process.h"
-#include "probe/seqlock.h"
+#include "process.h"
+#include "seqlock.h"
 
 namespace tw::probe {
 namespace {

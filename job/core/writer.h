@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "probe/page.h"
+#include "page.h"
 
 namespace tw::probe {
 

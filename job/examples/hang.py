@@ -1,8 +1,8 @@
 """A job of four ranks in which one hangs, and the command that names it.
 
-Starts this file under ``torchrun -m tensorwire.probe`` as a training job on the CPU (gloo): the script knows nothing of
+Starts this file under ``torchrun -m tensorwire_job`` as a training job on the CPU (gloo): the script knows nothing of
 tensorwire. After a few steps one rank gets stuck in its data loader; the others wait in an all_reduce. Then runs
-``tensorwire job diagnose`` as a person would, and ends the job. The exit code is 0 if the right rank was named, as
+``tensorwire-job diagnose`` as a person would, and ends the job. The exit code is 0 if the right rank was named, as
 TW-H1 and with the function that it is stuck in. Takes less than a minute; needs torch.
 """
 
@@ -60,7 +60,7 @@ def main() -> int:
         environment = {**os.environ, "TENSORWIRE_PROBE_DIR": folder, "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m"]
         launch = ["torch.distributed.run", "--nproc-per-node", str(NUM_RANKS), "-m", "tensorwire.probe", __file__]
-        print(f"$ torchrun --nproc-per-node {NUM_RANKS} -m tensorwire.probe {Path(__file__).name} &", flush=True)
+        print(f"$ torchrun --nproc-per-node {NUM_RANKS} -m tensorwire_job {Path(__file__).name} &", flush=True)
         with (Path(folder) / "log").open("w+") as log:
             job = subprocess.Popen([*program, *launch], env=environment, stdout=log, stderr=log)
             try:

@@ -8,14 +8,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.model import Confidence, Finding
 
 from benchmarks import environment
-from tensorwire.diagnosis.model import Confidence, Finding
-from tests.system.faults import __main__ as program
-from tests.system.faults import levels
-from tests.system.faults.cases import BY_NAME, CASES
-from tests.system.faults.results import JSON, Results
-from tests.system.faults.run import Outcome
+from job.tests.faults import __main__ as program
+from job.tests.faults import levels
+from job.tests.faults.cases import BY_NAME, CASES
+from job.tests.faults.results import JSON, Results
+from job.tests.faults.run import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorwire_job.model import Confidence, Finding
 
 from benchmarks import environment
-from tensorwire.diagnosis.model import Confidence, Finding
-from tests.system.faults import cases, groups, programs, together, variant_page, variant_program
-from tests.system.faults.turns import take
-from tests.system.faults.variant_results import FIRST, MENDED, VariantResults
-from tests.system.faults.variants import Variant
-from tests.system.faults.verdicts import Judgement, judge
-from tests.system.faults.watch import Poll
+from job.tests.faults import cases, groups, programs, together, variant_page, variant_program
+from job.tests.faults.turns import take
+from job.tests.faults.variant_results import FIRST, MENDED, VariantResults
+from job.tests.faults.variants import Variant
+from job.tests.faults.verdicts import Judgement, judge
+from job.tests.faults.watch import Poll
 
 HANG = Variant("hang", "hang", "a lock", ("TW-H1", "TW-H2"))
 PAIR = Variant("pair", "pair", "a split", ("TW-H2",), tie=lambda rank: sorted((rank, (rank + 1) % 4)))
@@ -236,6 +236,6 @@ def test_each_variant_has_its_program_and_a_name_of_its_own() -> None:
     assert {path.stem for path in folder.glob("*.py")} - {variant.program for variant in every} == {
         "__init__",
         "common",
-        "compressed_traffic",  # tests/diagnosis/test_live_traffic.py runs it
+        "compressed_traffic",  # job/tests/test_live_traffic.py runs it
         "small_training",
     }

@@ -1,4 +1,4 @@
-"""The examples in examples/launchers, as far as they can be tried without their launchers; the manual says what ran."""
+"""The examples in job/examples/launchers, as far as they can be tried without their launchers; the manual says what ran."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 import pytest
+from tensorwire_job.cli import command as group
 
 from tensorwire.cli import main
-from tensorwire.cli.job import command as group
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCHERS = ROOT / "examples/launchers"
-MANUAL = ROOT / "docs/job/launchers.md"
+LAUNCHERS = ROOT / "job/examples/launchers"
+MANUAL = ROOT / "job/docs/launchers.md"
 SCRIPTS = sorted(LAUNCHERS.glob("*.sh"))
 PROGRAMS = sorted(LAUNCHERS.glob("*.py"))
 
@@ -39,7 +39,7 @@ def test_manual_names_every_example() -> None:
     manual = MANUAL.read_text()
     files = {path.name for path in LAUNCHERS.iterdir() if path.is_file()}
     assert {name for name in files if name not in manual} <= {"with_lightning.py", "with_deepspeed.py", "with_ray.py"}
-    assert "(../../examples/launchers/" in manual
+    assert "(../../job/examples/launchers/" in manual
 
 
 def commands() -> list[tuple[str, str, str]]:

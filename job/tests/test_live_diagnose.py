@@ -1,4 +1,4 @@
-"""The answer of `tensorwire job diagnose` when a job has crawled for a while."""
+"""The answer of `tensorwire-job diagnose` when a job has crawled for a while."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tensorwire.diagnosis.model import ASKED
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import read_page
-from tests.system.faults.fork_server import ForkServer
-from tests.system.faults.training_job import WORLD_SIZE, TrainingJob
+from tensorwire_job.model import ASKED
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
+
+from job.tests.faults.fork_server import ForkServer
+from job.tests.faults.training_job import WORLD_SIZE, TrainingJob
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.probe_jobs import SCRIPTS, environment
+from job.tests.support.probe_jobs import SCRIPTS, environment
 
 pytest.importorskip("torch")
 
-from tensorwire.diagnosis.model import Thresholds
-from tensorwire.diagnosis.service.service import LocalJob
+from tensorwire_job.model import Thresholds
+from tensorwire_job.service.service import LocalJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live faults")]  # one job at a time
 

@@ -10,13 +10,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tensorwire.diagnosis.service.service import LocalJob
-from tests.system.faults.cases import BY_NAME, WORLD, FaultContext
-from tests.system.faults.fork_server import ForkServer
-from tests.system.faults.judge import complaint, is_expected
-from tests.system.faults.run import Stage
-from tests.system.faults.training_job import TrainingJob
-from tests.system.faults.watch import THRESHOLDS, LocalWatch
+from tensorwire_job.service.service import LocalJob
+
+from job.tests.faults.cases import BY_NAME, WORLD, FaultContext
+from job.tests.faults.fork_server import ForkServer
+from job.tests.faults.judge import complaint, is_expected
+from job.tests.faults.run import Stage
+from job.tests.faults.training_job import TrainingJob
+from job.tests.faults.watch import THRESHOLDS, LocalWatch
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 

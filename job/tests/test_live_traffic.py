@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("torch", "2.13")  # for the backend
 
-from tests.system.faults.cases import WORLD, Case, FaultContext
-from tests.system.faults.fork_server import ForkServer
-from tests.system.faults.judge import complaint
-from tests.system.faults.training_job import TrainingJob
-from tests.system.faults.watch import THRESHOLDS, LocalWatch
+from job.tests.faults.cases import WORLD, Case, FaultContext
+from job.tests.faults.fork_server import ForkServer
+from job.tests.faults.judge import complaint
+from job.tests.faults.training_job import TrainingJob
+from job.tests.faults.watch import THRESHOLDS, LocalWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
 pytestmark = pytest.mark.xdist_group("live faults")
 
@@ -56,7 +56,7 @@ class Watched:
 
     def __init__(self, fork_server: ForkServer, attach: str, stack: ExitStack) -> None:
         settings = {"attach": attach, "compute": COMPUTE_SECONDS}
-        modules = ("tensorwire.probe", "-m", "tests.system.faults.programs.compressed_traffic")
+        modules = ("tensorwire.probe", "-m", "job.tests.faults.programs.compressed_traffic")
         self.job = stack.enter_context(closing(TrainingJob(fork_server, settings, modules=modules)))
         self.watch = stack.enter_context(closing(LocalWatch(self.job.nodes[0], THRESHOLDS)))
         self.wrong: dict[str, str] = {}

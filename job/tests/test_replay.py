@@ -1,6 +1,6 @@
 """Recordings of real jobs with a fault, through the analyzer: class and rank, every time the same.
 
-`python -m tests.system.faults --record tests/diagnosis/recordings` makes them; the number in a
+`python -m job.tests.faults --record job/tests/recordings` makes them; the number in a
 name is the faulty rank's.
 """
 
@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 import pytest
+from tensorwire_job.service.recording import replay
 
-from tensorwire.diagnosis.service.recording import replay
-from tests.system.faults.cases import BY_NAME, CASES
-from tests.system.faults.judge import is_expected, is_notice
-from tests.system.faults.watch import THRESHOLDS, is_finding
+from job.tests.faults.cases import BY_NAME, CASES
+from job.tests.faults.judge import is_expected, is_notice
+from job.tests.faults.watch import THRESHOLDS, is_finding
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))

@@ -1,6 +1,6 @@
 """Recordings of variants of faults, through the analyzer: what is said of each must not change unnoticed.
 
-`python -m tests.system.faults --variants all --record tests/diagnosis/recordings/variants` makes them; the number in a
+`python -m job.tests.faults --variants all --record job/tests/recordings/variants` makes them; the number in a
 name is the rank that the fault befell. A recording of a job that a signal ended is of its end alone.
 """
 
@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 
 import pytest
+from tensorwire_job.service.recording import replay
 
-from tensorwire.diagnosis.service.recording import replay
-from tests.system.faults.groups import BY_NAME, GROUPS
-from tests.system.faults.verdicts import Judgement, judge
-from tests.system.faults.watch import Poll
+from job.tests.faults.groups import BY_NAME, GROUPS
+from job.tests.faults.verdicts import Judgement, judge
+from job.tests.faults.watch import Poll
 
 FOLDER = Path(__file__).parent / "recordings" / "variants"
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))

@@ -1,4 +1,4 @@
-"""docs/job/threat-model.md against the code: its limits are the code's, and the tests that it names are there."""
+"""job/docs/threat-model.md against the code: its limits are the code's, and the tests that it names are there."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.protocol import connection, encoding, listener
-from tensorwire.diagnosis.service import merge, service
+from tensorwire_job.protocol import connection, encoding, listener
+from tensorwire_job.service import merge, service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +32,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:
-    return (repository / "docs/job/threat-model.md").read_text()
+    return (repository / "job/docs/threat-model.md").read_text()
 
 
 def test_limits_are_those_of_the_code(page: str) -> None:

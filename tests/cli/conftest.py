@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 from safetensors.numpy import save_file
+from tensorwire_job.cli import arguments as job_arguments
+from tensorwire_job.service import follow, job_directory
 
+from job.tests.support.fake_job import StillClock
 from tensorwire.cli import main
-from tensorwire.cli.job import arguments as job_arguments
-from tensorwire.diagnosis.service import follow, job_directory
 from tests.support.command_line import Ran, tensors
-from tests.support.fake_job import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorwire.diagnosis.model import Thresholds
+    from tensorwire_job.model import Thresholds
+
+    from job.tests.support.fake_job import FakeJob
     from tests.support.command_line import Run
-    from tests.support.fake_job import FakeJob
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.codecs import targets
 from benchmarks.deltas import targets as delta_targets
 from benchmarks.inference import targets as inference_targets
-from tests.system.faults.cases import BY_NAME
-from tests.system.faults.groups import GROUPS
+from job.tests.faults.cases import BY_NAME
+from job.tests.faults.groups import GROUPS
 
 if TYPE_CHECKING:
     from benchmarks.verdicts import Verdict
@@ -137,7 +137,7 @@ class Faults:
         return f"{right} of {runs}"
 
 
-_SETS = (  # as docs/job/limits.md calls groups and stages
+_SETS = (  # as job/docs/limits.md calls groups and stages
     ("unseen, the first time", "unseen", "first"),
     ("unseen, after mending", "unseen", "mended"),
     ("a second unseen set, the first time", "second", "first"),

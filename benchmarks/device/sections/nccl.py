@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.device.measure import Bench
 
-_TESTS = "tests/diagnosis/nccl/test_nccl_device.py"
+_TESTS = "job/tests/nccl/test_nccl_device.py"
 _RESULT = re.compile(rf"^{re.escape(_TESTS)}::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", re.MULTILINE)
 _SECONDS = 60.0
 _TEST_SECONDS = 30  # so that a test that hangs shows the log of its job

@@ -1,4 +1,4 @@
-"""python -m benchmarks.diagnosis.standstills: random programs with one fault, and what is said of their standstills.
+"""python -m job.benchmarks.standstills: random programs with one fault, and what is said of their standstills.
 
 The counts of each form of the analyzer stay in the results, and so does the comparison with real runs.
 """
@@ -21,9 +21,7 @@ NAME = "diagnosis-standstills"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.diagnosis.standstills", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m job.benchmarks.standstills", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000, help="programs to play (default: 10000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first program (default: 0)")
     parser.add_argument("--form", default="today", help="of the analyzer; its row in the results (default: today)")
@@ -40,7 +38,7 @@ def main() -> None:
     file = environment.RESULTS / f"{NAME}.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"forms": {}}
     begin = time.perf_counter()
-    facts = environment.describe(f"python -m benchmarks.diagnosis.standstills{_told(options)}")
+    facts = environment.describe(f"python -m job.benchmarks.standstills{_told(options)}")
     if options.real is not None:
         results["real"] = {"environment": facts, "seed": options.seed, **_real(options.seed, options.real)}
     elif options.chooser:

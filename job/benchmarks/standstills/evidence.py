@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.model import MAX_CALLS, Call, Observation, Operation, Process, ProcessGroup, Rank
+from tensorwire_job.model import MAX_CALLS, Call, Observation, Operation, Process, ProcessGroup, Rank
 
 if TYPE_CHECKING:
     from .acts import Act, RankState

@@ -42,7 +42,7 @@ reported as probes would report them. The culprit is known. No training, no GPU 
 *Right*: the culprit alone is named. *Open*: several ranks or sides are named, and the culprit is among them. *Wrong*:
 the culprit is not among them. *Not named*: nothing is found, or nobody is named. Where nobody is to blame (a signal to
 all), it is right to name nobody. A job is looked at five times, 3 s apart, from 31 s after its last event, with the
-thresholds of `tensorwire job diagnose`."""
+thresholds of `tensorwire-job diagnose`."""
 
 
 def _mix() -> str:

@@ -74,7 +74,7 @@ def _torchrun(folder: Path, size: int) -> None:
     if not folder.exists():
         return
     launch = ["-m", "torch.distributed.run", f"--nproc-per-node={size}", "--standalone"]
-    module = ["-m", "benchmarks.diagnosis.standstills.real_ranks", str(folder)]
+    module = ["-m", "job.benchmarks.standstills.real_ranks", str(folder)]
     with (folder / "log").open("w") as log:
         subprocess.run(
             [sys.executable, *launch, *module], env=environment.child(OMP_NUM_THREADS="1"), check=True, stdout=log,

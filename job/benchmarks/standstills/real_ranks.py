@@ -1,4 +1,4 @@
-"""torchrun -m benchmarks.diagnosis.standstills.real_ranks FOLDER: one rank's part in many programs.
+"""torchrun -m job.benchmarks.standstills.real_ranks FOLDER: one rank's part in many programs.
 
 torch is imported once. For each script in the folder the process forks a child, which runs it as a rank of its own. The
 parents live on whatever happens, so torchrun ends nobody. Once nothing has changed for a while, each notes how its

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.analyzer.verdicts import part
-from tensorwire.diagnosis.model import ASKED
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.analyzer.verdicts import part
+from tensorwire_job.model import ASKED
 
 from .evidence import observe
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
     from .evidence import Noise
     from .play import Player

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <string>
 
-#include "probe/nccl_profiler.h"
-#include "probe/page.h"
+#include "nccl_profiler.h"
+#include "page.h"
 #include "tests/check.h"
 
 namespace tw::nccl {

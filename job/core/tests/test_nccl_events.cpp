@@ -1,7 +1,7 @@
 // What the plugin makes of NCCL's events, whatever order they come in.
 #include <vector>
 
-#include "probe/tests/nccl_driver.h"
+#include "tests/nccl_driver.h"
 
 using namespace tw::nccl;
 

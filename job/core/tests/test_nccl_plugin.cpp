@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "probe/process.h"
-#include "probe/tests/nccl_driver.h"
+#include "process.h"
+#include "tests/nccl_driver.h"
 
 using namespace tw::nccl;
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "probe/page.h"
+#include "page.h"
 #include "tests/check.h"
 
 using namespace tw::probe;

@@ -2,7 +2,7 @@
 # A job on one node under Slurm: srun starts the ranks themselves, without torchrun.
 #
 #   sbatch --ntasks 8 slurm_one_node.sh train.py ARGS
-#   srun --jobid JOBID --overlap --ntasks 1 tensorwire job diagnose
+#   srun --jobid JOBID --overlap --ntasks 1 tensorwire-job diagnose
 #
 #SBATCH --job-name=train
 #SBATCH --nodes=1
@@ -16,4 +16,4 @@ export MASTER_ADDR MASTER_PORT
 # shellcheck disable=SC2016 # each rank's own shell expands it
 exec srun bash -c '
   export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
-  exec python -m tensorwire.probe "$@"' rank "$@"
+  exec python -m tensorwire_job "$@"' rank "$@"

@@ -14,11 +14,10 @@ from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
 
 def train(config: dict[str, str | None]) -> None:
+    import tensorwire_job
     import torch
 
-    import tensorwire.diagnosis
-
-    tensorwire.diagnosis.attach()
+    tensorwire_job.attach()
     rank = torch.distributed.get_rank()
     model = prepare_model(torch.nn.Linear(64, 64), parallel_strategy="ddp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

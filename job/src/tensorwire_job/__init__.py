@@ -1,6 +1,6 @@
 """Naming the slow or hung rank of a training job.
 
-A script attaches the probe with :func:`attach` (or is started by ``python -m tensorwire.probe``, unchanged) and may say
+A script attaches the probe with :func:`attach` (or is started by ``python -m tensorwire_job``, unchanged) and may say
 with :func:`phase` that it is busy with something else than training. Another process then calls :func:`diagnose`, which
 gives a list of :class:`Finding`. Importing this package loads neither torch nor NumPy.
 """

@@ -1,8 +1,8 @@
 """Run a training script with the probe attached, otherwise as Python would run it.
 
-python -m tensorwire.probe train.py ARGS
-python -m tensorwire.probe -m package.train ARGS
-torchrun ... -m tensorwire.probe train.py ARGS
+python -m tensorwire_job train.py ARGS
+python -m tensorwire_job -m package.train ARGS
+torchrun ... -m tensorwire_job train.py ARGS
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from .diagnosis.rank import probe
+from .rank import probe
 
-_USAGE = """usage: python -m tensorwire.probe (SCRIPT | -m MODULE) [ARGS]
+_USAGE = """usage: python -m tensorwire_job (SCRIPT | -m MODULE) [ARGS]
 
-Runs a training script with the probe, so that tensorwire job diagnose can name the
+Runs a training script with the probe, so that tensorwire-job diagnose can name the
 rank that hangs or slows its job.
 
 Example:
-  torchrun --nproc-per-node 4 -m tensorwire.probe train.py"""
+  torchrun --nproc-per-node 4 -m tensorwire_job train.py"""
 
 
 def main(arguments: list[str]) -> None:

@@ -17,7 +17,7 @@ Grid = tuple[int, tuple[tuple[int, int], ...]]
 """The first rank, and extent and stride of each dimension."""
 
 MAX_DIMENSIONS: Final = 3
-"""A page has room for so many; core/probe/page.h says the same."""
+"""A page has room for so many; job/core/page.h says the same."""
 
 
 class GridRanks(Sequence[int]):

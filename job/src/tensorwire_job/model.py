@@ -231,7 +231,7 @@ Level = Literal["finding", "notice"]
 
 
 class Confidence(str, Enum):
-    """How far a finding can be trusted, the most first. docs/job/findings.md has the rules, and how many were right."""
+    """How far a finding can be trusted, the most first. job/docs/findings.md has the rules, and how many were right."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -280,7 +280,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When something counts as trouble. docs/job/setup.md gives the reasons for the defaults."""
+    """When something counts as trouble. job/docs/setup.md gives the reasons for the defaults."""
 
     hang_seconds: float = 300.0
     slow_seconds: float = 60.0  # how long slowness has to last, and the window of the rolling baseline's samples

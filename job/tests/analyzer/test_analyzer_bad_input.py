@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import MAX_CALLS, Call, Operation
+from tensorwire_job.protocol.encoding import Encoder
+from tensorwire_job.service.merge import Nodes
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import MAX_CALLS, Call, Operation
-from tensorwire.diagnosis.protocol.encoding import Encoder
-from tensorwire.diagnosis.service.merge import Nodes
-from tests.support.observations import WORLD, member, observed, rank
-from tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, watch
+from job.tests.support.observations import WORLD, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Observation, ProcessGroup
+    from tensorwire_job.model import Observation, ProcessGroup
 
 HOURS = 3600.0
 

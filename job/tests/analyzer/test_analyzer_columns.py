@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.analyzer.view.groups import Groups
+from tensorwire_job.analyzer.view.verdict import MAX_SUSPECTS
+from tensorwire_job.columns import EdgeColumns, RankColumns
+from tensorwire_job.model import MAX_RANKS, Timing, Worker
+from tensorwire_job.protocol.encoding import Encoder
+from tensorwire_job.service.merge import Nodes
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.analyzer.view.groups import Groups
-from tensorwire.diagnosis.analyzer.view.verdict import MAX_SUSPECTS
-from tensorwire.diagnosis.columns import EdgeColumns, RankColumns
-from tensorwire.diagnosis.model import MAX_RANKS, Timing, Worker
-from tensorwire.diagnosis.protocol.encoding import Encoder
-from tensorwire.diagnosis.service.merge import Nodes
+from job.tests.analyzer.test_analyzer_properties import edges, rank_states
+from job.tests.support.observations import WORLD, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS
 from tensorwire.errors import FormatError
-from tests.diagnosis.analyzer.test_analyzer_properties import edges, rank_states
-from tests.support.observations import WORLD, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorwire.diagnosis.model import Observation
+    from tensorwire_job.model import Observation
 
 some = settings(max_examples=60)
 

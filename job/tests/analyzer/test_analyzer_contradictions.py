@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorwire_job.analyzer import Analyzer
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tests.diagnosis.analyzer.test_analyzer_meshes import left_the_loop
-from tests.diagnosis.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
-from tests.support.observations import WORLD, dead, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, hung
+from job.tests.analyzer.test_analyzer_meshes import left_the_loop
+from job.tests.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
+from job.tests.support.observations import WORLD, dead, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, hung
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
 quick = settings(max_examples=150)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.support.observations import WORLD, member, observed, rank
-from tests.support.observed_jobs import SECONDS, every_rank, only, watch
+from job.tests.support.observations import WORLD, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
 START = 100.0  # of what is looked at, from the set-up of the job on
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.analyzer.verdicts import unlike_types
+from tensorwire_job.analyzer.view import waits
+from tensorwire_job.model import Call
+from tensorwire_job.page import native
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.analyzer.verdicts import unlike_types
-from tensorwire.diagnosis.analyzer.view import waits
-from tensorwire.diagnosis.model import Call
-from tensorwire.diagnosis.page import native
-from tests.support.observations import WORLD, edge, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
+from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Observation, ProcessGroup
+    from tensorwire_job.model import Observation, ProcessGroup
 
 
 def one_out(culprit: int, theirs: Any, its: Any) -> Any:

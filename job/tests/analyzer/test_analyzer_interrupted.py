@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import ASKED
+from tensorwire_job.report.codes import advice
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import ASKED
-from tensorwire.diagnosis.report.codes import advice
-from tests.support.observations import WORLD, dead, member, observed, rank
-from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
+from job.tests.support.observations import WORLD, dead, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation, Rank
+    from tensorwire_job.model import Finding, Observation, Rank
 
 CTRL_C = "KeyboardInterrupt"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import REPLACED
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import REPLACED
-from tests.support.observations import WORLD, dead, member, observed, rank
-from tests.support.observed_jobs import SECONDS, every_rank, everything, watch
+from job.tests.support.observations import WORLD, dead, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, watch
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
 SECONDARY = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 

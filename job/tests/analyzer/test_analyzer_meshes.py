@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observations import WORLD, member, rank
-from tests.support.observations import observed as seen
-from tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
+from job.tests.support.observations import WORLD, member, rank
+from job.tests.support.observations import observed as seen
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup
+    from tensorwire_job.model import Finding, Observation, ProcessGroup
 
 LOOP = 40  # operations of the tp loop
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer.view.groups import Groups
+from tensorwire_job.analyzer.view.histories import Histories
+from tensorwire_job.columns import RankColumns
+from tensorwire_job.model import Call, Operation
 
-from tensorwire.diagnosis.analyzer.view.groups import Groups
-from tensorwire.diagnosis.analyzer.view.histories import Histories
-from tensorwire.diagnosis.columns import RankColumns
-from tensorwire.diagnosis.model import Call, Operation
-from tests.support.observations import WORLD, edge, member, observed, rank
-from tests.support.observed_jobs import every_rank, everything, hung, last, only
+from job.tests.support.observations import WORLD, edge, member, observed, rank
+from job.tests.support.observed_jobs import every_rank, everything, hung, last, only
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import ProcessGroup
+    from tensorwire_job.model import ProcessGroup
 
 
 class TestSendAndReceive:

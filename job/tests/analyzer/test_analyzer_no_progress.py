@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Worker
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import Worker
-from tests.support.observations import WORLD, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only, watch
+from job.tests.support.observations import WORLD, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Observation
+    from tensorwire_job.model import Observation
 
 GATE = SECONDS.hang_seconds
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import ProcessGroup, Timing
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import ProcessGroup, Timing
-from tests.support.observations import WORLD, edge, member, observed, rank
-from tests.support.observed_jobs import SECONDS, every_rank, everything, last, only
+from job.tests.support.observations import WORLD, edge, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, last, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tensorwire.diagnosis.model import Edge, Observation
+    from tensorwire_job.model import Edge, Observation
 
 SLOW_FROM = 20.0
 EVEN = (0.04, 0.04, 0.04, 0.04)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Call, ProcessGroup
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import Call, ProcessGroup
-from tests.support.observations import WORLD, dead, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, all_in, every_rank, hung, watch
+from job.tests.support.observations import WORLD, dead, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, hung, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation, Rank
+    from tensorwire_job.model import Finding, Observation, Rank
 
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorwire_job.analyzer import Analyzer
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observations import WORLD, dead, edge, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, hung, job_at_rate
+from job.tests.support.observations import WORLD, dead, edge, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup
+    from tensorwire_job.model import Finding, Observation, ProcessGroup
 
 quick = settings(max_examples=60)
 

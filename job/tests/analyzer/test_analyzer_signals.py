@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.diagnosis.analyzer.test_analyzer_interrupted import AGO, CLOSED, CTRL_C, asked_by, ended, found
-from tests.support.observations import WORLD, dead, member, rank
-from tests.support.observed_jobs import every_rank, only
+from job.tests.analyzer.test_analyzer_interrupted import AGO, CLOSED, CTRL_C, asked_by, ended, found
+from job.tests.support.observations import WORLD, dead, member, rank
+from job.tests.support.observed_jobs import every_rank, only
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
 
 @every_rank

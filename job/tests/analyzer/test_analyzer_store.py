@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.observations import WORLD, dead, member, observed, rank
-from tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, watch
+from job.tests.support.observations import WORLD, dead, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from tensorwire.diagnosis.model import Observation, ProcessGroup
+    from tensorwire_job.model import Observation, ProcessGroup
 
 
 def in_store(

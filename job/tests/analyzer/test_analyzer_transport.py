@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observations import WORLD, edge, member, observed, rank
-from tests.support.observed_jobs import SECONDS, everything, hung, last, only
+from tensorwire_job.analyzer import Analyzer
+
+from job.tests.support.observations import WORLD, edge, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, everything, hung, last, only
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import ProcessGroup
+    from tensorwire_job.model import ProcessGroup
 
 
 def test_bytes_that_the_transport_counts_tell_too() -> None:

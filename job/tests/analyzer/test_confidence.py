@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.analyzer.view.confidence import Basis, confidence_of
-from tensorwire.diagnosis.model import Confidence
+from tensorwire_job.analyzer.view.confidence import Basis, confidence_of
+from tensorwire_job.model import Confidence
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Code
+    from tensorwire_job.model import Code
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import time
 from itertools import product
 
 import pytest
-
-from tensorwire.diagnosis.analyzer.graph import Entry, Explanation, Graph, Need, explain, first_differences, last_stray
+from tensorwire_job.analyzer.graph import Entry, Explanation, Graph, Need, explain, first_differences, last_stray
 
 
 def of(*done: int, **waits: list[int]) -> Graph:

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from benchmarks.diagnosis import scenarios, simulate
-from benchmarks.diagnosis.layout import Layout
-from benchmarks.diagnosis.simulated_job import SimulatedJob
+from job.benchmarks import scenarios, simulate
+from job.benchmarks.layout import Layout
+from job.benchmarks.simulated_job import SimulatedJob
 
 RING, TREE = Layout(1, 1, 8), Layout(2, 1, 4, "tree")
 

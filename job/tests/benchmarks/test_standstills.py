@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.diagnosis import standstills
-from benchmarks.diagnosis.standstills import chooser, faults, measure, page, programs, real, score, scripts, standstill
-from benchmarks.diagnosis.standstills.play import Player
-from benchmarks.diagnosis.standstills.programs import Call, Program
-from benchmarks.diagnosis.standstills.replay import explanations
-from benchmarks.diagnosis.standstills.shrink import shrink
+from job.benchmarks import standstills
+from job.benchmarks.standstills import chooser, faults, measure, page, programs, real, score, scripts, standstill
+from job.benchmarks.standstills.play import Player
+from job.benchmarks.standstills.programs import Call, Program
+from job.benchmarks.standstills.replay import explanations
+from job.benchmarks.standstills.shrink import shrink
 
 SLEEP = [Call("sleep")]
 
@@ -145,9 +145,9 @@ def test_nothing_but_the_score_knows_the_analyzer():
         nodes = list(ast.walk(ast.parse(path.read_text())))
         names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
         names |= {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
-        allowed = {"tensorwire.diagnosis.model"}
+        allowed = {"tensorwire_job.model"}
         if path.name == "score.py":
-            allowed |= {"tensorwire.diagnosis.analyzer", "tensorwire.diagnosis.analyzer.verdicts"}
+            allowed |= {"tensorwire_job.analyzer", "tensorwire_job.analyzer.verdicts"}
         assert {name for name in names if name.startswith("tensorwire")} <= allowed, path.name
 
 

@@ -13,16 +13,16 @@ from typing import get_args
 
 import pytest
 from rich.console import Console
+from tensorwire_job import model
+from tensorwire_job.cli.screen import draw
+from tensorwire_job.report import History
+from tensorwire_job.report.codes import MEANINGS
+from tensorwire_job.service import follow
+from tensorwire_job.service.recording import Recorder
 
+from job.tests.support.fake_job import FakeJob, run
+from job.tests.support.hung_job import hang, not_entered, write_state
 from tensorwire.cli import options
-from tensorwire.cli.job.screen import draw
-from tensorwire.diagnosis import model
-from tensorwire.diagnosis.report import History
-from tensorwire.diagnosis.report.codes import MEANINGS
-from tensorwire.diagnosis.service import follow
-from tensorwire.diagnosis.service.recording import Recorder
-from tests.support.fake_job import FakeJob, run
-from tests.support.hung_job import hang, not_entered, write_state
 
 NOTICE = dataclasses.replace(
     not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
@@ -221,7 +221,7 @@ def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixt
 def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--slow-factor", 2)
     assert (code, out) == (2, "")
-    assert "--slow-factor has no effect with --analyzer-dir; give it to tensorwire job analyzer" in err
+    assert "--slow-factor has no effect with --analyzer-dir; give it to tensorwire-job analyzer" in err
     code, _, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--dir", analyzed)
     assert code == 2
     assert "got both" in err
@@ -236,8 +236,8 @@ def test_no_state_of_an_analyzer(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -> None:
-    findings = (repository / "docs/job/findings.md").read_text()
-    manual = (repository / "docs/job/setup.md").read_text()
+    findings = (repository / "job/docs/findings.md").read_text()
+    manual = (repository / "job/docs/setup.md").read_text()
     assert set(MEANINGS) == set(get_args(model.Code))
     for code, meaning in MEANINGS.items():
         section = findings.partition(f"\n## {code}: {meaning.title}\n")[2].partition("\n## ")[0]
@@ -252,7 +252,7 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
             continue
         row = manual.partition(f"| `--{name.replace('_', '-')}` |")[2].partition("\n")[0]
         assert f"`diagnose` and `report` use {asked:g}:" in row
-    metrics = (repository / "src/tensorwire/diagnosis/service/metrics.py").read_text()
+    metrics = (repository / "job/src/tensorwire_job/service/metrics.py").read_text()
     names = re.findall(r'_(?:gauge|labelled)\(\s*"(\w+)"', metrics)
     names += [f"{name}_total" for name in re.findall(r'_counter\("(\w+)"', metrics)]
     assert len(names) >= 9
@@ -397,7 +397,7 @@ def test_the_screen_of_a_healthy_job_says_how_it_goes(width: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "package", "needed_by"),
     [
-        (["report", "-o", "x.html"], "jinja2", "tensorwire job report"),
+        (["report", "-o", "x.html"], "jinja2", "tensorwire-job report"),
         (["analyzer", "--key-file", __file__, "--metrics-port", "0"], "prometheus_client", "--metrics-port"),
     ],
 )

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from job.tests.support.frozen_job import pages as pages
+from job.tests.support.hung_job import write_state
 from tensorwire.cli import main
-from tests.support.frozen_job import pages as pages
-from tests.support.hung_job import write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,17 +98,17 @@ def service(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 def test_the_example_prints_what_the_manual_shows(repository: Path) -> None:
     pytest.importorskip("torch")
-    example = repository / "examples/hang.py"
+    example = repository / "job/examples/hang.py"
     ran = subprocess.run([sys.executable, example], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 
     def normal(text: str) -> str:
-        text = re.sub(r"\b\d+(\.\d)? s\b", "6.1 s", text.replace(str(example), "examples/hang.py"))
+        text = re.sub(r"\b\d+(\.\d)? s\b", "6.1 s", text.replace(str(example), "job/examples/hang.py"))
         return re.sub(r" +|\u2500+", " ", text).strip()
 
     printed = iter([normal(line) for line in ran.stdout.splitlines()])
     (shown,) = re.findall(
-        r"^```console\n(.*?)^```", (repository / "docs/job/index.md").read_text(), re.DOTALL | re.MULTILINE
+        r"^```console\n(.*?)^```", (repository / "job/docs/index.md").read_text(), re.DOTALL | re.MULTILINE
     )
     for line in shown.splitlines():
         beginning = normal(line).removesuffix("...").strip()

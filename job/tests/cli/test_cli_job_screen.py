@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from tensorwire_job import model
+from tensorwire_job.cli.screen import draw, fit
+from tensorwire_job.report import History
 
+from job.tests.support.hung_job import hang, not_entered
+from job.tests.support.observations import WORLD, dead, member, observed, rank
 from tensorwire.cli import output
-from tensorwire.cli.job.screen import draw, fit
-from tensorwire.diagnosis import model
-from tensorwire.diagnosis.report import History
-from tests.support.hung_job import hang, not_entered
-from tests.support.observations import WORLD, dead, member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,13 +66,13 @@ def test_what_does_not_fit_is_counted_and_how_to_leave_is_always_there(height: i
         # A low screen has fewer lines of the stack to begin with.
         assert cut is not None
         assert 0 < int(cut[1]) <= len(whole) - len(shown)
-    assert any(line.strip() == "and 5 facts more: tensorwire job diagnose" for line in whole)
+    assert any(line.strip() == "and 5 facts more: tensorwire-job diagnose" for line in whole)
 
 
 def test_on_a_low_screen_the_status_of_ranks_is_seen_below_a_long_stack() -> None:
     finding = dataclasses.replace(not_entered(), stacks={2: STACK})
     shown = lines_of(screen(history_of(hang(), finding), finding))
-    assert "and 25 lines more: tensorwire job diagnose" in shown
+    assert "and 25 lines more: tensorwire-job diagnose" in shown
     assert "3 waits in all_reduce #121 of default_pg 27 s 0-1, 3" in shown
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.page import native
+from tensorwire_job.service import job_directory
 
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.service import job_directory
-from tests.support.fake_job import run
-from tests.support.frozen_job import write_pages
+from job.tests.support.fake_job import run
+from job.tests.support.frozen_job import write_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 JUDGED_SECONDS = 100.0  # in the place of an hour: the machine of the test may run for less
 DEAD = """
 import pathlib, sys
-from tests.support.frozen_job import write_pages
-from tensorwire.diagnosis.page import native
+from job.tests.support.frozen_job import write_pages
+from tensorwire_job.page import native
 for handle in write_pages(pathlib.Path(sys.argv[1]), sys.argv[1]):
     native.exit_reason(handle, native.FAILURE, b"ValueError: no such file")
 """

@@ -1,4 +1,4 @@
-"""python -m tests.system.faults: faults in real jobs, and whether they are named right."""
+"""python -m job.tests.faults: faults in real jobs, and whether they are named right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .variants import GATES
 from .watch import THRESHOLDS
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Thresholds
+    from tensorwire_job.model import Thresholds
 
     from .turns import Turn
 
@@ -31,7 +31,7 @@ _BATCH = 4  # runs of a case in a row: once at each rank
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.system.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m job.tests.faults", description=__doc__)
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
     parser.add_argument(
         "--variants", choices=[*groups.GROUPS, "all"], help="run variants of faults and healthy jobs instead of cases"
@@ -75,7 +75,7 @@ def main() -> None:
 
 def environment(thresholds: Thresholds) -> dict[str, Any]:
     """What the results depend on."""
-    facts = describe(" ".join(["python -m tests.system.faults", *sys.argv[1:]]))
+    facts = describe(" ".join(["python -m job.tests.faults", *sys.argv[1:]]))
     return facts | {
         "load": load(),
         "thresholds": ", ".join(f"{name} {value:g}" for name, value in dataclasses.asdict(thresholds).items()),

@@ -22,7 +22,8 @@ from .watch import THRESHOLDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Thresholds
+    from tensorwire_job.model import Thresholds
+
     from tests.support.links import Network
 
     from .training_job import TrainingJob

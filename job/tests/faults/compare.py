@@ -1,9 +1,9 @@
-"""python -m tests.system.faults.compare: what other tools tell of the same faults.
+"""python -m job.tests.faults.compare: what other tools tell of the same faults.
 
 Each fault is injected into a job without the probe. A few seconds later a person looks at the stacks of all ranks
 (py-spy dump), and at the dumps of the Flight Recorder (torchfrtrace). Then the time-out of the process group comes (in
 seconds here, 30 minutes by default; gloo has it in place of NCCL's watchdog), and the errors of the ranks are read.
-The last column is the verdict of the analyzer on the recording of the case in tests/diagnosis/recordings.
+The last column is the verdict of the analyzer on the recording of the case in job/tests/recordings.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from tensorwire_job.service.recording import replay
+
 from benchmarks.environment import ROOT, child, describe
-from tensorwire.diagnosis.service.recording import replay
 from tests.support.links import Network
 
 from .cases import BY_NAME, Case, FaultContext
@@ -39,7 +40,7 @@ _DUMP_SECONDS = 8.0
 _WIDTH = 90
 _LIMITS = (
     "Cases in which nothing is wrong are left out, and gloo's time-out stands for the watchdog that NCCL has. The "
-    "column tensorwire is the verdict on the recording of the case in `tests/diagnosis/recordings`, not on the job "
+    "column tensorwire is the verdict on the recording of the case in `job/tests/recordings`, not on the job "
     "that the others looked at."
 )
 _MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
@@ -47,11 +48,11 @@ _PAGE = re.compile(r"^    (\S+) \((.*)\)$", re.M)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.system.faults.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m job.tests.faults.compare", description=__doc__)
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
     options = parser.parse_args()
     cases = [BY_NAME[name] for name in options.case or BY_NAME]
-    facts = describe("python -m tests.system.faults.compare")
+    facts = describe("python -m job.tests.faults.compare")
     rows, skipped = [], []
     fork_server = ForkServer()
     try:
@@ -78,7 +79,7 @@ def compare(case: Case, fork_server: ForkServer) -> list[str]:
     network = Network(WORLD_SIZE) if case.uses_network else None
     environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
     try:
-        module = ("tests.system.faults.job",)
+        module = ("job.tests.faults.job",)
         job = TrainingJob(fork_server, case.settings, network=network, modules=module, **environment)
         try:
             job.wait_for_round(20)

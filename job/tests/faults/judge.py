@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .watch import Poll, is_finding
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
     from .cases import Case
 

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tensorwire_job.model import Confidence
+from tensorwire_job.service.recording import replay
+
 from benchmarks.environment import ROOT
-from tensorwire.diagnosis.model import Confidence
-from tensorwire.diagnosis.service.recording import replay
 
 from .cases import BY_NAME
 from .judge import is_expected
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
     from .cases import Case
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from tensorwire_job.model import Confidence
+
 from benchmarks.environment import ROOT
-from tensorwire.diagnosis.model import Confidence
 
 from .cases import CASES, Case
 from .levels import count
@@ -116,7 +117,7 @@ class Results(Runs):
             "## Confidence",
             "",
             "A run counts for each confidence that its verdicts had. The recordings, one of each case, are those that "
-            "the analyzer is tested with; `python -m tests.system.faults --levels` analyzes them again. "
+            "the analyzer is tested with; `python -m job.tests.faults --levels` analyzes them again. "
             "[Faults that the matrix did not have](diagnosis-unseen.md#confidence) have a table of their own.",
             "",
             "| confidence | right, in the recordings | right, in the runs |",

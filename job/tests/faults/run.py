@@ -23,7 +23,7 @@ from .watch import LocalWatch, Watch, WatchError, is_finding
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
 _BASELINE_SECONDS = 4.5  # of good times, before anything can be called slow
 _MOMENT_SECONDS = 1.0  # before a hang, and after a verdict, in case it changes

@@ -6,7 +6,8 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.service.journal import STATE, read_state
+from tensorwire_job.service.journal import STATE, read_state
+
 from tests.support.ports import free_port
 
 from .watch import THRESHOLDS, Watch
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
     from .fork_server import ForkServer
 
 
 class Services(Watch):
-    """Runs `tensorwire job analyzer` and `tensorwire job agent`, and reads what they find.
+    """Runs `tensorwire-job analyzer` and `tensorwire-job agent`, and reads what they find.
 
     Args:
         fork_server: starts them, and is what they die with.

@@ -1,4 +1,4 @@
-"""python -m tests.system.faults.together: what all runs of variants come to, beside what is aimed at."""
+"""python -m job.tests.faults.together: what all runs of variants come to, beside what is aimed at."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHARES: tuple[tuple[str, Sequence[str], str, str, str], ...] = (
 def main() -> None:
     from .variant_results import JSON
 
-    parser = argparse.ArgumentParser(prog="python -m tests.system.faults.together", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m job.tests.faults.together", description=__doc__)
     parser.add_argument("files", type=Path, nargs="*", default=[JSON], help=f"results (default: {JSON.name})")
     rows = [row for path in parser.parse_args().files for row in json.loads(path.read_text())["runs"]]
     print(summary(rows))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorwire.diagnosis.service.recording import Recorder
+from tensorwire_job.service.recording import Recorder
 
 from .watch import interrupted
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Observation, Thresholds
+    from tensorwire_job.model import Observation, Thresholds
 
 
 class Named(Protocol):

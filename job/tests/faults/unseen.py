@@ -1,7 +1,7 @@
 """Faults thought of from the docs alone, each another mechanism than any in cases.py and known.py.
 
 They were run before anyone tuned the analyzer to them: the results keep those first runs. What is right was written
-before them, from docs/job/findings.md.
+before them, from job/docs/findings.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fifth set of faults: fifteen jobs that hung, or lost a rank, after reports in public issue trackers.
 
-They were written by somebody who had read neither the analyzer nor docs/job/method.md, and committed before anybody ran
+They were written by somebody who had read neither the analyzer nor job/docs/method.md, and committed before anybody ran
 one of them with its fault. Before that, each was run without it only (TW_FAULTS_RANK=-1), to see that it trains.
 The docstring of each case in its program names the report. What is right was written with the program: the rank that
 does another thing than its own program and the other ranks have it do, or two sides where no evidence tells them apart.

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tensorwire.diagnosis.model import Confidence
+from tensorwire_job.model import Confidence
 
 from .groups import GROUPS
 from .runs import Row, commits, interval

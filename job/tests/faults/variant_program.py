@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tensorwire.diagnosis.model import ASKED
+from tensorwire_job.model import ASKED
 
 from .groups import BY_NAME, GROUPS
 from .needs import missing

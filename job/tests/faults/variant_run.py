@@ -7,10 +7,10 @@ import time
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.model import ASKED, ASKED_SECONDS, Finding, Observation
-from tensorwire.diagnosis.report import History
-from tensorwire.diagnosis.service.follow import ask
-from tensorwire.diagnosis.service.service import LocalJob
+from tensorwire_job.model import ASKED, ASKED_SECONDS, Finding, Observation
+from tensorwire_job.report import History
+from tensorwire_job.service.follow import ask
+from tensorwire_job.service.service import LocalJob
 
 from .fork_server import ForkServer
 from .training_job import WORLD_SIZE

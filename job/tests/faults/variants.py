@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from tensorwire.diagnosis.model import Thresholds
+from tensorwire_job.model import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

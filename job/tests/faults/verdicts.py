@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorwire.diagnosis.model import Confidence
+from tensorwire_job.model import Confidence
 
 from .variants import says
 from .watch import is_finding
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
     from .variants import Variant
     from .watch import Poll

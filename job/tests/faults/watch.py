@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.model import Finding, Observation, Thresholds
-from tensorwire.diagnosis.service.service import LocalJob
+from tensorwire_job.model import Finding, Observation, Thresholds
+from tensorwire_job.service.service import LocalJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -96,7 +96,7 @@ class Watch:
 
 
 class LocalWatch(Watch):
-    """Agent and analyzer in this process, as `tensorwire job watch` has them."""
+    """Agent and analyzer in this process, as `tensorwire-job watch` has them."""
 
     def __init__(
         self, pages: Path, thresholds: Thresholds, record: Callable[[Observation], None] | None = None

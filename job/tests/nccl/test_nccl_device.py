@@ -1,6 +1,6 @@
 """The profiler plugin and the client of RAS against NCCL itself: four ranks that share one GPU.
 
-Skipped without one. docs/job/nccl.md says whether anybody has run it.
+Skipped without one. job/docs/nccl.md says whether anybody has run it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job import nccl_plugin_path
+from tensorwire_job.page.rank_page import read_page
 
-from tensorwire.diagnosis import nccl_plugin_path
-from tensorwire.diagnosis.page.rank_page import read_page
 from tests.support import probe_jobs
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def start(pages: Path, *arguments: str, probe: bool, **environment: str) -> subp
 
 
 def ask(pages: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """`tensorwire job diagnose --json`, asked until it finds something."""
+    """`tensorwire-job diagnose --json`, asked until it finds something."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     command = [sys.executable, "-m", "tensorwire", "job", "diagnose", "--json", *options]
     while True:

@@ -14,27 +14,27 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.model import REPLACED, Operation
+from tensorwire_job.node import frozen_rank
+from tensorwire_job.node.local_node import LocalNode
+from tensorwire_job.node.observer import Observer
+from tensorwire_job.page import native
+from tensorwire_job.page.control import read_control
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.protocol.decoding import Decoder
+from tensorwire_job.protocol.encoding import Encoder
 
-from tensorwire.diagnosis.model import REPLACED, Operation
-from tensorwire.diagnosis.node import frozen_rank
-from tensorwire.diagnosis.node.local_node import LocalNode
-from tensorwire.diagnosis.node.observer import Observer
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.control import read_control
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.protocol.decoding import Decoder
-from tensorwire.diagnosis.protocol.encoding import Encoder
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Observation, Rank
+    from tensorwire_job.model import Observation, Rank
 
 RANK = """
 import json, os, socket, sys, threading, time
-from tensorwire.diagnosis.page import native
+from tensorwire_job.page import native
 given = json.loads(sys.argv[1])
 handle = native.create(given["path"], given["run"], given["rank"], given["world"], given["generation"])
 slot = native.slot(handle, 0xC0FFEE, b"default_pg", given["world"])
@@ -211,7 +211,7 @@ def test_process_that_runs_another_program_is_not_the_rank_any_more(job: Job, ob
 
 
 def test_silent_process_that_has_its_page(job: Job, observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorwire.diagnosis.node.observer._SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("tensorwire_job.node.observer._SILENT_SECONDS", 0.0)
     job.start()
     assert the_rank(observer).process.life == "running"
 

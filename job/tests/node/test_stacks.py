@@ -16,10 +16,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.node import stacks, workers
+from tensorwire_job.node.stacks import Target
+from tensorwire_job.page import process, stack_file, worker_server
 
-from tensorwire.diagnosis.node import stacks, workers
-from tensorwire.diagnosis.node.stacks import Target
-from tensorwire.diagnosis.page import process, stack_file, worker_server
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RANK = """
 import ctypes, os, sys, time
 from pathlib import Path
-from tensorwire.diagnosis.page import stack_file
+from tensorwire_job.page import stack_file
 def stuck_in_sleep():
     time.sleep(60)
 def stuck_with_a_worker():

@@ -13,13 +13,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.node.tcp import TcpReader
+from tensorwire_job.node.tcp import TcpReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorwire.diagnosis.model import Edge
+    from tensorwire_job.model import Edge
 
 ME = os.getpid()
 PEER = """

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.node import timing
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.control import read_control
+from tensorwire_job.node import timing
+from tensorwire_job.page import native
+from tensorwire_job.page.control import read_control
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.node import workers
+from tensorwire_job.node import workers
 
 if TYPE_CHECKING:
     import pytest

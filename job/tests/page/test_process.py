@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.page import process
+from tensorwire_job.page import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

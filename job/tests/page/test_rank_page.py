@@ -6,10 +6,9 @@ import ctypes
 from typing import Any
 
 import pytest
-
-from tensorwire.diagnosis.model import Operation, ProcessGroup, Timing
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.rank_page import Page
+from tensorwire_job.model import Operation, ProcessGroup, Timing
+from tensorwire_job.page import native
+from tensorwire_job.page.rank_page import Page
 
 NOW = 100.0
 NAMES = b"default_pg\0tp\0"

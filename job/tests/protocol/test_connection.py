@@ -13,11 +13,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from tensorwire.diagnosis.protocol import connection as connections
-from tensorwire.diagnosis.protocol import listener as listening
-from tensorwire.diagnosis.protocol.connection import Connection, RefusedError
-from tensorwire.diagnosis.protocol.listener import Listener
+from tensorwire_job.protocol import connection as connections
+from tensorwire_job.protocol import listener as listening
+from tensorwire_job.protocol.connection import Connection, RefusedError
+from tensorwire_job.protocol.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
 import pytest
-
-from tensorwire.diagnosis.model import (
+from tensorwire_job.model import (
     Call,
     Edge,
     ExitKind,
@@ -26,10 +25,11 @@ from tensorwire.diagnosis.model import (
     Timing,
     Worker,
 )
-from tensorwire.diagnosis.protocol import encoding
-from tensorwire.diagnosis.protocol.decoding import Decoder
-from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json
-from tensorwire.diagnosis.protocol.states import NO_STATE
+from tensorwire_job.protocol import encoding
+from tensorwire_job.protocol.decoding import Decoder
+from tensorwire_job.protocol.encoding import Encoder, from_json, to_json
+from tensorwire_job.protocol.states import NO_STATE
+
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
 
 LIVES = get_args(Life)

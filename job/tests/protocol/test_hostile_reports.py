@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorwire_job.protocol import encoding
+from tensorwire_job.protocol.connection import _from_text
+from tensorwire_job.protocol.decoding import Decoder
+from tensorwire_job.protocol.encoding import DETAIL, EDGE, GROUP, KINDS, RANK, TRANSFER
+from tensorwire_job.protocol.states import NO_STATE
+from tensorwire_job.service.merge import Nodes
 
-from tensorwire.diagnosis.protocol import encoding
-from tensorwire.diagnosis.protocol.connection import _from_text
-from tensorwire.diagnosis.protocol.decoding import Decoder
-from tensorwire.diagnosis.protocol.encoding import DETAIL, EDGE, GROUP, KINDS, RANK, TRANSFER
-from tensorwire.diagnosis.protocol.states import NO_STATE
-from tensorwire.diagnosis.service.merge import Nodes
 from tensorwire.errors import FormatError, LimitExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NODE_NBYTES = 64 << 20
-"""docs/job/threat-model.md says that the reports of a node take no more."""
+"""job/docs/threat-model.md says that the reports of a node take no more."""
 NUMBER_NBYTES = NODE_NBYTES // encoding.MAX_INTEGERS
 
 BIG = (1 << 62) - 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.rank.activity import main_activity
 
-from tensorwire.diagnosis.rank.activity import main_activity
-from tests.support.probe_jobs import PROBE, environment, run
+from job.tests.support.probe_jobs import PROBE, environment, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,8 @@ def test_a_receive_from_any_source_is_seen(tmp_path: Path, source: str, activity
 import time
 import torch
 import torch.distributed as dist
-from tensorwire.diagnosis.page.rank_page import read_page
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import probe
 class Waits:
     def wait(self):
         time.sleep(1.5)

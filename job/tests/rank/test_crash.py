@@ -7,16 +7,16 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import read_page
-from tests.support.probe_jobs import PROBE, environment, run
+from job.tests.support.probe_jobs import PROBE, environment, run
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from tensorwire.diagnosis.page.rank_page import Page
+    from tensorwire_job.page.rank_page import Page
 
 
 def crashed(folder: Path, text: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], Page]:

@@ -10,15 +10,15 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.node import stacks
+from tensorwire_job.node.observer import Observer
 
-from tensorwire.diagnosis.node import stacks
-from tensorwire.diagnosis.node.observer import Observer
-from tests.support.probe_jobs import PROBE, SCRIPTS, environment
+from job.tests.support.probe_jobs import PROBE, SCRIPTS, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Rank
+    from tensorwire_job.model import Rank
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.xdist_group("probe")  # one job at a time

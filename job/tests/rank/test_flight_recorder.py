@@ -7,18 +7,17 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.rank_page import read_page
-from tensorwire.diagnosis.rank import flight_recorder
-from tensorwire.diagnosis.rank.flight_recorder import FlightRecorder
-from tensorwire.diagnosis.rank.process_groups import Group
+from tensorwire_job.page import native
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import flight_recorder
+from tensorwire_job.rank.flight_recorder import FlightRecorder
+from tensorwire_job.rank.process_groups import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import ProcessGroup
+    from tensorwire_job.model import ProcessGroup
 
 HALF_AN_HOUR = 1800
 

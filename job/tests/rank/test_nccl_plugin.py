@@ -1,6 +1,6 @@
 """The NCCL plugin and the Python side of diagnosis agree on the page: its place, its name, its contents.
 
-core/probe/tests has the tests of its events.
+job/core/tests has the tests of its events.
 """
 
 import os
@@ -9,21 +9,21 @@ import sys
 import time
 
 import pytest
+from tensorwire_job import nccl_plugin_path
+from tensorwire_job.node.observer import Observer
+from tensorwire_job.page import directory as pages
+from tensorwire_job.page import native
+from tensorwire_job.page.process import read_stat
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import probe
 
 import tensorwire
-from tensorwire.diagnosis import nccl_plugin_path
-from tensorwire.diagnosis.node.observer import Observer
-from tensorwire.diagnosis.page import directory as pages
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.process import read_stat
-from tensorwire.diagnosis.page.rank_page import read_page
-from tensorwire.diagnosis.rank import probe
 
 # A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
 RANK = """
 import ctypes, os, sys
 if len(sys.argv) > 2:
-    from tensorwire.diagnosis.page import native
+    from tensorwire_job.page import native
     probe = native.create(sys.argv[2], os.environ["TORCHELASTIC_RUN_ID"], 1, 4, 0)
     native.slot(probe, 0xC0FFEE, b"default_pg", 4)
 table = (ctypes.c_void_p * 6).in_dll(ctypes.CDLL(sys.argv[1]), "ncclProfiler_v5")

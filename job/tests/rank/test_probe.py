@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tensorwire_job.page import directory as pages
+from tensorwire_job.page import native
+from tensorwire_job.page.control import Control, read_control, write_control
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.process import read_stat
+from tensorwire_job.page.rank_page import Page, read_page
 
-from tensorwire.diagnosis.page import directory as pages
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.control import Control, read_control, write_control
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.process import read_stat
-from tensorwire.diagnosis.page.rank_page import Page, read_page
-from tests.support.probe_jobs import PROBE, environment, run
+from job.tests.support.probe_jobs import PROBE, environment, run
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
 
@@ -110,10 +110,10 @@ os.kill(os.getpid(), signal.SIGTERM)
 def test_a_rank_that_lives_on_has_said_its_error(directory: Path, script: Path) -> None:
     text = """
 import threading, time
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.rank import probe
 def look():
     time.sleep(0.3)
-    from tensorwire.diagnosis.page.rank_page import read_page
+    from tensorwire_job.page.rank_page import read_page
     page = read_page(probe._probe._path)
     print(page.exit_reason, page.exit_kind, page.is_alive)
 threading.Thread(target=look).start()
@@ -156,11 +156,11 @@ def test_usage(arguments: list[str], directory: Path) -> None:
 def test_help_has_an_example(directory: Path) -> None:
     done = run([*PROBE, "--help"], environment(directory))
     assert (done.returncode, done.stderr) == (0, "")
-    assert "torchrun --nproc-per-node 4 -m tensorwire.probe train.py" in done.stdout.partition("Example:\n")[2]
+    assert "torchrun --nproc-per-node 4 -m tensorwire_job train.py" in done.stdout.partition("Example:\n")[2]
 
 
 def test_importing_is_light() -> None:
-    code = "import sys, tensorwire.diagnosis as d; d.attach; print({'torch', 'numpy'} & set(sys.modules))"
+    code = "import sys, tensorwire_job as d; d.attach; print({'torch', 'numpy'} & set(sys.modules))"
     assert run(["-c", code], os.environ).stdout == "set()\n"
 
 
@@ -187,7 +187,7 @@ def test_a_directory_that_others_may_enter_is_refused(mode: int, directory: Path
 def test_forked_children_do_not_write(directory: Path, script: Path) -> None:
     text = """
 import os, sys
-from tensorwire.diagnosis import phase
+from tensorwire_job import phase
 with phase("training"):
     if os.fork() == 0:
         with phase("child"):
@@ -205,7 +205,7 @@ def test_a_forked_child_that_fails_takes_no_lock_of_its_parent(directory: Path, 
     """A thread that is gone in the child may have held it."""
     text = """
 import os
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.rank import probe
 class Sampler:
     def poll(self): pass
     def poll_closely(self): print("polled", os.getpid() == parent, flush=True)
@@ -219,7 +219,7 @@ raise ValueError
 
 
 def test_phases_nest_without_a_probe() -> None:
-    from tensorwire.diagnosis import phase
+    from tensorwire_job import phase
 
     with phase("a"), phase("b"), phase("a"):
         pass
@@ -228,9 +228,7 @@ def test_phases_nest_without_a_probe() -> None:
 @pytest.mark.parametrize("trouble", ["unwritable", "full", "file", "shared", "page of a living process"])
 def test_jobs_go_on_without_a_page(trouble: str, directory: Path, script: Path) -> None:
     """One line on stderr, and the script runs."""
-    script.write_text(
-        "from tensorwire.diagnosis import attach, phase\nwith phase('x'):\n    attach(); print('trained')"
-    )
+    script.write_text("from tensorwire_job import attach, phase\nwith phase('x'):\n    attach(); print('trained')")
     limit = resource.RLIM_INFINITY
     given = directory
     if trouble == "unwritable":
@@ -244,7 +242,7 @@ def test_jobs_go_on_without_a_page(trouble: str, directory: Path, script: Path) 
         directory.chmod(0o777)
     else:
         directory.mkdir(0o700)
-        holder = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
+        holder = "import os, time; from tensorwire_job import attach; attach(); print(flush=True); time.sleep(60)"
         other = subprocess.Popen(
             [sys.executable, "-c", holder], env=environment(directory, RANK="3"), stdout=subprocess.PIPE
         )
@@ -299,7 +297,7 @@ def test_pages_of_an_earlier_job_are_swept(directory: Path, script: Path) -> Non
     run_rank(script, "", directory)
     time.sleep(0.1)
     env = environment(directory, RANK="0")
-    command = f"{sys.executable} -m tensorwire.probe {script}; true"
+    command = f"{sys.executable} -m tensorwire_job {script}; true"
     subprocess.run(["sh", "-c", command], env=env, check=True)
     assert [path.name for path in directory.glob("*.page")] == ["rank-0-0.page"]
 
@@ -314,7 +312,7 @@ def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: py
     with page_path(tmp_path / "old", 3, 0).open("r+b") as file:
         file.seek(native.Header.heartbeat_ns.offset)
         file.write((1).to_bytes(8, "little"))
-    code = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
+    code = "import os, time; from tensorwire_job import attach; attach(); print(flush=True); time.sleep(60)"
     alive = subprocess.Popen(
         [sys.executable, "-c", code], env=environment(tmp_path / "lives", RANK="3"), stdout=subprocess.PIPE
     )
@@ -431,8 +429,8 @@ def test_what_a_rank_is_in_is_seen_while_it_completes_nothing(directory: Path, s
     text = """
 import sys, time
 import torch
-from tensorwire.diagnosis.page.rank_page import read_page
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import probe
 class Slow:
     def write(self, data):
         deadline = time.monotonic() + 20
@@ -481,14 +479,14 @@ import os, sys, time
 import torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.barrier()
-from tensorwire.diagnosis.page.control import request_servers
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.page.control import request_servers
+from tensorwire_job.rank import probe
 while probe._probe._sampler is None:
     time.sleep(0.02)
 assert len(os.listdir("/proc/self/task")) < 10
 request_servers(probe._probe._path.parent)
 deadline = time.monotonic() + 20
-while "tensorwire.diagnosis.page.worker_server" not in sys.modules and time.monotonic() < deadline:
+while "tensorwire_job.page.worker_server" not in sys.modules and time.monotonic() < deadline:
     time.sleep(0.02)
 print(*(name for name in sys.modules if name.startswith("tensorwire.")))
 """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.probe_jobs import PROBE, SCRIPTS, run_job
+from job.tests.support.probe_jobs import PROBE, SCRIPTS, run_job
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ ON_DARK = ("waits", "ended")
 
 @pytest.fixture(params=["light", "dark"])
 def colours(request: pytest.FixtureRequest, repository: Path) -> dict[str, str]:
-    style = (repository / "src/tensorwire/diagnosis/report/style.css").read_text()
+    style = (repository / "job/src/tensorwire_job/report/style.css").read_text()
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#\w+);", part)) for part in re.findall(r":root \{(.*?)\}", style, re.S)
     )
@@ -65,7 +65,7 @@ def test_numbers_in_cells_can_be_read(colours: dict[str, str]) -> None:
 
 
 def test_the_rules_use_these_inks(repository: Path) -> None:
-    style = (repository / "src/tensorwire/diagnosis/report/style.css").read_text()
+    style = (repository / "job/src/tensorwire_job/report/style.css").read_text()
     assert "svg text.within { font-size: 11px; fill: var(--paper); }" in style
     dark = ", ".join(f"svg text.on-{state}" for state in ON_DARK)
     assert f"{dark} {{ fill: var(--dark); }}" in style

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
+from tensorwire_job.protocol.decoding import rank_of
+from tensorwire_job.report import History
+from tensorwire_job.report.rank_status import STATES, WAIT_SECONDS, RankStatus, slowest, status_groups, statuses
+from tensorwire_job.report.stragglers import Stragglers
+from tensorwire_job.service.controller import Controller
 
-from tensorwire.diagnosis.protocol.decoding import rank_of
-from tensorwire.diagnosis.report import History
-from tensorwire.diagnosis.report.rank_status import STATES, WAIT_SECONDS, RankStatus, slowest, status_groups, statuses
-from tensorwire.diagnosis.report.stragglers import Stragglers
-from tensorwire.diagnosis.service.controller import Controller
-from tests.diagnosis.analyzer.test_analyzer_columns import jobs, through_reports
-from tests.support.observations import member, rank
-from tests.support.observed_jobs import SECONDS
+from job.tests.analyzer.test_analyzer_columns import jobs, through_reports
+from job.tests.support.observations import member, rank
+from job.tests.support.observed_jobs import SECONDS
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup, Rank
+    from tensorwire_job.model import Finding, Observation, ProcessGroup, Rank
 
 ERROR = "ValueError: no"
 
@@ -112,7 +112,7 @@ def test_no_poll_makes_an_object_of_every_rank(monkeypatch: pytest.MonkeyPatch, 
         made.add((polls, one.rank))
         return one
 
-    monkeypatch.setattr("tensorwire.diagnosis.protocol.report_columns.rank_of", counted)
+    monkeypatch.setattr("tensorwire_job.protocol.report_columns.rank_of", counted)
     world = 48
     controller, history, stragglers = Controller(SECONDS), History(), Stragglers()
     states: list[Any] = []

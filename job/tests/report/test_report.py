@@ -13,16 +13,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job import model, report, words
+from tensorwire_job.model import Confidence
+from tensorwire_job.report import rank_status
+from tensorwire_job.report.codes import RECORDED, confidence_text
+from tensorwire_job.report.history import MAX_SAMPLES, UNSEEN
+from tensorwire_job.report.rank_status import STATES
+from tensorwire_job.report.stack import for_reader
 
-from tensorwire.diagnosis import model, report, words
-from tensorwire.diagnosis.model import Confidence
-from tensorwire.diagnosis.report import rank_status
-from tensorwire.diagnosis.report.codes import RECORDED, confidence_text
-from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
-from tensorwire.diagnosis.report.rank_status import STATES
-from tensorwire.diagnosis.report.stack import for_reader
-from tests.support.hung_job import hang, not_entered
-from tests.support.observations import member, observed, rank
+from job.tests.support.hung_job import hang, not_entered
+from job.tests.support.observations import member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -289,7 +289,7 @@ def test_no_text_of_a_job_comes_alive() -> None:
 
 
 def test_templates_never_switch_escaping_off(repository: Path) -> None:
-    folder = repository / "src/tensorwire/diagnosis/report"
+    folder = repository / "job/src/tensorwire_job/report"
     for path in (*folder.glob("*.html"), *folder.glob("*.py")):
         assert not re.search(r"\|\s*safe|Markup|autoescape (false|off)|autoescape=False", path.read_text()), path.name
 
@@ -474,7 +474,7 @@ def test_times_for_a_reader(seconds: float, text: str) -> None:
 def test_the_share_of_right_verdicts_is_the_one_that_was_measured(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = json.loads((repository / "benchmarks/results/diagnosis-faults.json").read_text())
+    results = json.loads((repository / "job/benchmarks/results/diagnosis-faults.json").read_text())
     assert {level.value: list(share) for level, share in RECORDED.items()} == results["recorded"]
     monkeypatch.setitem(RECORDED, Confidence.LOW, (0, 0))
     assert "not measured" in confidence_text(Confidence.LOW)

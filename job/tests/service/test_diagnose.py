@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorwire_job import Finding, diagnose
+from tensorwire_job.cli import diagnose as command
+from tensorwire_job.model import ASKED, Thresholds
 
-from tensorwire.cli.job import diagnose as command
-from tensorwire.diagnosis import Finding, diagnose
-from tensorwire.diagnosis.model import ASKED, Thresholds
+from job.tests.support.frozen_job import pages as pages
 from tensorwire.errors import CorruptDataError
-from tests.support.frozen_job import pages as pages
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -43,7 +43,7 @@ def test_the_example_of_the_manual_runs(
 ) -> None:
     monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(pages))
     (example,) = re.findall(
-        r"^```python\n(.*?)^```", (repository / "docs/job/index.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```python\n(.*?)^```", (repository / "job/docs/index.md").read_text(), re.MULTILINE | re.DOTALL
     )
     exec(example, {})
     assert capsys.readouterr().out.startswith("TW-H1 [1] high rank 1 has not entered all_reduce #8 of default_pg;")
@@ -117,9 +117,9 @@ def test_the_options_are_those_of_the_command() -> None:
 
 
 def test_a_rank_loads_nothing_of_it() -> None:
-    code = "import sys; from tensorwire.diagnosis import attach, phase; print(*sys.modules)"
+    code = "import sys; from tensorwire_job import attach, phase; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[2] for name in ran.stdout.split() if name.startswith("tensorwire.diagnosis.")}
+    loaded = {name.split(".")[2] for name in ran.stdout.split() if name.startswith("tensorwire_job.")}
     assert loaded <= {"rank", "page", "model"}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.service import job_directory
-from tensorwire.diagnosis.service.job_directory import find_directory
+from tensorwire_job.service import job_directory
+from tensorwire_job.service.job_directory import find_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

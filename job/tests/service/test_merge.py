@@ -8,12 +8,12 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
+from tensorwire_job.protocol.decoding import Decoder
+from tensorwire_job.protocol.encoding import Encoder
+from tensorwire_job.service import merge
+from tensorwire_job.service.merge import Nodes
 
-from tensorwire.diagnosis.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
-from tensorwire.diagnosis.protocol.decoding import Decoder
-from tensorwire.diagnosis.protocol.encoding import Encoder
-from tensorwire.diagnosis.service import merge
-from tensorwire.diagnosis.service.merge import Nodes
 from tensorwire.errors import CorruptDataError, LimitExceededError
 
 START = 5000.0

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard in examples/monitoring: that they speak of our metrics, and of all of them."""
+"""The alerts and the dashboard in job/examples/monitoring: that they speak of our metrics, and of all of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from tensorwire.diagnosis.model import Code, Confidence, Life
-from tensorwire.diagnosis.service.metrics import JobCollector
-from tensorwire.diagnosis.service.service import View
-from tests.support.observations import observed
+from tensorwire_job.model import Code, Confidence, Life
+from tensorwire_job.service.metrics import JobCollector
+from tensorwire_job.service.service import View
 
-MONITORING = Path(__file__).resolve().parents[3] / "examples/monitoring"
+from job.tests.support.observations import observed
+
+MONITORING = Path(__file__).resolve().parents[3] / "job/examples/monitoring"
 ALERTS = MONITORING / "alerts.yml"
 LABELS = {"code": get_args(Code), "life": get_args(Life), "confidence": tuple(level.value for level in Confidence)}
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.service import on_finding
+from tensorwire_job.service.on_finding import FindingCommand, variables
 
-from tensorwire.diagnosis.service import on_finding
-from tensorwire.diagnosis.service.on_finding import FindingCommand, variables
-from tests.support.hung_job import not_entered
+from job.tests.support.hung_job import not_entered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tensorwire.diagnosis.model import Finding
+    from tensorwire_job.model import Finding
 
 NO_STACKS = dataclasses.replace(not_entered(), stacks={})
 HOSTILE = "rank 2 left\n$(touch {0}); `touch {0}`; ' \" | touch {0} & \x1b[2J\x00\udcff \u202e --config=/etc/passwd"

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.service import recording
+from tensorwire_job.service.recording import Recorder, replay
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.service import recording
-from tensorwire.diagnosis.service.recording import Recorder, replay
+from job.tests.support.observations import member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
 from tensorwire.errors import CorruptDataError
-from tests.support.observations import member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, hung, job_at_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Finding, Observation
+    from tensorwire_job.model import Finding, Observation
 
 
 def record(path: Path, at: Callable[[float], Observation], seconds: int = 30, **options: Any) -> list[list[Finding]]:

@@ -8,23 +8,23 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tensorwire_job.analyzer import Analysis
+from tensorwire_job.model import Thresholds
+from tensorwire_job.node import agent as agents
+from tensorwire_job.node.agent import Agent
+from tensorwire_job.protocol.listener import Listener
+from tensorwire_job.service import service as services
+from tensorwire_job.service.journal import Journal, read_state
+from tensorwire_job.service.recording import replay
+from tensorwire_job.service.service import JobService, LocalJob, View
 
-from tensorwire.diagnosis.analyzer import Analysis
-from tensorwire.diagnosis.model import Thresholds
-from tensorwire.diagnosis.node import agent as agents
-from tensorwire.diagnosis.node.agent import Agent
-from tensorwire.diagnosis.protocol.listener import Listener
-from tensorwire.diagnosis.service import service as services
-from tensorwire.diagnosis.service.journal import Journal, read_state
-from tensorwire.diagnosis.service.recording import replay
-from tensorwire.diagnosis.service.service import JobService, LocalJob, View
-from tests.support.observations import WORLD, member, observed, rank
+from job.tests.support.observations import WORLD, member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorwire.diagnosis.model import Observation
+    from tensorwire_job.model import Observation
 
 KEY = b"0123456789abcdef0123456789abcdef"
 HANG = Thresholds(hang_seconds=1.0, slow_seconds=5.0, lost_seconds=1.0)
@@ -221,7 +221,7 @@ def test_second_agent_of_a_node_stays_outside(
 
 
 def test_silent_node_is_named(service: JobService, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorwire.diagnosis.service.merge._SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("tensorwire_job.service.merge._SILENT_SECONDS", 0.5)
     running = two_nodes(start, address(service))
     until(service, lambda view: len(view.observation.ranks) == WORLD)
     running[1].stop()
@@ -322,7 +322,7 @@ class Peer:
     """An agent made by hand: it has the key, and may say anything."""
 
     def __init__(self, service: JobService) -> None:
-        from tensorwire.diagnosis.protocol.connection import Connection
+        from tensorwire_job.protocol.connection import Connection
 
         self.service = service
         self.connection = Connection(socket.create_connection(address(service)), KEY, is_server=False)

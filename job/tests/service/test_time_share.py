@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tensorwire.diagnosis.service.time_share import TimeShare
+from tensorwire_job.service.time_share import TimeShare
 
 
 def test_work_takes_its_share_of_the_time() -> None:

@@ -10,8 +10,7 @@ from tensorwire.cli import main
 
 if TYPE_CHECKING:
     import pytest
-
-    from tensorwire.diagnosis import model
+    from tensorwire_job import model
 
 
 class FakeJob:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.directory import page_path
+from tensorwire_job.page import native
+from tensorwire_job.page.directory import page_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from tensorwire.diagnosis.model import Edge, Observation, Operation, Process, ProcessGroup, Rank
+from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Thresholds, Timing
 
-from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import Thresholds, Timing
-from tests.support.observations import WORLD, member, observed, rank
+from job.tests.support.observations import WORLD, member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tensorwire.diagnosis.analyzer import Analysis
-    from tensorwire.diagnosis.model import Edge, Finding, Observation, ProcessGroup
+    from tensorwire_job.analyzer import Analysis
+    from tensorwire_job.model import Edge, Finding, Observation, ProcessGroup
 
 SECONDS = Thresholds(hang_seconds=5.0, slow_seconds=6.0, lost_seconds=2.0)
 

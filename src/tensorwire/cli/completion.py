@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from .options import COMPLETION_VARIABLE, PROGRAM, Choice
+from .options import Choice
+from .program import completion_variable
 
 
 @click.command()
@@ -21,4 +22,6 @@ def command(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None, shell
-    print(kind(ctx.find_root().command, {}, PROGRAM, COMPLETION_VARIABLE).source())
+    root = ctx.find_root()
+    program = str(root.info_name)
+    print(kind(root.command, {}, program, completion_variable(program)).source())

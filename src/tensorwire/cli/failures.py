@@ -26,15 +26,15 @@ _ADVICE = {
 }
 
 
-def report(error: BaseException, *, as_json: bool) -> int:
-    """Print an error to stderr, and to stdout too as JSON if `as_json`; return the exit code.
+def report(error: BaseException, program: str, *, as_json: bool) -> int:
+    """Print an error of a program to stderr, and to stdout too as JSON if `as_json`; return the exit code.
 
     An exception that no command is known to raise is a defect. It is raised again, for its traceback.
     """
     code, message = _explain(error)
     if as_json:
         output.print_json({"error": _fields(error, message)})
-    print(f"tensorwire: {escape(message)}", file=sys.stderr)
+    print(f"{program}: {escape(message)}", file=sys.stderr)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         print(f"Try '{error.ctx.command_path} --help'.", file=sys.stderr)
     return code

@@ -5,30 +5,47 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import click
 
 from . import failures
 
+ENTRY_POINTS = "tensorwire.commands"
+"""The group of entry points by which other distributions give a command."""
+
 
 class CommandGroup(click.Group):
-    """Each command is the attribute `command` of the module of its name in `package`; they are listed in order."""
+    """Each command is the attribute `command` of the module of its name in `package`; they are listed in order.
 
-    def __init__(self, *, package: str, modules: Sequence[str], **settings: Any) -> None:
+    Behind them come the commands of `others`, by name: the distribution that each comes from, by an entry point.
+    """
+
+    def __init__(
+        self, *, package: str, modules: Sequence[str], others: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self._package = package
         self._modules = tuple(modules)
+        self._others = dict(others or {})
+        self._names = (*self._modules, *self._others)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._modules)
+        return list(self._names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._modules:
+        command: click.Command
+        if cmd_name in self._modules:
+            command = importlib.import_module(f"{self._package}.{cmd_name}").command
+            return command
+        if cmd_name not in self._others:
             return None
-        command: click.Command = importlib.import_module(f"{self._package}.{cmd_name}").command
-        return command
+        for point in entry_points(group=ENTRY_POINTS, name=cmd_name):
+            command = point.load()
+            return command
+        return _missing(cmd_name, self._others[cmd_name])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:  # click's own help here is no error before 8.2
@@ -40,8 +57,26 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in self._modules and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, self._modules, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(self._modules)}."
+        if name not in self._names and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, self._names, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(self._names)}."
             raise click.UsageError(f"No such command {name!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _missing(name: str, distribution: str) -> click.Command:
+    """A command that says how to get the one that is asked for."""
+
+    def refuse(arguments: tuple[str, ...]) -> None:
+        raise click.UsageError(
+            f"{name} is a command of {distribution}, which is not installed: pip install {distribution}"
+        )
+
+    return click.Command(
+        name,
+        callback=refuse,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+        help=f"Not installed: pip install {distribution}.",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )

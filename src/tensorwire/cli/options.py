@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..storage.locations import Location
 
 PROGRAM = "tensorwire"
-COMPLETION_VARIABLE = "_TENSORWIRE_COMPLETE"
 SUFFIX = ".tensorwire"
 _SAFETENSORS = ".safetensors"
 

@@ -124,7 +124,7 @@ class Leaves(ctypes.Structure):
         super().__init__(_hashes=ctypes.addressof(self.hashes))
 
 
-_library = ctypes.CDLL(str(find_library("_tensorwire.so")))
+_library = ctypes.CDLL(str(find_library("tensorwire", "_tensorwire.so")))
 
 
 def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:

@@ -39,7 +39,7 @@ class Analysis:
 
 
 class Analyzer:
-    """Names the rank to blame, after CCL-D (arXiv 2605.04478); docs/job/method.md has the order of decisions.
+    """Names the rank to blame, after CCL-D (arXiv 2605.04478); job/docs/method.md has the order of decisions.
 
     Pure: the same observations give the same findings, whenever and wherever. Memory is bounded by the size of the job.
     Not thread-safe.

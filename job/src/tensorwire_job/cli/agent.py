@@ -1,4 +1,4 @@
-"""tensorwire job agent"""
+"""tensorwire-job agent"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from ..._ground.text import escape
+from tensorwire._ground.text import escape
+
 from . import arguments
 
 _POLL_SECONDS = 1.0
@@ -29,12 +30,12 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
 
     \b
     Example:
-      tensorwire job agent --analyzer node0:29450 --key-file job.key
+      tensorwire-job agent --analyzer node0:29450 --key-file job.key
     """
     address = _address(analyzer)
-    from ...diagnosis.node.agent import run_agent
-    from ...diagnosis.protocol.connection import read_key
-    from ...diagnosis.service.job_directory import find_directory, root_of
+    from ..node.agent import run_agent
+    from ..protocol.connection import read_key
+    from ..service.job_directory import find_directory, root_of
 
     key = read_key(key_file)
     with arguments.until_ended():

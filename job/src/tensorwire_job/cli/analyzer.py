@@ -1,4 +1,4 @@
-"""tensorwire job analyzer"""
+"""tensorwire-job analyzer"""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...diagnosis.model import Thresholds
-from .. import options
+from tensorwire.cli import options
+
+from ..model import Thresholds
 from . import arguments, verdict
 
 if TYPE_CHECKING:
-    from ...diagnosis.model import Finding
-    from ...diagnosis.service.service import View
+    from ..model import Finding
+    from ..service.service import View
 
 
 @click.command()
@@ -61,23 +62,23 @@ def command(
 ) -> int:
     """Take the reports of all agents and name the rank.
 
-    Run one for each job, on a machine that all nodes can reach, and tensorwire job agent on each node. The analyzer
+    Run one for each job, on a machine that all nodes can reach, and tensorwire-job agent on each node. The analyzer
     prints one line for each new finding, and runs until you end it with Ctrl-C or SIGTERM. Exit code 3 if there was a
     finding, else 0.
 
     \b
     Example:
       (umask 077; head -c 32 /dev/urandom > job.key)
-      tensorwire job analyzer --key-file job.key --bind node0 --analyzer-dir job
-      tensorwire job watch --analyzer-dir job
+      tensorwire-job analyzer --key-file job.key --bind node0 --analyzer-dir job
+      tensorwire-job watch --analyzer-dir job
     """
     if metrics_port is not None:
         options.require("prometheus_client", "--metrics-port", "job")
     limits = arguments.thresholds_of(thresholds)
-    from ...diagnosis.protocol.connection import read_key
-    from ...diagnosis.protocol.listener import Listener
-    from ...diagnosis.service.journal import Journal
-    from ...diagnosis.service.service import JobService, run_analyzer
+    from ..protocol.connection import read_key
+    from ..protocol.listener import Listener
+    from ..service.journal import Journal
+    from ..service.service import JobService, run_analyzer
 
     told: dict[object, Finding] = {}
     shows: list[Callable[[View], None]] = []
@@ -92,7 +93,7 @@ def command(
     listener = Listener(read_key(key_file), bind, port)
     with ExitStack() as stack:
         if metrics_port is not None:
-            from ...diagnosis.service.metrics import JobCollector, serve
+            from ..service.metrics import JobCollector, serve
 
             collector = JobCollector()
             server = serve(collector, bind, metrics_port)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from ...diagnosis.model import Thresholds
-from .. import options
+from tensorwire.cli import options
+
+from ..model import Thresholds
 
 if TYPE_CHECKING:
-    from ...diagnosis.model import Finding
-    from ...diagnosis.service.follow import Source
+    from ..model import Finding
+    from ..service.follow import Source
 
     Take = Callable[[str, Sequence[Finding]], None]
 
@@ -92,7 +93,7 @@ def finding_command(arguments: list[str] | None, say: Callable[[str], None], pla
     if arguments is None:
         yield lambda run_id, findings: None
         return
-    from ...diagnosis.service.on_finding import FindingCommand
+    from ..service.on_finding import FindingCommand
 
     with closing(FindingCommand(arguments, say, str(place or ""))) as command:
         yield command.take
@@ -137,14 +138,14 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
     if click.get_current_context().params.get("analyzer_directory") is not None:
         for option in _given(options):
             name = f"--{option.replace('_', '-')}"
-            raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire job analyzer")
+            raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire-job analyzer")
     return _thresholds(options)
 
 
 def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thresholds, str]:
     """The thresholds of the options, else of the analyzer that made the recording, else an analyzer's defaults; and
     whose they are."""
-    from ...diagnosis.service import recording as recordings
+    from ..service import recording as recordings
 
     recorded = recordings.recorded_thresholds(recording)
     whose = "the recording has none: an analyzer's defaults" if recorded is None else "of the recording"
@@ -158,10 +159,10 @@ def open_job(
 ) -> Iterator[tuple[Source, Path]]:
     """The job that an analyzer sees, or else one whose probes write to a directory of this machine; and the directory.
     FileNotFoundError if there is no page of a rank, or no state of an analyzer."""
-    from ...diagnosis import words
-    from ...diagnosis.service.job_directory import job_directory
-    from ...diagnosis.service.journal import AnalyzerState
-    from ...diagnosis.service.service import LocalJob
+    from .. import words
+    from ..service.job_directory import job_directory
+    from ..service.journal import AnalyzerState
+    from ..service.service import LocalJob
 
     if analyzer_directory is None:
         found = job_directory(directory)
@@ -182,7 +183,7 @@ def open_jobs(
 ) -> Iterator[tuple[list[tuple[Source, Path]], dict[Path, float]]]:
     """The job that was named, or else all of this user on this machine that are to be judged; and the directories of
     those that ended too long ago, with the seconds since. FileNotFoundError as of `open_job`."""
-    from ...diagnosis.service.job_directory import jobs_here
+    from ..service.job_directory import jobs_here
 
     judged: Sequence[Path | None] = [directory]
     ended: dict[Path, float] = {}
@@ -194,7 +195,7 @@ def open_jobs(
 
 def used(source: Source, thresholds: Thresholds) -> tuple[Thresholds, str]:
     """The thresholds that findings are made with, and whose they are if not the options': an analyzer has its own."""
-    from ...diagnosis.service.journal import AnalyzerState
+    from ..service.journal import AnalyzerState
 
     if isinstance(source, AnalyzerState) and source.thresholds:
         return source.thresholds, "of the analyzer"

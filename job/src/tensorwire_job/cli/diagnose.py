@@ -1,4 +1,4 @@
-"""tensorwire job diagnose"""
+"""tensorwire-job diagnose"""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..._ground.text import escape
-from ...diagnosis import words
-from ...diagnosis.model import ASKED, ASKED_SECONDS
-from .. import options, output
+from tensorwire._ground.text import escape
+from tensorwire.cli import options, output
+
+from .. import words
+from ..model import ASKED, ASKED_SECONDS
 from . import arguments, verdict
 
 if TYPE_CHECKING:
-    from ...diagnosis.model import Finding, Thresholds
-    from ...diagnosis.report import History
+    from ..model import Finding, Thresholds
+    from ..report import History
 
 _MAX_SKIPPED = 20  # files that are told by name
 
@@ -77,22 +78,22 @@ def command(
 
     Reads what the probes of a running job write, or what a dead job left behind. Prints each finding with its
     confidence, its evidence, the stacks of the suspects and what to do; then the status of all ranks. Start the job
-    with the probe: torchrun ARGS -m tensorwire.probe train.py. Without --dir every job of yours on this machine is
+    with the probe: torchrun ARGS -m tensorwire_job train.py. Without --dir every job of yours on this machine is
     judged that runs, that ended within the last hour, or that is the newest; older ones are told in a line. Exit code
     0: no finding on any of them; 1: nothing to read; 3: a finding.
 
     \b
     Example:
-      tensorwire job diagnose
-      tensorwire job diagnose --for 180 --json
+      tensorwire-job diagnose
+      tensorwire-job diagnose --for 180 --json
     """
     if stacks is not None:
         arguments.check_alone("stacks")
         return _read_stacks(stacks, as_json=as_json)
     if ras is not None:
         return _ask_ras(ras or None, seconds, as_json=as_json)
-    from ...diagnosis.report import History
-    from ...diagnosis.service.follow import ask, check_in_view
+    from ..report import History
+    from ..service.follow import ask, check_in_view
 
     limits = arguments.thresholds_of(thresholds)
     with arguments.open_jobs(directory, analyzer_directory, limits) as (opened, ended):
@@ -130,8 +131,8 @@ def command(
 
 def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
     """Two answers of the service, `seconds` apart, show which ranks make no progress."""
-    from ...diagnosis.nccl.ras import query_ras
-    from ...diagnosis.nccl.ras_findings import findings_of
+    from ..nccl.ras import query_ras
+    from ..nccl.ras_findings import findings_of
 
     before = query_ras(address)
     time.sleep(seconds)
@@ -150,7 +151,7 @@ def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
 
 def _read_stacks(directory: Path, *, as_json: bool) -> int:
     """What stacks tell that somebody took of each rank."""
-    from ...diagnosis.service.dumped_stacks import findings_of, read_places
+    from ..service.dumped_stacks import findings_of, read_places
 
     places, skipped = read_places(directory)
     for name, why in list(skipped.items())[:_MAX_SKIPPED]:

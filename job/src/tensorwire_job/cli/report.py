@@ -1,4 +1,4 @@
-"""tensorwire job report"""
+"""tensorwire-job report"""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from ..._ground.new_file import NewFile
-from ...diagnosis.model import ASKED, ASKED_SECONDS
-from .. import options, output
+from tensorwire._ground.new_file import NewFile
+from tensorwire.cli import options, output
+
+from ..model import ASKED, ASKED_SECONDS
 from . import arguments, verdict
 
 
@@ -54,13 +55,13 @@ def command(
 
     \b
     Example:
-      tensorwire job report -o hang.html
-      tensorwire job report --recording job/recording.jsonl.gz -o monday.html
+      tensorwire-job report -o hang.html
+      tensorwire-job report --recording job/recording.jsonl.gz -o monday.html
     """
-    options.require("jinja2", "tensorwire job report", "job")
-    from ...diagnosis.report import History, render
-    from ...diagnosis.report.codes import finding_line
-    from ...diagnosis.service.follow import check_in_view, follow_to_answer
+    options.require("jinja2", "tensorwire-job report", "job")
+    from ..report import History, render
+    from ..report.codes import finding_line
+    from ..service.follow import check_in_view, follow_to_answer
 
     if not path.parent.is_dir():
         raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
@@ -73,7 +74,7 @@ def command(
     file = NewFile(path, force=force, example="report.html")
     history = History(with_past=True, recorded=recording is not None)
     if recording is not None:
-        from ...diagnosis.service.recording import replay
+        from ..service.recording import replay
 
         origin = recording
         for observation, findings in replay(recording, limits):

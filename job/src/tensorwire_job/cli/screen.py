@@ -14,22 +14,23 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from ..._ground.text import escape
-from ...diagnosis import words
-from ...diagnosis.report.codes import MEANINGS
-from ...diagnosis.report.rank_status import lives, middle_of_rounds, slowest, status_groups, status_text, together
-from ...diagnosis.report.stack import grouped
-from ...diagnosis.report.stragglers import ENOUGH
-from ..output import count
+from tensorwire._ground.text import escape
+from tensorwire.cli.output import count
+
+from .. import words
+from ..report.codes import MEANINGS
+from ..report.rank_status import lives, middle_of_rounds, slowest, status_groups, status_text, together
+from ..report.stack import grouped
+from ..report.stragglers import ENOUGH
 from .verdict import no_finding_text, thresholds_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...diagnosis.model import Finding, Thresholds
-    from ...diagnosis.numbered import Family
-    from ...diagnosis.report import History
-    from ...diagnosis.report.rank_status import RankStatus
+    from ..model import Finding, Thresholds
+    from ..numbered import Family
+    from ..report import History
+    from ..report.rank_status import RankStatus
 
 # Nobody knows the colours of a terminal's paper and ink. So text has the terminal's own ink. Only text on a ground that
 # is set as well is coloured; red text is bold, and says the same in words.
@@ -134,13 +135,13 @@ def _finding(finding: Finding, history: History, max_stack_lines: int) -> Iterab
         yield Padding(Text(escape(fact)), (0, 0, 0, 2))
     if len(finding.evidence) > _MAX_EVIDENCE:
         left = count(len(finding.evidence) - _MAX_EVIDENCE, "fact")
-        yield Padding(Text(f"and {left} more: tensorwire job diagnose", style="dim"), (0, 0, 0, 2))
+        yield Padding(Text(f"and {left} more: tensorwire-job diagnose", style="dim"), (0, 0, 0, 2))
     for numbers, stack in grouped(finding.stacks):
         yield Padding(Text(f"stack of {words.ranks(numbers)}:", style="dim"), (0, 0, 0, 2))
         lines = [escape(line) for line in stack.splitlines()]
         if len(lines) > max_stack_lines:
             left = count(len(lines) - max_stack_lines + 1, "line")
-            lines[max_stack_lines - 1 :] = [f"and {left} more: tensorwire job diagnose"]
+            lines[max_stack_lines - 1 :] = [f"and {left} more: tensorwire-job diagnose"]
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...diagnosis import words
-from .. import output
-from ..failures import FINDING
+from tensorwire.cli import output
+from tensorwire.cli.failures import FINDING
+
+from .. import words
 
 if TYPE_CHECKING:
-    from ...diagnosis.model import Finding, Thresholds
-    from ...diagnosis.report import History
+    from ..model import Finding, Thresholds
+    from ..report import History
 
 _MAX_STATUS_GROUPS = 12
 
@@ -26,7 +27,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     """The findings and the status of ranks, for JSON."""
-    from ...diagnosis.report import rank_status
+    from ..report import rank_status
 
     last = history.last
     assert last is not None, "nothing was observed"
@@ -55,7 +56,7 @@ def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
 
 def print_news(finding: Finding, *, as_json: bool) -> None:
     """Print a new finding at once: on one line with the time, or as JSON."""
-    from ...diagnosis.report.codes import finding_line
+    from ..report.codes import finding_line
 
     if as_json:
         output.print_json(finding)
@@ -74,8 +75,8 @@ def print_end(history: History) -> None:
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
     """Print each finding with its age, its evidence, its stacks and what to do. Jobs without the probe have no
     history."""
-    from ...diagnosis.report.codes import MEANINGS, advice, circle_text, confidence_text, finding_line
-    from ...diagnosis.report.stack import grouped
+    from ..report.codes import MEANINGS, advice, circle_text, confidence_text, finding_line
+    from ..report.stack import grouped
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
@@ -97,7 +98,7 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
 
 def print_rank_status(history: History, findings: Sequence[Finding]) -> None:
     """Print where the ranks stand, the most serious status first."""
-    from ...diagnosis.report import rank_status
+    from ..report import rank_status
 
     groups = rank_status.status_groups(history.statuses, apart={rank for one in findings for rank in one.suspects})
     rows = [
@@ -118,7 +119,7 @@ def print_summary(
     history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path, whose: str
 ) -> None:
     """Print which job was polled and, where there is no finding, how near it came to one."""
-    from ...diagnosis.report import rank_status
+    from ..report import rank_status
 
     last = history.last
     assert last is not None, "nothing was observed"

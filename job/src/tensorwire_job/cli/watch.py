@@ -1,4 +1,4 @@
-"""tensorwire job watch"""
+"""tensorwire-job watch"""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...diagnosis.model import Thresholds
-from .. import output
+from tensorwire.cli import output
+
+from ..model import Thresholds
 from . import arguments, verdict
 
 if TYPE_CHECKING:
-    from ...diagnosis.report import History
-    from ...diagnosis.service.follow import Poll
+    from ..report import History
+    from ..service.follow import Poll
 
 
 _NO_SCREEN = ("", "dumb", "unknown")  # terminals that cannot draw anew, as in an editor's shell
@@ -56,11 +57,11 @@ def command(
 
     \b
     Example:
-      tensorwire job watch
-      tensorwire job watch --hang-seconds 60 --json | jq .findings
+      tensorwire-job watch
+      tensorwire-job watch --hang-seconds 60 --json | jq .findings
     """
-    from ...diagnosis.report import History
-    from ...diagnosis.service.follow import follow
+    from ..report import History
+    from ..service.follow import follow
 
     limits = arguments.thresholds_of(thresholds)
     history = History()

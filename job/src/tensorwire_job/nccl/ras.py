@@ -19,8 +19,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._ground.copies import not_copied
-from ...errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
+from tensorwire._ground.copies import not_copied
+from tensorwire.errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
 
 __all__ = ["RasCommunicator", "RasCount", "RasProcess", "RasRank", "RasStatus", "query_ras"]
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._ground.copies import not_copied
-from ...errors import TensorwireError
+from tensorwire._ground.copies import not_copied
+from tensorwire.errors import TensorwireError
+
 from ..protocol.connection import Connection, RefusedError
 from ..protocol.encoding import Encoder
 from .local_node import LocalNode

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from . import stacks, timing
 from .observer import Observer
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..model import Edge
 
 _NETLINK_SOCK_DIAG = 4

@@ -1,7 +1,7 @@
 """The file of a rank's last calls, beside its page. It is replaced as a whole, so that no reader sees half of one.
 
 The file is JSON: `ns`, the time of the monotonic clock at which the calls were read, and `calls`, the newest last. Each
-is [group, sequence, name, dtype, elements, root, signature, line, counts]; :class:`tensorwire.diagnosis.model.Call` has
+is [group, sequence, name, dtype, elements, root, signature, line, counts]; :class:`tensorwire_job.model.Call` has
 their meaning.
 """
 

@@ -1,4 +1,4 @@
-"""The ctypes binding of core/probe/page.h, which documents the layout and the calls.
+"""The ctypes binding of job/core/page.h, which documents the layout and the calls.
 
 The writing calls take a few hundred nanoseconds and keep the GIL: giving it away would cost more than they do.
 """
@@ -9,7 +9,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable
 
-from ..._ground.library import find_library
+from tensorwire._ground.library import find_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class OperationInfo(ctypes.Structure):
     ]
 
 
-_path = str(find_library("_tensorwire_probe.so"))
+_path = str(find_library("tensorwire_job", "_tensorwire_probe.so"))
 _library, _quick_library = ctypes.CDLL(_path), ctypes.PyDLL(_path)
 
 

@@ -1,4 +1,4 @@
-"""A rank's page as its readers see it: core/probe/page.h is the layout, and the model has the words.
+"""A rank's page as its readers see it: job/core/page.h is the layout, and the model has the words.
 
 Any process may read, from any thread.
 """

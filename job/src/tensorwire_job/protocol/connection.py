@@ -25,8 +25,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from ..._ground.copies import not_copied
-from ...errors import TensorwireError
+from tensorwire._ground.copies import not_copied
+from tensorwire.errors import TensorwireError
 
 MAX_MESSAGE_NBYTES: Final = 16 << 20
 _MAX_FIRST_NBYTES = 1 << 16  # of a peer that has not shown the key yet

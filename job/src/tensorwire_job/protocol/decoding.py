@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from ...errors import CorruptDataError, LimitExceededError
+from tensorwire.errors import CorruptDataError, LimitExceededError
+
 from ..members import members_of
 from ..model import LIVES, MAX_RANKS, Call, Edge, Operation, Process, ProcessGroup, Rank, Timing
 from . import calls, encoding, states

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from .connection import Connection, RefusedError
 
 _MAX_CONNECTIONS: Final = 8192

@@ -16,7 +16,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..model import MAX_CALLS, Call, Operation
 from ..page import call_file, native
 from ..page.recorder_entries import operation_info

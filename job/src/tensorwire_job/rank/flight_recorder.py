@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..model import Thresholds
 from ..page import native
 from ..page.recorder_entries import MADE_OF_ALL_REDUCE, operation_info

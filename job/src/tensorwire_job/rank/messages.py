@@ -21,7 +21,8 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..model import MAX_CALLS, Call, Operation
 from ..page import native
 from ..page.recorder_entries import signature

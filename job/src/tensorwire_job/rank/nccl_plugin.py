@@ -1,10 +1,10 @@
-"""Where the profiler plugin for NCCL is installed; docs/job/nccl.md says what it does."""
+"""Where the profiler plugin for NCCL is installed; job/docs/nccl.md says what it does."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..._ground.library import find_library
+from tensorwire._ground.library import find_library
 
 
 def nccl_plugin_path() -> Path:
@@ -13,4 +13,4 @@ def nccl_plugin_path() -> Path:
     Raises:
         ImportError: this installation has none.
     """
-    return find_library("libnccl-profiler-tensorwire.so").resolve()
+    return find_library("tensorwire_job", "libnccl-profiler-tensorwire.so").resolve()

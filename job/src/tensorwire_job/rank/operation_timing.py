@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..page import native
 from ..page.recorder_entries import collective_signature
 from .calls import EXCHANGES
@@ -42,7 +43,7 @@ class _Kind(NamedTuple):
     operation: str
     tensors: int  # which argument holds this rank's input, or what has its size
     agrees: bool = True  # on dtype and number of elements
-    is_pairwise: bool = False  # P means nothing for it, see tensorwire.diagnosis.model.Timing
+    is_pairwise: bool = False  # P means nothing for it, see tensorwire_job.model.Timing
     shares: tuple[int, ...] = ()  # arguments with what goes to and comes from each rank: P needs all to exchange some
 
 

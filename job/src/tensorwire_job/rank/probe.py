@@ -24,7 +24,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..page import process
 
 HEARTBEAT_SECONDS: Final = 0.2

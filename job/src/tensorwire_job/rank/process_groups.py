@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..._ground.copies import not_copied
+from tensorwire._ground.copies import not_copied
+
 from ..members import MAX_DIMENSIONS, grid_of
 from ..page import native
 from ..page.recorder_entries import shown_name

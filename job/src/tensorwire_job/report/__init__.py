@@ -10,9 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..._ground.text import escape
-from ..._ground.version import __version__
+from tensorwire._ground.text import escape
+
 from .. import words
+from ..version import __version__
 from . import charts
 from .codes import MEANINGS, advice, circle_text, confidence_text, finding_line
 from .history import History

@@ -1,4 +1,4 @@
-"""The meanings of codes and confidences of findings, and advice, in short; docs/job/findings.md has the long form."""
+"""The meanings of codes and confidences of findings, and advice, in short; job/docs/findings.md has the long form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_STACK = (
 
 RECORDED = {Confidence.HIGH: (23, 23), Confidence.MEDIUM: (5, 5), Confidence.LOW: (1, 1)}
 """How many verdicts of a confidence were right, and how many there were, when the recorded faults were analyzed again:
-``python -m tests.system.faults --levels``."""
+``python -m job.tests.faults --levels``."""
 
 
 def confidence_text(confidence: Confidence, *, has_probe: bool = True) -> str:

@@ -38,7 +38,7 @@ def diagnose(
     transfer_share: float | None = None,
     lost_seconds: float | None = None,
 ) -> list[Finding]:
-    """Name the ranks that hang or slow one job, as ``tensorwire job diagnose --dir`` does.
+    """Name the ranks that hang or slow one job, as ``tensorwire-job diagnose --dir`` does.
 
     Reads what the probes of a running job write, or what a dead job left behind. Blocks while it polls, like the
     command: until findings are certain, or for `seconds`, or up to 40 s longer while an answer is due. It may ask the

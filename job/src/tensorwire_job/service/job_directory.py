@@ -83,7 +83,7 @@ def _ended_seconds(pages: list[Path]) -> float:
 
 def _no_job(directory: Path | None) -> FileNotFoundError:
     message = (
-        "no job with the probe; start one with torchrun ARGS -m tensorwire.probe train.py, or name the directory "
+        "no job with the probe; start one with torchrun ARGS -m tensorwire_job train.py, or name the directory "
         "of one that runs, or ran, on this machine (--dir)"
     )
     return FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))

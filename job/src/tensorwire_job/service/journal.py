@@ -1,7 +1,7 @@
 """The analyzer's directory: findings, a recording, and the present state for other commands.
 
     findings.jsonl       a line for each finding when it comes up, and again with its stacks
-    recording.jsonl.gz   observations, for `tensorwire job report` and for analyzing them again, see :mod:`recording`
+    recording.jsonl.gz   observations, for `tensorwire-job report` and for analyzing them again, see :mod:`recording`
     state.json           the last observation and its findings, always whole
 
 The first two are moved to a name with .1 when they have grown, so the directory stays bounded.
@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from ..._ground.copies import not_copied
-from ..._ground.new_file import NewFile, check_regular, move_aside, open_to_append
-from ...errors import CorruptDataError
+from tensorwire._ground.copies import not_copied
+from tensorwire._ground.new_file import NewFile, check_regular, move_aside, open_to_append
+from tensorwire.errors import CorruptDataError
+
 from ..model import Code, Confidence, Finding, Level, Link, Thresholds
 from .recording import (
     NO_JSON_OF_OURS,
@@ -177,7 +178,7 @@ class AnalyzerState:
         try:
             self.silent_seconds = time.time() - (directory / STATE).stat().st_mtime
         except FileNotFoundError as error:
-            message = "no analyzer has written here; start one with tensorwire job analyzer --analyzer-dir"
+            message = "no analyzer has written here; start one with tensorwire-job analyzer --analyzer-dir"
             raise FileNotFoundError(errno.ENOENT, message, str(directory)) from error
 
     def poll(self) -> tuple[Observation, list[Finding]]:

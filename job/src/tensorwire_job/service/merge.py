@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...errors import CorruptDataError, FormatError, LimitExceededError
+from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
+
 from ..model import Observation
 from ..protocol.decoding import Decoder
 from ..protocol.encoding import micros

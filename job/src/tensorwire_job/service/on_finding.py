@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..._ground.copies import not_copied
-from ..._ground.text import escape
+from tensorwire._ground.copies import not_copied
+from tensorwire._ground.text import escape
 
 if TYPE_CHECKING:
     from ..model import Finding

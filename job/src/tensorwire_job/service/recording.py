@@ -22,9 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._ground.copies import not_copied
-from ..._ground.new_file import check_regular, move_aside
-from ...errors import CorruptDataError
+from tensorwire._ground.copies import not_copied
+from tensorwire._ground.new_file import check_regular, move_aside
+from tensorwire.errors import CorruptDataError
+
 from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds
 from ..protocol.decoding import Decoder

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import TensorwireError
+from tensorwire.errors import TensorwireError
+
 from ..model import Finding, Observation, Thresholds
 from ..node.local_node import LocalNode
 from .controller import Controller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from tests.system.faults.programs.common import is_befallen, stay_away
+from job.tests.faults.programs.common import is_befallen, stay_away
 
 
 def main() -> None:

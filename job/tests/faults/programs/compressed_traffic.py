@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from job.tests.faults.job import Job
+from job.tests.faults.programs.common import folder
 from tensorwire.torch import traffic
 from tests.support.sharded_models import Case, Model, loss_of, optimizer_of, sharded, train_step
-from tests.system.faults.job import Job
-from tests.system.faults.programs.common import folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.system.faults.programs.common import case, folder, mark_fault
+from job.tests.faults.programs.common import case, folder, mark_fault
 
 STOP_AND_GO = {"stopped-most-of-the-time": (0.3, 0.1), "stopped-now-and-then": (0.3, 1.7)}  # seconds
 BEFORE_SECONDS = 7.0

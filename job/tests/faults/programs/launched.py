@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.system.faults.programs.common import case, folder, is_befallen, stay_away
+from job.tests.faults.programs.common import case, folder, is_befallen, stay_away
 
 FAULT_STEP = 120
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from tests.system.faults.programs.common import folder, is_befallen, mark_fault
+from job.tests.faults.programs.common import folder, is_befallen, mark_fault
 
 FAULT_BATCH = 150
 

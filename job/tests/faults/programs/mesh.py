@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.system.faults.programs.common import case, is_befallen, mark_fault, stay_away
+from job.tests.faults.programs.common import case, is_befallen, mark_fault, stay_away
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -8,7 +8,7 @@ from itertools import count
 import torch
 import torch.distributed as dist
 
-from tests.system.faults.programs.common import is_befallen, stay_away
+from job.tests.faults.programs.common import is_befallen, stay_away
 
 FAULT_STEP = 100
 

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.system.faults.programs.common import case, folder, is_befallen, mark_fault
+from job.tests.faults.programs.common import case, folder, is_befallen, mark_fault
 
 SAVE_EVERY = 120
 SLOW_SECONDS = 40.0

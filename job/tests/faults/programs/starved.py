@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.system.faults.programs.common import folder, is_befallen, mark_fault
+from job.tests.faults.programs.common import folder, is_befallen, mark_fault
 
 BEFORE_SECONDS = 7.0
 

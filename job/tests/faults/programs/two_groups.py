@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from tests.system.faults.programs.common import is_befallen, mark_fault
+from job.tests.faults.programs.common import is_befallen, mark_fault
 
 
 def main() -> None:

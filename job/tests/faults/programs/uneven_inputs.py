@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.system.faults.programs.common import case, is_befallen, mark_fault, stay_away
+from job.tests.faults.programs.common import case, is_befallen, mark_fault, stay_away
 
 SHORT, LONG = 120, 4000
 

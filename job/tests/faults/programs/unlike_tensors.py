@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.system.faults.programs.common import case, is_befallen, mark_fault
+from job.tests.faults.programs.common import case, is_befallen, mark_fault
 
 FAULT_STEP = 100
 SIZES = (4096, 1024, 256, 64)  # of the layers

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page.control import write_control
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import Page, read_page
+from tensorwire_job.page.control import write_control
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import Page, read_page
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import ProcessGroup
+    from tensorwire_job.model import ProcessGroup
 
 LATE, DELAY, ROUNDS = 2, 0.1, 6
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])

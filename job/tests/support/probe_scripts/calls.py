@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 import torch._inductor
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page import call_file
+from tensorwire_job.page import call_file
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import torch.distributed as dist
-
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.rank import probe
 
 
 class Sampler:

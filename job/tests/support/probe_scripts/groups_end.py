@@ -10,10 +10,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page.control import write_control
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import read_page
+from tensorwire_job.page.control import write_control
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])

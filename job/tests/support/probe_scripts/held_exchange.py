@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 import torch._inductor
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page import call_file
-from tensorwire.diagnosis.rank.operation_timing import Dispatcher
+from tensorwire_job.page import call_file
+from tensorwire_job.rank.operation_timing import Dispatcher
 
 page = Path(os.environ["TENSORWIRE_PROBE_DIR"]) / f"rank-{os.environ['RANK']}-0.page"
 held_in: list[int] = []

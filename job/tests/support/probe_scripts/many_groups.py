@@ -4,9 +4,8 @@ import time
 
 import torch
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page.rank_page import read_page
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import probe
 
 
 def shows(name: str, *, overflow: bool) -> bool:

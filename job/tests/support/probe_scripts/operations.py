@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-
-from tensorwire.diagnosis import phase
-from tensorwire.diagnosis.page import native, worker_server
-from tensorwire.diagnosis.page.control import request_servers, write_control
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import Page, read_page
+from tensorwire_job import phase
+from tensorwire_job.page import native, worker_server
+from tensorwire_job.page.control import request_servers, write_control
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import Page, read_page
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Operation, ProcessGroup, Timing
+    from tensorwire_job.model import Operation, ProcessGroup, Timing
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from tensorwire_job import attach
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 from torch.nn.parallel import DistributedDataParallel
-
-from tensorwire.diagnosis import attach
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import read_page
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])

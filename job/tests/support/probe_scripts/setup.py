@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import Page, read_page
 from torch.distributed.device_mesh import init_device_mesh
-
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import Page, read_page
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page.rank_page import read_page
+from tensorwire_job.page.rank_page import read_page
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page.rank_page import read_page
-from tensorwire.diagnosis.rank import probe
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import probe
 
 SECONDS = 20.0
 

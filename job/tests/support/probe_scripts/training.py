@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tensorwire_job import attach
+from tensorwire_job.page import native
+from tensorwire_job.page.control import write_control
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-
-from tensorwire.diagnosis import attach
-from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.control import write_control
-from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.page.rank_page import read_page
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 path = page_path(directory, int(os.environ["RANK"]), 0)

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 import torch._inductor
 import torch.distributed as dist
-
-from tensorwire.diagnosis.page import call_file
-from tensorwire.diagnosis.page.rank_page import read_page
+from tensorwire_job.page import call_file
+from tensorwire_job.page.rank_page import read_page
 
 page = Path(os.environ["TENSORWIRE_PROBE_DIR"]) / f"rank-{os.environ['RANK']}-0.page"
 

@@ -1,6 +1,6 @@
 """The theory of a standstill: who waits for whom, which ranks explain it, and where their histories part.
 
-Nothing here knows what a rank, a page or a process is. docs/job/method.md is the same in words.
+Nothing here knows what a rank, a page or a process is. job/docs/method.md is the same in words.
 """
 
 from .explanations import Explanation, explain

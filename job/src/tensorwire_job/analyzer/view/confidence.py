@@ -27,7 +27,7 @@ class Basis(IntEnum):
 def confidence_of(
     code: Code, basis: Basis, suspects: Sequence[int], sides: Sequence[Sequence[int]] = (), *, is_incomplete: bool
 ) -> Confidence:
-    """The rules; docs/job/findings.md has them too.
+    """The rules; job/docs/findings.md has them too.
 
     A finding that names no rank, or no cause, has low confidence, and medium at most if it has sides. Any other has
     high confidence if it rests on states, medium on a comparison, low on a remainder. It is one level lower if

@@ -1,0 +1,63 @@
+"""A program of commands: parse, call, print; streams, exit codes and completion as every program here has them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from . import failures
+
+
+def completion_variable(program: str) -> str:
+    """The environment variable by which a shell asks a program for completions."""
+    return f"_{program.upper().replace('-', '_')}_COMPLETE"
+
+
+def run(commands: click.Group, program: str, args: Sequence[str] | None = None) -> int:
+    """Run one command line, without the program's name; by default that of the process. Returns the exit code."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    _prepare_streams()
+    try:
+        code = _run(commands, program, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. Python must not find the pipe closed once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failures.CLOSED_PIPE
+    except OSError as error:  # standard output cannot be written: /dev/full
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
+        return failures.report(error, program, as_json=False)
+    return code
+
+
+def _run(commands: click.Group, program: str, arguments: list[str]) -> int:
+    # Not click's own main(): it takes a closed pipe for an error, and writes an empty line when it is interrupted.
+    variable = completion_variable(program)
+    instruction = os.environ.get(variable)
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(commands, {}, program, variable, instruction)
+    try:
+        with commands.make_context(program, arguments) as ctx:
+            code: int | None = commands.invoke(ctx)
+    except BrokenPipeError:
+        raise
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except (Exception, KeyboardInterrupt) as error:
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        return failures.report(error, program, as_json="--json" in options)
+    return code or 0
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller: >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - until the process ends
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name outside the terminal's encoding is no error
