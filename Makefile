@@ -30,7 +30,8 @@ WHEEL := $(ALONE) $(VENV_PIP) wheel --quiet --no-deps --no-build-isolation \
   --config-settings=build-dir=build/wheel/core --wheel-dir
 ENV_PIP = $(@D)/bin/python -m pip --disable-pip-version-check
 BUILD := $(VENV_PIP) install --quiet --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
-INSTALL := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.targets=_tensorwire;_tensorwire_probe;nccl-profiler-tensorwire")
+INSTALL := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=build/core build.targets=_tensorwire)
+INSTALL_JOB := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=$(CURDIR)/build/job "build.targets=_tensorwire_probe;nccl-profiler-tensorwire")
 # Not the one that limits the address space: the sanitizer reserves terabytes of it.
 SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py) \
   --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
@@ -39,7 +40,8 @@ SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-
   ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site
 # Folders too: theirs is the time at which a file was removed.
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src ! -path '*/__pycache__*' ! -name '*.so')
-CXX_SOURCES = $(shell find core fuzz benchmarks tests -name '*.cpp' -o -name '*.h')
+JOB_SOURCES := $(addprefix job/,pyproject.toml README.md CMakeLists.txt) $(shell find job/core job/src ! -path '*/__pycache__*' ! -name '*.so')
+CXX_SOURCES = $(shell find core fuzz benchmarks tests job -name '*.cpp' -o -name '*.h')
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -51,36 +53,36 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) MUTATIONS=$(MUTATIONS) TORCH=$(TORCH)"
 
-demo: $(VENV)/.package $(VENV)/.model $(VENV)/.transformers ## Compress a real model, restore it, run it compressed, compare every byte
+demo: $(VENV)/.package $(VENV)/.job $(VENV)/.model $(VENV)/.transformers ## Compress a real model, restore it, run it compressed, compare every byte; then find the rank that hangs a job
 	@echo "Importing PyTorch and Transformers: a few seconds"
 	@$(VENV)/bin/python examples/demo.py
-
-hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank hangs, and the command that names it
-	$(VENV)/bin/python job/examples/hang.py
+	@$(MAKE) --no-print-directory -C job hang
 
 # NEON comes last: that it was skipped must not scroll away.
-test: ctest $(VENV)/.test ## The quick test suite
+test: ctest $(VENV)/.test $(VENV)/.job ## The quick test suite, of tensorwire and of tensorwire-job
 	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
 	@$(MAKE) --no-print-directory test-neon
 
-test-slow: $(VENV)/.package $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
+test-slow: $(VENV)/.package $(VENV)/.job $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile new
 	set -e; for round in 1 2 3 4 5 6 7 8 9 10; do \
 	  $(VENV)/bin/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" --hypothesis-profile new; \
 	done
 
-ctest: $(VENV)/.package
-	cmake --build build/core
-	ctest --test-dir build/core --output-on-failure --no-tests=error -j $(JOBS)
+ctest: $(VENV)/.package $(VENV)/.job
+	set -e; for core in core job; do \
+	  cmake --build build/$$core; ctest --test-dir build/$$core --output-on-failure --no-tests=error -j $(JOBS); \
+	done
 
-test-neon: $(VENV)/.tools ## core/tests for aarch64, under qemu
+test-neon: $(VENV)/.tools ## Tests of both cores for aarch64, under qemu
 	@if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then \
 	  echo "test-neon: skipped; it needs the Debian packages g++-aarch64-linux-gnu and qemu-user"; \
 	else \
-	  set -ex; \
-	  cmake -S . -B build/neon -G Ninja --toolchain core/cmake/aarch64-linux-gnu.cmake -DTW_WERROR=ON; \
-	  cmake --build build/neon; \
-	  ctest --test-dir build/neon --output-on-failure --no-tests=error -j $(JOBS); \
+	  set -ex; for product in . job; do \
+	    cmake -S $$product -B build/neon/$$product -G Ninja --toolchain $(CURDIR)/core/cmake/aarch64-linux-gnu.cmake -DTW_WERROR=ON; \
+	    cmake --build build/neon/$$product; \
+	    ctest --test-dir build/neon/$$product --output-on-failure --no-tests=error -j $(JOBS); \
+	  done; \
 	fi
 
 check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
@@ -90,7 +92,7 @@ check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
 	c++ -std=c++17 -fsyntax-only -Icore -Icore/include $(wildcard fuzz/*.cpp)
 	$(VENV)/bin/shellcheck .ci/run job/examples/launchers/*.sh
-	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff docs/site/toc.yml examples
+	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff docs/site/toc.yml job/examples
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 docs: $(VENV)/.docs ## The pages as HTML in build/docs; a broken link fails
@@ -100,7 +102,9 @@ docs: $(VENV)/.docs ## The pages as HTML in build/docs; a broken link fails
 sanitize: $(VENV)/.test ## The core's tests, the codec's and MUTATIONS damaged frames under address and undefined-behaviour sanitizers
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
-	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
+	cmake -S job -B build/sanitize/job -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTW_SANITIZE=address,undefined
+	cmake --build build/sanitize/job
+	set -e; for core in core job; do ctest --test-dir build/sanitize/$$core --output-on-failure --no-tests=error -j $(JOBS); done
 	seq 0 $(MUTATIONS_OF_JOB) $$(($(MUTATIONS) - 1)) | xargs -P $(JOBS) -I FIRST \
 	  cmake -DPROGRAM=build/sanitize/core/core/test_mutations "-DARGUMENTS=$(MUTATIONS_OF_JOB);FIRST" \
 	  -P core/cmake/on_every_target.cmake
@@ -172,18 +176,10 @@ device-test: $(VENV)/.package $(VENV)/.test $(DEVICE_ENV)/.ready ## Kernels in C
 	$(VENV)/bin/python -m pytest -q -n $(JOBS) tests/torch/device
 	$(VENV)/bin/python -m benchmarks.device.counts $(DEVICE_ENV) $(COUNTS)
 
-faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
-	$(VENV)/bin/python -m job.tests.faults $(FAULTS); first=$$?; \
-	$(VENV)/bin/python -m job.tests.faults --variants all $(FAULTS) && exit $$first
-
-simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks, and 10,000 standstills
-	$(VENV)/bin/python -m job.benchmarks.simulate
-	$(VENV)/bin/python -m job.benchmarks.standstills
-
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device device-test hang faults simulate \
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device device-test \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.
@@ -202,6 +198,11 @@ $(VENV)/.tools: | $(VENV)/bin/python
 $(VENV)/.package: $(SOURCES) $(VENV)/.tools
 	@echo "Compiling the core and installing tensorwire: 1 to 3 minutes, less if little has changed"
 	@$(INSTALL) .
+	@touch $@
+
+$(VENV)/.job: $(JOB_SOURCES) | $(VENV)/.package
+	@echo "Compiling the probe and installing tensorwire-job: half a minute"
+	@$(INSTALL_JOB) ./job
 	@touch $@
 
 $(VENV)/.model: | $(VENV)/bin/python
@@ -239,7 +240,8 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.package
 	@$(INSTALL) '.[docs]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/.package
+# mypy reads the types of what tensorwire-job needs.
+$(VENV)/.dev: pyproject.toml | $(VENV)/.job
 	@echo "Installing the linters: half a minute"
 	@$(INSTALL) '.[dev]'
 	@touch $@

@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import write_model
-
-# make test draws the same examples each time, so that a change alone makes it fail; make test-slow draws new ones.
-# Only a test that bounds its time has a deadline.
-settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("same")
-
-# Triton and its kernels read it when they are imported, and torch.compile imports Triton too.
-if "TENSORWIRE_TEST_DEVICE" not in os.environ:  # tests/support/devices.py
-    os.environ["TRITON_INTERPRET"] = "1"
-
-# A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    """The root of the source tree."""
-    return Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TENSORWIRE_PROBE_DIR": folder, "OMP_NUM_THREADS": "1"}
         program = [sys.executable, "-m"]
-        launch = ["torch.distributed.run", "--nproc-per-node", str(NUM_RANKS), "-m", "tensorwire.probe", __file__]
+        launch = ["torch.distributed.run", "--nproc-per-node", str(NUM_RANKS), "-m", "tensorwire_job", __file__]
         print(f"$ torchrun --nproc-per-node {NUM_RANKS} -m tensorwire_job {Path(__file__).name} &", flush=True)
         with (Path(folder) / "log").open("w+") as log:
             job = subprocess.Popen([*program, *launch], env=environment, stdout=log, stderr=log)

@@ -1,4 +1,4 @@
-"""The examples in job/examples/launchers, as far as they can be tried without their launchers; the manual says what ran."""
+"""The examples in job/examples/launchers, as far as they can be tried without their launchers: the manual says so."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_manual_names_every_example() -> None:
 
 
 def commands() -> list[tuple[str, str, str]]:
-    """Each `tensorwire job COMMAND OPTIONS` in the examples and on their page."""
+    """Each `tensorwire-job COMMAND OPTIONS` in the examples and on their page."""
     found = []
     for path in (*SCRIPTS, *LAUNCHERS.glob("*.yaml"), MANUAL):
         text = re.sub(r"\\\n|(?<=&&)\n", " ", path.read_text())
         if path.suffix == ".yaml":  # a command there goes on in the next line
             text = re.sub(r"\n +--(?!nn|np|rdzv)", " --", text)
-        found += [(path.name, *match) for match in re.findall(r"tensorwire job (\w+)([^\n`;|)]*)", text)]
+        found += [(path.name, *match) for match in re.findall(r"tensorwire-job (\w+)([^\n`;|)]*)", text)]
     return found
 
 
@@ -120,7 +120,7 @@ def test_example_trains_with_the_probe(tmp_path: Path) -> None:
         **os.environ, "TENSORWIRE_PROBE_DIR": str(pages), "STEPS": "3", "RANK": "0", "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
-    command = [sys.executable, "-m", "tensorwire.probe", str(LAUNCHERS / "train.py")]
+    command = [sys.executable, "-m", "tensorwire_job", str(LAUNCHERS / "train.py")]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "trained on 1 ranks\n"), ran.stderr
     assert [path.name for path in pages.glob("*.page")] == ["rank-0-0.page"]

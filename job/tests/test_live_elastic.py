@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 120.0
 def test_one_failure_one_restart_no_finding(tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(WORLD_SIZE)]
-    command += ["--standalone", "--max-restarts", "1", "-m", "tensorwire.probe"]
+    command += ["--standalone", "--max-restarts", "1", "-m", "tensorwire_job"]
     with (tmp_path / "output").open("w") as output:
         launcher = subprocess.Popen(
             [*command, str(SCRIPTS / "elastic.py"), str(tmp_path)],

@@ -1,4 +1,4 @@
-"""A few faults in real jobs of four ranks on gloo; `make faults` injects all of them, many times."""
+"""A few faults in real jobs of four ranks on gloo; `make -C job faults` injects all of them, many times."""
 
 from __future__ import annotations
 

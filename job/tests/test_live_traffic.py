@@ -56,7 +56,7 @@ class Watched:
 
     def __init__(self, fork_server: ForkServer, attach: str, stack: ExitStack) -> None:
         settings = {"attach": attach, "compute": COMPUTE_SECONDS}
-        modules = ("tensorwire.probe", "-m", "job.tests.faults.programs.compressed_traffic")
+        modules = ("tensorwire_job", "-m", "job.tests.faults.programs.compressed_traffic")
         self.job = stack.enter_context(closing(TrainingJob(fork_server, settings, modules=modules)))
         self.watch = stack.enter_context(closing(LocalWatch(self.job.nodes[0], THRESHOLDS)))
         self.wrong: dict[str, str] = {}

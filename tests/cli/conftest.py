@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from safetensors.numpy import save_file
-from tensorwire_job.cli import arguments as job_arguments
-from tensorwire_job.service import follow, job_directory
 
-from job.tests.support.fake_job import StillClock
 from tensorwire.cli import main
 from tests.support.command_line import Ran, tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensorwire_job.model import Thresholds
-
-    from job.tests.support.fake_job import FakeJob
     from tests.support.command_line import Run
 
 
@@ -55,25 +46,3 @@ def compressed(model: Path, run: Run) -> Path:
     path = model.with_name("small")
     assert run("compress", model, path).code == 0
     return path
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
-    """A list: the commands open the job that a test puts into it, by a clock on which no work takes time."""
-    jobs: list[FakeJob] = []
-
-    @contextmanager
-    def open_job(
-        directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
-    ) -> Iterator[tuple[FakeJob, Path]]:
-        jobs[0].thresholds = thresholds
-        yield jobs[0], Path("a-job")
-        jobs[0].closed = True
-
-    monkeypatch.setattr(job_arguments, "open_job", open_job)
-    monkeypatch.setattr(job_directory, "jobs_here", lambda: ([Path("a-job")], {}))
-    monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(follow, "JITTER", (1, 1))
-    monkeypatch.setattr(follow, "time", StillClock())
-    yield jobs
-    assert jobs[0].closed

@@ -115,7 +115,7 @@ class Run:
 
 
 class Faults:
-    """The runs of `make faults`."""
+    """The runs of `make -C job faults`."""
 
     @cached_property
     def runs(self) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ _SETS = (  # as job/docs/limits.md calls groups and stages
 
 
 class Variants:
-    """The runs of variants of `make faults`."""
+    """The runs of variants of `make -C job faults`."""
 
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:

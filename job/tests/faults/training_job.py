@@ -40,7 +40,7 @@ class TrainingJob:
         *,
         network: Network | None = None,
         num_nodes: int = 1,
-        modules: tuple[str, ...] = ("tensorwire.probe", "-m", "job.tests.faults.job"),
+        modules: tuple[str, ...] = ("tensorwire_job", "-m", "job.tests.faults.job"),
         **environment: str,
     ) -> None:
         self._fork_server = fork_server

@@ -28,7 +28,7 @@ class VariantJob(TrainingJob):
     def __init__(self, fork_server: ForkServer, variant: Variant, rank: int) -> None:
         self._launcher = variant.launcher
         program = ("-m", f"{__package__}.programs.{variant.program}")
-        modules = ("tensorwire.probe", *program)
+        modules = ("tensorwire_job", *program)
         own = {"TW_FAULTS_RANK": str(rank), "TW_FAULTS_CASE": variant.name}
         super().__init__(fork_server, {}, modules=modules, **own, **variant.environment)
 

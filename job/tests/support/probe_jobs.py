@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .ports import free_port
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SCRIPTS = Path(__file__).resolve().parent / "probe_scripts"
-PROBE = ("-m", "tensorwire.probe")
+PROBE = ("-m", "tensorwire_job")
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:

@@ -144,7 +144,7 @@ class _Probe:
 
     def _at_exit(self) -> None:
         with suppress(Exception):
-            self.set_exit_reason("exit", _END)  # tensorwire.probe tells the code of a SystemExit, which is hidden here
+            self.set_exit_reason("exit", _END)  # tensorwire_job tells the code of a SystemExit, which is hidden here
             if self.pid == os.getpid():
                 self._stop()
 

@@ -24,7 +24,7 @@ class Meaning:
 
 
 _NO_STACK = (
-    "The suspect's process is gone, and its stack with it. Read its own log up to that moment, and let tensorwire job "
+    "The suspect's process is gone, and its stack with it. Read its own log up to that moment, and let tensorwire-job "
     "watch run beside the next run: it reads the stack while the job hangs. Look for a branch that only some ranks "
     "take, a data loader that ran dry, a lock."
 )
