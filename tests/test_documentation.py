@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import tensorwire_job
 
 import tensorwire
 import tensorwire.checkpoint
 import tensorwire.sync
+import tensorwire_job
 from tensorwire.codec import dtypes
 
 ROOT = Path(__file__).resolve().parent.parent

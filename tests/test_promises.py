@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.page import native
 
 from tensorwire import __version__
 from tensorwire.codec import core
+from tensorwire_job.page import native
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+
 from tensorwire_job.protocol.connection import _from_text, _to_text
 from tensorwire_job.protocol.encoding import Encoder
 from tensorwire_job.service.merge import Nodes, no_collection

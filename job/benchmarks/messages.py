@@ -72,6 +72,7 @@ class _Job:
 def _work(mode: str, directory: str, rank: int, connection: Connection) -> None:
     import torch
     import torch.distributed as dist
+
     from tensorwire_job import attach
 
     os.environ.update(TENSORWIRE_PROBE_DIR=f"{directory}/pages", RANK=str(rank), WORLD_SIZE="2")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 from msgspec.structs import astuple
-from tensorwire_job.model import MAX_RANKS, Edge, Life, Operation, Process, ProcessGroup, Rank, Timing
 
 from tensorwire.errors import CorruptDataError, LimitExceededError
+from tensorwire_job.model import MAX_RANKS, Edge, Life, Operation, Process, ProcessGroup, Rank, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,11 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorwire_job.rank.calls import SHARE, STILL_SECONDS
-
 from benchmarks import environment, pages
 from benchmarks.timing import interleave, spread
 from job.benchmarks import messages, training_step
+from tensorwire_job.rank.calls import SHARE, STILL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +109,7 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch
     import torch._inductor  # as it is where somebody trains: without it the recorder gives no stacks
     import torch.distributed as dist
+
     from tensorwire_job import attach
     from tensorwire_job.page.control import write_control
     from tensorwire_job.page.directory import page_path

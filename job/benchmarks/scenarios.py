@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tensorwire_job.model import Process
 
 from job.benchmarks.layout import RANKS_PER_NODE
+from tensorwire_job.model import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
+
+from benchmarks import environment, pages
+from job.benchmarks import scenarios
+from job.benchmarks.layout import RANKS_PER_NODE, Layout
+from job.benchmarks.simulated_job import SimulatedJob
 from tensorwire_job import words
 from tensorwire_job.model import Finding, Observation, Thresholds
 from tensorwire_job.protocol.connection import Connection
@@ -26,11 +31,6 @@ from tensorwire_job.service.merge import Nodes
 from tensorwire_job.service.metrics import JobCollector
 from tensorwire_job.service.service import MAX_SHARE, View
 from tensorwire_job.service.time_share import TimeShare
-
-from benchmarks import environment, pages
-from job.benchmarks import scenarios
-from job.benchmarks.layout import RANKS_PER_NODE, Layout
-from job.benchmarks.simulated_job import SimulatedJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
 
 from job.benchmarks.layout import RANKS_PER_NODE
+from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tensorwire_job.model import Confidence, Finding
 
 from job.tests.faults.cases import BY_NAME
 from job.tests.faults.judge import complaint
 from job.tests.faults.runs import wilson
 from job.tests.faults.watch import Poll
+from tensorwire_job.model import Confidence, Finding
 
 
 def found(code: str, suspects: list[int], level: str = "finding", sides: tuple[list[int], ...] = ()) -> Finding:

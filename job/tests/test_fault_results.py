@@ -8,7 +8,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.model import Confidence, Finding
 
 from benchmarks import environment
 from job.tests.faults import __main__ as program
@@ -16,6 +15,7 @@ from job.tests.faults import levels
 from job.tests.faults.cases import BY_NAME, CASES
 from job.tests.faults.results import JSON, Results
 from job.tests.faults.run import Outcome
+from tensorwire_job.model import Confidence, Finding
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorwire_job.model import Confidence, Finding
 
 from benchmarks import environment
 from job.tests.faults import cases, groups, programs, together, variant_page, variant_program
@@ -18,6 +17,7 @@ from job.tests.faults.variant_results import FIRST, MENDED, VariantResults
 from job.tests.faults.variants import Variant
 from job.tests.faults.verdicts import Judgement, judge
 from job.tests.faults.watch import Poll
+from tensorwire_job.model import Confidence, Finding
 
 HANG = Variant("hang", "hang", "a lock", ("TW-H1", "TW-H2"))
 PAIR = Variant("pair", "pair", "a split", ("TW-H2",), tie=lambda rank: sorted((rank, (rank + 1) % 4)))

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 import pytest
-from tensorwire_job.cli import command as group
 
 from tensorwire.cli import main
+from tensorwire_job.cli import command as group
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ROOT / "job/examples/launchers"

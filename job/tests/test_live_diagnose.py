@@ -14,12 +14,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from job.tests.faults.fork_server import ForkServer
+from job.tests.faults.training_job import WORLD_SIZE, TrainingJob
 from tensorwire_job.model import ASKED
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-
-from job.tests.faults.fork_server import ForkServer
-from job.tests.faults.training_job import WORLD_SIZE, TrainingJob
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,14 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tensorwire_job.service.service import LocalJob
-
 from job.tests.faults.cases import BY_NAME, WORLD, FaultContext
 from job.tests.faults.fork_server import ForkServer
 from job.tests.faults.judge import complaint, is_expected
 from job.tests.faults.run import Stage
 from job.tests.faults.training_job import TrainingJob
 from job.tests.faults.watch import THRESHOLDS, LocalWatch
+from tensorwire_job.service.service import LocalJob
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 

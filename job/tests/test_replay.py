@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tensorwire_job.service.recording import replay
 
 from job.tests.faults.cases import BY_NAME, CASES
 from job.tests.faults.judge import is_expected, is_notice
 from job.tests.faults.watch import THRESHOLDS, is_finding
+from tensorwire_job.service.recording import replay
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))

@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tensorwire_job.service.recording import replay
 
 from job.tests.faults.groups import BY_NAME, GROUPS
 from job.tests.faults.verdicts import Judgement, judge
 from job.tests.faults.watch import Poll
+from tensorwire_job.service.recording import replay
 
 FOLDER = Path(__file__).parent / "recordings" / "variants"
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))

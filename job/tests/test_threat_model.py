@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.protocol import connection, encoding, listener
 from tensorwire_job.service import merge, service
 
@@ -51,7 +52,7 @@ def test_seconds_in_the_text_are_those_of_the_code(page: str) -> None:
 
 
 def test_the_tests_that_are_named_exist(page: str, repository: Path) -> None:
-    sources = "\n".join(path.read_text() for path in (repository / "tests").rglob("test_*.py"))
+    sources = "\n".join(path.read_text() for path in (repository / "job/tests").rglob("test_*.py"))
     named = re.findall(r"`(test_\w+)(?:\[(\w+)\])?`", page)
     assert len(named) > 30
     missing = [name for name, _ in named if f"def {name}(" not in sources]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.page import directory
 from tensorwire_job.service.journal import Journal
-
 from tests.support.destination_cells import snapshot
 
 if TYPE_CHECKING:

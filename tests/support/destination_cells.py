@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tensorwire_job.service.journal import Journal
 
 from tensorwire._ground.new_file import NewFile
 from tensorwire.checkpoint import (
@@ -29,6 +28,7 @@ from tensorwire.checkpoint import (
     save_file,
     transcode_checkpoint,
 )
+from tensorwire_job.service.journal import Journal
 from tests.support import hung_job
 from tests.support.checkpoint_models import container, layer, write_model
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tensorwire
 
+if TYPE_CHECKING:
+    from types import ModuleType
 
-def bare_python() -> dict[str, str]:
-    """An environment in which `python -S`, which starts in no time, finds the package wherever it is installed."""
-    return {**os.environ, "PYTHONPATH": str(Path(tensorwire.__file__).parents[1])}
+
+def bare_python(*more: ModuleType) -> dict[str, str]:
+    """An environment in which `python -S`, which starts in no time, finds tensorwire and `more` packages of ours wherever
+    they are installed."""
+    folders = (str(Path(str(package.__file__)).parents[1]) for package in (tensorwire, *more))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
 
 
 PRINT_PEAK_MEMORY = """

@@ -14,8 +14,9 @@ from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
 
 def train(config: dict[str, str | None]) -> None:
-    import tensorwire_job
     import torch
+
+    import tensorwire_job
 
     tensorwire_job.attach()
     rank = torch.distributed.get_rank()

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from job.tests.support.observations import WORLD, member, observed, rank
+from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, watch
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import MAX_CALLS, Call, Operation
 from tensorwire_job.protocol.encoding import Encoder
 from tensorwire_job.service.merge import Nodes
-
-from job.tests.support.observations import WORLD, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

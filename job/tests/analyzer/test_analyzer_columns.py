@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from job.tests.analyzer.test_analyzer_properties import edges, rank_states
+from job.tests.support.observations import WORLD, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS
+from tensorwire.errors import FormatError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.analyzer.view.verdict import MAX_SUSPECTS
@@ -18,11 +23,6 @@ from tensorwire_job.columns import EdgeColumns, RankColumns
 from tensorwire_job.model import MAX_RANKS, Timing, Worker
 from tensorwire_job.protocol.encoding import Encoder
 from tensorwire_job.service.merge import Nodes
-
-from job.tests.analyzer.test_analyzer_properties import edges, rank_states
-from job.tests.support.observations import WORLD, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS
-from tensorwire.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

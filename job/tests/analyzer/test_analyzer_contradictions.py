@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorwire_job.analyzer import Analyzer
 
 from job.tests.analyzer.test_analyzer_meshes import left_the_loop
 from job.tests.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
 from job.tests.support.observations import WORLD, dead, member, observed, rank, ring
 from job.tests.support.observed_jobs import SECONDS, hung
+from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

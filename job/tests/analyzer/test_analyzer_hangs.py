@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.verdicts import unlike_types
 from tensorwire_job.analyzer.view import waits
 from tensorwire_job.model import Call
 from tensorwire_job.page import native
-
-from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Observation, ProcessGroup

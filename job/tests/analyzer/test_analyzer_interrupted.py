@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import ASKED
-from tensorwire_job.report.codes import advice
 
 from job.tests.support.observations import WORLD, dead, member, observed, rank
 from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import ASKED
+from tensorwire_job.report.codes import advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import REPLACED
 
 from job.tests.support.observations import WORLD, dead, member, observed, rank
 from job.tests.support.observed_jobs import SECONDS, every_rank, everything, watch
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import REPLACED
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding, Observation

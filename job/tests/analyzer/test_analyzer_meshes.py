@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
 
 from job.tests.support.observations import WORLD, member, rank
 from job.tests.support.observations import observed as seen
 from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
+from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

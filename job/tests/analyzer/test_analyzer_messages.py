@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from job.tests.support.observations import WORLD, edge, member, observed, rank
+from job.tests.support.observed_jobs import every_rank, everything, hung, last, only
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.analyzer.view.histories import Histories
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.model import Call, Operation
-
-from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import every_rank, everything, hung, last, only
 
 if TYPE_CHECKING:
     from tensorwire_job.model import ProcessGroup

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import Worker
 
 from job.tests.support.observations import WORLD, member, observed, rank, ring
 from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only, watch
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import ProcessGroup, Timing
 
 from job.tests.support.observations import WORLD, edge, member, observed, rank
 from job.tests.support.observed_jobs import SECONDS, every_rank, everything, last, only
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import ProcessGroup, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

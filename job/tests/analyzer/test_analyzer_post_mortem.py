@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import Call, ProcessGroup
 
 from job.tests.support.observations import WORLD, dead, member, observed, rank, ring
 from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, hung, watch
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Call, ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

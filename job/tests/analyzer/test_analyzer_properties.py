@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorwire_job.analyzer import Analyzer
 
 from job.tests.support.observations import WORLD, dead, edge, member, observed, rank, ring
 from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
+from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

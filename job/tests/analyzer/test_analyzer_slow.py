@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 import pytest
+
+from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, job_at_rate, last, only, watch
 from tensorwire_job.analyzer.slowness.throughput import Throughput
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.model import Observation, ProcessGroup, Timing
-
-from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, job_at_rate, last, only, watch
 
 always = pytest.mark.parametrize("timed_after", [0.0, 35.0], ids=["always-timed", "timed-late"])
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorwire_job.analyzer import Analyzer
-
 from job.tests.support.observations import WORLD, edge, member, observed, rank
 from job.tests.support.observed_jobs import SECONDS, everything, hung, last, only
+from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
     from tensorwire_job.model import ProcessGroup

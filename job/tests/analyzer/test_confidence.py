@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.analyzer.view.confidence import Basis, confidence_of
 from tensorwire_job.model import Confidence
 

@@ -7,6 +7,7 @@ import time
 from itertools import product
 
 import pytest
+
 from tensorwire_job.analyzer.graph import Entry, Explanation, Graph, Need, explain, first_differences, last_stray
 
 

@@ -13,16 +13,16 @@ from typing import get_args
 
 import pytest
 from rich.console import Console
+
+from job.tests.support.fake_job import FakeJob, run
+from job.tests.support.hung_job import hang, not_entered, write_state
+from tensorwire.cli import options
 from tensorwire_job import model
 from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
 from tensorwire_job.report.codes import MEANINGS
 from tensorwire_job.service import follow
 from tensorwire_job.service.recording import Recorder
-
-from job.tests.support.fake_job import FakeJob, run
-from job.tests.support.hung_job import hang, not_entered, write_state
-from tensorwire.cli import options
 
 NOTICE = dataclasses.replace(
     not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"

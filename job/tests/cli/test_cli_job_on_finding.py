@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tensorwire_job.cli.screen import draw
-from tensorwire_job.report import History
 
 from job.tests.support.fake_job import FakeJob, run
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import hang, not_entered
+from tensorwire_job.cli.screen import draw
+from tensorwire_job.report import History
 
 HUNG = [hang()[24:], [not_entered()]]
 PROGRAM = [sys.executable, "-m", "tensorwire", "job"]

@@ -6,11 +6,10 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from tensorwire_job import diagnose, model
-from tensorwire_job.service.recording import Recorder
-
 from job.tests.support.fake_job import FakeJob, run
 from job.tests.support.hung_job import hang, not_entered
+from tensorwire_job import diagnose, model
+from tensorwire_job.service.recording import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
-from tensorwire_job import model
-from tensorwire_job.cli.screen import draw, fit
-from tensorwire_job.report import History
 
 from job.tests.support.hung_job import hang, not_entered
 from job.tests.support.observations import WORLD, dead, member, observed, rank
 from tensorwire.cli import output
+from tensorwire_job import model
+from tensorwire_job.cli.screen import draw, fit
+from tensorwire_job.report import History
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.page import native
-from tensorwire_job.service import job_directory
 
 from job.tests.support.fake_job import run
 from job.tests.support.frozen_job import write_pages
+from tensorwire_job.page import native
+from tensorwire_job.service import job_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorwire_job.model import Thresholds
-
     from tests.support.links import Network
 
     from .training_job import TrainingJob

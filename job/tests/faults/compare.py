@@ -16,9 +16,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tensorwire_job.service.recording import replay
-
 from benchmarks.environment import ROOT, child, describe
+from tensorwire_job.service.recording import replay
 from tests.support.links import Network
 
 from .cases import BY_NAME, Case, FaultContext
@@ -30,8 +29,8 @@ from .watch import is_finding
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = ROOT / "benchmarks" / "results" / "diagnosis-comparison.md"
-_RECORDINGS = ROOT / "tests" / "diagnosis" / "recordings"
+PAGE = ROOT / "job" / "benchmarks" / "results" / "diagnosis-comparison.md"
+_RECORDINGS = ROOT / "job" / "tests" / "recordings"
 _AWAY_SECONDS = 600.0  # a rank that is away does not come back
 _LOOK_SECONDS = 4.0  # after the fault
 _TIMEOUT_SECONDS = 14.0  # of the process groups

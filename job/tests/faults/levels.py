@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from benchmarks.environment import ROOT
 from tensorwire_job.model import Confidence
 from tensorwire_job.service.recording import replay
-
-from benchmarks.environment import ROOT
 
 from .cases import BY_NAME
 from .judge import is_expected
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from .cases import Case
 
-RECORDINGS = ROOT / "tests" / "diagnosis" / "recordings"
+RECORDINGS = ROOT / "job" / "tests" / "recordings"
 
 
 def levels_of(case: Case, rank: int, findings: Iterable[Finding]) -> dict[str, bool]:

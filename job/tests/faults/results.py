@@ -5,9 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tensorwire_job.model import Confidence
-
 from benchmarks.environment import ROOT
+from tensorwire_job.model import Confidence
 
 from .cases import CASES, Case
 from .levels import count
@@ -17,7 +16,7 @@ from .runs import Row, Runs, commits, interval, left
 if TYPE_CHECKING:
     from pathlib import Path
 
-JSON = ROOT / "benchmarks" / "results" / "diagnosis-faults.json"
+JSON = ROOT / "job" / "benchmarks" / "results" / "diagnosis-faults.json"
 _MORE = 3  # complaints shown of a case
 _CLASSES = ("TW-LOST", "TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3")
 _GROUPS = (

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tensorwire_job.service.journal import STATE, read_state
-
 from tests.support.ports import free_port
 
 from .watch import THRESHOLDS, Watch

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .variants import Variant
     from .verdicts import Judgement
 
-JSON = ROOT / "benchmarks" / "results" / "diagnosis-unseen.json"
+JSON = ROOT / "job" / "benchmarks" / "results" / "diagnosis-unseen.json"
 FIRST, MENDED = "first", "mended"
 STAGES = (FIRST, MENDED)
 

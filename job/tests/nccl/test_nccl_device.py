@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from job.tests.support import probe_jobs
 from tensorwire_job import nccl_plugin_path
 from tensorwire_job.page.rank_page import read_page
-
-from tests.support import probe_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

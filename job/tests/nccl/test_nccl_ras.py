@@ -7,12 +7,12 @@ import threading
 import time
 
 import pytest
+
+from tensorwire.errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
 from tensorwire_job.cli import diagnose
 from tensorwire_job.nccl import ras
 from tensorwire_job.nccl.ras import RasProcess, query_ras
 from tensorwire_job.nccl.ras_findings import findings_of
-
-from tensorwire.errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
 
 HASH = "0b5a64a1f36c1fd2"
 

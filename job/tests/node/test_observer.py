@@ -14,6 +14,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+import tensorwire_job
 from tensorwire_job.model import REPLACED, Operation
 from tensorwire_job.node import frozen_rank
 from tensorwire_job.node.local_node import LocalNode
@@ -23,7 +25,6 @@ from tensorwire_job.page.control import read_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.protocol.decoding import Decoder
 from tensorwire_job.protocol.encoding import Encoder
-
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ class Job:
         options |= {"exit_reason": "", "port": 0, "listens": False, "dies": False, "becomes": [], **given}
         options["path"] = str(self.path(rank, options["generation"]))
         command = [sys.executable, "-S", "-c", RANK, json.dumps(options)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bare_python())
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bare_python(tensorwire_job)
+        )
         self.processes.append(process)
         if not options["listens"]:
             assert self.line(process) == "ready"

@@ -16,10 +16,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+import tensorwire_job
 from tensorwire_job.node import stacks, workers
 from tensorwire_job.node.stacks import Target
 from tensorwire_job.page import process, stack_file, worker_server
-
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
     def run(listens: str, function: str) -> Target:
         page = tmp_path / "rank-0-0.page"
         command = [sys.executable, "-S", "-c", RANK, page, listens, function]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, env=bare_python())
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, env=bare_python(tensorwire_job))
         children.append(child)
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.node.tcp import TcpReader
 
 if TYPE_CHECKING:

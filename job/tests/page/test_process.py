@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.page import process
 
 if TYPE_CHECKING:

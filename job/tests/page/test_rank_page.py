@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import pytest
+
 from tensorwire_job.model import Operation, ProcessGroup, Timing
 from tensorwire_job.page import native
 from tensorwire_job.page.rank_page import Page

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+
 from tensorwire_job.page import native  # noqa: E402
 from tensorwire_job.page.recorder_entries import operation_info  # noqa: E402
 from tensorwire_job.rank.operation_timing import _KINDS, _Describer  # noqa: E402

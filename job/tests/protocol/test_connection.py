@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from tensorwire_job.protocol import connection as connections
 from tensorwire_job.protocol import listener as listening
 from tensorwire_job.protocol.connection import Connection, RefusedError

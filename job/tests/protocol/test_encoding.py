@@ -11,6 +11,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
 import pytest
+
+from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
 from tensorwire_job.model import (
     Call,
     Edge,
@@ -29,8 +31,6 @@ from tensorwire_job.protocol import encoding
 from tensorwire_job.protocol.decoding import Decoder
 from tensorwire_job.protocol.encoding import Encoder, from_json, to_json
 from tensorwire_job.protocol.states import NO_STATE
-
-from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
 
 LIVES = get_args(Life)
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tensorwire.errors import FormatError, LimitExceededError
 from tensorwire_job.protocol import encoding
 from tensorwire_job.protocol.connection import _from_text
 from tensorwire_job.protocol.decoding import Decoder
 from tensorwire_job.protocol.encoding import DETAIL, EDGE, GROUP, KINDS, RANK, TRANSFER
 from tensorwire_job.protocol.states import NO_STATE
 from tensorwire_job.service.merge import Nodes
-
-from tensorwire.errors import FormatError, LimitExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

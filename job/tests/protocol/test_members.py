@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from job.tests.support.observations import member, observed, rank
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.members import MAX_DIMENSIONS, GridRanks, members_of, numbers_of, ranks_of
-
-from job.tests.support.observations import member, observed, rank
 
 
 @pytest.mark.parametrize(

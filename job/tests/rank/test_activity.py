@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.rank.activity import main_activity
 
 from job.tests.support.probe_jobs import PROBE, environment, run
+from tensorwire_job.rank.activity import main_activity
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tensorwire_job.model import MAX_CALLS, Call, Operation
-from tensorwire_job.page import call_file
 
 from job.tests.support.probe_jobs import PROBE, SCRIPTS, run_job
+from tensorwire_job.model import MAX_CALLS, Call, Operation
+from tensorwire_job.page import call_file
 
 CALLS = (
     Call("a1", Operation(7, "all_to_all", "float32", 3, -1, 5), 9, (2, 1, 2, 1)),

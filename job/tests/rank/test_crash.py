@@ -7,10 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import read_page
 
 from job.tests.support.probe_jobs import PROBE, environment, run
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 
 if TYPE_CHECKING:
     import subprocess

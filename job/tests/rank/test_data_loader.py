@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.node import stacks
-from tensorwire_job.node.observer import Observer
 
 from job.tests.support.probe_jobs import PROBE, SCRIPTS, environment
+from tensorwire_job.node import stacks
+from tensorwire_job.node.observer import Observer
 
 if TYPE_CHECKING:
     from pathlib import Path

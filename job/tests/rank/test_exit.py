@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
+from job.tests.support.probe_jobs import PROBE, SCRIPTS, run_job
 from tensorwire_job.page import call_file
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-
-from job.tests.support.probe_jobs import PROBE, SCRIPTS, run_job
 
 if TYPE_CHECKING:
     from pathlib import Path

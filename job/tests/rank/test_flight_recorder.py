@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.page import native
 from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import flight_recorder

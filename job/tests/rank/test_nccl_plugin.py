@@ -9,6 +9,8 @@ import sys
 import time
 
 import pytest
+
+import tensorwire_job
 from tensorwire_job import nccl_plugin_path
 from tensorwire_job.node.observer import Observer
 from tensorwire_job.page import directory as pages
@@ -16,8 +18,6 @@ from tensorwire_job.page import native
 from tensorwire_job.page.process import read_stat
 from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import probe
-
-import tensorwire
 
 # A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
 RANK = """
@@ -153,6 +153,6 @@ def test_both_name_a_run_of_several_nodes_alike(rank, tmp_path, local, monkeypat
 
 
 def test_an_installation_without_the_library_says_so(monkeypatch):
-    monkeypatch.setattr(tensorwire, "__path__", ["/nowhere"])
+    monkeypatch.setattr(tensorwire_job, "__path__", ["/nowhere"])
     with pytest.raises(ImportError, match="/nowhere"):
         nccl_plugin_path()

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+
+from job.tests.support.probe_jobs import PROBE, environment, run
 from tensorwire_job.page import directory as pages
 from tensorwire_job.page import native
 from tensorwire_job.page.control import Control, read_control, write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.process import read_stat
 from tensorwire_job.page.rank_page import Page, read_page
-
-from job.tests.support.probe_jobs import PROBE, environment, run
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
 

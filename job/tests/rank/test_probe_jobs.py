@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import read_page
 
 from job.tests.support.probe_jobs import PROBE, SCRIPTS, run_job
+from tensorwire_job.page.directory import page_path
+from tensorwire_job.page.rank_page import read_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +45,9 @@ def test_training_goes_on_when_the_pages_are_removed(tmp_path: Path) -> None:
 
 def test_every_operation_of_torch_is_covered() -> None:
     import torch.distributed  # noqa: F401
-    from tensorwire_job.rank.operation_timing import _KINDS
     from torch._C import _dispatch_get_all_op_names, _get_schema
+
+    from tensorwire_job.rank.operation_timing import _KINDS
 
     def is_operation(name: str) -> bool:
         return any(argument.name == "process_group" for argument in _get_schema(name, "").arguments)

@@ -13,6 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+
+from job.tests.support.hung_job import hang, not_entered
+from job.tests.support.observations import member, observed, rank
 from tensorwire_job import model, report, words
 from tensorwire_job.model import Confidence
 from tensorwire_job.report import rank_status
@@ -20,9 +23,6 @@ from tensorwire_job.report.codes import RECORDED, confidence_text
 from tensorwire_job.report.history import MAX_SAMPLES, UNSEEN
 from tensorwire_job.report.rank_status import STATES
 from tensorwire_job.report.stack import for_reader
-
-from job.tests.support.hung_job import hang, not_entered
-from job.tests.support.observations import member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,13 +7,13 @@ import re
 from itertools import pairwise
 
 import pytest
-from tensorwire_job import model, report
-from tensorwire_job.report import rank_status
-from tensorwire_job.report.history import Rate
 
 from job.tests.report.test_report import Page, percent, render, told
 from job.tests.support.hung_job import hang, not_entered
 from job.tests.support.observations import WORLD, member, observed, rank
+from tensorwire_job import model, report
+from tensorwire_job.report import rank_status
+from tensorwire_job.report.history import Rate
 
 
 def well(seconds: int = 60, *, behind: int = 0) -> list[model.Observation]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from tensorwire_job.report.stragglers import Stragglers
 
 from job.tests.support.observations import WORLD, member, observed, rank
+from tensorwire_job.report.stragglers import Stragglers
 
 
 def polled(late: dict[int, float], *, polls: int = 300, goes_on: bool = True) -> Stragglers:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tensorwire_job.service.controller import Controller
-
 from job.tests.support.observations import member
 from job.tests.support.observed_jobs import SECONDS, hung
+from tensorwire_job.service.controller import Controller
 
 
 def test_a_stack_is_asked_for_once_and_again_only_where_no_answer_comes() -> None:

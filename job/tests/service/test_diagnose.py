@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorwire_job import Finding, diagnose
-from tensorwire_job.cli import diagnose as command
-from tensorwire_job.model import ASKED, Thresholds
 
 from job.tests.support.frozen_job import pages as pages
 from tensorwire.errors import CorruptDataError
+from tensorwire_job import Finding, diagnose
+from tensorwire_job.cli import diagnose as command
+from tensorwire_job.model import ASKED, Thresholds
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -74,7 +74,7 @@ def test_a_recording_gives_all_that_was_found_on_the_way() -> None:
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"torchrun ARGS -m tensorwire\.probe"):
+    with pytest.raises(FileNotFoundError, match=r"torchrun ARGS -m tensorwire_job"):
         diagnose(tmp_path)
     (tmp_path / "rank-0-0.page").write_bytes(bytes(4096))
     with pytest.raises(FileNotFoundError, match="no rank is in view"):

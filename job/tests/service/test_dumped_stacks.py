@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.model import MAX_RANKS
-from tensorwire_job.service import dumped_stacks
 
 from job.tests.support.fake_job import run
+from tensorwire_job.model import MAX_RANKS
+from tensorwire_job.service import dumped_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

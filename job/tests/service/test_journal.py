@@ -9,12 +9,12 @@ import resource
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire_job.model import Confidence, Finding, Observation
-from tensorwire_job.service import journal as journals
-from tensorwire_job.service.journal import Journal, read_state
 
 from job.tests.support.hung_job import hang
 from tensorwire.errors import CorruptDataError
+from tensorwire_job.model import Confidence, Finding, Observation
+from tensorwire_job.service import journal as journals
+from tensorwire_job.service.journal import Journal, read_state
 
 if TYPE_CHECKING:
     from pathlib import Path

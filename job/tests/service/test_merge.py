@@ -8,13 +8,13 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+
+from tensorwire.errors import CorruptDataError, LimitExceededError
 from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
 from tensorwire_job.protocol.decoding import Decoder
 from tensorwire_job.protocol.encoding import Encoder
 from tensorwire_job.service import merge
 from tensorwire_job.service.merge import Nodes
-
-from tensorwire.errors import CorruptDataError, LimitExceededError
 
 START = 5000.0
 

@@ -12,11 +12,11 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from job.tests.support.observations import member, observed, rank
 from tensorwire_job.model import Confidence, Finding
 from tensorwire_job.service.metrics import JobCollector, serve
 from tensorwire_job.service.service import Counters, View
-
-from job.tests.support.observations import member, observed, rank
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
+from job.tests.support.observations import observed
 from tensorwire_job.model import Code, Confidence, Life
 from tensorwire_job.service.metrics import JobCollector
 from tensorwire_job.service.service import View
-
-from job.tests.support.observations import observed
 
 MONITORING = Path(__file__).resolve().parents[3] / "job/examples/monitoring"
 ALERTS = MONITORING / "alerts.yml"

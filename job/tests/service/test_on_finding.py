@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.service import on_finding
-from tensorwire_job.service.on_finding import FindingCommand, variables
 
 from job.tests.support.hung_job import not_entered
+from tensorwire_job.service import on_finding
+from tensorwire_job.service.on_finding import FindingCommand, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.service import recording
-from tensorwire_job.service.recording import Recorder, replay
 
 from job.tests.support.observations import member, observed, rank, ring
 from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
 from tensorwire.errors import CorruptDataError
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.service import recording
+from tensorwire_job.service.recording import Recorder, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from job.tests.support.observations import WORLD, member, observed, rank
 from tensorwire_job.analyzer import Analysis
 from tensorwire_job.model import Thresholds
 from tensorwire_job.node import agent as agents
@@ -17,8 +19,6 @@ from tensorwire_job.service import service as services
 from tensorwire_job.service.journal import Journal, read_state
 from tensorwire_job.service.recording import replay
 from tensorwire_job.service.service import JobService, LocalJob, View
-
-from job.tests.support.observations import WORLD, member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

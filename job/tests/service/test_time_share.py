@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tensorwire_job.service.time_share import TimeShare
 
 

@@ -10,6 +10,7 @@ from tensorwire.cli import main
 
 if TYPE_CHECKING:
     import pytest
+
     from tensorwire_job import model
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tensorwire_job.page import native
 from tensorwire_job.page.directory import page_path
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from job.tests.support.observations import member, observed, rank
 from tensorwire_job.model import Confidence, Finding, Observation
 from tensorwire_job.service.journal import Journal
-
-from job.tests.support.observations import member, observed, rank
 
 if TYPE_CHECKING:
     from pathlib import Path

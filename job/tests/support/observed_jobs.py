@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import Thresholds, Timing
 
 from job.tests.support.observations import WORLD, member, observed, rank
+from tensorwire_job.analyzer import Analyzer
+from tensorwire_job.model import Thresholds, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+
 from tensorwire_job.page.control import write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import Page, read_page

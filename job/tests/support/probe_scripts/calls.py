@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch._inductor
 import torch.distributed as dist
+
 from tensorwire_job.page import call_file
 
 dist.init_process_group("gloo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import torch.distributed as dist
+
 from tensorwire_job.rank import probe
 
 

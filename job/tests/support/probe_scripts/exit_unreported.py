@@ -8,6 +8,7 @@ import time
 import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
+
 from tensorwire_job.rank import probe
 
 dump = c10d._dump_fr_trace_json

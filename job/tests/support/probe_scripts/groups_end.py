@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
 from tensorwire_job.page.control import write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch._inductor
 import torch.distributed as dist
+
 from tensorwire_job.page import call_file
 from tensorwire_job.rank.operation_timing import Dispatcher
 

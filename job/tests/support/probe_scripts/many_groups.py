@@ -4,6 +4,7 @@ import time
 
 import torch
 import torch.distributed as dist
+
 from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import probe
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+
 from tensorwire_job import phase
 from tensorwire_job.page import native, worker_server
 from tensorwire_job.page.control import request_servers, write_control

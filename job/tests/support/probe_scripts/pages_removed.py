@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
 from tensorwire_job import attach
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])

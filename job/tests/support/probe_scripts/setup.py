@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import Page, read_page
-from torch.distributed.device_mesh import init_device_mesh
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
 from tensorwire_job.page.rank_page import read_page
 
 dist.init_process_group("gloo")

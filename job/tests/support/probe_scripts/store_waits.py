@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch.distributed as dist
+
 from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import probe
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
 from tensorwire_job import attach
 from tensorwire_job.page import native
 from tensorwire_job.page.control import write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 path = page_path(directory, int(os.environ["RANK"]), 0)

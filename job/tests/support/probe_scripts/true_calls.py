@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch._inductor
 import torch.distributed as dist
+
 from tensorwire_job.page import call_file
 from tensorwire_job.page.rank_page import read_page
 
