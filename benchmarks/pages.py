@@ -42,11 +42,11 @@ def speed(row: dict[str, Any], direction: str) -> str:
     return text + (f" ({other[direction]:.2f})" if other else "")
 
 
-def publish(name: str, results: str, page: str, *, write: bool) -> None:
-    """Print a page; if `write`, write it and its results, which are JSON."""
+def publish(name: str, results: str, page: str, *, write: bool, folder: Path = RESULTS) -> None:
+    """Print a page; if `write`, write it and its results, which are JSON, to a folder."""
     if write:
-        (RESULTS / f"{name}.json").write_text(results)
-        (RESULTS / f"{name}.md").write_text(page)
+        (folder / f"{name}.json").write_text(results)
+        (folder / f"{name}.md").write_text(page)
     print(page, end="")
 
 

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.codecs import targets
 from benchmarks.codecs.targets import KNOWN_RATIOS
-from tests.support import delta_figures, device_figures, standstill_figures
+from tests.support import delta_figures, device_figures
 from tests.support.figures import (
     Row,
     above_bound,
     epyc,
-    faults,
     form,
     geometry,
     inference,
-    probe,
     remote,
     reshard,
     saved,
@@ -36,7 +34,6 @@ from tests.support.figures import (
     traffic_step,
     trainer,
     trainer_row,
-    variants,
     xeon,
 )
 
@@ -74,11 +71,6 @@ def _ratios(name: str, ratios: list[float]) -> str:
 def _decode_spans() -> list[float]:
     """Parts of memcpy's speed at which `fast` decodes BF16 in two sizes, on the best CPU target and with AVX2."""
     return [epyc(data, "fast", cpu=cpu).decompress.of_memcpy for data in (BF16, LARGE) for cpu in (None, "avx2")]
-
-
-def _probe_ratio(time: str) -> str:
-    """The quotient of a training step with the probe and one without it."""
-    return f"{probe['step']['ratios'][time]['median']:.3f}"
 
 
 def _smaller_percent(run: Run) -> list[float]:
@@ -193,12 +185,8 @@ LIMITED = {  # names on the page
     "in memory, *exact*": "exact, fast",
     "in memory, *fused*": "fused, fast",
 }
-RIGHT, RUNS = faults.count()
-_MENDED = ("unseen", "second", "third")
 
 CLAIMS: dict[str, list[str]] = {
-    "job/src/tensorwire_job/words.py": ['"120 ms"'],
-    "job/src/tensorwire_job/report/codes.py": ["right in 23 of 23 recorded faults"],  # a form; a test holds RECORDED
     "README.md": [
         f"{1 / traffic_step(LINKS[1], BOTH, 'bytes of FSDP2'):.1f} times fewer bytes between ranks",
         f"decodes BF16 on one core at {span(_decode_spans())} of memcpy's speed",
@@ -212,7 +200,6 @@ CLAIMS: dict[str, list[str]] = {
         f"`fast` decodes at {_decode_of_memcpy(BF16)} of memcpy's speed, on 548 MiB at {_decode_of_memcpy(LARGE)} "
         f"({_decodes('fast', LARGE)} GB/s). With AVX2 forced it is {_decode_of_memcpy(BF16, cpu='avx2')}, and "
         f"{_decode_of_memcpy(LARGE, cpu='avx2')} on 548 MiB ({_decodes('fast', LARGE, cpu='avx2')} GB/s).",
-        f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} runs, and no other rank alone",
         f"a token takes {device_figures.token('exact, fast')} times as long as with dense weights in `fast`, "
         f"{device_figures.token('fused, resident')} times in `resident` and *fused*",
         f"takes {_of_dense('token', 'exact, best profile', cpu='avx2')} times as long as with dense torch in "
@@ -361,37 +348,6 @@ CLAIMS: dict[str, list[str]] = {
         _traffic("3e-5, the end of a cosine", 3e-4, 300),
     ],
     "docs/deltas.md": delta_figures.page(),
-    "job/docs/findings.md": [
-        f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium",
-        f"had not seen, {variants.high_confidence(('unseen', 'first'))} verdicts of high confidence",
-        f"right the first time, {variants.high_confidence(('second', 'first'))} in a second set, "
-        f"{variants.high_confidence(('third', 'first'))} in a third, and "
-        f"{variants.high_confidence(('fifth', 'first'))} in a fifth",
-    ],
-    "job/docs/limits.md": [
-        f"{RIGHT} of {RUNS} runs were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
-        f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
-        *variants.table(),
-        f"was right in {variants.after_mending('rank_right', *_MENDED)} runs of the",
-        f"In {variants.after_mending('holds', *_MENDED)} the right rank was one of several",
-        f"In\n{variants.after_mending('misnamed', *_MENDED)} a finding after the fault named others only",
-        f"In\n{variants.after_mending('same', 'known', *_MENDED, 'fourth')} runs the verdict was the same",
-        f"Every finding of high confidence was right, {variants.high_confidence(('second', 'mended'))}",
-        f"{variants.false_looks('second', 'mended').replace('0 of', 'none of')} looks at the healthy jobs had one",
-        f"{variants.high_confidence(('second', 'first'))} findings of high confidence were right; and "
-        f"{variants.false_looks('second', 'first')} looks at three healthy jobs had a finding",
-        f"Every finding of high confidence was right, {variants.high_confidence(('third', 'first'))}. One program",
-        f"Every finding of high confidence was right, {variants.high_confidence(('fifth', 'first'))}",
-        f"on a busy machine, {variants.false_looks()} looks had a finding",
-        f"{variants.high_confidence(('unseen', 'mended'))} findings of high confidence were right.",
-        *standstill_figures.last_form(),
-        f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "
-        f"probe at work, and {_probe_ratio('cpu')} of its CPU time",
-        f"threads took {100 * probe['step']['share_of_a_core']['median']:.2f} % of a core in each rank",
-        f"a send or recv took {probe['message']['added_microseconds']:.0f} us more",
-        f"an all_to_all took {probe['exchange']['added_microseconds']['passive']:.0f} us more",
-        f"reads its last calls once, which took {probe['reading_milliseconds']['median']:.0f} ms of CPU time",
-    ],
 }
 
 # Definitions, thresholds, versions, and what a program prints: nobody measured them.
@@ -413,22 +369,6 @@ NOT_MEASURED: dict[str, list[str]] = {
         "46 at 2.475 GHz",
         "3.0 and 0.452 on the others are what others report",
     ],
-    "job/docs/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
-    "job/docs/launchers.md": [
-        "Slurm 22.05",
-        "accelerate 1.15",
-        "DeepSpeed 0.19",
-        "Ray 2.60",
-        "Kubernetes 1.29 and of 1.37",
-    ],
-    "job/docs/limits.md": ["under torch 2.12.1, 2.14.1 and 2.15.0", "Under 2.15.0 all tests"],
-    "job/docs/findings.md": ["later than 50 ms after the last rank of its node"],
-    "job/docs/method.md": [
-        "from 2.14 on, a process group",
-        "A trial under 2.15",
-        "for more than 50 ms after the last rank of its node",
-    ],
-    "job/docs/setup.md": ["`promtool` 2.42"],
     "docs/performance.md": [
         "**Two threads at 1.7 times one.**",
         "**Four times ZipNN decompressing BF16",

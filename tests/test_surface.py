@@ -10,6 +10,7 @@ for _package in ("torch", "transformers", "triton"):
     pytest.importorskip(_package)
 
 from tests import surface  # noqa: E402
+from tests.support.surface import differences, read, unexplained  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,21 +21,21 @@ _ADVICE = (
 
 
 def test_the_list_is_the_surface() -> None:
-    first, newer = surface.read()
-    listed, found = surface.items([*first, *newer]), surface.items(surface.lines(surface.surface()))
-    assert sorted(found - listed) == [], f"new: {_ADVICE}"
-    assert sorted(listed - found) == [], f"gone: {_ADVICE}"
+    new, gone = differences(surface.LIST, surface.surface(), surface.experimental())
+    assert new == [], f"new: {_ADVICE}"
+    assert gone == [], f"gone: {_ADVICE}"
 
 
 def test_what_is_newer_has_a_reason(repository: Path) -> None:
     page = (repository / "docs" / "decisions.md").read_text()
     section = page.partition("\n## The surface\n")[2].partition("\n## ")[0]
-    assert surface.unexplained(*surface.read(), section) == [], "say in docs/decisions.md who needs it"
+    listed = read(surface.LIST)
+    assert unexplained(listed.first, listed.newer, section) == [], "say in docs/decisions.md who needs it"
 
 
 def test_a_new_thing_and_a_new_part_of_an_old_one_need_a_reason() -> None:
     first, newer = ["load: path, device", "exit codes: 0"], ["load: fast", "save: path, force", "exit codes: 4"]
     missing = ["exit codes: 4", "load: fast", "save"]
-    assert surface.unexplained(first, newer, "") == missing
-    assert surface.unexplained(first, newer, "| `load: fast` | `load: path` | `save: path` |") == missing[::2]
-    assert surface.unexplained(first, first, "") == []
+    assert unexplained(first, newer, "") == missing
+    assert unexplained(first, newer, "| `load: fast` | `load: path` | `save: path` |") == missing[::2]
+    assert unexplained(first, first, "") == []

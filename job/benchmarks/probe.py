@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages
 from benchmarks.timing import interleave, spread
-from job.benchmarks import messages, training_step
+from job.benchmarks import RESULTS, messages, training_step
 from tensorwire_job.rank.calls import SHARE, STILL_SECONDS
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def main() -> None:
     facts = environment.describe("python -m job.benchmarks.probe")
     results = {"environment": facts, "load": environment.load()} | measure(options.rounds)
     text = json.dumps(results, indent=1) + "\n"
-    pages.publish("probe", text, page(results), write=not (options.no_write or options.rounds))
+    pages.publish("probe", text, page(results), write=not (options.no_write or options.rounds), folder=RESULTS)
 
 
 if __name__ == "__main__":

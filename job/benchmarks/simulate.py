@@ -18,7 +18,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks import environment, pages
-from job.benchmarks import scenarios
+from job.benchmarks import RESULTS, scenarios
 from job.benchmarks.layout import RANKS_PER_NODE, Layout
 from job.benchmarks.simulated_job import SimulatedJob
 from tensorwire_job import words
@@ -451,13 +451,13 @@ def main() -> None:
     parser.add_argument(
         "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="to be measured; the others stay (default: all)"
     )
-    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave job/benchmarks/results as it is")
     options = parser.parse_args()
-    file = environment.RESULTS / "diagnosis-simulated.json"
+    file = RESULTS / "diagnosis-simulated.json"
     kept = json.loads(file.read_text()) if set(options.parts) < set(PARTS) else {}
     results: dict[str, Any] = kept | {part: _measure(part, options) for part in options.parts}
     text = json.dumps(results, indent=1) + "\n"
-    pages.publish(file.stem, text, report(results), write=not options.no_write)
+    pages.publish(file.stem, text, report(results), write=not options.no_write, folder=RESULTS)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_manual_names_every_example() -> None:
     manual = MANUAL.read_text()
     files = {path.name for path in LAUNCHERS.iterdir() if path.is_file()}
     assert {name for name in files if name not in manual} <= {"with_lightning.py", "with_deepspeed.py", "with_ray.py"}
-    assert "(../../job/examples/launchers/" in manual
+    assert "(../examples/launchers/" in manual
 
 
 def commands() -> list[tuple[str, str, str]]:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.codecs import targets
 from benchmarks.deltas import targets as delta_targets
 from benchmarks.inference import targets as inference_targets
-from job.tests.faults.cases import BY_NAME
-from job.tests.faults.groups import GROUPS
 
 if TYPE_CHECKING:
     from benchmarks.verdicts import Verdict
@@ -112,86 +110,6 @@ class Run:
         """Whole files: how many times the baseline's time it takes."""
         rows = self._results["files"]["commands"] + self._results["files"]["loading"]
         return float(next(row["vs_baseline"]["median"] for row in rows if row["name"] == name))
-
-
-class Faults:
-    """The runs of `make -C job faults`."""
-
-    @cached_property
-    def runs(self) -> list[dict[str, Any]]:
-        return list(_load("diagnosis-faults.json")["runs"])
-
-    def count(self, *kinds: str) -> tuple[int, int]:
-        """(right, all) of the cases of these kinds (lost, hang, slow, none); of all cases if none is named."""
-        found = [run for run in self.runs if not kinds or BY_NAME[run["case"]].kind in kinds]
-        return sum(not run["wrong"] for run in found), len(found)
-
-    def recorded(self, confidence: str) -> str:
-        """How many verdicts of a confidence were right in the recordings."""
-        right, told = _load("diagnosis-faults.json")["recorded"][confidence]
-        return f"{right} of {told}"
-
-    def share(self, kind: str) -> str:
-        """The count of one kind, as `319 of 320`."""
-        right, runs = self.count(kind)
-        return f"{right} of {runs}"
-
-
-_SETS = (  # as job/docs/limits.md calls groups and stages
-    ("unseen, the first time", "unseen", "first"),
-    ("unseen, after mending", "unseen", "mended"),
-    ("a second unseen set, the first time", "second", "first"),
-    ("the second set, after mending", "second", "mended"),
-    ("a third unseen set, the first time", "third", "first"),
-    ("the third set, after mending", "third", "mended"),
-    ("after the fourth set", "fourth", "mended"),
-    ("a fifth unseen set, the first time", "fifth", "first"),
-    ("known before", "known", "mended"),
-)
-
-
-class Variants:
-    """The runs of variants of `make -C job faults`."""
-
-    @cached_property
-    def _runs(self) -> list[dict[str, Any]]:
-        return list(_load("diagnosis-unseen.json")["runs"])
-
-    def _of(self, group: str, stage: str) -> list[dict[str, Any]]:
-        names = {variant.name for variant in GROUPS[group]}
-        return [run for run in self._runs if run["case"] in names and run["stage"] == stage]
-
-    def share(self, group: str, stage: str, key: str) -> str:
-        """In how many of the runs with a fault something ("found", "rank_right", "class_right") holds."""
-        faults = {variant.name for variant in GROUPS[group] if variant.codes}
-        runs = [run for run in self._of(group, stage) if run["case"] in faults]
-        return f"{sum(run[key] for run in runs)} of {len(runs)}"
-
-    def table(self) -> list[str]:
-        """For each set in how many runs the fault was found, the rank right and the class."""
-        keys = ("found", "rank_right", "class_right")
-        return [
-            f"| {title} | {' | '.join(self.share(group, stage, key) for key in keys)} |"
-            for title, group, stage in _SETS
-        ]
-
-    def after_mending(self, key: str, *groups: str) -> str:
-        """In how many of the runs of these sets something holds, of those with a fault that have an answer."""
-        faults = {variant.name for group in groups for variant in GROUPS[group] if variant.codes}
-        runs = [run for group in groups for run in self._of(group, "mended") if run["case"] in faults]
-        known = [run[key] for run in runs if run.get(key) is not None]
-        return f"{sum(known)} of {len(known)}"
-
-    def false_looks(self, group: str = "healthy", stage: str = "mended") -> str:
-        """How many looks at jobs with nothing wrong had a finding."""
-        quiet = {variant.name for variant in GROUPS[group] if not variant.codes}
-        runs = [run for run in self._of(group, stage) if run["case"] in quiet]
-        return f"{sum(run['false_looks'] for run in runs):,} of {sum(run['looks'] for run in runs):,}"
-
-    def high_confidence(self, *columns: tuple[str, str]) -> str:
-        """How many verdicts of high confidence were right, in these groups and stages."""
-        told = [run["levels"].get("high", [0, 0]) for column in columns for run in self._of(*column)]
-        return f"{sum(right for right, _ in told)} of {sum(number for _, number in told)}"
 
 
 class Deltas:
@@ -344,12 +262,9 @@ class Inference:
 
 epyc = Run("codecs.json")
 xeon = Run("xeon-avx512/codecs.json")
-faults = Faults()
-variants = Variants()
 deltas = Deltas()
 geometry = Geometry()
 inference = Inference()
-probe = _load("probe.json")
 
 
 def form(name: str, profile: str) -> float:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def bare_python(*more: ModuleType) -> dict[str, str]:
-    """An environment in which `python -S`, which starts in no time, finds tensorwire and `more` packages of ours wherever
-    they are installed."""
+    """An environment in which `python -S`, which starts in no time, finds tensorwire, and more
+    packages of ours, wherever they are installed."""
     folders = (str(Path(str(package.__file__)).parents[1]) for package in (tensorwire, *more))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import environment, pages
+from job.benchmarks import RESULTS
 
 from . import chooser, measure, page, real, show
 
@@ -30,12 +31,12 @@ def main() -> None:
     )
     parser.add_argument("--real", type=int, metavar="COUNT", help="run so many under torchrun and gloo instead")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="tell all about one instead, and shrink it")
-    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave job/benchmarks/results as it is")
     options = parser.parse_args()
     if options.show is not None:
         show.show(options.show)
         return
-    file = environment.RESULTS / f"{NAME}.json"
+    file = RESULTS / f"{NAME}.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"forms": {}}
     begin = time.perf_counter()
     facts = environment.describe(f"python -m job.benchmarks.standstills{_told(options)}")
@@ -51,7 +52,7 @@ def main() -> None:
         counts = {"seconds": time.perf_counter() - begin, "seed": options.seed, **measure.tables(rows)}
         results["forms"][options.form] = {"environment": facts, **counts}
     text = json.dumps(results, indent=1) + "\n"
-    pages.publish(NAME, text, page.page(results), write=not options.no_write)
+    pages.publish(NAME, text, page.page(results), write=not options.no_write, folder=RESULTS)
 
 
 def _told(options: argparse.Namespace) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.support.figures import RESULTS
+from job.benchmarks import RESULTS
 
 
 def last_form() -> list[str]:

@@ -18,7 +18,7 @@ ENTRY_POINTS = "tensorwire.commands"
 
 
 class CommandGroup(click.Group):
-    """Each command is the attribute `command` of the module of its name in `package`; they are listed in order.
+    """Each command is the attribute `command` of the module of its name in `package`; `modules` has them in order.
 
     Behind them come the commands of `others`, by name: the distribution that each comes from, by an entry point.
     """
@@ -28,16 +28,16 @@ class CommandGroup(click.Group):
     ) -> None:
         super().__init__(**settings)
         self._package = package
-        self._modules = tuple(modules)
+        self.modules = tuple(modules)
         self._others = dict(others or {})
-        self._names = (*self._modules, *self._others)
+        self._names = (*self.modules, *self._others)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command: click.Command
-        if cmd_name in self._modules:
+        if cmd_name in self.modules:
             command = importlib.import_module(f"{self._package}.{cmd_name}").command
             return command
         if cmd_name not in self._others:

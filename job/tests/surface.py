@@ -1,0 +1,36 @@
+"""All that users of tensorwire-job may name: ``python -m job.tests.surface`` writes job/tests/surface.txt anew.
+job/docs/decisions.md, The surface, has a reason for what is newer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorwire_job.cli import command
+from tests.support.surface import commands_of, environment_of, names_of, write
+
+if TYPE_CHECKING:
+    from tests.support.surface import Surface
+
+JOB = Path(__file__).resolve().parent.parent
+LIST = Path(__file__).with_suffix(".txt")
+MODULES = ("tensorwire_job",)
+EXPERIMENTAL = ("tensorwire_job.nccl.ras",)
+
+
+def surface() -> Surface:
+    """Things and their parts, as they are now."""
+    sources = (*(JOB / "src").rglob("*.py"), *(JOB / "core").rglob("*.cpp"))
+    return {
+        "environment": environment_of(path for path in sources if "tests" not in path.parts),
+        **dict(commands_of(command, "tensorwire-job")),
+        **dict(names_of(MODULES)),
+    }
+
+
+def experimental() -> Surface:
+    return dict(names_of(EXPERIMENTAL, MODULES))
+
+
+if __name__ == "__main__":
+    write(LIST, surface(), experimental())
