@@ -381,7 +381,6 @@ NOT_MEASURED: dict[str, list[str]] = {
     "src/": [
         "and has 1.41 times the error",
         "Hugging Face Transformers 5.16 and later",
-        "CPU times to 10 ms",
         "1 GB/s is 10^9 uncompressed bytes per second",
     ],
     "--help": ["1 GB/s is 10^9 uncompressed bytes per second"],

@@ -1,5 +1,7 @@
-"""All that users may name: ``python -m tests.surface`` writes tests/surface.txt anew. docs/decisions.md, The surface, has
-a reason for what is newer."""
+"""All that users may name: ``python -m tests.surface`` writes tests/surface.txt anew.
+
+docs/decisions.md, The surface, has a reason for what is newer.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ LIST = Path(__file__).with_suffix(".txt")
 MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.dcp",
            "tensorwire.safetensors", "tensorwire.sync",
            "tensorwire.safetensors.numpy", "tensorwire.safetensors.torch")  # fmt: skip
-EXPERIMENTAL = ("tensorwire.torch.traffic",)
+EXPERIMENTAL = ("tensorwire.torch.traffic", "tensorwire.sync.interchange")
 
 
 def surface() -> Surface:

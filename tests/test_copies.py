@@ -25,7 +25,8 @@ from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.storage.streams import SpoolFile
 from tests.support.checkpoint_models import container
 
-PACKAGE = Path(__file__).resolve().parent.parent / "src" / "tensorwire"
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (ROOT / "src" / "tensorwire", ROOT / "job" / "src" / "tensorwire_job")
 
 # Calls whose result belongs to one object: descriptors and files, temporary ones, maps, locks and what else threads
 # wait for, threads and pools, sockets, processes, kernels, and what is done when an object goes.
@@ -49,19 +50,20 @@ ADDRESSES = {"address", "addressof", "data_ptr"}
 
 # Classes in which the test finds something that no object of theirs keeps, and what becomes of it.
 KEEP_NOTHING = {
-    "_ground.new_file.NewFile": "closed before the method returns",
-    "codec.arrays._Source": "a view is made of the address, and Python lets nothing copy or pickle a view",
-    "diagnosis.page.process.WaitClock": "closed before the method returns",
-    "diagnosis.page.worker_server._Connection": "closed before the method returns",
-    "torch.products.joint._Waiting": "the module keeps the only one",
-    "torch.tensors.elsewhere._Pickling": "the module keeps the only one",
-    "storage.remote.RemotePath": "one lock for each store, which the module keeps",
+    "tensorwire._ground.new_file.NewFile": "closed before the method returns",
+    "tensorwire.codec.arrays._Source": "a view is made of the address, and Python lets nothing copy or pickle a view",
+    "tensorwire_job.page.process.WaitClock": "closed before the method returns",
+    "tensorwire_job.page.worker_server._Connection": "closed before the method returns",
+    "tensorwire.torch.products.joint._Waiting": "the module keeps the only one",
+    "tensorwire.torch.tensors.elsewhere._Pickling": "the module keeps the only one",
+    "tensorwire.storage.remote.RemotePath": "one lock for each store, which the module keeps",
 }
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield ".".join(path.relative_to(PACKAGE).with_suffix("").parts), ast.parse(path.read_text())
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            yield ".".join(path.relative_to(package.parent).with_suffix("").parts), ast.parse(path.read_text())
 
 
 def made_in(node: ast.AST, others: set[str]) -> set[str]:

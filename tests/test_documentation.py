@@ -13,14 +13,21 @@ import pytest
 import tensorwire
 import tensorwire.checkpoint
 import tensorwire.sync
+import tensorwire.sync.interchange
 import tensorwire_job
 from tensorwire.codec import dtypes
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WRITTEN = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "job" / "README.md",
+    *sorted((ROOT / "job" / "docs").rglob("*.md")),
+]
+OTHERS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "job/CHANGELOG.md", "job/SECURITY.md")
+WRITTEN = [*PAGES, *(ROOT / name for name in OTHERS)]
 API = ROOT / "docs" / "api.md"
-API_JOB = ROOT / "docs" / "job" / "api.md"
+API_JOB = ROOT / "job" / "docs" / "api.md"
 API_TORCH = ROOT / "docs" / "api-torch.md"
 API_TRAFFIC = ROOT / "docs" / "api-traffic.md"
 SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
@@ -81,7 +88,7 @@ def signature(function: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("package", "page"), [(tensorwire, API), (tensorwire_job, API_JOB), (tensorwire.sync, SYNC_VERSIONS)]
+    ("package", "page"), [(tensorwire, API), (tensorwire_job, API_JOB), (tensorwire.sync.interchange, SYNC_VERSIONS)]
 )
 def test_every_function_has_its_signature(package: object, page: Path) -> None:
     names = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]  # type: ignore[attr-defined]

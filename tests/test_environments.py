@@ -142,9 +142,7 @@ def test_targets_may_run_at_once(target: str) -> None:
             assert not [name for name in removed.split() if re.search(rf"{re.escape(name)}(?=[\s/])", others)]
 
 
-@pytest.mark.parametrize(
-    "folder", ["codec", "files", "storage", "checkpoint", "cli", "sync", "diagnosis", "benchmarks"]
-)
+@pytest.mark.parametrize("folder", ["codec", "files", "storage", "checkpoint", "cli", "sync", "benchmarks"])
 def test_outside_its_folder_a_test_is_skipped_without_torch(folder: str) -> None:
     needed = top_imports([ROOT / "tests" / folder])
     assert "numpy" in needed
@@ -154,6 +152,6 @@ def test_outside_its_folder_a_test_is_skipped_without_torch(folder: str) -> None
 def test_the_sanitizer_leaves_all_signals_that_the_probe_watches() -> None:
     """Or it ends the program of test_signals, which raises them."""
     (crashes,) = re.findall(r"kCrashes\[\] = \{(.*)\}", (ROOT / "job/core/signals.cpp").read_text())
-    left = set(re.findall(r"\bhandle_(\w+)=0", (ROOT / "core/CMakeLists.txt").read_text()))
+    left = set(re.findall(r"\bhandle_(\w+)=0", (ROOT / "job/core/CMakeLists.txt").read_text()))
     names = {"SIGSEGV": "segv", "SIGABRT": "abort"}  # the sanitizer's own
     assert left == {names.get(signal, signal.lower()) for signal in crashes.split(", ")}

@@ -10,16 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.imports import (
+    by_name,
+    check_experimental,
+    check_folder,
+    circles,
+    cpp_includes,
+    import_graph,
+    imported_modules,
+    module_name,
+)
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "tensorwire"
 MAX_LINES = 500
 
 # What every part may import.
 GROUND = ("_ground", "errors")
-# Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
+# Python, low to high: a part imports parts before it, never those behind it.
 LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "sync", "cli")
 # Modules in the root of the package, by the part that they belong to.
-HELPERS = {"probe": "diagnosis", "__main__": "cli"}
+HELPERS = {"__main__": "cli"}
 
 # Modules that import each other in a circle, as far as that is allowed. A circle that is gone leaves the list.
 CIRCLES: set[tuple[str, ...]] = set()
@@ -31,7 +42,6 @@ INCLUDES = {
     "coders": {"common", "transforms", "coders"},
     "frame": {"common", "transforms", "coders", "frame"},
     "linear": {"common", "coders", "frame", "linear"},
-    "probe": {"probe"},
 }
 
 # The few documents whose every line is a fact of its own may be long; so may data.
@@ -46,34 +56,15 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def module_name(path: Path, root: Path = PACKAGE.parent) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported_modules(path: Path, module: str) -> set[str]:
-    """Absolute names of all that a file imports, wherever the statement stands."""
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            target = ".".join([*base, *(node.module.split(".") if node.module else [])])
-            names.update(f"{target}.{alias.name}" for alias in node.names)
-    return names
-
-
 def layer(name: str) -> str:
     """The layer of tensorwire.x.y: x, or what x belongs to."""
     part = name.split(".")[1]
     return HELPERS.get(part, part)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=module_name)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: module_name(path, PACKAGE.parent))
 def test_python_imports_go_down(path: Path) -> None:
-    module = module_name(path)
+    module = module_name(path, PACKAGE.parent)
     if module == "tensorwire":
         return  # the public names come from everywhere
     own = layer(module)
@@ -83,9 +74,6 @@ def test_python_imports_go_down(path: Path) -> None:
             continue
         other = layer(name)
         if other == own:
-            continue
-        if "diagnosis" in (own, other):
-            assert (own, other) == ("cli", "diagnosis") or other in GROUND, f"{module} imports {name}"
             continue
         if own not in LAYERS or other not in LAYERS:
             pytest.fail(f"{module} or {name} has no place among {LAYERS}")
@@ -98,22 +86,12 @@ BY_NAME = {
     "tensorwire": "public names load on first use",
     "tensorwire._ground.packages": "a package of others is asked for its version",
     "tensorwire.cli.group": "commands load on first use",
-    "tensorwire_job": "public names load on first use",
     "tensorwire.peers.codecs": "a peer is imported when it is measured",
 }
 
 
 def test_only_listed_modules_import_by_name() -> None:
-    words = {"import_module", "__import__"}
-    found = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            named = {getattr(node, "id", None), getattr(node, "attr", None)}
-            if isinstance(node, ast.ImportFrom) and node.module == "importlib":
-                named.update(alias.name for alias in node.names)
-            if words & named:
-                found.add(module_name(path))
-    assert found == BY_NAME.keys()
+    assert by_name(PACKAGE) == BY_NAME.keys()
 
 
 # What a part may name of another one: "" is the package itself, a folder stands for all in it.
@@ -158,7 +136,6 @@ DOORS = {
     ("cli", "storage"): {"locations", "remote"},
     ("cli", "torch"): {"", "device.engines", "integrations.transformers"},
     ("cli", "sync"): {"", "store"},
-    ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
 }  # fmt: skip
 
 
@@ -172,7 +149,15 @@ def test_parts_meet_at_their_doors() -> None:
                 doors = [door for door in DOORS.get((own, other), ()) if place == door or place.startswith(f"{door}.")]
                 assert doors, f"{module} imports {name}, which is no door of {other}"
                 used[own, other].update(doors)
-    assert used == DOORS, "a door that nobody uses is to be closed"
+    assert used == DOORS, "a door without a use is to be closed"
+
+
+# Modules without a promise, which only these may import.
+EXPERIMENTAL: dict[str, set[str]] = {"tensorwire.torch.traffic": set(), "tensorwire.sync.interchange": set()}
+
+
+def test_the_rest_does_without_what_is_experimental() -> None:
+    check_experimental(PACKAGE, EXPERIMENTAL)
 
 
 # Inside a part: what each of its folders and files may import from the part, besides itself.
@@ -260,6 +245,7 @@ FOLDERS = {
         "plot": {"output"},
         "failures": {"output"},
         "group": {"failures"},
+        "program": {"failures"},
         "conversion": {"failures", "options", "output", "targets"},
         "compress": {"conversion", "options", "output"},
         "decompress": {"conversion", "options"},
@@ -276,9 +262,8 @@ FOLDERS = {
         "bench": {"failures", "measure", "options", "output"},
         "generation": {"output"},
         "run": {"generation", "options", "output"},
-        "completion": {"options"},
+        "completion": {"options", "program"},
         "sync": {"failures", "group", "options", "output"},
-        "job": {"failures", "group", "options", "output"},
     },
     "torch": {
         "torch_version": set(),
@@ -296,48 +281,12 @@ FOLDERS = {
         "offloading": {"frames", "tensors"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
     },
-    "diagnosis/analyzer": {
-        "graph": set(),
-        "view": {"graph"},
-        "slowness": {"view"},
-        "verdicts": {"graph", "view"},
-        "state": {"slowness", "verdicts", "view"},
-        "analyzer": {"slowness", "state", "verdicts", "view"},
-    },
-    "diagnosis": {
-        "model": set(),
-        "words": {"model"},
-        "numbered": set(),
-        "members": {"model"},
-        "columns": {"model"},
-        "page": {"model", "members"},
-        "rank": {"page", "model", "members"},
-        "protocol": {"model", "members", "columns"},
-        "node": {"page", "protocol", "model"},
-        "analyzer": {"model", "columns", "words", "numbered"},
-        "report": {"model", "columns", "words", "numbered"},
-        "nccl": {"analyzer", "model", "words"},
-        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns", "words"},
-    },
 }
 
 
 @pytest.mark.parametrize("part", FOLDERS)
 def test_folders_import_only_what_they_may(part: str) -> None:
-    used: dict[str, set[str]] = {}
-    prefix = f"tensorwire.{part.replace('/', '.')}."
-    for path in sorted((PACKAGE / part).rglob("*.py")):
-        module = module_name(path)
-        if f"{module}." == prefix:
-            continue  # the public names
-        own = module.removeprefix(prefix).split(".")[0]
-        used.setdefault(own, set())
-        for name in imported_modules(path, module):
-            if name.startswith(prefix):
-                other = name.removeprefix(prefix).split(".")[0]
-                assert other == own or other in FOLDERS[part][own], f"{module} imports {name}"
-                used[own] |= {other} - {own}
-    assert used == FOLDERS[part], "what nobody imports is not to be allowed"
+    check_folder(PACKAGE, part, FOLDERS[part])
 
 
 def test_rooms_of_benchmarks_import_only_what_all_share() -> None:
@@ -348,32 +297,6 @@ def test_rooms_of_benchmarks_import_only_what_all_share() -> None:
         for name in imported_modules(path, module_name(path, ROOT)):
             room = name.split(".")[1] if name.startswith("benchmarks.") else own
             assert room == own or not (root / room).is_dir(), f"{path.relative_to(ROOT)} imports {name}"
-
-
-def import_graph(root: Path, package: str) -> dict[str, set[str]]:
-    """By module the modules of the package that it imports."""
-    paths = {module_name(path, root): path for path in (root / package).rglob("*.py")}
-    graph = {}
-    for module, path in paths.items():
-        named = imported_modules(path, module)
-        graph[module] = {name if name in paths else name.rpartition(".")[0] for name in named} & paths.keys() - {module}
-    return graph
-
-
-def circles(graph: dict[str, set[str]]) -> set[tuple[str, ...]]:
-    """Modules that all reach each other, in the order of their names."""
-    reached: dict[str, set[str]] = {module: set() for module in graph}
-    for module, seen in reached.items():
-        left = [module]
-        while left:
-            new = graph[left.pop()] - seen
-            seen |= new
-            left += new
-    return {
-        tuple(sorted(other for other in seen if module in reached[other]))
-        for module, seen in reached.items()
-        if module in seen
-    }
 
 
 def test_modules_import_each_other_in_no_circle_but_those_listed() -> None:
@@ -412,10 +335,6 @@ def test_reference_imports_nothing_of_ours() -> None:
 def test_import_is_light(unwanted: str) -> None:
     code = f"import sys, tensorwire; sys.exit({unwanted!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def cpp_includes(path: Path) -> list[str]:
-    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("folder", INCLUDES)
@@ -467,14 +386,15 @@ def test_files_stay_small() -> None:
         name = path.relative_to(ROOT).as_posix()
         if name in LONG or path.suffix in (".csv", ".json", ".svg") or path.suffix not in TEXT:
             continue
-        if name.startswith(("tests/golden/", "fuzz/corpus/", "benchmarks/results/")):
+        if name.startswith(("tests/golden/", "fuzz/corpus/", "benchmarks/results/", "job/benchmarks/results/")):
             continue
         lines = path.read_text().count("\n")
         assert lines <= MAX_LINES, f"{name} has {lines} lines: make it two files"
 
 
 def test_readme_is_short() -> None:
-    assert (ROOT / "README.md").read_text().count("\n") < 120
+    for path in ("README.md", "job/README.md"):
+        assert (ROOT / path).read_text().count("\n") < 120
 
 
 def test_nothing_names_this_machine() -> None:

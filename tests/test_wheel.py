@@ -1,4 +1,4 @@
-"""The wheel holds the package and its library, for every Python, and nothing else."""
+"""A wheel holds a package and its libraries, for every Python, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,19 +16,34 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("wheel")  # one process builds it once
 
 
+PRODUCTS = {
+    "tensorwire": (".", {"_tensorwire.so"}, "tensorwire = tensorwire.__main__:main"),
+    "tensorwire_job": (
+        "job",
+        {"_tensorwire_probe.so", "libnccl-profiler-tensorwire.so"},
+        "job = tensorwire_job.cli:command",
+    ),
+}
+
+
 @pytest.fixture(scope="module")
-def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pytest.importorskip("scikit_build_core")
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
-    settings = [f"--config-settings=build-dir={out / 'build'}", f"--wheel-dir={out}"]
-    done = subprocess.run([*command, *settings, str(repository)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = out.glob("*.whl")
-    return path
+    found = {}
+    for package, (folder, _, _) in PRODUCTS.items():
+        settings = [f"--config-settings=build-dir={out / 'build' / package}", f"--wheel-dir={out}"]
+        place = str(repository / folder)
+        done = subprocess.run([*command, *settings, place], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (found[package],) = out.glob(f"{package}-*.whl")
+    return found
 
 
-def test_wheel_contents(wheel: Path, repository: Path) -> None:
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_wheel_contents(wheels: dict[str, Path], repository: Path, product: str) -> None:
+    wheel, (folder, libraries, entry_point) = wheels[product], PRODUCTS[product]
     tags = wheel.stem.split("-")[-3:]
     assert tags[:2] == ["py3", "none"]
     assert tags[2] != "any"
@@ -36,26 +51,25 @@ def test_wheel_contents(wheel: Path, repository: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         (entry_points,) = [name for name in names if name.endswith("/entry_points.txt")]
-        assert "tensorwire = tensorwire.__main__:main" in archive.read(entry_points).decode()
+        assert entry_point in archive.read(entry_points).decode()
     package = {name for name in names if ".dist-info/" not in name}
     tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/tensorwire"],
-        cwd=repository,
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", f"src/{product}"],
+        cwd=repository / folder,
         capture_output=True,
         text=True,
         check=True,
     )
     sources = {name.removeprefix("src/") for name in tracked.stdout.split()}
-    assert "tensorwire/py.typed" in sources
-    libraries = {"_tensorwire.so", "_tensorwire_probe.so", "libnccl-profiler-tensorwire.so"}
-    assert package == sources | {f"tensorwire/{library}" for library in libraries}
+    assert f"{product}/py.typed" in sources
+    assert package == sources | {f"{product}/{library}" for library in libraries}
     info = {name.split("/", 1)[1] for name in names - package}
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
-def test_library_exports_the_c_abi_alone(wheel: Path, repository: Path, tmp_path: Path) -> None:
+def test_library_exports_the_c_abi_alone(wheels: dict[str, Path], repository: Path, tmp_path: Path) -> None:
     """Nothing else is visible, and no C++ runtime is needed where the wheel is installed."""
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheels["tensorwire"]) as archive:
         library = archive.extract("tensorwire/_tensorwire.so", tmp_path)
     symbols = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
     exported = {line.split()[-1].split("@")[0] for line in symbols.stdout.splitlines()}

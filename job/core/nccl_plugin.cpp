@@ -32,7 +32,7 @@ int open_page(int rank, int size, LogFunction log) {
   const int error = create_page(identity, &paths, &page);
   if (log != nullptr) {
     const char* outcome = error == 0 ? "written" : std::strerror(error);
-    log(kLogInfo, kLogInit, __FILE__, __LINE__, "tensorwire: page %s: %s", paths.page, outcome);
+    log(kLogInfo, kLogInit, __FILE__, __LINE__, "tensorwire-job: page %s: %s", paths.page, outcome);
   }
   if (error != 0) return kSystemError;
   page_pid = getpid();

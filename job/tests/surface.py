@@ -1,5 +1,7 @@
 """All that users of tensorwire-job may name: ``python -m job.tests.surface`` writes job/tests/surface.txt anew.
-job/docs/decisions.md, The surface, has a reason for what is newer."""
+
+job/docs/decisions.md, The surface, has a reason for what is newer.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
         job.wait_for_round(job.next_round())
         time.sleep(ASKED.slow_seconds)
         asked = subprocess.run(
-            [sys.executable, "-m", "tensorwire", "job", "diagnose"],
+            [sys.executable, "-m", "tensorwire_job.cli", "diagnose"],
             env={**os.environ, "TENSORWIRE_PROBE_DIR": str(job.nodes[0])},
             capture_output=True,
             text=True,

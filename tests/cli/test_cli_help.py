@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
+from tensorwire.cli import group
 from tests.support.command_line import Ran
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run
 
 COMMANDS = ("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "fit", "doctor",
-            "bench", "sync", "job", "completion")  # fmt: skip
-JOB_COMMANDS = ("watch", "diagnose", "report", "agent", "analyzer")
+            "bench", "sync", "completion")  # fmt: skip
 SYNC_COMMANDS = ("publish", "follow", "status")
 
 
@@ -23,7 +24,6 @@ SYNC_COMMANDS = ("publish", "follow", "status")
     [
         (),
         *((name,) for name in COMMANDS),
-        *(("job", name) for name in JOB_COMMANDS),
         *(("sync", name) for name in SYNC_COMMANDS),
     ],
     ids=" ".join,
@@ -35,7 +35,7 @@ def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
     assert f"tensorwire {' '.join(command)}" in ran.out.partition("Example:\n")[2]
     assert all(len(line) <= 80 for line in ran.out.splitlines())
     assert "  --force" not in ran.out, "its short form, -f, is missing"
-    if command and command[-1] not in ("agent", "completion", "job", "sync"):
+    if command and command[-1] not in ("completion", "sync"):
         assert "--json" in ran.out
 
 
@@ -50,14 +50,47 @@ def listed(text: str) -> list[str]:
     return re.findall(r"^  ([a-z]+)  +\S", text.partition("Commands:\n")[2], re.MULTILINE)
 
 
-def test_diagnosis_is_one_line_of_the_first_screen(run: Run) -> None:
+def test_the_first_screen_lists_all_commands(run: Run) -> None:
     first = run("--help").out
-    assert listed(first) == list(COMMANDS)
+    assert listed(first) == [*COMMANDS, "job"]
     assert len(first.splitlines()) <= 40
-    ran = run("job")
-    assert (ran.code, ran.out) == (2, "")
-    assert listed(ran.err) == list(JOB_COMMANDS)
     assert listed(run("sync").err) == list(SYNC_COMMANDS)
+
+
+class Point:
+    """An entry point that gives a command."""
+
+    @staticmethod
+    def load() -> click.Command:
+        return click.Command("job", callback=lambda: print("found"), help="Another distribution's.")
+
+
+def test_a_command_of_another_distribution_is_found_by_its_entry_point(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def entry_points(**which: str) -> list[Point]:
+        asked.append(which)
+        return [Point()]
+
+    monkeypatch.setattr(group, "entry_points", entry_points)
+    assert run("job") == Ran(0, "found\n", "")
+    assert asked == [{"group": "tensorwire.commands", "name": "job"}]
+    assert "Another distribution's." in run("--help").out
+
+
+@pytest.mark.parametrize("arguments", [(), ("diagnose",), ("diagnose", "--json"), ("--help",)])
+def test_a_command_of_a_distribution_that_is_missing_says_how_to_get_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(group, "entry_points", lambda **_: [])
+    ran = run("job", *arguments)
+    expected = "job is a command of tensorwire-job, which is not installed: pip install tensorwire-job"
+    assert (ran.code, ran.err.splitlines()[0]) == (2, f"tensorwire: {expected}")
+    if "--json" in arguments:
+        assert ran.json["error"]["message"] == expected
+    assert "Not installed: pip install tensorwire-job." in run("--help").out
 
 
 def test_version(run: Run) -> None:

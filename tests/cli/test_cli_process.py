@@ -200,7 +200,5 @@ def test_completion_offers_commands_and_options() -> None:
         return run(env=environment).stdout
 
     assert "transcode" in complete("tensorwire tr", 1)
-    assert "diagnose" in complete("tensorwire job d", 2)
-    assert "--hang-seconds" in complete("tensorwire-job diagnose --ha", 3)
     assert "--profile" in complete("tensorwire compress --pr", 2)
     assert "compact" in complete("tensorwire compress --profile c", 3)

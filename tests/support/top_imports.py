@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SOURCES = (ROOT, ROOT / "src")
+SOURCES = (ROOT, ROOT / "src", ROOT / "job" / "src")
 
 
 class Step(NamedTuple):

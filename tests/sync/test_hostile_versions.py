@@ -20,7 +20,8 @@ from tensorwire.errors import (
     UnsupportedTensorError,
     UnsupportedVersionError,
 )
-from tensorwire.sync import encodings, interchange, new_version, read_version, write_version
+from tensorwire.sync import encodings, interchange, new_version
+from tensorwire.sync.interchange import read_version, write_version
 from tests.support.published_layout import INDEX, digest, read_shard, send, write_shard
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tensorwire
 from tensorwire.errors import LimitExceededError
-from tensorwire.sync import read_version, write_version
+from tensorwire.sync.interchange import read_version, write_version
 from tests.support.published_layout import INDEX, read_shard, receive, send
 
 if TYPE_CHECKING:

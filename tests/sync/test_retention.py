@@ -14,7 +14,8 @@ import pytest
 
 from tensorwire._ground.new_file import temporary_name
 from tensorwire.errors import LimitExceededError
-from tensorwire.sync import Follower, Publisher, new_shards, store, versions, write_version
+from tensorwire.sync import Follower, Publisher, new_shards, store, versions
+from tensorwire.sync.interchange import write_version
 from tests.support.sync_runs import FIRST, SECOND, contents, follow
 
 

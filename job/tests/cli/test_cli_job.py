@@ -181,13 +181,13 @@ def test_nothing_to_read_says_how_to_start(
             code, out, err = run(capsys, command, *arguments)
             assert (code, out) == (1, "")
             assert err.startswith(
-                f"tensorwire: {str(named)!r}: no job with the probe; start one with torchrun ARGS -m "
+                f"tensorwire-job: {str(named)!r}: no job with the probe; start one with torchrun ARGS -m "
             )
             assert "--dir" in err
     for command in ("watch", "diagnose"):
         code, out, err = run(capsys, command, "--analyzer-dir", tmp_path)
         assert (code, out) == (1, "")
-        assert err.startswith(f"tensorwire: {str(tmp_path)!r}: no analyzer has written here; start one with")
+        assert err.startswith(f"tensorwire-job: {str(tmp_path)!r}: no analyzer has written here; start one with")
     page = tmp_path / "x.html"
     assert run(capsys, "report", "-o", page)[0] == 1
     assert not page.exists()
@@ -215,7 +215,7 @@ def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixt
     before = time.time() - 125
     os.utime(analyzed / "state.json", (before, before))
     code, _, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
-    assert (code, err) == (3, "tensorwire: the analyzer wrote this 2 min 5 s ago and nothing since\n")
+    assert (code, err) == (3, "tensorwire-job: the analyzer wrote this 2 min 5 s ago and nothing since\n")
 
 
 def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,28 +392,3 @@ def test_the_screen_of_a_healthy_job_says_how_it_goes(width: int) -> None:
     (rates,) = [line.split() for line in lines if line.startswith("default_pg")]
     assert rates[:2] == ["default_pg", "4"]
     assert float(rates[2]) > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "package", "needed_by"),
-    [
-        (["report", "-o", "x.html"], "jinja2", "tensorwire-job report"),
-        (["analyzer", "--key-file", __file__, "--metrics-port", "0"], "prometheus_client", "--metrics-port"),
-    ],
-)
-def test_a_missing_extra_is_named(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    arguments: list[str],
-    package: str,
-    needed_by: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(options, "find_spec", lambda name: None if name == package else object())
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.splitlines()[0] == (
-        f"tensorwire: {needed_by} needs {package}, which is not installed: pip install 'tensorwire[job]'"
-    )
-    assert list(tmp_path.iterdir()) == []

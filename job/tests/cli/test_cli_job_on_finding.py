@@ -24,7 +24,7 @@ from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
 
 HUNG = [hang()[24:], [not_entered()]]
-PROGRAM = [sys.executable, "-m", "tensorwire", "job"]
+PROGRAM = [sys.executable, "-m", "tensorwire_job.cli"]
 
 
 def writes(path: Path) -> str:
@@ -52,7 +52,7 @@ def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], capsys
     options = ["--interval", "0.1", "--for", "0.45", "--on-finding", "sh -c 'echo no such channel >&2; exit 5'"]
     code, out, err = run(capsys, "watch", *options)
     assert (code, out.count("\n")) == (3, 1)
-    assert err == "tensorwire: the command of --on-finding failed: exit code 5: no such channel\n"
+    assert err == "tensorwire-job: the command of --on-finding failed: exit code 5: no such channel\n"
     assert opened[0].num_polls == 5
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import write_state
-from tensorwire.cli import main
+from tensorwire_job.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 def test_real_pages_are_diagnosed(pages: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The whole way on one node: pages, what the kernel knows, the analyzer, the words."""
-    assert main(["job", "diagnose", "--dir", str(pages)]) == 3
+    assert main(["diagnose", "--dir", str(pages)]) == 3
     out, err = capsys.readouterr()
     assert err == ""
     assert re.match(
         r"TW-H1 high confidence, for [\w. ]+: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait", out
     )
     assert "stack of rank 1:" in out
-    assert main(["job", "diagnose", "--dir", str(pages), "--hang-seconds", "300", "--for", "0"]) == 0
-    assert main(["job", "report", "--dir", str(pages), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
+    assert main(["diagnose", "--dir", str(pages), "--hang-seconds", "300", "--for", "0"]) == 0
+    assert main(["report", "--dir", str(pages), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
     assert "rank 1 has not entered all_reduce #8 of default_pg" in (tmp_path / "x.html").read_text()
 
 
@@ -46,20 +46,20 @@ def test_agent_and_analyzer(pages: Path, tmp_path: Path) -> None:
     key, state = tmp_path / "job.key", tmp_path / "state"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
-    program = [sys.executable, "-m", "tensorwire"]
+    program = [sys.executable, "-m", "tensorwire_job.cli"]
     pytest.importorskip("prometheus_client")
     options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
     options += ["--metrics-port", "0"]
     with contextlib.ExitStack() as stack:
-        analyzer = stack.enter_context(service([*program, "job", "analyzer", *options]))
+        analyzer = stack.enter_context(service([*program, "analyzer", *options]))
         assert analyzer.stderr is not None
         assert analyzer.stdout is not None
         metrics, address = (analyzer.stderr.readline().rpartition(" at ")[2].strip() for _ in range(2))
         options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages), "--node", "node7"]
-        agent = stack.enter_context(service([*program, "job", "agent", *options]))
+        agent = stack.enter_context(service([*program, "agent", *options]))
         finding = json.loads(analyzer.stdout.readline())
         assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
-        asked = [*program, "job", "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
+        asked = [*program, "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stderr) == (3, "")
         assert json.loads(answer.stdout)["jobs"][0]["findings"][0]["summary"] == finding["summary"]
@@ -76,7 +76,7 @@ def test_an_agent_may_start_before_the_job(pages: Path, tmp_path: Path) -> None:
     key, directory = tmp_path / "job.key", tmp_path / "later"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
-    command = [sys.executable, "-m", "tensorwire", "job", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
+    command = [sys.executable, "-m", "tensorwire_job.cli", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
     with service([*command, "--dir", str(directory)]) as agent:
         assert agent.stderr is not None
         assert "no pages of ranks in" in agent.stderr.readline()
@@ -119,7 +119,16 @@ def test_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
     write_state(tmp_path)
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
-    command = [sys.executable, "-m", "tensorwire", "job", "watch", "--analyzer-dir", str(tmp_path), "--interval", "0.2"]
+    command = [
+        sys.executable,
+        "-m",
+        "tensorwire_job.cli",
+        "watch",
+        "--analyzer-dir",
+        str(tmp_path),
+        "--interval",
+        "0.2",
+    ]
     environment = {**os.environ, "TERM": "xterm-256color"}
     watch = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment)
     os.close(secondary)

@@ -137,4 +137,4 @@ def test_pages_that_cannot_be_read_hide_no_other_job(jobs: Jobs, capsys: pytest.
     code, out, err = run(capsys, "diagnose", "--json", "--for", 0)
     assert code == 3
     assert [Path(job["directory"]).name for job in json.loads(out)["jobs"]] == ["hung"]
-    assert err == f"tensorwire: {damaged} is skipped: no rank is in view\n"
+    assert err == f"tensorwire-job: {damaged} is skipped: no rank is in view\n"

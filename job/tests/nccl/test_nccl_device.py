@@ -46,7 +46,7 @@ def start(pages: Path, *arguments: str, probe: bool, **environment: str) -> subp
 def ask(pages: Path, *options: str) -> tuple[int, dict[str, Any]]:
     """`tensorwire-job diagnose --json`, asked until it finds something."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    command = [sys.executable, "-m", "tensorwire", "job", "diagnose", "--json", *options]
+    command = [sys.executable, "-m", "tensorwire_job.cli", "diagnose", "--json", *options]
     while True:
         env = {**os.environ, "TENSORWIRE_PROBE_DIR": str(pages)}
         asked = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

@@ -258,7 +258,7 @@ def test_jobs_go_on_without_a_page(trouble: str, directory: Path, script: Path) 
     )
     assert (done.stdout, done.returncode) == ("trained\n", 0)
     for line in done.stderr.splitlines():
-        assert re.fullmatch(r"tensorwire: the probe is off \(\w+: .+\)", line), done.stderr
+        assert re.fullmatch(r"tensorwire-job: the probe is off \(\w+: .+\)", line), done.stderr
     assert done.stderr
     if trouble == "page of a living process":
         assert left(directory).header.pid == other.pid
@@ -467,7 +467,7 @@ print("trained")
     lines = [line for line in ran.stderr.splitlines() if line.startswith("tensorwire")]
     assert (ran.stdout, ran.returncode, len(lines)) == ("trained\n", 0, 1), ran.stderr
     assert lines[0].startswith(
-        "tensorwire: the probe is off (UnknownTorchError: torch 9.9.9 is not one of those tested, "
+        "tensorwire-job: the probe is off (UnknownTorchError: torch 9.9.9 is not one of those tested, "
     )
     assert "Traceback" not in ran.stderr
 

@@ -165,12 +165,12 @@ def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixt
     code, findings, err = ask(capsys, tmp_path)
     assert (code, findings[0]["suspects"]) == (3, [1])
     assert sorted(err.splitlines()) == [
-        "tensorwire: core.3 is skipped: it has no Python stack",
-        "tensorwire: empty-2.txt is skipped: it has no Python stack",
-        "tensorwire: gdb4.txt is skipped: it has no Python stack",
-        "tensorwire: notes.txt is skipped: its name has no number of a rank",
-        "tensorwire: torchrun5.txt is skipped: it is the launcher's",
-        "tensorwire: worker-0.txt is skipped: it is a data loader's worker",
+        "tensorwire-job: core.3 is skipped: it has no Python stack",
+        "tensorwire-job: empty-2.txt is skipped: it has no Python stack",
+        "tensorwire-job: gdb4.txt is skipped: it has no Python stack",
+        "tensorwire-job: notes.txt is skipped: its name has no number of a rank",
+        "tensorwire-job: torchrun5.txt is skipped: it is the launcher's",
+        "tensorwire-job: worker-0.txt is skipped: it is a data loader's worker",
     ]
 
 
@@ -182,7 +182,7 @@ def test_the_newest_of_two_files_of_a_rank_is_taken(capsys: pytest.CaptureFixtur
         os.utime(tmp_path / name, (seconds, seconds))
     code, findings, err = ask(capsys, tmp_path)
     assert (code, findings) == (0, [])
-    assert err == "tensorwire: node7-rank1.txt is skipped: again-rank1.txt is of rank 1 too, and is no older\n"
+    assert err == "tensorwire-job: node7-rank1.txt is skipped: again-rank1.txt is of rank 1 too, and is no older\n"
 
 
 def test_a_rank_without_a_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -190,14 +190,16 @@ def test_a_rank_without_a_file_is_told(capsys: pytest.CaptureFixture[str], tmp_p
     (tmp_path / "node7-rank1.txt").unlink()
     code, findings, err = ask(capsys, tmp_path)
     assert (code, findings) == (0, [])
-    assert err == f"tensorwire: {tmp_path} has no stack of rank 1\n"
+    assert err == f"tensorwire-job: {tmp_path} has no stack of rank 1\n"
 
 
 def test_numbers_that_are_no_ranks_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for process in (3823, 3824):
         (tmp_path / f"{process}.txt").write_text(HEAD + in_call("all_reduce"))
     _, _, err = ask(capsys, tmp_path)
-    assert err == f"tensorwire: {tmp_path} has no stack of ranks 0-3822: is the last number in each name the rank?\n"
+    assert (
+        err == f"tensorwire-job: {tmp_path} has no stack of ranks 0-3822: is the last number in each name the rank?\n"
+    )
 
 
 def test_what_was_right_with_a_probe_is_not_said_of_stacks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_another_program_of_python_is_no_rank(capsys: pytest.CaptureFixture[str]
     (tmp_path / "board-3.txt").write_text(OTHER)
     code, findings, err = ask(capsys, tmp_path)
     assert (code, [each["suspects"] for each in findings]) == (3, [[2]])
-    assert err == "tensorwire: board-3.txt is skipped: it is of another program (/venv/bin/tensorboard)\n"
+    assert err == "tensorwire-job: board-3.txt is skipped: it is of another program (/venv/bin/tensorboard)\n"
 
 
 @pytest.mark.parametrize("command", ["python -u -m pdb train.py", "/opt/python3.12 train.py --rank 3", ""])
@@ -269,11 +271,11 @@ def test_what_is_no_file_is_told_and_not_waited_for(capsys: pytest.CaptureFixtur
     code, findings, err = ask(capsys, tmp_path)
     assert (code, [each["suspects"] for each in findings]) == (3, [[1]])
     assert err.splitlines() == [
-        "tensorwire: rank2.txt is skipped: not a regular file",
-        "tensorwire: rank3.txt is skipped: Too many levels of symbolic links",
-        "tensorwire: rank4.txt is skipped: No such file or directory",
-        "tensorwire: rank5.txt is skipped: not a regular file",
-        "tensorwire: rank6.txt is skipped: not a regular file",
+        "tensorwire-job: rank2.txt is skipped: not a regular file",
+        "tensorwire-job: rank3.txt is skipped: Too many levels of symbolic links",
+        "tensorwire-job: rank4.txt is skipped: No such file or directory",
+        "tensorwire-job: rank5.txt is skipped: not a regular file",
+        "tensorwire-job: rank6.txt is skipped: not a regular file",
     ]
 
 
@@ -299,7 +301,7 @@ def test_a_number_beyond_all_ranks_is_none(capsys: pytest.CaptureFixture[str], t
     (tmp_path / "rank00000000001.txt").write_text(HEAD + in_call("all_reduce"))
     code, findings, err = ask(capsys, tmp_path)
     assert (code, findings) == (0, [])
-    assert err == f"tensorwire: {MAX_RANKS}.txt is skipped: its name has no number of a rank\n"
+    assert err == f"tensorwire-job: {MAX_RANKS}.txt is skipped: its name has no number of a rank\n"
 
 
 def test_a_line_that_is_of_no_stack_takes_no_time(tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ def test_of_many_files_a_few_are_told_by_name(capsys: pytest.CaptureFixture[str]
     _, findings, err = ask(capsys, tmp_path)
     assert findings[0]["suspects"] == [1]
     assert len(err.splitlines()) == 21
-    assert "tensorwire: 10 more files are skipped" in err
+    assert "tensorwire-job: 10 more files are skipped" in err
 
 
 def test_of_many_places_a_few_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

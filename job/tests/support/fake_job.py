@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from tensorwire.cli import main
+from tensorwire_job.cli import main
 
 if TYPE_CHECKING:
     import pytest
@@ -54,5 +54,5 @@ class StillClock:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["job", *map(str, arguments)])
+    code = main(list(map(str, arguments)))
     return code, *capsys.readouterr()

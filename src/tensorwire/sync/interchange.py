@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
     Result = TypeVar("Result")
 
+__all__ = ["read_version", "write_version"]
+
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 

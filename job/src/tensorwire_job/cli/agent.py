@@ -56,4 +56,4 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _log(text: str) -> None:
-    print(f"tensorwire: {time.strftime('%H:%M:%S')} {escape(text)}", file=sys.stderr, flush=True)
+    print(f"tensorwire-job: {time.strftime('%H:%M:%S')} {escape(text)}", file=sys.stderr, flush=True)

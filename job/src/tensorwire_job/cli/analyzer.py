@@ -73,7 +73,6 @@ def command(
       tensorwire-job watch --analyzer-dir job
     """
     if metrics_port is not None:
-        options.require("prometheus_client", "--metrics-port", "job")
     limits = arguments.thresholds_of(thresholds)
     from ..protocol.connection import read_key
     from ..protocol.listener import Listener

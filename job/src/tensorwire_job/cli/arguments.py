@@ -102,7 +102,7 @@ def finding_command(arguments: list[str] | None, say: Callable[[str], None], pla
 def warn(text: str) -> None:
     """One line on standard error, from any thread."""
     with suppress(OSError):  # nobody is left to read it
-        print(f"tensorwire: {text}", file=sys.stderr, flush=True)
+        print(f"tensorwire-job: {text}", file=sys.stderr, flush=True)
 
 
 def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

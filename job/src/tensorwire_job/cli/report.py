@@ -50,15 +50,13 @@ def command(
     """Write one HTML page about a job.
 
     The page shows findings with their evidence and stacks, the status of all ranks, timelines and heat maps. It needs
-    no other file and no network; writing it needs pip install 'tensorwire[job]'. Exit code 0: no finding; 1: nothing
-    to read; 3: a finding.
+    no other file and no network. Exit code 0: no finding; 1: nothing to read; 3: a finding.
 
     \b
     Example:
       tensorwire-job report -o hang.html
       tensorwire-job report --recording job/recording.jsonl.gz -o monday.html
     """
-    options.require("jinja2", "tensorwire-job report", "job")
     from ..report import History, render
     from ..report.codes import finding_line
     from ..service.follow import check_in_view, follow_to_answer

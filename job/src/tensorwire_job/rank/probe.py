@@ -90,7 +90,7 @@ def _warn(error: BaseException) -> None:
     text = " ".join(str(error).split())
     with suppress(Exception):
         name = type(error).__name__.lstrip("_")
-        print(f"tensorwire: the probe is off ({name}: {text})", file=sys.stderr, flush=True)
+        print(f"tensorwire-job: the probe is off ({name}: {text})", file=sys.stderr, flush=True)
 
 
 class _UnknownTorchError(RuntimeError):

@@ -1,4 +1,4 @@
-"""The analyzer's numbers for Prometheus. Needs prometheus_client (tensorwire[job]), which serves them.
+"""The analyzer's numbers for Prometheus, served by prometheus_client.
 
 Metrics are of the job and of suspects: none has a label that takes as many values as there are ranks.
 """

@@ -1,0 +1,117 @@
+"""The rules of tensorwire-job's sources: imports go one way, and what they take of tensorwire is listed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.imports import (
+    by_name,
+    check_experimental,
+    check_folder,
+    circles,
+    cpp_includes,
+    import_graph,
+    imported_modules,
+    module_name,
+)
+
+JOB = Path(__file__).resolve().parent.parent
+PACKAGE = JOB / "src" / "tensorwire_job"
+
+# What the package takes of tensorwire: the whole of the bond between the two.
+TAKEN = {
+    "tensorwire._ground.copies.not_copied",
+    "tensorwire._ground.library.find_library",
+    "tensorwire._ground.new_file.NewFile",
+    "tensorwire._ground.new_file.check_regular",
+    "tensorwire._ground.new_file.move_aside",
+    "tensorwire._ground.new_file.open_to_append",
+    "tensorwire._ground.text.escape",
+    "tensorwire.errors.CorruptDataError",
+    "tensorwire.errors.FormatError",
+    "tensorwire.errors.LimitExceededError",
+    "tensorwire.errors.TensorwireError",
+    "tensorwire.errors.UnsupportedVersionError",
+}
+OF_COMMANDS = {
+    "tensorwire.cli.completion.command",
+    "tensorwire.cli.failures.FINDING",
+    "tensorwire.cli.group.CommandGroup",
+    "tensorwire.cli.options",
+    "tensorwire.cli.output",
+    "tensorwire.cli.output.count",
+    "tensorwire.cli.program",
+}
+
+# What each folder and file may import of the package, or of a folder, besides itself.
+FOLDERS = {
+    "analyzer": {
+        "graph": set(),
+        "view": {"graph"},
+        "slowness": {"view"},
+        "verdicts": {"graph", "view"},
+        "state": {"slowness", "verdicts", "view"},
+        "analyzer": {"slowness", "state", "verdicts", "view"},
+    },
+    "": {
+        "__main__": {"rank"},
+        "version": set(),
+        "cli": {"model", "nccl", "node", "numbered", "protocol", "report", "service", "version", "words"},
+        "model": set(),
+        "words": {"model"},
+        "numbered": set(),
+        "members": {"model"},
+        "columns": {"model"},
+        "page": {"model", "members"},
+        "rank": {"page", "model", "members"},
+        "protocol": {"model", "members", "columns"},
+        "node": {"page", "protocol", "model"},
+        "analyzer": {"model", "columns", "words", "numbered"},
+        "report": {"model", "columns", "words", "numbered", "version"},
+        "nccl": {"analyzer", "model", "words"},
+        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns", "words"},
+    },
+}
+
+
+@pytest.mark.parametrize("part", FOLDERS)
+def test_folders_import_only_what_they_may(part: str) -> None:
+    check_folder(PACKAGE, part, FOLDERS[part])
+
+
+def test_what_is_taken_of_tensorwire_is_listed() -> None:
+    taken: dict[bool, set[str]] = {False: set(), True: set()}
+    for path in PACKAGE.rglob("*.py"):
+        module = module_name(path, PACKAGE.parent)
+        names = imported_modules(path, module)
+        taken[module.startswith("tensorwire_job.cli")] |= {name for name in names if name.split(".")[0] == "tensorwire"}
+    assert taken[False] == TAKEN
+    assert taken[True] - TAKEN == OF_COMMANDS
+
+
+def test_only_the_public_names_are_imported_by_name() -> None:
+    assert by_name(PACKAGE) == {"tensorwire_job"}
+
+
+def test_the_rest_does_without_what_is_experimental() -> None:
+    check_experimental(PACKAGE, {"tensorwire_job.nccl": {"tensorwire_job.cli.diagnose"}})
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    assert not circles(import_graph(PACKAGE.parent, PACKAGE.name))
+
+
+def test_the_core_includes_itself_alone() -> None:
+    for path in (each for each in (JOB / "core").rglob("*") if each.suffix in (".cpp", ".h")):
+        for name in cpp_includes(path):
+            assert (JOB / "core" / name).is_file(), f'{path.relative_to(JOB)}: "{name}" is not a path from core/'
+
+
+@pytest.mark.parametrize("unwanted", ["numpy", "ml_dtypes", "torch", "rich", "click"])
+def test_import_is_light(unwanted: str) -> None:
+    code = f"import sys, tensorwire_job; sys.exit({unwanted!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
