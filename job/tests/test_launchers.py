@@ -12,8 +12,8 @@ from typing import Any
 import click
 import pytest
 
-from tensorwire.cli import main
 from tensorwire_job.cli import command as group
+from tensorwire_job.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ROOT / "job/examples/launchers"
@@ -124,4 +124,4 @@ def test_example_trains_with_the_probe(tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "trained on 1 ranks\n"), ran.stderr
     assert [path.name for path in pages.glob("*.page")] == ["rank-0-0.page"]
-    assert main(["job", "diagnose", "--dir", str(pages), "--for", "0"]) == 0
+    assert main(["diagnose", "--dir", str(pages), "--for", "0"]) == 0

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from job.tests.support.fake_job import FakeJob, run
 from job.tests.support.hung_job import hang, not_entered, write_state
-from tensorwire.cli import options
 from tensorwire_job import model
 from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History

@@ -72,7 +72,6 @@ def command(
       tensorwire-job analyzer --key-file job.key --bind node0 --analyzer-dir job
       tensorwire-job watch --analyzer-dir job
     """
-    if metrics_port is not None:
     limits = arguments.thresholds_of(thresholds)
     from ..protocol.connection import read_key
     from ..protocol.listener import Listener
