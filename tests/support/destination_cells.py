@@ -28,8 +28,6 @@ from tensorwire.checkpoint import (
     save_file,
     transcode_checkpoint,
 )
-from tensorwire_job.service.journal import Journal
-from tests.support import hung_job
 from tests.support.checkpoint_models import container, layer, write_model
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ OTHER_USER = 65534
 YES, FORCE, BASE, NO, NONE = "yes", "force", "base", "no", "\N{EN DASH}"
 """Replaces; with force; if it is the base, which it is here; never; there is no SRC."""
 
-FILE, RESTORED, DIRECTORY, RESTORED_DIRECTORY, APPLIED, APPLIED_DIRECTORY, SAVED, DRAWN, KEPT = COLUMNS = (
+FILE, RESTORED, DIRECTORY, RESTORED_DIRECTORY, APPLIED, APPLIED_DIRECTORY, SAVED, DRAWN = COLUMNS = (
     "`compress`, `transcode` a file",
     "`decompress` a file",
     "`compress`, `transcode` a directory",
@@ -47,26 +45,24 @@ FILE, RESTORED, DIRECTORY, RESTORED_DIRECTORY, APPLIED, APPLIED_DIRECTORY, SAVED
     "`--in-place` a file",
     "`--in-place` a directory",
     "`save_file`",
-    "`report -o`, `--plot`",
-    "`--analyzer-dir`",
+    "`--plot`",
 )
 
-NEVER = (NO,) * 9
-NEVER_OF_SRC = (NO, NO, NO, NO, NO, NO, NONE, NONE, NONE)
-WHEREVER = (NO, NO, NO, NO, NO, BASE, NO, NO, NO)
+NEVER = (NO,) * 8
+NEVER_OF_SRC = (NO, NO, NO, NO, NO, NO, NONE, NONE)
+WHEREVER = (NO, NO, NO, NO, NO, BASE, NO, NO)
 """Files in it are replaced, it is not."""
 TABLE: dict[str, tuple[str, ...]] = {
-    "nothing": (YES, YES, YES, YES, NO, NO, YES, YES, YES),
-    "a safetensors file that tensorwire wrote": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE, NO),
-    "any other safetensors file": (NO, FORCE, NO, NO, BASE, NO, YES, FORCE, NO),
-    "a model in another format": (NO, FORCE, NO, NO, NO, NO, YES, FORCE, NO),
-    "a file that an analyzer wrote": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE, YES),
-    "any other regular file": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE, NO),
-    "an empty directory": (NO, NO, FORCE, FORCE, NO, NO, NO, NO, NO),
-    "a compressed directory": (NO, NO, FORCE, NO, NO, NO, NO, NO, NO),
+    "nothing": (YES, YES, YES, YES, NO, NO, YES, YES),
+    "a safetensors file that tensorwire wrote": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE),
+    "any other safetensors file": (NO, FORCE, NO, NO, BASE, NO, YES, FORCE),
+    "a model in another format": (NO, FORCE, NO, NO, NO, NO, YES, FORCE),
+    "any other regular file": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE),
+    "an empty directory": (NO, NO, FORCE, FORCE, NO, NO, NO, NO),
+    "a compressed directory": (NO, NO, FORCE, NO, NO, NO, NO, NO),
     "a compressed directory that holds another file, at any depth": NEVER,
     "a compressed directory in which an original stands in a compressed file's place": NEVER,
-    "a directory of files that are all written anew": (NO, NO, NO, FORCE, NO, BASE, NO, NO, NO),
+    "a directory of files that are all written anew": (NO, NO, NO, FORCE, NO, BASE, NO, NO),
     "any other directory": NEVER,
     "a link to a file": NEVER,
     "a link to a directory": NEVER,
@@ -117,19 +113,10 @@ class Writer:
     column: str
     source: str
     write: Callable[[Path, Path, bool], object]
-    name: str = ""
 
     @property
     def is_directory(self) -> bool:
         return self.column in (DIRECTORY, RESTORED_DIRECTORY, APPLIED_DIRECTORY)
-
-
-def _analyze(src: Path, dst: Path, force: bool) -> None:
-    journal = Journal(dst.parent)
-    try:
-        journal.write(hung_job.hang()[-1], [hung_job.not_entered()])
-    finally:
-        journal.close()
 
 
 WRITERS = {
@@ -146,10 +133,7 @@ WRITERS = {
     "apply file": Writer(APPLIED, "delta.safetensors", lambda a, b, f: apply_checkpoint(a, b, force=f)),
     "apply directory": Writer(APPLIED_DIRECTORY, "delta", lambda a, b, f: apply_checkpoint(a, b, force=f)),
     "save_file": Writer(SAVED, "", lambda a, b, f: save_file({"w": np.arange(9.0)}, b)),
-    "report": Writer(DRAWN, "", lambda a, b, f: NewFile(b, force=f, example="x.html").write(b"<html>")),
-    "state": Writer(KEPT, "", _analyze, "state.json"),
-    "findings": Writer(KEPT, "", _analyze, "findings.jsonl"),
-    "recording": Writer(KEPT, "", _analyze, "recording.jsonl.gz"),
+    "plot": Writer(DRAWN, "", lambda a, b, f: NewFile(b, force=f, example="x.svg").write(b"<svg>")),
 }
 
 
@@ -166,8 +150,6 @@ def make_kit(kit: Path) -> None:
     compress_checkpoint(kit / "next", kit / "delta", base=kit / "model")
     (kit / "next.safetensors").write_bytes(container(layer(0, 30, 40)))
     compress_checkpoint(kit / "next.safetensors", kit / "delta.safetensors", base=kit / "a.safetensors")
-    (kit / "job").mkdir()
-    _analyze(kit, kit / "job" / "state.json", False)
 
 
 def build(row: str, place: Place) -> None:
@@ -181,8 +163,6 @@ def build(row: str, place: Place) -> None:
         shutil.copy(kit / "a.safetensors", dst)
     elif row in ("a model in another format", "any other regular file"):
         dst.write_bytes(b"PK or whatever")
-    elif row == "a file that an analyzer wrote":
-        shutil.copy(kit / "job" / (place.writer.name or "state.json"), dst)
     elif row == "an empty directory":
         dst.mkdir()
     elif row.startswith("a compressed directory"):
@@ -290,8 +270,6 @@ def attempt(row: str, place: Place, *, force: bool) -> dict[str, object]:
         "new": sorted(after.keys() - before.keys()),
         "replaced": name in after and before.get(name) != after[name],
         "destination": name,
-        # An analyzer's earlier files are appended to, or moved to a name with .1.
-        "kept": name in before and any(str(before[name][3]) in str(facts[3]) for facts in after.values()),
     }
 
 
@@ -299,11 +277,11 @@ def make_place(root: Path, kit: Path, row: str, writer: str, *, force: bool) -> 
     base = root / f"{list(TABLE).index(row)}-{writer.replace(' ', '-')}-{force}"
     (base / "place").mkdir(parents=True)
     chosen = WRITERS[writer]
-    name = chosen.name or ("x" if chosen.is_directory else "x.safetensors")
+    name = "x" if chosen.is_directory else "x.safetensors"
     if row == "a model in another format":
-        name = chosen.name or "x.pt"
-    elif row in ("any other regular file", "a file that an analyzer wrote"):
-        name = chosen.name or "x.txt"
+        name = "x.pt"
+    elif row == "any other regular file":
+        name = "x.txt"
     place = Place(base, kit, chosen, base / "place" / name, base / "src")
     if chosen.source:
         source = kit / chosen.source
