@@ -377,7 +377,6 @@ NOT_MEASURED: dict[str, list[str]] = {
         "0.05 % of a tensor of 147,456 elements",
     ],
     "docs/api-torch.md": ["| Python | 3.10 | 3.11 |"],
-    "docs/terminology.md": ["every 0.2 s"],
     "src/": [
         "and has 1.41 times the error",
         "Hugging Face Transformers 5.16 and later",

@@ -21,6 +21,9 @@ include_patterns = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "job/CHANGELOG.md",
+    "job/SECURITY.md",
+    "job/benchmarks/results/*.md",
 ]
 external_toc_path = "docs/site/toc.yml"
 myst_heading_anchors = 3

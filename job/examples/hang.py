@@ -64,7 +64,7 @@ def main() -> int:
         with (Path(folder) / "log").open("w+") as log:
             job = subprocess.Popen([*program, *launch], env=environment, stdout=log, stderr=log)
             try:
-                code = diagnose([*program, "tensorwire"], environment)
+                code = diagnose(environment)
             finally:
                 job.terminate()  # it ends its ranks
                 job.wait()
@@ -74,16 +74,17 @@ def main() -> int:
             return code
 
 
-def diagnose(program: list[str], environment: dict[str, str]) -> int:
+def diagnose(environment: dict[str, str]) -> int:
     """Ask until the hang is old enough to be one; a person would ask once, later."""
-    options = ["job", "diagnose", "--hang-seconds", "5"]
+    program = [sys.executable, "-c", "import sys, tensorwire_job.cli; sys.exit(tensorwire_job.cli.main())"]
+    options = ["diagnose", "--hang-seconds", "5"]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         asked = subprocess.run([*program, *options], env=environment, capture_output=True, text=True, check=False)
         if asked.returncode == 3 or time.monotonic() > deadline:
             break
         time.sleep(1.0)
-    print(f"$ tensorwire {' '.join(options)}\n{asked.stdout}{asked.stderr}", end="")
+    print(f"$ tensorwire-job {' '.join(options)}\n{asked.stdout}{asked.stderr}", end="")
     print(f"$ echo $?\n{asked.returncode}")
     first = asked.stdout.partition("\n")[0]
     named = first.startswith("TW-H1 ") and f"rank {CULPRIT} " in first and "load_batch" in asked.stdout

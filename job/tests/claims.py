@@ -19,6 +19,13 @@ CLAIMS: dict[str, list[str]] = {
     "job/src/tensorwire_job/report/codes.py": ["right in 23 of 23 recorded faults"],  # a form; a test holds RECORDED
     "job/README.md": [
         f"named the right rank in {variants.share('fifth', 'first', 'rank_right')} runs, and no other rank alone",
+        f"that it was tuned to | {RIGHT} of {RUNS} runs were right",
+        f"| {variants.share('fifth', 'first', 'rank_right')} runs named the right rank alone",
+        f"| {variants.false_looks()} looks had a finding; another time one had",
+        *(each for each in standstill_figures.last_form() if each.startswith("one rank was named")),
+        f"a step of {probe['step']['milliseconds']['median']:.1f} ms in DDP, with the probe | {_probe_ratio('wall')} of "
+        f"its time, {_probe_ratio('cpu')} of its CPU time",
+        f"a send or recv, with the probe | {probe['message']['added_microseconds']:.0f} us more CPU time",
     ],
     "job/docs/findings.md": [
         f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium",
@@ -72,4 +79,5 @@ NOT_MEASURED: dict[str, list[str]] = {
     ],
     "job/src/": ["CPU times to 10 ms"],
     "job/docs/setup.md": ["`promtool` 2.42"],
+    "job/docs/terminology.md": ["every 0.2 s"],
 }

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Path) -> None:
     page = (repository / "job/docs/index.md").read_text()
     assert re.match(r"# .+\n\n```console\n\$ torchrun ", page), "the transcript is what the page begins with"
+    transcript = page[page.index("```console\n") : page.index("```\n")]
+    assert transcript in (repository / "job/README.md").read_text(), "both pages show the same one"
     places = re.findall(r'File "job/examples/hang\.py", line (\d+) in (\w+)', page)
     assert [function for _, function in places] == ["load_batch", "train"]
     lines = (repository / "job/examples/hang.py").read_text().splitlines()
