@@ -1,4 +1,7 @@
-"""Versions of weights in the directory layout that slime, miles and SGLang share: docs/sync-versions.md."""
+"""Versions of weights in the directory layout that slime, miles and SGLang share: docs/sync-versions.md.
+
+Experimental: it may change or go with any version. Nothing else in tensorwire imports it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""NCCL's RAS service as a source of findings, for jobs without a probe."""
+"""NCCL's RAS service as a source of findings, for jobs without a probe (job/docs/nccl.md).
+
+Experimental: it may change or go with any version. Nothing else imports it but the command ``diagnose --ras``.
+"""

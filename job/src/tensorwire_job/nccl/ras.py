@@ -6,6 +6,8 @@ job: it is enough to ask one process of one node. NCCL 2.28.7 and later answer i
 The protocol is that of NCCL's own client: the lines "CLIENT PROTOCOL 2", "TIMEOUT seconds", "SET FORMAT json" and
 "STATUS". Each is answered by a line except the last, whose answer ends with the connection.
 
+Experimental: it may change or go with any version.
+
 RAS counts what the host has launched. It knows neither what a GPU has begun or finished, nor how many bytes went where.
 """
 

@@ -1,4 +1,7 @@
-"""Findings about a job without the probe, from two answers of NCCL's RAS service, some time apart."""
+"""Findings about a job without the probe, from two answers of NCCL's RAS service, some time apart.
+
+Experimental: it may change or go with any version.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the profiler plugin for NCCL is installed; job/docs/nccl.md says what it does."""
+"""Where the profiler plugin for NCCL is installed; job/docs/nccl.md says what it does. It is experimental."""
 
 from __future__ import annotations
 

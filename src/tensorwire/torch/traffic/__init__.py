@@ -1,4 +1,7 @@
-"""Training traffic, compressed: codecs in the place of torch.distributed's own messages (docs/traffic.md)."""
+"""Training traffic, compressed: codecs in the place of torch.distributed's own messages (docs/traffic.md).
+
+Experimental: it may change or go with any version. Nothing else in tensorwire imports it.
+"""
 
 from . import torch_version  # noqa: F401 - raises where torch is too old
 from .attach.all_to_all import all_to_all
