@@ -23,8 +23,8 @@ CLAIMS: dict[str, list[str]] = {
         f"| {variants.share('fifth', 'first', 'rank_right')} runs named the right rank alone",
         f"| {variants.false_looks()} looks had a finding; another time one had",
         *(each for each in standstill_figures.last_form() if each.startswith("one rank was named")),
-        f"a step of {probe['step']['milliseconds']['median']:.1f} ms in DDP, with the probe | {_probe_ratio('wall')} of "
-        f"its time, {_probe_ratio('cpu')} of its CPU time",
+        f"a step of {probe['step']['milliseconds']['median']:.1f} ms in DDP, with the probe | {_probe_ratio('wall')} "
+        f"of its time, {_probe_ratio('cpu')} of its CPU time",
         f"a send or recv, with the probe | {probe['message']['added_microseconds']:.0f} us more CPU time",
     ],
     "job/docs/findings.md": [
