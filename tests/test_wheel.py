@@ -17,8 +17,9 @@ pytestmark = pytest.mark.xdist_group("wheel")  # one process builds it once
 
 
 PRODUCTS = {
-    "tensorwire": (".", {"_tensorwire.so"}, "tensorwire = tensorwire.__main__:main"),
+    "tensorwire": (".", "core", {"_tensorwire.so"}, "tensorwire = tensorwire.__main__:main"),
     "tensorwire_job": (
+        "job",
         "job",
         {"_tensorwire_probe.so", "libnccl-profiler-tensorwire.so"},
         "job = tensorwire_job.cli:command",
@@ -30,12 +31,23 @@ PRODUCTS = {
 def wheels(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pytest.importorskip("scikit_build_core")
     out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
     found = {}
-    for package, (folder, _, _) in PRODUCTS.items():
-        settings = [f"--config-settings=build-dir={out / 'build' / package}", f"--wheel-dir={out}"]
-        place = str(repository / folder)
-        done = subprocess.run([*command, *settings, place], capture_output=True, text=True, check=False)
+    for package, (folder, build, libraries, _) in PRODUCTS.items():
+        # As make installs it, in the folder where it was compiled for that: nothing is compiled again.
+        targets = ";".join(name.removeprefix("lib").removesuffix(".so") for name in sorted(libraries))
+        settings = {
+            "build-dir": repository / "build" / build,
+            "build.targets": targets,
+            "cmake.define.TW_TESTS": "ON",
+            "cmake.define.TW_WERROR": "ON",
+        }
+        command = [
+            *pip,
+            *(f"--config-settings={name}={value}" for name, value in settings.items()),
+            f"--wheel-dir={out}",
+        ]
+        done = subprocess.run([*command, str(repository / folder)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         (found[package],) = out.glob(f"{package}-*.whl")
     return found
@@ -43,7 +55,7 @@ def wheels(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_wheel_contents(wheels: dict[str, Path], repository: Path, product: str) -> None:
-    wheel, (folder, libraries, entry_point) = wheels[product], PRODUCTS[product]
+    wheel, (folder, _, libraries, entry_point) = wheels[product], PRODUCTS[product]
     tags = wheel.stem.split("-")[-3:]
     assert tags[:2] == ["py3", "none"]
     assert tags[2] != "any"
