@@ -34,6 +34,7 @@ _KERNELS = {
     "tensorwire::rows": ops._rows,
     "tensorwire::experts": ops._experts,
     "tensorwire::linear": ops.linear_in_turn,
+    "tensorwire::linears": ops._linears,
 }
 
 
