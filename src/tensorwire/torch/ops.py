@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LINEAR_MODES = ("exact", "fused")
-_MOST_EXPERTS = 8
-"""So many inputs a launch takes in the time of one."""
 
 _library = torch.library.Library("tensorwire", "DEF")
 _library.define("decode(Tensor frame, ScalarType dtype, SymInt[] shape, SymInt first=0) -> Tensor")
@@ -221,13 +219,14 @@ def _linears(
 
 
 def _experts(x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], ids: Tensor) -> Tensor:
-    """Fused: row ``x[i]`` times the transpose of matrix ``ids[i]``: (count, rows of a matrix). For few rows one launch,
-    where the frame allows it; else these matrices are decoded."""
+    """Fused: row ``x[i]`` times the transpose of matrix ``ids[i]``: (count, rows of a matrix). For as many rows as a
+    product takes a launch for each eight, where the frame allows it; else these matrices are decoded."""
     _check_place(frame, x)
     reader = ready_to_multiply(frame)
     check_matches(reader, dtype, shape)
-    if 0 < len(x) <= _MOST_EXPERTS and reader.product_for(x, None, "fused") is not None:
-        found: Tensor = reader.product.multiply_each(x, ids, shape[0])
+    product = reader.product_for(x, None, "fused")
+    if product is not None:
+        found: Tensor = product.multiply_each(x, ids, shape[0])
         return found
     return torch.bmm(_rows(frame, dtype, shape, ids), x.unsqueeze(-1)).squeeze(-1)
 
