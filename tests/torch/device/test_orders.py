@@ -121,6 +121,32 @@ def test_a_library_in_another_order() -> None:
     assert library_order(product, x, None, linear) is None  # that of the CPU
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_all_rows_of_a_trial_are_compared(biased: bool) -> None:
+    """Also those between the places where the trial on a CPU has rows: a library may have two kernels for a weight."""
+    dense, x, bias = weight(768, 256), numbers(2, 256), numbers(768, seed=2) if biased else None
+    product = Product(StandIn(), rows_of_words(dense))
+
+    def library(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = library_in(Order(1))(x, dense, bias)
+        other = library_in(Order(1, two=True))(x, dense[570:600], None if bias is None else bias[570:600])
+        return torch.cat([found[:, :570], other, found[:, 600:]], 1)
+
+    assert library_order(product, x, bias, library_in(Order(1))) == Order(1)
+    assert library_order(product, x, bias, library) is None
+
+
+def test_shapes_that_torch_makes_one_matrix_of_are_tried_once() -> None:
+    driver, library = StandIn(), library_in(Order(1))
+    product = Product(driver, rows_of_words(weight(64, 256)))
+    launches = []
+    for shape in ((1, 6), (2, 3), (6, 1), (6,), (3, 1, 2), (1, 7)):
+        driver.launches.clear()
+        assert library_order(product, numbers(*shape, 256), None, library) == Order(1)
+        launches.append(len(driver.launches))
+    assert [count > 0 for count in launches] == [True, False, False, True, True, True]
+
+
 def test_inputs_that_are_not_tried() -> None:
     driver = StandIn()
     product = Product(driver, rows_of_words(weight(8, 512)))
