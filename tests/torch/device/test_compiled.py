@@ -170,7 +170,7 @@ def test_weights_that_are_not_all_of_a_group() -> None:
     with on_device(compiled) as (_, driver):
         x = inputs(2).to(DEVICE)
         expected = compiled(x)
-        del vars(open_frame.opened_there(compiled.there.k_proj.weight.frame))["member"]
+        open_frame.opened_there(compiled.there.k_proj.weight.frame).member = None
         found, launched = headers(driver, lambda: compiled(x))
         assert launched == ["thin.cuh"] * 6
         assert torch.equal(found, expected)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..frames.turn import is_capturing
-from .launching import Launch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
+from .launching import ProductLaunch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
 from .orders import Order, usual_order
 from .plan import RUN
-from .product_rows import rows_of_words
+from .product_rows import coded_with_lists
 from .rows import MOST_EIGHTS, Cascades, Rows
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ _AT_ONCE = 8
 _TRIED_ROWS = 70
 _MOST_PITCH = 1 << 24
 _NUM_ARGUMENTS = 12
-_MOST_ARGUMENTS = 19
-
-_CELLS = {n: ctypes.c_uint64 * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
-_ARGUMENTS = {n: ctypes.c_void_p * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
 
 
 class Product:
@@ -60,8 +56,8 @@ class Product:
         self.order = usual_order(rows.columns) if order is None else order.as_made(rows.columns)
         self.width = None if rows.cascades is None else rows.cascades.width
         self.dtype = torch.bfloat16 if rows.cascades is None else rows.cascades.dtype
-        self._launches: dict[int, Launch] = {}  # by eights of inputs
-        self._launches_of_each: dict[int, Launch] = {}  # by matrices at once
+        self._launches: dict[int, ProductLaunch] = {}  # by eights of inputs
+        self._launches_of_each: dict[int, ProductLaunch] = {}  # by matrices at once
         self._others: dict[Order, Product] = {}
 
     def in_order(self, order: Order) -> Product:
@@ -125,17 +121,26 @@ class Product:
         return out.diagonal().t()
 
     def _launch(
-        self, how: Launch, table: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+        self, how: ProductLaunch, table: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
     ) -> None:
-        number = _NUM_ARGUMENTS + len(how.more)
-        cells = _CELLS[number](
-            table.data_ptr(), x.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-            len(table), self.columns, self.order.part_runs(self.columns), how.together, x.stride(0) * 2, len(x),
-            out.dtype == torch.float32, self.order.rounded, *how.more,
-        )  # fmt: skip
+        try:
+            cells, addresses = how.free.pop()
+        except IndexError:
+            cells, addresses = self._arguments(how)
+        address = 0 if bias is None else bias.data_ptr()
+        cells[:5] = [table.data_ptr(), x.data_ptr(), address, out.data_ptr(), len(table)]
+        cells[8:11] = [x.stride(0) * 2, len(x), out.dtype == torch.float32]
+        how.function.launch(how.grid, how.threads, how.shared_nbytes, self.driver.stream(), addresses)
+        how.free.append((cells, addresses))
+
+    def _arguments(self, how: ProductLaunch) -> tuple[ctypes.Array[ctypes.c_uint64], ctypes.Array[ctypes.c_void_p]]:
+        """Those of a launch, packed. A call sets the first five, and pitch, count and whether results are wide."""
+        fixed = self.columns, self.order.part_runs(self.columns), how.together
+        cells = (ctypes.c_uint64 * (_NUM_ARGUMENTS + len(how.more)))(
+            *[0] * 5, *fixed, *[0] * 3, self.order.rounded, *how.more
+        )
         first = ctypes.addressof(cells)
-        arguments = _ARGUMENTS[number](*range(first, first + 8 * number, 8))
-        how.function.launch(how.grid, how.threads, how.shared_nbytes, self.driver.stream(), arguments)
+        return cells, (ctypes.c_void_p * len(cells))(*range(first, first + 8 * len(cells), 8))
 
     def _check(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> int:
         if x.dim() != 2 or x.shape[1] != self.columns or len(x) > self.max_inputs or x.dtype != self.dtype:
@@ -151,7 +156,7 @@ class Product:
             )
         return len(x)
 
-    def _prepare(self, eights: int, device: torch.device) -> Launch:
+    def _prepare(self, eights: int, device: torch.device) -> ProductLaunch:
         """How products with up to 8 * `eights` inputs are launched."""
         cascades, made = self._rows.cascades, thin_launch
         if cascades is not None:
@@ -212,7 +217,7 @@ def _agrees(driver: Any, device: torch.device, eights: int, two: bool) -> bool:
         values[..., 1] = values[..., 0] * (1 + 2.0**-6)
         return values.view(count, -1).to(torch.bfloat16).to(device)
 
-    rows, x = rows_of_words(numbers(_TRIED_ROWS)), numbers(8 * eights)
+    rows, x = coded_with_lists(numbers(_TRIED_ROWS)), numbers(8 * eights)
     x[:, 1::2] *= -1
     results = []
     try:

@@ -138,7 +138,7 @@ def _names(params: Array, widths: tuple[int, ...]) -> list[Array]:
     return names
 
 
-def rows_in_one_tier(words: torch.Tensor, width: int) -> Rows:
+def coded_in_one_tier(words: torch.Tensor, width: int) -> Rows:
     """The rows of dense BF16 or F16, (rows, columns), made by the host: each is a block of its own whose only tier has
     this width, behind which what escapes stands in bytes."""
     num_rows, columns = words.shape

@@ -9,7 +9,7 @@ import torch
 
 from ...codec import Layout
 from .plan import LISTED, ROW, RUN, CascadeLaunch, counts_of
-from .product_cascades import rows_in_one_tier, rows_of_cascades, width_of
+from .product_cascades import coded_in_one_tier, rows_of_cascades, width_of
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _LEAST_ARCHITECTURE = 80  # whose tensor cores take BF16, and 16 numbers of F16 
 _OVERREAD = 2  # entries behind a list
 
 
-class _Blocks(NamedTuple):
+class _ListedBlocks(NamedTuple):
     """Blocks in tier shape (4). By block: the ordinal, the number of words, addresses of rests, of counts of escapes
     before each run and of the list, lo, and how many words escape."""
 
@@ -82,7 +82,7 @@ def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
     blocks, columns = _listed(held, kernels, listed), held.info.shape[-1]
     rows = Rows(_table(blocks, columns), columns, blocks.kept)
     ordinals = np.repeat(blocks.ordinals, blocks.num_words // columns)
-    return _with_others(held, rows, ordinals, others, lambda: rows_of_words(_decoded(held, kernels, others)))
+    return _with_others(held, rows, ordinals, others, lambda: coded_with_lists(_decoded(held, kernels, others)))
 
 
 def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
@@ -93,7 +93,9 @@ def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver)
     others = _others(held, np.unique(ordinals))
     if others is None:
         return None
-    found = _with_others(held, rows, ordinals, others, lambda: rows_in_one_tier(_decoded(held, kernels, others), width))
+    found = _with_others(
+        held, rows, ordinals, others, lambda: coded_in_one_tier(_decoded(held, kernels, others), width)
+    )
     blocks = found.cascades
     return found if blocks is not None and blocks.least_nbytes <= driver.shared_nbytes else None
 
@@ -145,11 +147,11 @@ def _wait(tensor: torch.Tensor) -> None:
     tensor[-1, -1].item()
 
 
-def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _Blocks:
+def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _ListedBlocks:
     """Blocks of the frame itself, of which lists are made."""
     entries = kernels.list_escapes(_LISTED, exponents=True, overread=_OVERREAD)
     ordinals = rows[:, 1].astype(np.int64)
-    return _Blocks(
+    return _ListedBlocks(
         ordinals,
         rows[:, 2].astype(np.int64),
         held.frame.data_ptr() + rows[:, 0].astype(np.int64) * 32,
@@ -161,7 +163,7 @@ def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _Blocks:
     )
 
 
-def rows_of_words(words: torch.Tensor) -> Rows:
+def coded_with_lists(words: torch.Tensor) -> Rows:
     """The rows of dense BF16, (rows, columns), with at most 65,535 columns: coded like those of a frame, each with a lo
     of its own. They are not waited for."""
     num_rows, columns = words.shape
@@ -198,7 +200,7 @@ def rows_of_words(words: torch.Tensor) -> Rows:
     return Rows(table, columns, (coded, before, entries))
 
 
-def _table(blocks: _Blocks, columns: int) -> torch.Tensor:
+def _table(blocks: _ListedBlocks, columns: int) -> torch.Tensor:
     """RowAt of thin.cuh for each row of the blocks, in their order."""
     rows = blocks.num_words // columns
     first = np.repeat(rows.cumsum() - rows, rows)

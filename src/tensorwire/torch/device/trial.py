@@ -25,8 +25,8 @@ from ..products.ways import DTYPE_NAMES
 from .orders import Order, candidates
 from .plan import RUN
 from .product import Product
-from .product_cascades import MOST_WIDTH, rows_in_one_tier
-from .product_rows import rows_of_words
+from .product_cascades import MOST_WIDTH, coded_in_one_tier
+from .product_rows import coded_with_lists
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -94,7 +94,7 @@ class DeviceTrial(Trial):
 
 def _rows_of(tile: torch.Tensor) -> Rows:
     """As cascades in F16, of which few numbers of a trial escape: its exponents are near each other."""
-    return rows_of_words(tile) if tile.dtype == torch.bfloat16 else rows_in_one_tier(tile, MOST_WIDTH)
+    return coded_with_lists(tile) if tile.dtype == torch.bfloat16 else coded_in_one_tier(tile, MOST_WIDTH)
 
 
 class _CapturingError(Exception):
