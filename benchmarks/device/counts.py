@@ -159,7 +159,7 @@ KERNELS = (
     _of_cascades("product `fast`, 17 to 32 inputs", "Bf16", 2, 4, 17, 2, stack_nbytes=32),
     _of_cascades("product `fast`, 33 to 64 inputs", "Bf16", 2, 8, 19, 1),
     _of_cascades("product `fast` in F16, 1 to 8 inputs", "F16", 2, 1, 15.5, 2),
-    _of_cascades("product `fast` in F16, 9 to 16 inputs", "F16", 2, 2, 16.5, 2),
+    _of_cascades("product `fast` in F16, 9 to 16 inputs", "F16", 2, 2, 16.5, 2, stack_nbytes=24),
     _of_cascades("product `fast` in F16, 17 to 32 inputs", "F16", 2, 4, 17.5, 1),
     _of_cascades("product `fast` in F16, 33 to 64 inputs", "F16", 2, 8, 20, 1),
     _of_cascades("product `resident` in F16, 1 to 8 inputs", "F16", 3, 1, 15, 1),
@@ -187,10 +187,10 @@ KERNELS = (
 
 
 _TEXT = (
-    "Instructions a word for sm_90, for a block of 32,768 normal weights in BF16: in loops (slope), and with what is "
+    "Instructions a word for sm_90, for a block of 32,768 normal weights: in loops (slope), and with what is "
     "done once (all). For each architecture the registers of a thread, and how many blocks of threads a processor has "
-    "room for. Shared memory is in bytes a block. Only two kernels keep anything of a thread in local "
-    "memory: the one for rows, and the one for 17 to 32 inputs."
+    "room for. Shared memory is in bytes a block. Only three kernels keep anything of a thread in local memory: the "
+    "one for rows, and those for `fast` with 17 to 32 inputs and, in F16, with 9 to 16."
 )
 
 
