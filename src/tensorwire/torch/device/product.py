@@ -134,7 +134,7 @@ class Product:
         how.free.append((cells, addresses))
 
     def _arguments(self, how: ProductLaunch) -> tuple[ctypes.Array[ctypes.c_uint64], ctypes.Array[ctypes.c_void_p]]:
-        """Those of a launch, packed. A call sets the first five, and pitch, count and whether results are wide."""
+        """Packed arguments of a launch. A call sets the first five, and pitch, count and whether results are wide."""
         fixed = self.columns, self.order.part_runs(self.columns), how.together
         cells = (ctypes.c_uint64 * (_NUM_ARGUMENTS + len(how.more)))(
             *[0] * 5, *fixed, *[0] * 3, self.order.rounded, *how.more

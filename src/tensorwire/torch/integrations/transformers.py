@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from transformers import CompileConfig
 from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
@@ -221,6 +220,8 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         if getattr(generation, "cache_implementation", "") is None:
             generation.cache_implementation = "static"
             if getattr(generation, "compile_config", None) is None:
+                from transformers import CompileConfig  # with all that generates, which loading needs not
+
                 generation.compile_config = CompileConfig(backend=inductor)
 
     def read(self, tensor: Tensor, name: str, model: Any) -> Tensor:
