@@ -20,10 +20,11 @@ from .plan import (
     CascadeLaunch,
     ConstantLaunch,
     EnecLaunch,
-    Launch,
+    BlockLaunch,
     StoredLaunch,
     counts_of,
     field_nbytes,
+    most_counts_of,
     room_nbytes,
 )
 
@@ -95,9 +96,9 @@ class CudaKernels:
         self._driver = driver
         self._lock = threading.Lock()  # of what is packed
         device = held.frame.device
-        self.before = torch.empty(held.info.num_blocks * held.runs_per_block, dtype=torch.int16, device=device)
+        self.before = torch.empty(held.counted_runs, dtype=torch.int16, device=device)
         self.before_later = torch.empty(held.plan.later_runs, dtype=torch.int16, device=device)
-        self._places = self.before[:0]  # where words escape, in their blocks
+        self._places = self.before  # where words escape, in their blocks, once there is a list
         self._count()
         self._calls = {launch: self._call(launch) for launch in held.tables}
         shape = held.info.shape
@@ -196,7 +197,7 @@ class CudaKernels:
         call.launch(self._driver.stream(), len(table))
         return found
 
-    def _call(self, launch: Launch) -> tuple[Call, int]:
+    def _call(self, launch: BlockLaunch) -> tuple[Call, int]:
         """What decodes the blocks of a launch, and how many bytes of memory a block of threads needs for that, if
         shared memory has too few. The launch data, the words and the first block are set when it is launched."""
         held, nothing = self._held, self._held.frame
@@ -238,7 +239,7 @@ class CudaKernels:
             return False
         return launch == CascadeLaunch(held.info.layout.rest_bits, 0, LISTED, True)
 
-    def _parts(self, launch: Launch, count: int) -> int:
+    def _parts(self, launch: BlockLaunch, count: int) -> int:
         """How many blocks of threads share a block out, if there are `count` blocks. One with later tiers is shared
         only if processors have nothing to do, since each part resolves these anew."""
         if isinstance(launch, StoredLaunch | ConstantLaunch):
@@ -273,12 +274,12 @@ class CudaKernels:
 
 def _later_nbytes(rows: Array, widths: tuple[int, ...]) -> int:
     """Bytes that the later tiers of a block take while it is decoded, for any of the blocks: see words.cuh."""
-    counts = [int(each) for each in counts_of(rows).max(0)]
+    counts = most_counts_of(rows)
     streams = sum(field_nbytes(count, w) for count, w in zip(counts, (*widths[1:], 8), strict=False))
     return sum(map(room_nbytes, (streams, *counts[: len(widths) - 1])))
 
 
-def _coding(launch: Launch) -> tuple[int, int]:
+def _coding(launch: BlockLaunch) -> tuple[int, int]:
     """How blocks of a launch are coded, as rows.cuh has it."""
     if isinstance(launch, StoredLaunch):
         return (_BY_HOST if launch.by_host else _STORED), 0

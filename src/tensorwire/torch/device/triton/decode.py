@@ -114,7 +114,7 @@ class TritonKernels:
         """
         held = self._held
         device, per_block = held.frame.device, held.runs_per_block
-        first = torch.zeros(held.info.num_blocks * per_block, dtype=torch.int32, device=device)
+        first = torch.zeros(held.counted_runs, dtype=torch.int32, device=device)
         later = torch.zeros(held.plan.later_runs, dtype=torch.int32, device=device)
         for launch, table, count in held.launches(0, held.info.num_blocks):
             if isinstance(launch, EnecLaunch):
