@@ -181,7 +181,7 @@ def linear_on_device(
         return linear(x, _decode(frame, dtype, shape), bias)
     inputs, output = x.reshape(-1, shape[1]), None
     if in_turn:
-        output = multiply_together(getattr(reader, "member", None), x, inputs, bias, product.order)
+        output = multiply_together(reader.member, x, inputs, bias, product.order)
     if output is None:
         output = product.multiply(inputs, bias, x.dtype)
     return output.view(*x.shape[:-1], shape[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from .plan import (
     LISTED,
     ROW,
     Array,
+    BlockLaunch,
     CascadeLaunch,
     ConstantLaunch,
     EnecLaunch,
-    BlockLaunch,
     StoredLaunch,
     counts_of,
     field_nbytes,
@@ -46,32 +46,28 @@ _LAYOUTS = {(2, 8): "Bf16", (2, 5): "F16", (4, 8): "F32", (1, 4): "F8E4M3", (1, 
 
 
 class Call:
-    """A kernel with its arguments packed, of which a few change from one launch to the next.
-
-    Attributes:
-        values: by the names of parameters; `value` of each may be set.
-    """
+    """A kernel with its arguments packed, of which a few change from one launch to the next."""
 
     __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
 
-    def __init__(self, driver: Driver, kernel: Kernel, threads: int, shared_nbytes: int = 0, **arguments: Any) -> None:
+    def __init__(
+        self, driver: Driver, kernel: Kernel, threads: int, shared_nbytes: int = 0, **arguments: torch.Tensor | int
+    ) -> None:
         """`arguments`, by the names and in the order of the kernel's parameters: tensors, of which the address is taken
-        and which somebody else keeps alive, integers of 32 bits, and whatever ctypes has for others."""
+        and which somebody else keeps alive, and integers of 32 bits, which are the lower halves of their places."""
         self._function = driver.function(kernel, shared_nbytes)
         self._threads = threads
         self._shared_nbytes = shared_nbytes
-        self.values = {
-            name: ctypes.c_uint64(each.data_ptr()) if isinstance(each, torch.Tensor)
-            else ctypes.c_uint32(each) if isinstance(each, int)
-            else each
-            for name, each in arguments.items()
-        }  # fmt: skip
-        self._packed = (ctypes.c_void_p * len(self.values))(*map(ctypes.addressof, self.values.values()))
+        self._names = list(arguments)
+        values = [each if isinstance(each, int) else each.data_ptr() for each in arguments.values()]
+        self._values = (ctypes.c_uint64 * len(values))(*values)
+        begin = ctypes.addressof(self._values)
+        self._packed = (ctypes.c_void_p * len(values))(*range(begin, begin + ctypes.sizeof(self._values), 8))
 
     def launch(self, stream: int, x: int, y: int = 1, **changed: int) -> None:
         """With a grid of `x` times `y` blocks of threads, and other values of some arguments."""
         for name, value in changed.items():
-            self.values[name].value = value
+            self._values[self._names.index(name)] = value
         self._function.launch((x, y, 1), self._threads, self._shared_nbytes, stream, self._packed)
 
 
@@ -166,7 +162,7 @@ class CudaKernels:
                 self._driver, kernel, _THREADS_TO_OPEN, frame=held.frame, rows=table, **tables, wrong=wrong,
                 runs_per_block=held.runs_per_block, **coding,
             )  # fmt: skip
-            call.launch(stream, len(table))
+            call.launch(stream, table.shape[0])
             if isinstance(launch, CascadeLaunch) and self._has_list(launch):
                 self._places = self.list_escapes(launch)
         found = int(wrong.item())

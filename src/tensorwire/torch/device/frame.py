@@ -18,6 +18,7 @@ from .product_rows import rows_of
 from .trial import allows_slabs, library_order
 
 if TYPE_CHECKING:
+    from ..products.joint import Member
     from .driver import Driver
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -55,6 +56,7 @@ class DeviceFrame:
         shape: its shape.
         held: what the host prepared.
         kernels: those that decode it.
+        member: its weight as one of a group that is multiplied together; None until `prepare` makes a group.
         rows: ``rows(ids, out)`` writes ``tensor[ids]`` to `out`, contiguous, in one launch, without waiting for ids;
             None if no kernel does that here.
     """
@@ -94,6 +96,7 @@ class DeviceFrame:
         self.info = self.held.info
         self.dtype = self.held.dtype
         self.shape = self.info.shape
+        self.member: Member | None = None
         self.rows = self.kernels.rows
         self._driver = found
         self._word_nbytes = self.held.word_nbytes

@@ -227,12 +227,12 @@ def _blocks(frame: torch.Tensor, reader: FrameReader) -> tuple[Array, Array, Arr
     """All blocks: launch data, _BLOCK, and where each one ends in the frame."""
     num_blocks = reader.info.num_blocks
     offsets = np.empty(num_blocks + 1, np.int64)
-    block_offsets(reader, offsets)
+    block_offsets(reader, offsets.data)
     ends = torch.from_numpy(offsets[1:] // TAIL_NBYTES - 1).to(frame.device)
     tails = frame.view(-1, TAIL_NBYTES).index_select(0, ends).cpu().numpy()
-    rows, blocks = np.empty((num_blocks, ROW), np.uint32), np.empty(num_blocks, _BLOCK)
-    device_blocks(reader, tails, rows, blocks)
-    return rows, blocks, offsets[1:]
+    rows, blocks = np.empty((num_blocks, ROW), np.uint32), np.empty((num_blocks, BLOCK_NBYTES), np.uint8)
+    device_blocks(reader, tails.data, rows.data, blocks.data)
+    return rows, blocks.view(_BLOCK)[:, 0], offsets[1:]
 
 
 def leading(w: int) -> int:
