@@ -14,7 +14,7 @@ import tensorwire
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, encode
 from tensorwire import CorruptDataError, UnsupportedTensorError
 from tensorwire.torch import CompressedTensor, ops
-from tensorwire.torch.device import prepared
+from tensorwire.torch.device import planned
 from tensorwire.torch.device.cuda_kernels import CudaKernels
 from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.frames import open_frame
@@ -246,7 +246,7 @@ def test_trimmed_rests_and_the_host(kind: Cascade | Enec) -> None:
 
 
 def test_what_no_kernel_knows_is_decoded_by_the_host_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    prepared._say_once.cache_clear()
+    planned._say_once.cache_clear()
     weight = weights()
     with caplog.at_level(logging.INFO, "tensorwire.torch.device"):
         for _ in range(2):

@@ -30,7 +30,7 @@ from .plan import (
 
 if TYPE_CHECKING:
     from .driver import Driver
-    from .prepared import PreparedFrame
+    from .planned import PlannedFrame
 
 _THREADS_TO_OPEN, _THREADS = 128, 256
 _COPIED_NBYTES = 1 << 14  # of a block, by the threads of one part
@@ -72,7 +72,7 @@ class Call:
 
 
 class CudaKernels:
-    """The kernels of a prepared frame. They run on the current stream, and the host waits for none.
+    """The kernels of a planned frame. They run on the current stream, and the host waits for none.
 
     Attributes:
         before: on the device, for each run of tier 1 how many words escape before it in its block, or how many mask
@@ -82,7 +82,7 @@ class CudaKernels:
 
     __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
 
-    def __init__(self, held: PreparedFrame, driver: Driver) -> None:
+    def __init__(self, held: PlannedFrame, driver: Driver) -> None:
         """Compile the kernels, unless that was done before, and count escapes.
 
         Raises:
@@ -101,7 +101,7 @@ class CudaKernels:
         self._row_nwords = held.info.uncompressed_nbytes // held.word_nbytes // max((1, *shape[:1]))
         self._taking: Call | None = None
 
-    def at(self, held: PreparedFrame) -> CudaKernels:
+    def at(self, held: PlannedFrame) -> CudaKernels:
         """The same for a copy of the frame. Nothing is counted anew."""
         twin = twin_of(self)
         twin._held, twin._lock, twin._taking = held, threading.Lock(), None

@@ -90,7 +90,7 @@ BlockLaunch = StoredLaunch | ConstantLaunch | CascadeLaunch | EnecLaunch
 
 
 class Plan(NamedTuple):
-    """A frame, ready to be prepared on its device.
+    """How a frame is decoded on its device.
 
     Attributes:
         reader: of the header.

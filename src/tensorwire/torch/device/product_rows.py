@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .cuda_kernels import CudaKernels
     from .driver import Driver
     from .plan import Array
-    from .prepared import PreparedFrame
+    from .planned import PlannedFrame
 
 _LAYOUTS = {torch.bfloat16: Layout(2, 8, 8, "float", True), torch.float16: Layout(2, 5, 11, "float", True)}
 _LISTED = CascadeLaunch(8, 0, LISTED, True)
@@ -45,7 +45,7 @@ class _ListedBlocks(NamedTuple):
     kept: tuple[torch.Tensor, ...]
 
 
-def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+def rows_of(held: PlannedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
     """The rows of a frame's tensor; None if there is no fused product with it.
 
     There is one for BF16 in two or three dimensions, with a multiple of 256 columns, in blocks of whole rows, where
@@ -71,7 +71,7 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
     return found
 
 
-def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
+def _rows_of_lists(held: PlannedFrame, kernels: CudaKernels) -> Rows | None:
     if held.dtype != torch.bfloat16:
         return None
     listed = held.plan.rows.get(_LISTED, np.zeros((0, ROW), np.uint32))
@@ -85,7 +85,7 @@ def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
     return _with_others(held, rows, ordinals, others, lambda: coded_with_lists(_decoded(held, kernels, others)))
 
 
-def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+def _rows_of_cascades(held: PlannedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
     width = width_of(held)
     if width is None or len(held.info.shape) != 2:
         return None
@@ -100,13 +100,13 @@ def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver)
     return found if blocks is not None and blocks.least_nbytes <= driver.shared_nbytes else None
 
 
-def _others(held: PreparedFrame, ordinals: Array) -> Array | None:
+def _others(held: PlannedFrame, ordinals: Array) -> Array | None:
     """The blocks that are not these; None if they are too many."""
     others = np.setdiff1d(np.arange(held.info.num_blocks), ordinals)
     return None if len(others) * _OTHERS_SHARE > held.info.num_blocks else others
 
 
-def _with_others(held: PreparedFrame, rows: Rows, ordinals: Array, others: Array, make: Callable[[], Rows]) -> Rows:
+def _with_others(held: PlannedFrame, rows: Rows, ordinals: Array, others: Array, make: Callable[[], Rows]) -> Rows:
     """The rows of all blocks, in order: `rows`, whose blocks are `ordinals`, and those that `make` makes of others."""
     if not len(others):
         return rows
@@ -121,18 +121,18 @@ def _with_others(held: PreparedFrame, rows: Rows, ordinals: Array, others: Array
     return Rows(table, rows.columns, (*rows.kept, *made.kept), cascades)
 
 
-def _num_words(held: PreparedFrame, ordinals: Array) -> Array:
+def _num_words(held: PlannedFrame, ordinals: Array) -> Array:
     info = held.info
     nwords: Array = np.minimum(info.block_words, info.uncompressed_nbytes // 2 - ordinals * info.block_words)
     return nwords
 
 
-def _rows_in(held: PreparedFrame, ordinals: Array) -> Array:
+def _rows_in(held: PlannedFrame, ordinals: Array) -> Array:
     """The block of each row of some blocks."""
     return np.repeat(ordinals, _num_words(held, ordinals) // held.info.shape[-1])
 
 
-def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
+def _decoded(held: PlannedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
     """The rows of some blocks."""
     parts = [
         torch.empty(int(count), dtype=torch.int16, device=held.frame.device) for count in _num_words(held, ordinals)
@@ -147,7 +147,7 @@ def _wait(tensor: torch.Tensor) -> None:
     tensor[-1, -1].item()
 
 
-def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _ListedBlocks:
+def _listed(held: PlannedFrame, kernels: CudaKernels, rows: Array) -> _ListedBlocks:
     """Blocks of the frame itself, of which lists are made."""
     entries = kernels.list_escapes(_LISTED, exponents=True, overread=_OVERREAD)
     ordinals = rows[:, 1].astype(np.int64)

@@ -17,7 +17,7 @@ from .plan import RUN, BlockLaunch, CascadeLaunch, EnecLaunch, Plan, StoredLaunc
 _log = logging.getLogger("tensorwire.torch.device")
 
 
-class PreparedFrame:
+class PlannedFrame:
     """A plain frame on a device. Immutable: serves many threads at once.
 
     Blocks that kernels do not decode are decoded by the host now, and stay on the device as words.
@@ -59,7 +59,7 @@ class PreparedFrame:
     def _ordinals(self) -> dict[BlockLaunch, list[int]]:
         return {launch: rows[:, 1].tolist() for launch, rows in self.plan.rows.items()}
 
-    def at(self, frame: torch.Tensor) -> PreparedFrame:
+    def at(self, frame: torch.Tensor) -> PlannedFrame:
         """The same for a copy of the frame on the same device, whose bytes may come there later."""
         twin = twin_of(self)
         twin._bytes = frame.detach()
