@@ -155,7 +155,7 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
 
 
 def _sums(counts: Array) -> Array:
-    """Of the counts before each one, and of all."""
+    """The sum of the counts before each one, and that of all."""
     sums = np.zeros(len(counts) + 1, np.int64)
     sums[1:] = counts
     return sums.cumsum()
