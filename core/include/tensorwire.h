@@ -212,8 +212,8 @@ TW_API void tw_block_offsets(const tw_frame* frame, const void* header, uint64_t
 
 #define TW_TAIL_NBYTES 32 /* of a block's end, which hold its descriptor; no block is shorter */
 
-/* Who decodes a block of a frame that lies on a device. Those for the host are of kinds that have no place here, or
- * begin so far from the frame's start that no place of 32 bits says where. */
+/* What decodes a block of a frame that lies on a device. The host decodes blocks of kinds that have no place here, and
+ * blocks so far from the frame's start that no place of 32 bits says where. */
 typedef enum tw_device_kind {
   TW_DEVICE_STORED = 0,
   TW_DEVICE_HOST = 1,
