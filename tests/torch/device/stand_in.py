@@ -200,7 +200,12 @@ def _living_storages() -> list[tuple[int, int]]:
     for thing in gc.get_objects():
         kind = type(thing)
         # One that a compilation has left is of no memory.
-        if issubclass(kind, torch.Tensor) and not issubclass(kind, FakeTensor) and thing.device.type == "cpu" and thing.layout == torch.strided:
+        if (
+            issubclass(kind, torch.Tensor)
+            and not issubclass(kind, FakeTensor)
+            and thing.device.type == "cpu"
+            and thing.layout == torch.strided
+        ):
             storage = thing.untyped_storage()
             try:
                 spans.add((storage.data_ptr(), storage.nbytes()))
