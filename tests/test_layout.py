@@ -114,7 +114,7 @@ DOORS = {
     },
     ("safetensors", "checkpoint"): {"", "operations.opening", "operations.saving"},
     ("safetensors", "files"): {"names"},
-    ("torch", "codec"): {"", "arrays", "dtypes", "products"},
+    ("torch", "codec"): {"", "arrays", "device_blocks", "dtypes", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "upload"},
     ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {

@@ -33,8 +33,10 @@ _COPIED_NBYTES, _ROOM_NBYTES = 2664, 20 << 10
 """Their streams, and what they need of shared memory."""
 _TILE_WORDS = 16 * 4096
 """Words of a tile of a matrix with 4096 columns, two blocks."""
-_PRODUCT_NBYTES = 43 << 10
-"""What such a tile needs of shared memory: two blocks resolved, while two are under way."""
+_RESOLVED_NBYTES, _TEAMS_NBYTES = 9264, 25504
+"""What a block of such a tile needs of shared memory once it is resolved, and what two need that are under way."""
+_ESCAPED_NBYTES = 960
+"""The same of a block in F16 with one tier of 3 bits, of which 680 bytes escape."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,20 @@ def _product(eights: int, inputs: str, most: float, at_once: int) -> Counted:
     )  # fmt: skip
 
 
+def _of_cascades(what: str, layout: str, width: int, eights: int, most: float, at_once: int, **more: int) -> Counted:
+    """A product with 8 * `eights` inputs and 4096 columns, of blocks whose tier 1 has 2 bits, as `fast` makes them, or
+    3 and no later tier, as `resident` makes them of F16. A block of threads takes a tile of 16 rows, in two blocks."""
+    later, streams_nbytes, slots_nbytes, scratch_nbytes = 4, _COPIED_NBYTES, 2 * _RESOLVED_NBYTES, _TEAMS_NBYTES
+    if width == 3:
+        later, streams_nbytes, slots_nbytes, scratch_nbytes = 0, _ESCAPED_NBYTES, 2 * _ESCAPED_NBYTES, 0
+    # Groups; blocks of a team, copies, tiers; widths 1, 2, 3; tiles, parts, runs, halves of runs; numbers of the
+    # result; their parts: four at once, then those that are rounded, and what is left.
+    loops = (1, 1, streams_nbytes / 16 / 128, later, *_resolving_in_turn(), 1, 1, 2, 2, eights / 2, 2, 0, 0, 0)
+    kernel = Kernel("thin_cascade.cuh", f"thin_cascade<{layout}, {width}, {eights}, false>")
+    shared_nbytes = slots_nbytes + max(scratch_nbytes, _WARPS * (2048 + 512 * eights))
+    return Counted(what, kernel, 256, _TILE_WORDS, loops, shared_nbytes, most=most, at_once=at_once, **more)
+
+
 def _by_wgmma(eights: int, inputs: str, most: float) -> Counted:
     """The same on Hopper: a block of threads takes a tile of 64 rows, and each of four warpgroups four runs of these,
     in two turns."""
@@ -138,24 +154,18 @@ KERNELS = (
         most=14,
         at_once=4,
     ),
-    Counted(
-        "product `fast`, 1 to 8 inputs",
-        Kernel("thin_cascade.cuh", "thin_cascade<Bf16, 2, 1, false>"),
-        256,
-        _TILE_WORDS,
-        # Groups; blocks of a team, copies, tiers; widths 1, 2, 3; tiles, parts, runs, halves of runs; sums as above.
-        (1, 1, _COPIED_NBYTES / 16 / 128, 4, *_resolving_in_turn(), 1, 1, 2, 2, 0.5, 2, 0, 0, 0),
-        shared_nbytes=_PRODUCT_NBYTES,
-        most=14,
-        at_once=2,
-    ),
-    _uncounted("product `fast`, 9 to 16 inputs", "thin_cascade.cuh", "thin_cascade<Bf16, 2, 2, false>"),
-    _uncounted(
-        "product `fast`, 17 to 32 inputs", "thin_cascade.cuh", "thin_cascade<Bf16, 2, 4, false>", stack_nbytes=32
-    ),
-    _uncounted("product `fast`, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<Bf16, 2, 8, false>"),
-    _uncounted("product `resident` in F16, 1 to 8 inputs", "thin_cascade.cuh", "thin_cascade<F16, 3, 1, false>"),
-    _uncounted("product `resident` in F16, 33 to 64 inputs", "thin_cascade.cuh", "thin_cascade<F16, 3, 8, false>"),
+    _of_cascades("product `fast`, 1 to 8 inputs", "Bf16", 2, 1, 14, 2),
+    _of_cascades("product `fast`, 9 to 16 inputs", "Bf16", 2, 2, 15, 2),
+    _of_cascades("product `fast`, 17 to 32 inputs", "Bf16", 2, 4, 17, 2, stack_nbytes=32),
+    _of_cascades("product `fast`, 33 to 64 inputs", "Bf16", 2, 8, 19, 1),
+    _of_cascades("product `fast` in F16, 1 to 8 inputs", "F16", 2, 1, 15.5, 2),
+    _of_cascades("product `fast` in F16, 9 to 16 inputs", "F16", 2, 2, 16.5, 2, stack_nbytes=24),
+    _of_cascades("product `fast` in F16, 17 to 32 inputs", "F16", 2, 4, 17.5, 1),
+    _of_cascades("product `fast` in F16, 33 to 64 inputs", "F16", 2, 8, 20, 1),
+    _of_cascades("product `resident` in F16, 1 to 8 inputs", "F16", 3, 1, 15, 1),
+    _of_cascades("product `resident` in F16, 9 to 16 inputs", "F16", 3, 2, 15.5, 1),
+    _of_cascades("product `resident` in F16, 17 to 32 inputs", "F16", 3, 4, 17, 1),
+    _of_cascades("product `resident` in F16, 33 to 64 inputs", "F16", 3, 8, 20, 1),
     _uncounted("decode `fast`, short runs", "words.cuh", "cascade_words<Bf16, 8, 0, 0x832112, false>"),
     _uncounted("decode `fast`, F32", "words.cuh", "cascade_words<F32, 24, 0, 0x832112, true>"),
     _uncounted("decode `fast`, F8_E4M3", "words.cuh", "cascade_words<F8E4M3, 4, 0, 0x832112, true>"),
@@ -177,10 +187,10 @@ KERNELS = (
 
 
 _TEXT = (
-    "Instructions a word for sm_90, for a block of 32,768 normal weights in BF16: in loops (slope), and with what is "
+    "Instructions a word for sm_90, for a block of 32,768 normal weights: in loops (slope), and with what is "
     "done once (all). For each architecture the registers of a thread, and how many blocks of threads a processor has "
-    "room for. Shared memory is in bytes a block. Only two kernels keep anything of a thread in local "
-    "memory: the one for rows, and the one for 17 to 32 inputs."
+    "room for. Shared memory is in bytes a block. Only three kernels keep anything of a thread in local memory: the "
+    "one for rows, and those for `fast` with 17 to 32 inputs and, in F16, with 9 to 16."
 )
 
 

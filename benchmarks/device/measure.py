@@ -91,11 +91,11 @@ class Bench:
         """How many weights of so many bytes are used by turns; one that fills the cache alone is enough."""
         return 1 if self.quick else -(-CACHE_NBYTES // nbytes)
 
-    def weights(self, rows: int, columns: int, count: int) -> list[torch.Tensor]:
+    def weights(self, rows: int, columns: int, count: int, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
         """Normal weights, as large as those of trained models."""
         generator = torch.Generator(self.device).manual_seed(rows * columns)
         return [
-            (torch.randn((rows, columns), generator=generator, device=self.device) * 0.02).to(torch.bfloat16)
+            (torch.randn((rows, columns), generator=generator, device=self.device) * 0.02).to(dtype)
             for _ in range(count)
         ]
 

@@ -53,6 +53,16 @@ struct RestLayout {
   unsigned nbytes, width;  // of a number: in memory, in bits
 };
 
+// How rests that are no slices stand in a field, by their parameters alone.
+struct RestField {
+  unsigned width;  // bits of a number in the field
+  unsigned trail;  // zeros below them, which are not stored
+  bool per_run;    // each run has zeros of its own instead, which are among the bits
+
+  // Returns nullptr or what is wrong; any mode but kBytes.
+  const char* read(uint8_t mode, const RestLayout& layout, const uint8_t* params);
+};
+
 struct RestDecodeScratch {
   alignas(64) uint8_t bytes[kSegment + kSlack];
   alignas(64) uint8_t segment[kSegment * kMaxWordNbytes + kSlack];
@@ -92,7 +102,6 @@ class RestDecoder {
   size_t n_, streams_nbytes_;
   unsigned nbytes_, width_, field_width_, shift_;
   bool per_run_;
-  uint8_t lead_;
   unsigned num_slices_;  // 0 unless kBytes
   Slice slices_[kMaxWordNbytes];
   bool misfit_;  // whether a slice had a value that does not fit its bits

@@ -18,12 +18,27 @@ constexpr RestMessages kOfWords = {
     "expected streams of words that end within the block", "expected zeros in the filler bits of words",
     "expected no more bits to trim than words have", "expected slices of words that fit their bits"};
 
+const RestMessages* messages_of(const RestLayout& layout) {
+  return layout.sign_mantissa ? &kOfSignMantissa : &kOfWords;
+}
+
 }  // namespace
+
+const char* RestField::read(uint8_t mode, const RestLayout& layout, const uint8_t* params) {
+  *this = {layout.width, 0, false};
+  if (mode == kVerbatim) return nullptr;
+  const unsigned lead = params[0], below = params[1];
+  per_run = below == kTrailPerRun;
+  trail = per_run ? 0 : below;
+  if (lead + trail > layout.width) return messages_of(layout)->trimmed;
+  width = layout.width - lead - trail;
+  return nullptr;
+}
 
 const char* RestDecoder::open(uint8_t mode, const RestLayout& layout, size_t n, const uint8_t* src, size_t available,
                               const uint8_t* params, RestDecodeScratch* scratch) {
   const unsigned width = layout.width;
-  messages_ = layout.sign_mantissa ? &kOfSignMantissa : &kOfWords;
+  messages_ = messages_of(layout);
   field_ = src;
   scratch_ = scratch;
   n_ = n;
@@ -34,13 +49,12 @@ const char* RestDecoder::open(uint8_t mode, const RestLayout& layout, size_t n, 
   per_run_ = misfit_ = false;
   num_slices_ = 0;
   if (mode == kBytes) return open_bytes(src, available, params);
-  if (mode == kTrimmed) {
-    lead_ = params[0];
-    shift_ = params[1];
-    per_run_ = params[1] == kTrailPerRun;
-    if (unsigned{lead_} + (per_run_ ? 0 : shift_) > width) return messages_->trimmed;
-    field_width_ = width - lead_ - (per_run_ ? 0 : shift_);
-  }
+  RestField field;
+  const char* const wrong = field.read(mode, layout, params);
+  if (wrong != nullptr) return wrong;
+  field_width_ = field.width;
+  shift_ = field.trail;
+  per_run_ = field.per_run;
   if (!per_run_) {
     streams_nbytes_ = field_nbytes(n, field_width_);
     if (streams_nbytes_ > available) return messages_->too_long;

@@ -323,7 +323,7 @@ Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* sc
 
 Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
                    DecodeScratch* scratch, Place place) {
-  Coded coded{spec, block, n, {}, 0, nullptr, 0, {}};
+  Coded coded(spec, block, n);
   Fault wrong = open_coded(length, &scratch->rest, &coded);
   if (wrong) return wrong;
   switch (coded.tag.kind) {
@@ -377,7 +377,7 @@ bool open_symbols(const BlockBytes& block, RestDecodeScratch* scratch, Coded* co
 
 void decode_symbols_ahead(const BlockSpec& a_spec, const BlockBytes& a, const BlockSpec& b_spec, const BlockBytes& b,
                           DecodeScratch* scratch) {
-  Coded first{a_spec, a.bytes, a.n, {}, 0, nullptr, 0, {}}, second{b_spec, b.bytes, b.n, {}, 0, nullptr, 0, {}};
+  Coded first(a_spec, a.bytes, a.n), second(b_spec, b.bytes, b.n);
   if (!open_symbols(a, &scratch->rest, &first) || !open_symbols(b, &scratch->rest, &second)) return;
   if (first.tag.kind == kEntropy && second.tag.kind == kEntropy) decode_entropy_ahead(first, second, scratch);
   if (first.extended == kDense && second.extended == kDense) decode_dense_ahead(first, second, &scratch->relative);

@@ -63,7 +63,7 @@ Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* 
     count_together(n * dtype.word_nbytes, n, word_bits - dtype.exponent_bits, facts);
     return {};
   }
-  Coded coded{spec, block.bytes, n, {}, 0, nullptr, 0, {}};
+  Coded coded(spec, block.bytes, n);
   Fault wrong = open_coded(block.length, &scratch->rest, &coded);
   if (wrong) return wrong;
   facts->extended = coded.extended;

@@ -48,32 +48,43 @@ bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
 
 }  // namespace
 
-Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
-  coded->tag = Tag::from(coded->block[length - 1]);
-  coded->extended = coded->tag.kind == kExtended ? coded->block[length - 1 - kExtendedNbytes] : 0;
-  if (unknown(coded->tag, coded->extended))
+Fault read_descriptor(const BlockSpec& spec, const uint8_t* end, size_t length, Descriptor* descriptor) {
+  const Layout& dtype = spec.dtype;
+  const Tag tag = Tag::from(end[-1]);
+  const uint8_t extended = tag.kind == kExtended ? end[-1 - ptrdiff_t{kExtendedNbytes}] : 0;
+  descriptor->tag = tag;
+  descriptor->extended = extended;
+  if (unknown(tag, extended))
     return Fault::unsupported("expected a kind and rest that this version knows: a newer version wrote this block");
-  if (!allowed(coded->spec, coded->tag, coded->extended))
-    return "expected a kind, rest and variant that the profile and the dtype allow";
-  const Layout& dtype = coded->dtype();
-  const size_t descriptor =
-      kind_params_nbytes(coded->tag.kind, coded->extended, coded->tag.variant, dtype) + kTagNbytes;
-  const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
-  const bool split = coded->tag.kind != kPlain;
-  const RestLayout layout = split ? RestLayout{true, dtype.rest_nbytes(), dtype.rest_bits - k}
+  if (!allowed(spec, tag, extended)) return "expected a kind, rest and variant that the profile and the dtype allow";
+  const size_t of_kind = kind_params_nbytes(tag.kind, extended, tag.variant, dtype) + kTagNbytes;
+  const unsigned k = tag.kind == kEntropy ? tag.variant : 0;
+  const bool split = tag.kind != kPlain;
+  descriptor->rest_layout = split ? RestLayout{true, dtype.rest_nbytes(), dtype.rest_bits - k}
                                   : RestLayout{false, dtype.word_nbytes, 8u * dtype.word_nbytes};
-  const size_t rest_params = coded->has_rest() ? rest_params_nbytes(coded->tag.rest, layout.width) : 0;
-  if (descriptor + rest_params > length) return "expected a descriptor no longer than the block";
-  coded->params = coded->block + length - descriptor;
-  coded->available = length - descriptor - rest_params;
-  if (!coded->has_rest()) return {};
-  return coded->rest.open(coded->tag.rest, layout, coded->n, coded->block, coded->available,
-                          coded->params - rest_params, scratch);
+  const size_t of_rest = descriptor->has_rest() ? rest_params_nbytes(tag.rest, descriptor->rest_layout.width) : 0;
+  if (of_kind + of_rest > length) return "expected a descriptor no longer than the block";
+  descriptor->params = end - of_kind;
+  descriptor->rest_params = descriptor->params - of_rest;
+  descriptor->available = length - of_kind - of_rest;
+  return {};
+}
+
+Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
+  const Fault wrong = read_descriptor(coded->spec, coded->block + length, length, coded);
+  if (wrong || !coded->has_rest()) return wrong;
+  return coded->rest.open(coded->tag.rest, coded->rest_layout, coded->n, coded->block, coded->available,
+                          coded->rest_params, scratch);
+}
+
+const char* check_streams(const Descriptor& descriptor, const BlockSpec& spec, size_t streams) {
+  if (streams > descriptor.available) return kTooLong;
+  return descriptor.available - streams >= spec.align ? kTooMuchPadding : nullptr;
 }
 
 const char* check_padding(const Coded& coded, size_t streams) {
-  if (streams > coded.available) return kTooLong;
-  if (coded.available - streams >= coded.spec.align) return kTooMuchPadding;
+  const char* const wrong = check_streams(coded, coded.spec, streams);
+  if (wrong != nullptr) return wrong;
   for (size_t i = streams; i < coded.available; ++i) {
     if (coded.block[i] != 0) return "expected zeros in the padding";
   }
@@ -108,15 +119,20 @@ const char* check_length(const BlockSpec& spec, const BlockBytes& block) {
   return block.stored && block.length != stored ? "expected a stored block as long as its content" : nullptr;
 }
 
+const char* read_enec(const Descriptor& descriptor, const Layout& dtype, size_t n, EnecParams* params,
+                      uint32_t* num_high) {
+  const uint8_t* const at = descriptor.params;
+  *params = {at[0], static_cast<uint8_t>(at[1] >> 4), static_cast<uint8_t>(at[1] & 15), descriptor.tag.variant};
+  *num_high = load<uint16_t>(at + 2);
+  const bool sound = params->m >= 1 && params->m < params->nb && params->nb <= dtype.exponent_bits && *num_high <= n;
+  return sound ? nullptr : "expected enec parameters with 1 <= m < nb <= E and num_high <= n";
+}
+
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes) {
-  *params = {coded.params[0], static_cast<uint8_t>(coded.params[1] >> 4), static_cast<uint8_t>(coded.params[1] & 15),
-             coded.tag.variant};
-  *num_high = load<uint16_t>(coded.params + 2);
-  if (params->m < 1 || params->m >= params->nb || params->nb > coded.dtype().exponent_bits || *num_high > coded.n) {
-    return "expected enec parameters with 1 <= m < nb <= E and num_high <= n";
-  }
+  const char* wrong = read_enec(coded, coded.dtype(), coded.n, params, num_high);
+  if (wrong != nullptr) return wrong;
   *nbytes = enec_stream_nbytes(coded.n, *params, *num_high);
-  const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
+  wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
   if (wrong != nullptr) return wrong;
   const size_t num_groups = ceil_div(coded.n, size_t{1} << params->log2_group);
   const uint8_t* low = coded.kind_streams();
@@ -127,26 +143,32 @@ const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high
   return clean ? nullptr : kFiller;
 }
 
-const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes) {
-  const unsigned below = load<uint16_t>(coded.params + 1);
-  const unsigned shape = (coded.tag.kind == kExtended ? kExtendedShapes : 0) + coded.tag.variant;
+const char* read_cascade(const Descriptor& descriptor, const Layout& dtype, size_t n, CascadeParams* params) {
+  const uint8_t* const at = descriptor.params;
+  const unsigned below = load<uint16_t>(at + 1);
+  const unsigned shape = (descriptor.tag.kind == kExtended ? kExtendedShapes : 0) + descriptor.tag.variant;
   if (shape >= kNumTierShapes) return "expected a variant of cascade that has tiers";
   *params = CascadeParams{};
   params->shape = static_cast<uint8_t>(shape);
-  params->lo = coded.params[0];
-  params->counts[0] = static_cast<uint32_t>(coded.n);
+  params->lo = at[0];
+  params->counts[0] = static_cast<uint32_t>(n);
   for (unsigned k = 1; k < kMaxTiers; ++k) params->below[k] = static_cast<uint8_t>(below >> (4 * k - 4) & 15);
-  for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(coded.params + 1 + 2 * k);
+  for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(at + 1 + 2 * k);
   for (unsigned k = 1; k < kMaxTiers; ++k) {
     const unsigned width = kTierWidths[params->shape][k];
     if (params->below[k] > (1u << width) - 1) return "expected a_k of at most the digits of its tier";
     if (width == 0 && params->counts[k + 1] != 0) return "expected count 0 for a tier that the variant lacks";
   }
-  if (!cascade_in_range(*params, coded.dtype().exponent_bits))
-    return "expected tiers that name exponents of the dtype alone";
+  if (!cascade_in_range(*params, dtype.exponent_bits)) return "expected tiers that name exponents of the dtype alone";
   for (unsigned k = 1; k <= kMaxTiers; ++k) {
     if (params->counts[k] > params->counts[k - 1]) return "expected tiers no larger than the one before";
   }
+  return nullptr;
+}
+
+const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes) {
+  const char* const wrong = read_cascade(coded, coded.dtype(), coded.n, params);
+  if (wrong != nullptr) return wrong;
   *nbytes = cascade_nbytes(*params);
   return check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
 }

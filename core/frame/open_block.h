@@ -36,21 +36,29 @@ struct BlockBytes {
   bool stored;
 };
 
-// A coded block with its descriptor taken apart.
-struct Coded {
-  const BlockSpec& spec;
-  const uint8_t* block;
-  size_t n;
-  Tag tag;
-  uint8_t extended;       // an ExtendedKind where the tag's kind is kExtended, else 0
-  const uint8_t* params;  // of the kind
-  size_t available;       // bytes before the descriptor
-  RestDecoder rest;
+// The descriptor of a coded block, taken apart.
+struct Descriptor {
+  Tag tag{};
+  uint8_t extended = 0;             // an ExtendedKind where the tag's kind is kExtended, else 0
+  const uint8_t* params = nullptr;  // of the kind
+  size_t available = 0;             // bytes before the descriptor
+  RestLayout rest_layout{};         // where there is a rest
+  const uint8_t* rest_params = nullptr;
 
-  const Layout& dtype() const { return spec.dtype; }
   bool has_rest() const {
     return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended) && extended != kParts;
   }
+};
+
+// A coded block with its descriptor.
+struct Coded : Descriptor {
+  const BlockSpec& spec;
+  const uint8_t* block;
+  size_t n;
+  RestDecoder rest{};
+
+  Coded(const BlockSpec& of, const uint8_t* bytes, size_t num_words) : spec(of), block(bytes), n(num_words) {}
+  const Layout& dtype() const { return spec.dtype; }
   const uint8_t* kind_streams() const { return block + rest.streams_nbytes(); }
   size_t left() const { return available - rest.streams_nbytes(); }
 };
@@ -87,10 +95,21 @@ struct Modal {
   const uint8_t* others;  // their field
 };
 
+// Functions that read take the descriptor alone: no byte before it, and none of the streams.
+
+// A block of `length` bytes that ends at `end` and is not stored.
+Fault read_descriptor(const BlockSpec& spec, const uint8_t* end, size_t length, Descriptor* descriptor);
+// Kinds whose parameters say what their streams take. A block has n words.
+const char* read_enec(const Descriptor& descriptor, const Layout& dtype, size_t n, EnecParams* params,
+                      uint32_t* num_high);
+const char* read_cascade(const Descriptor& descriptor, const Layout& dtype, size_t n, CascadeParams* params);
+// Whether so many bytes of streams and less padding than a block is aligned to fill the block.
+const char* check_streams(const Descriptor& descriptor, const BlockSpec& spec, size_t streams);
+
 // A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.
 Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
 
-// After the streams: fewer bytes than the block is aligned to, all zero.
+// The same, and whether the padding is zero.
 const char* check_padding(const Coded& coded, size_t streams);
 
 // What is wrong with the length of a block that has bytes, if anything.

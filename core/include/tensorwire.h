@@ -204,6 +204,51 @@ TW_API int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows
                            const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads,
                            tw_parallel parallel, tw_error* error);
 
+/* Devices -------------------------------------------------------------------------------------------------------- */
+
+/* Where the blocks of a frame begin, from its start: num_blocks numbers to `offsets`, then where the last block ends.
+ * `header` as for tw_decode, here and below. */
+TW_API void tw_block_offsets(const tw_frame* frame, const void* header, uint64_t* offsets);
+
+#define TW_TAIL_NBYTES 32 /* of a block's end, which hold its descriptor; no block is shorter */
+
+/* What decodes a block of a frame that lies on a device. The host decodes blocks of kinds that have no place here, and
+ * blocks so far from the frame's start that no place of 32 bits says where. */
+typedef enum tw_device_kind {
+  TW_DEVICE_STORED = 0,
+  TW_DEVICE_HOST = 1,
+  TW_DEVICE_CONSTANT = 2,
+  TW_DEVICE_CASCADE = 3, /* sign_mantissa verbatim, or trimmed alike in the whole block, here and in enec */
+  TW_DEVICE_ENEC = 4
+} tw_device_kind;
+
+/* What kernels of a device need to know of a block, there. What its kind does not need is 0. */
+typedef struct tw_device_row {
+  uint32_t place;      /* of its bytes in the frame, in units of 32 */
+  uint32_t ordinal;    /* which block of the frame it is */
+  uint32_t num_words;  /* in it */
+  uint32_t parameters; /* cascade: lo | a_2 << 8 | a_3 << 12 ...; enec: b; constant: the word, again and again */
+  uint32_t numbers[3]; /* cascade: n_2 | n_3 << 16, and so on; enec: num_high; constant: as `parameters` */
+  uint32_t later;      /* 0: for what the caller counts from block to block */
+} tw_device_row;
+
+/* What the host needs to know. Blocks that are alike from `kind` to `coding` are decoded by the same kernel. */
+typedef struct tw_device_block {
+  uint8_t kind;        /* tw_device_kind */
+  uint8_t rest_bits;   /* cascade and enec: bits of sign_mantissa that are stored */
+  uint8_t trail;       /* and zeros below them */
+  uint8_t whole;       /* and 1 if all runs of words are full, else 0 */
+  uint32_t coding;     /* cascade: widths of the tiers, 4 bits each, then 8; enec: m | nb << 4 | (L - 2) << 8 */
+  uint32_t later_runs; /* runs of the tiers from the second on, or of enec's high parts */
+  uint32_t listed;     /* words that escape, in tier shape (4) */
+} tw_device_block;
+
+/* Describe all blocks of a plain frame by their last TW_TAIL_NBYTES each, which `tails` has in order: the only bytes of
+ * blocks that are read. Descriptors are checked as tw_decode checks them, but for numbers that a kind for the host
+ * has; streams, padding and checksums are not. */
+TW_API int tw_device_blocks(const tw_frame* frame, const void* header, const void* tails, uint64_t tails_nbytes,
+                            tw_device_row* rows, tw_device_block* blocks, tw_error* error);
+
 /* Hashes and facts ----------------------------------------------------------------------------------------------- */
 
 /* Leaf hashes (16 bytes each) of content that begins at a multiple of TW_LEAF_NBYTES. */

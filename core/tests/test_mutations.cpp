@@ -18,6 +18,7 @@
 #include "common/hash.h"
 #include "tests/check.h"
 #include "tests/mutation.h"
+#include "tests/tails.h"
 #include "tests/target.h"
 
 namespace {
@@ -82,6 +83,15 @@ void check_all_ways(const Opened& opened, const Result& result, Random* random) 
   CHECK(num_words == opened.frame.num_words);
 }
 
+// What a device's host reads of the tails: of descriptors it refuses nothing that the decoder does not.
+void check_on_device(const Opened& opened, const Result& result) {
+  if (opened.frame.features != 0) return;
+  const tests::OnDevice found(opened.frame, opened.header.data(), opened.data.data());
+  if (found.status == TW_OK) return;
+  check_refusal(found.status, found.error);
+  CHECK(result.status != TW_OK && found.error.block >= result.block);
+}
+
 Result run(const Source& mutant, Random* random) {
   Opened opened;
   tw_error error;
@@ -100,6 +110,7 @@ Result run(const Source& mutant, Random* random) {
   opened.base = tests::repeated(mutant.base, nbytes);
   Result result = opened.decode(0, nbytes, 1, TW_VERIFY, Bytes(nbytes));
   if (result.status == TW_OK) check_all_ways(opened, result, random);
+  if (result.status != TW_TRUNCATED) check_on_device(opened, result);
   return result;
 }
 

@@ -29,14 +29,6 @@ bool filler_of_plane_is_zero(const uint8_t* plane, size_t n, unsigned p) {
 
 }  // namespace
 
-size_t field_nbytes(size_t n, unsigned width) {
-  size_t nbytes = 0;
-  for (unsigned p = 1; p <= width; p *= 2) {
-    if ((width & p) != 0) nbytes += plane_nbytes(p, n);
-  }
-  return nbytes;
-}
-
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width) {
   for (unsigned p = kMaxPlaneBits; p != 0; p /= 2) {
     if ((width & p) == 0) continue;

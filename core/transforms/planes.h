@@ -14,7 +14,11 @@ constexpr unsigned kMaxPlaneBits = 64;
 static inline constexpr size_t plane_nbytes(unsigned p, size_t n) { return (n * p + 31) / 32 * 4; }
 
 // F(n, w) of the format: bytes of n fields of w bits.
-size_t field_nbytes(size_t n, unsigned width);
+static inline constexpr size_t field_nbytes(size_t n, unsigned width) {
+  size_t nbytes = 0;
+  for (; width != 0; width &= width - 1) nbytes += plane_nbytes(width & -width, n);  // a bit at a time, from the lowest
+  return nbytes;
+}
 
 // Whether all bits of a field that belong to no number are zero: those of last runs, the padding of wide planes.
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);

@@ -25,6 +25,7 @@ from tensorwire.torch.tensors.lazy import LazyTensor
 
 if TYPE_CHECKING:
     from tensorwire.torch.device.driver import Driver
+    from tensorwire.torch.products.joint import Member
 
 DEVICE = torch.device("lazy")  # torch needs nothing that a CPU build lacks to make tensors that say so
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2", "aten::masked_select", "aten::unique_dim")
@@ -34,6 +35,7 @@ _KERNELS = {
     "tensorwire::rows": ops._rows,
     "tensorwire::experts": ops._experts,
     "tensorwire::linear": ops.linear_in_turn,
+    "tensorwire::linears": ops._linears,
 }
 
 
@@ -84,6 +86,7 @@ class DisguisedFrame:
         self._inner = attach(frame.inner.detach(), Origin(verify=False))
         self._frame = opened(self._inner)
         self.dtype, self.shape, self.info = self._frame.dtype, self._frame.shape, self._frame.info
+        self.member: Member | None = None
 
     def decode(self, first: int, out: torch.Tensor) -> None:
         self._device.launched("decode")

@@ -193,7 +193,10 @@ MEMORY: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("read", MEMORY.values(), ids=MEMORY)
-def test_what_reads_memory_is_refused(compressed: CompressedTensor, read: Callable[[Any], Any]) -> None:
+def test_what_reads_memory_is_refused(
+    compressed: CompressedTensor, read: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises((RuntimeError, tensorwire.UnsupportedTensorError), match=r"subclasses|memory of its own"):
         read(compressed)
 

@@ -303,7 +303,7 @@ def test_compiled_as_one_graph(folder: Path) -> None:
 
 
 @torch_since(2, 8)
-def test_offloading_to_the_cpu(folder: Path) -> None:
+def test_offloading_to_the_cpu(folder: Path, tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     expected = load(original(folder, "llama"), "llama")
     model = load(compressed(folder, "llama"), "llama", device_map="auto")
@@ -311,7 +311,7 @@ def test_offloading_to_the_cpu(folder: Path) -> None:
     accelerate.cpu_offload(model, "cpu")
     assert_same_outputs(model, expected)
     with pytest.raises(RuntimeError, match="offloaded"):
-        model.save_pretrained("nowhere")
+        model.save_pretrained(tmp_path / "saved")
 
 
 @torch_since(2, 8)

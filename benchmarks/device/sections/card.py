@@ -60,7 +60,8 @@ def _compiled() -> Row:
     kernels = kernels_of(map(bytes, frames))
     for eights, two in itertools.product((1, 2, 4, 8), ("false", "true")):
         kernels.append(Kernel("thin.cuh", f"thin<{eights}, {two}>"))
-        kernels.append(Kernel("thin_cascade.cuh", f"thin_cascade<Bf16, 2, {eights}, {two}>"))
+        kinds = ("Bf16, 2", "F16, 2", "F16, 3")  # layouts, and widths of tier 1 that profiles make
+        kernels += [Kernel("thin_cascade.cuh", f"thin_cascade<{kind}, {eights}, {two}>") for kind in kinds]
     if major == 9:
         kernels += [
             Kernel("wgmma.cuh", f"wgmma<{eights}, {two}>", "a") for eights in (4, 6, 8) for two in ("false", "true")

@@ -34,6 +34,7 @@ _NUMBER = re.compile(r"[0-9.]+(e[-+]?[0-9]+)?")
 _TO_MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
 _OURS = (
     "cascade", "copy", "count", "enec", "fill", "high", "list", "open", "resident", "resolve", "take", "thin",
+    "wgmma",
 )  # fmt: skip
 """How names of our kernels begin; torch's own are in namespaces."""
 _SIZE = ("14336", "4096")
@@ -44,16 +45,17 @@ def run(bench: Bench) -> Generator[Row, None, None]:
     if ncu is None:
         yield {"what": "ncu", "error": "it is not here"}
         return
-    for profile in ("resident", "fast", "enec"):
+    for profile, dtype in (("resident", "BF16"), ("fast", "BF16"), ("enec", "BF16"), ("resident", "F16")):
         line = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base"]
+        line += ["--profile-from-start", "off"]
         line += ["--metrics", ",".join(METRICS.values())]
         line += ["--kernel-name-base", "function", "--kernel-name", f"regex:^({'|'.join(_OURS)})"]
-        line += [sys.executable, "-m", "benchmarks.device.once", profile, *_SIZE]
+        line += [sys.executable, "-m", "benchmarks.device.once", profile, *_SIZE, dtype]
         code, text = tools.output(line, bench.left)
-        found = rows(text)
-        yield from ({"what": profile, **row} for row in found)
+        found, what = rows(text), profile if dtype == "BF16" else f"{profile}, {dtype}"
+        yield from ({"what": what, **row} for row in found)
         if not found:
-            yield {"what": profile, "error": f"exit code {code}: {text[-600:]}"}
+            yield {"what": what, "error": f"exit code {code}: {text[-600:]}"}
 
 
 def rows(text: str) -> list[Row]:
@@ -81,7 +83,8 @@ SECTION = Section(
     "counters",
     35,
     "What do the kernels wait for?",
-    "Nsight Compute, one launch of each kernel, a matrix of 14336 x 4096. Memory, caches of processors, issue slots "
+    "Nsight Compute, a matrix of 14336 x 4096, opened and multiplied with one input and with 32. "
+    "Memory, caches of processors, issue slots "
     "and warps in percent of the most that is possible. The last columns are warps that wait, for each instruction "
     "that is issued.",
     (

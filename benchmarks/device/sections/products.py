@@ -30,18 +30,21 @@ def run(bench: Bench) -> Generator[Row, None, None]:
         if shape in SHAPES[:1] or bench.quick:
             yield from _together(bench)
             bench.free()
+            yield from _of_shape(bench, shape, torch.float16)
+            bench.free()
 
 
-def _of_shape(bench: Bench, shape: tuple[int, int]) -> Generator[Row, None, None]:
-    dense = bench.weights(*shape, bench.rotation(shape[0] * shape[1] * WORD_NBYTES))
+def _of_shape(bench: Bench, shape: tuple[int, int], dtype: torch.dtype = torch.bfloat16) -> Generator[Row, None, None]:
+    is_f16 = dtype == torch.float16
+    dense = bench.weights(*shape, bench.rotation(shape[0] * shape[1] * WORD_NBYTES), dtype)
     fast = compressed(dense, "fast", "fused")
     contenders: dict[str, list[Any]] = {"dense": dense, "fused, resident": compressed(dense, "resident", "fused")}
     contenders |= {"fused, fast": fast, "exact, fast": in_mode(fast, "exact")}
-    for count in (1, 4) if bench.quick else INPUTS:
-        x = torch.randn(count, shape[1], device=bench.device).to(torch.bfloat16)
+    for count in (1, 4) if bench.quick else INPUTS[:3] if is_f16 else INPUTS:
+        x = torch.randn(count, shape[1], device=bench.device).to(dtype)
         operations = {name: lambda k, x=x, every=every: linear(x, every[k]) for name, every in contenders.items()}
         wrong = check(x, contenders)
-        row: Row = {"shape": f"{shape[0]} x {shape[1]}", "inputs": count}
+        row: Row = {"shape": f"{shape[0]} x {shape[1]}{', F16' if is_f16 else ''}", "inputs": count}
         yield from _rows(bench, operations, wrong, len(dense), row)
 
 

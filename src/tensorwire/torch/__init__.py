@@ -12,6 +12,7 @@ from .ahead import DecodeAhead, decode_ahead
 from .frames.open_frame import FrameThere, open_on_devices_by
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
+from .integrations.inductor import inductor
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
 from .offloading import Offload, offload
 from .prepared import Prepared, prepare
@@ -30,6 +31,7 @@ __all__ = [
     "compress_module",
     "decode_ahead",
     "decompress_module",
+    "inductor",
     "memory_report",
     "offload",
     "prepare",

@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from .frames.open_frame import check_matches, opened, opened_anywhere, ready_to_multiply
 from .frames.turn import is_capturing
-from .products.joint import multiply_together
+from .products.joint import Group, Member, multiply_together
 from .products.linear import is_in_known_order, multiply
 from .products.side_stream import side_stream_of, takes
 from .products.slabs import multiply_decoded
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LINEAR_MODES = ("exact", "fused")
-_MOST_EXPERTS = 8
-"""So many inputs a launch takes in the time of one."""
 
 _library = torch.library.Library("tensorwire", "DEF")
 _library.define("decode(Tensor frame, ScalarType dtype, SymInt[] shape, SymInt first=0) -> Tensor")
@@ -37,6 +35,9 @@ _library.define("rows(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor ind
 _library.define("table(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor indices) -> Tensor")
 _library.define("experts(Tensor x, Tensor frame, ScalarType dtype, SymInt[] shape, Tensor ids) -> Tensor")
 _library.define("linear(Tensor x, Tensor frame, ScalarType dtype, SymInt[] shape, Tensor? bias, str mode) -> Tensor")
+_library.define(
+    "linears(Tensor x, Tensor[] frames, ScalarType dtype, SymInt[] rows, SymInt columns, Tensor?[] biases) -> Tensor[]"
+)
 
 
 def check_linear_mode(mode: str) -> str:
@@ -180,20 +181,52 @@ def linear_on_device(
         return linear(x, _decode(frame, dtype, shape), bias)
     inputs, output = x.reshape(-1, shape[1]), None
     if in_turn:
-        output = multiply_together(getattr(reader, "member", None), x, inputs, bias, product.order)
+        output = multiply_together(reader.member, x, inputs, bias, product.order)
     if output is None:
         output = product.multiply(inputs, bias, x.dtype)
     return output.view(*x.shape[:-1], shape[0])
 
 
+def _linears(
+    x: Tensor,
+    frames: Sequence[Tensor],
+    dtype: torch.dtype,
+    rows: Sequence[int],
+    columns: int,
+    biases: Sequence[Tensor | None],
+) -> list[Tensor]:
+    """Fused: `linear` with each of some weights that have so many columns, in a compiled graph. On a device the weights
+    of a group that `prepare` has made are one launch, if all of it are here."""
+    weights = list(zip(frames, rows, biases, strict=True))
+    if x.device.type == "cpu":
+        return [linear_on_cpu(x, frame, dtype, (count, columns), bias, "fused") for frame, count, bias in weights]
+    places: dict[Group, dict[int, int]] = {}  # by number in the group
+    for place, (frame, count, bias) in enumerate(weights):
+        _check_place(frame, x, bias)
+        reader = ready_to_multiply(frame)
+        check_matches(reader, dtype, (count, columns))
+        member: Member | None = getattr(reader, "member", None)
+        if member is not None and reader.product_for(x, bias, "fused") is not None:
+            places.setdefault(member.group, {})[member.number] = place
+    found: dict[int, Tensor] = {}
+    for group, of_group in places.items():
+        parts = group.multiply_all(x.reshape(-1, columns), {k: biases[place] for k, place in of_group.items()})
+        found |= {of_group[k]: part.view(*x.shape[:-1], -1) for k, part in enumerate(parts)}
+    return [
+        found[place] if place in found else linear_on_device(x, frame, dtype, (count, columns), bias, "fused")
+        for place, (frame, count, bias) in enumerate(weights)
+    ]
+
+
 def _experts(x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], ids: Tensor) -> Tensor:
-    """Fused: row ``x[i]`` times the transpose of matrix ``ids[i]``: (count, rows of a matrix). For few rows one launch,
-    where the frame allows it; else these matrices are decoded."""
+    """Fused: row ``x[i]`` times the transpose of matrix ``ids[i]``: (count, rows of a matrix). For as many rows as a
+    product takes a launch for each eight, where the frame allows it; else these matrices are decoded."""
     _check_place(frame, x)
     reader = ready_to_multiply(frame)
     check_matches(reader, dtype, shape)
-    if 0 < len(x) <= _MOST_EXPERTS and reader.product_for(x, None, "fused") is not None:
-        found: Tensor = reader.product.multiply_each(x, ids, shape[0])
+    product = reader.product_for(x, None, "fused")
+    if product is not None:
+        found: Tensor = product.multiply_each(x, ids, shape[0])
         return found
     return torch.bmm(_rows(frame, dtype, shape, ids), x.unsqueeze(-1)).squeeze(-1)
 
@@ -205,6 +238,7 @@ for _key in ("CPU", "CUDA", "PrivateUse1"):
     _library.impl("decode", _decode, _key)
     _library.impl("decode.out", _decode_out, _key)
     _library.impl("rows", _rows, _key)
+    _library.impl("linears", _linears, _key)
     _library.impl("linear", linear_on_cpu if _key == "CPU" else linear_on_device, _key)
 _library.impl("table", _table, "CPU")
 for _key in ("CUDA", "PrivateUse1"):
@@ -237,9 +271,21 @@ def _fake_linear(
     return x.new_empty((*x.shape[:-1], shape[0]))
 
 
+def _fake_linears(
+    x: Tensor,
+    frames: Sequence[Tensor],
+    dtype: torch.dtype,
+    rows: Sequence[int],
+    columns: int,
+    biases: Sequence[Tensor | None],
+) -> list[Tensor]:
+    return [x.new_empty((*x.shape[:-1], count)) for count in rows]
+
+
 torch.library.register_fake("tensorwire::decode", _fake_decode, lib=_library)
 torch.library.register_fake("tensorwire::decode.out", _fake_decode_out, lib=_library)
 torch.library.register_fake("tensorwire::rows", _fake_rows, lib=_library)
 torch.library.register_fake("tensorwire::table", _fake_table, lib=_library)
 torch.library.register_fake("tensorwire::experts", _fake_experts, lib=_library)
 torch.library.register_fake("tensorwire::linear", _fake_linear, lib=_library)
+torch.library.register_fake("tensorwire::linears", _fake_linears, lib=_library)

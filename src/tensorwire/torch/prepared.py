@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -100,7 +100,7 @@ def prepare(model: nn.Module) -> Prepared:
             if members[0].weight.linear_mode == "fused":
                 joined.append(names)
             for number, member in enumerate(members):
-                cast("Any", member.frame).member = Member(group, number)
+                member.frame.member = Member(group, number)
     nbytes = sum(frame.numel() for frame in frames)
     dense = {id(weight.frame): weight.numel() * weight.element_size() for weight in weights.values()}
     return Prepared(len(frames), nbytes, sum(dense.values()), tuple(joined))
@@ -167,7 +167,7 @@ def _group(layers: Sequence[_Layer]) -> Group | None:
     """The group that they are in already, or a new one; None if their kernels cannot be joined."""
     readers = [layer.frame for layer in layers]
     products = [reader.product for reader in readers]
-    known = [getattr(reader, "member", None) for reader in readers]
+    known = [reader.member for reader in readers]
     biases = [layer.bias for layer in layers]
     group: Group | None = None if known[0] is None else known[0].group
     same = group is not None and known == [Member(group, number) for number in range(len(layers))]

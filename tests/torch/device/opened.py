@@ -11,7 +11,7 @@ import torch
 from reference.tensorwire_reference import Cascade, Enec, Kind, Trimmed, Verbatim, encode
 from reference.tensorwire_reference.cascade import widths_of
 from tensorwire.torch.device.driver import Kernel
-from tensorwire.torch.device.plan import CascadeLaunch, EnecLaunch, Launch, StoredLaunch, plan
+from tensorwire.torch.device.plan import BlockLaunch, CascadeLaunch, EnecLaunch, StoredLaunch, plan
 from tests.support.cases import floats
 from tests.support.registry import FLOATS
 
@@ -126,7 +126,7 @@ def enec_cases() -> Iterator[tuple[str, int, int, int, int, int]]:
 STORED, BY_HOST, CONSTANT, CASCADE, ENEC = range(5)
 
 
-def coding_of(key: Launch) -> tuple[int, int]:
+def coding_of(key: BlockLaunch) -> tuple[int, int]:
     """What rows.cuh is told of the blocks of a launch."""
     if isinstance(key, CascadeLaunch):
         return CASCADE | key.rest_bits << 8 | key.trail << 16, key.packed_widths

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorwire.torch.device import driver as device_driver
 
@@ -197,7 +198,14 @@ class _Function:
 def _living_storages() -> list[tuple[int, int]]:
     spans = set()
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu" and thing.layout == torch.strided:
+        kind = type(thing)
+        # One that a compilation has left is of no memory.
+        if (
+            issubclass(kind, torch.Tensor)
+            and not issubclass(kind, FakeTensor)
+            and thing.device.type == "cpu"
+            and thing.layout == torch.strided
+        ):
             storage = thing.untyped_storage()
             try:
                 spans.add((storage.data_ptr(), storage.nbytes()))

@@ -141,7 +141,7 @@ def test_matrices_that_are_taken_out(device: DisguisedDevice) -> None:
     x = torch.randn((9, 256, 1), generator=torch.Generator().manual_seed(1)).bfloat16()
     compressed = CompressedTensor.from_dense(weight, "resident", linear_mode="fused").to(DEVICE)
     ids = torch.tensor([4, 0, -1, 2, 4, 1, 3, 0, 2])
-    for count, launches in ((1, 1), (8, 1), (9, 0)):  # of more than 8 they are decoded
+    for count, launches in ((1, 1), (8, 1), (9, 0)):  # the double takes 8; of more they are decoded
         device.calls.clear()
         taken = compressed[ids[:count].to(DEVICE)]
         found = torch.bmm(taken, x[:count].to(DEVICE)).cpu()
@@ -154,18 +154,30 @@ def test_matrices_that_are_taken_out(device: DisguisedDevice) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
-def test_matrices_by_our_kernels() -> None:
-    """A matrix has the bits that it has as a weight of its own."""
+@pytest.mark.parametrize("count", [4, 8, 19, 64, 65])
+def test_matrices_by_our_kernels(count: int) -> None:
+    """A matrix has the bits that it has as a weight of its own. Each eight are a launch, which is planned once."""
     weight = torch.randn((3, 48, 256), generator=torch.Generator().manual_seed(0)).bfloat16()
-    x = torch.randn((4, 256), generator=torch.Generator().manual_seed(1)).bfloat16()
-    ids = [2, 0, 2, 1]
-    with DisguisedDevice(StandIn()), torch.no_grad():
+    x = torch.randn((count, 256), generator=torch.Generator().manual_seed(1)).bfloat16()
+    ids = torch.randint(0, 3, (count,), generator=torch.Generator().manual_seed(2))
+    driver = StandIn()
+    with DisguisedDevice(driver) as device, torch.no_grad():
         every = CompressedTensor.from_dense(weight, "resident", linear_mode="fused").to(DEVICE)
-        found = torch.bmm(every[torch.tensor(ids).to(DEVICE)], x.unsqueeze(-1).to(DEVICE)).squeeze(-1).cpu()
-        for place, number in enumerate(ids):
-            alone = CompressedTensor.from_dense(weight[number], "resident", linear_mode="fused").to(DEVICE)
-            expected = torch.nn.functional.linear(x[place : place + 1].to(DEVICE), alone).cpu()
-            assert torch.equal(found[place : place + 1], expected)
+        there, numbers = x.unsqueeze(-1).to(DEVICE), ids.to(DEVICE)
+        torch.bmm(every[numbers], there)
+        asked, launched = driver.compiled.total(), len(driver.launches)
+        with device.no_waits():
+            found = torch.bmm(every[numbers], there)
+        headers = [each.kernel.header for each in driver.launches[launched:]]
+        if count > 64:
+            assert headers == ["rows.cuh"]
+            return
+        assert headers == ["thin.cuh"] * -(-count // 8)
+        assert driver.compiled.total() == asked
+        alone = [CompressedTensor.from_dense(each, "resident", linear_mode="fused").to(DEVICE) for each in weight]
+        expected = [torch.nn.functional.linear(there[k : k + 1, :, 0], alone[ids[k]]).cpu() for k in range(count)]
+        assert torch.equal(found.squeeze(-1).cpu(), torch.cat(expected))
+        assert found.is_contiguous()
 
 
 def test_a_prompt_on_a_device(folder: Path, device: DisguisedDevice) -> None:

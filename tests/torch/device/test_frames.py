@@ -14,7 +14,8 @@ import tensorwire
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, encode
 from tensorwire import CorruptDataError, UnsupportedTensorError
 from tensorwire.torch import CompressedTensor, ops
-from tensorwire.torch.device import prepared
+from tensorwire.torch.device import planned
+from tensorwire.torch.device.cuda_kernels import CudaKernels
 from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.frames import open_frame
 from tests.support import registry
@@ -245,7 +246,7 @@ def test_trimmed_rests_and_the_host(kind: Cascade | Enec) -> None:
 
 
 def test_what_no_kernel_knows_is_decoded_by_the_host_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    prepared._say_once.cache_clear()
+    planned._say_once.cache_clear()
     weight = weights()
     with caplog.at_level(logging.INFO, "tensorwire.torch.device"):
         for _ in range(2):
@@ -292,3 +293,24 @@ def test_a_frame_that_is_relative() -> None:
 def test_other_arguments(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="expected a contiguous tensor of uint8"):
         DeviceFrame(change(tensor_of(tensorwire.compress(weights()))), driver=StandIn())
+
+
+@pytest.mark.parametrize("coded_blocks", [0, 1])
+def test_constant_blocks_behind_the_last_coded_one_have_no_place_in_the_tables(coded_blocks: int) -> None:
+    """A frame of them takes 40 bytes a block, and would take 2 KiB of tables for it."""
+    rows, columns = 64, 1024
+    weight = torch.full((rows, columns), 1.5, dtype=torch.bfloat16)
+    block_rows = tensorwire.frame_info(tensorwire.compress(weight)).block_words // columns
+    generator = torch.Generator().manual_seed(1)
+    shape = coded_blocks * block_rows, columns
+    weight[: shape[0]] = (torch.randn(shape, generator=generator) * 0.02).to(torch.bfloat16)
+    frame, _ = opened(tensorwire.compress(weight))
+    kinds = [type(launch).__name__ for launch in frame.held.plan.rows]
+    assert sorted(kinds) == ["CascadeLaunch", "ConstantLaunch"][1 - coded_blocks :]
+    assert isinstance(frame.kernels, CudaKernels)
+    assert frame.kernels.before.numel() == coded_blocks * frame.held.runs_per_block
+    assert torch.equal(frame.decode_all(), weight)
+    assert frame.rows is not None
+    out = torch.empty(2, columns, dtype=torch.bfloat16)
+    frame.rows(torch.tensor([1, rows - 1]), out)
+    assert torch.equal(out, weight[[1, rows - 1]])

@@ -19,8 +19,9 @@ transformers = pytest.importorskip("transformers")
 
 from functorch.compile import make_boxed_func  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from transformers import CompileConfig  # noqa: E402
 
-from tensorwire.torch import CompressedTensor, ops, prepare, set_linear_mode  # noqa: E402
+from tensorwire.torch import CompressedTensor, inductor, ops, prepare, set_linear_mode  # noqa: E402
 from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa: E402
 from tensorwire.torch.products.side_stream import SideStream  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, step  # noqa: E402
@@ -185,6 +186,7 @@ def test_generate_captures_its_steps(mode: str, folder: Path, device: DisguisedD
     """In mode fused without a line of the user's; in mode exact if it is asked to."""
     model = packed(folder, linear_mode=mode)
     assert model.generation_config.cache_implementation == (None if mode == "exact" else "static")
+    assert model.generation_config.compile_config == (None if mode == "exact" else CompileConfig(backend=inductor))
     found = model.generate(tokens(), max_new_tokens=6, do_sample=False, pad_token_id=0, cache_implementation="static")
     set_linear_mode(model, "exact")
     expected = model.generate(

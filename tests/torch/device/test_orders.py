@@ -14,8 +14,8 @@ from tensorwire.torch import ops
 from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.device.orders import MOST_PARTS, Order, candidates, usual_order
 from tensorwire.torch.device.product import Product
-from tensorwire.torch.device.product_cascades import rows_in_one_tier
-from tensorwire.torch.device.product_rows import rows_of_words
+from tensorwire.torch.device.product_cascades import coded_in_one_tier
+from tensorwire.torch.device.product_rows import coded_with_lists
 from tensorwire.torch.device.trial import library_order
 
 from .stand_in import StandIn
@@ -33,7 +33,7 @@ ORDERS = [
 def test_kernels_have_the_bits_of_the_reference(order: Order, count: int) -> None:
     dense, x, bias = weight(21, 2304, 0.01), numbers(count, 2304), numbers(21, seed=3)
     driver = StandIn(seed=count)
-    product = Product(driver, rows_of_words(dense), order)
+    product = Product(driver, coded_with_lists(dense), order)
     assert same_bits(product.multiply(x), sums_of(order, x, dense))
     assert same_bits(product.multiply(x, bias, torch.bfloat16), product_of(order, x, dense, bias, torch.bfloat16))
 
@@ -42,7 +42,7 @@ def test_kernels_have_the_bits_of_the_reference(order: Order, count: int) -> Non
 def test_checked_in_other_orders(order: Order) -> None:
     dense, x = weight(17, 2048, 0.01), numbers(2, 2048)
     driver = StandIn(checked=True, seed=1)
-    product = Product(driver, rows_of_words(dense), order)
+    product = Product(driver, coded_with_lists(dense), order)
     watch(driver, product)
     assert same_bits(product.multiply(x), sums_of(order, x, dense))
 
@@ -50,7 +50,7 @@ def test_checked_in_other_orders(order: Order) -> None:
 def test_no_input_changes_the_bits_of_another_in_other_orders() -> None:
     dense, x = weight(16, 1024), numbers(40, 1024)
     for order in (Order(1, two=True), Order(2, rounded=True)):
-        product = Product(StandIn(), rows_of_words(dense), order)
+        product = Product(StandIn(), coded_with_lists(dense), order)
         one_by_one = torch.cat([product.multiply(x[k : k + 1]) for k in range(40)])
         assert same_bits(product.multiply(x), one_by_one)
 
@@ -95,7 +95,7 @@ def test_a_trial_finds_the_order(order: Order, rows: int, columns: int, shape: t
     dense, x = weight(rows, columns), numbers(*shape, columns)
     driver, library = StandIn(), library_in(order)
     bias = numbers(rows, seed=2) if biased else None
-    product = Product(driver, rows_of_words(dense))
+    product = Product(driver, coded_with_lists(dense))
     assert library_order(product, x, bias, library) == order
     exact = product.in_order(order).multiply(x.reshape(-1, columns), bias, torch.bfloat16)
     assert same_bits(exact.view(*shape, rows), library(x, dense, bias))
@@ -107,7 +107,7 @@ def test_a_trial_finds_the_order(order: Order, rows: int, columns: int, shape: t
 @pytest.mark.parametrize("order", [Order(1), Order(2, two=True, rounded=True)])
 def test_a_trial_finds_the_order_in_f16(order: Order) -> None:
     dense, x = weight(66, 512).half(), numbers(3, 512).half()
-    product = Product(StandIn(), rows_in_one_tier(dense, 3))
+    product = Product(StandIn(), coded_in_one_tier(dense, 3))
     assert library_order(product, x, None, library_in(order)) == order
     assert library_order(product, x.bfloat16(), None, library_in(order)) is None
 
@@ -116,14 +116,40 @@ def test_a_library_in_another_order() -> None:
     def backwards(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return library_in(Order(1))(x.flip(-1), dense.flip(-1), bias)
 
-    x, product = numbers(2, 512), Product(StandIn(), rows_of_words(weight(64, 512)))
+    x, product = numbers(2, 512), Product(StandIn(), coded_with_lists(weight(64, 512)))
     assert library_order(product, x, None, backwards) is None
     assert library_order(product, x, None, linear) is None  # that of the CPU
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_all_rows_of_a_trial_are_compared(biased: bool) -> None:
+    """Also those between the places where the trial on a CPU has rows: a library may have two kernels for a weight."""
+    dense, x, bias = weight(768, 256), numbers(2, 256), numbers(768, seed=2) if biased else None
+    product = Product(StandIn(), coded_with_lists(dense))
+
+    def library(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = library_in(Order(1))(x, dense, bias)
+        other = library_in(Order(1, two=True))(x, dense[570:600], None if bias is None else bias[570:600])
+        return torch.cat([found[:, :570], other, found[:, 600:]], 1)
+
+    assert library_order(product, x, bias, library_in(Order(1))) == Order(1)
+    assert library_order(product, x, bias, library) is None
+
+
+def test_shapes_that_torch_makes_one_matrix_of_are_tried_once() -> None:
+    driver, library = StandIn(), library_in(Order(1))
+    product = Product(driver, coded_with_lists(weight(64, 256)))
+    launches = []
+    for shape in ((1, 6), (2, 3), (6, 1), (6,), (3, 1, 2), (1, 7)):
+        driver.launches.clear()
+        assert library_order(product, numbers(*shape, 256), None, library) == Order(1)
+        launches.append(len(driver.launches))
+    assert [count > 0 for count in launches] == [True, False, False, True, True, True]
+
+
 def test_inputs_that_are_not_tried() -> None:
     driver = StandIn()
-    product = Product(driver, rows_of_words(weight(8, 512)))
+    product = Product(driver, coded_with_lists(weight(8, 512)))
     for x in (numbers(65, 512), numbers(0, 512), numbers(2, 512).float(), numbers(2, 256), numbers(512, 4).T):
         assert library_order(product, x, None, library_in(Order(1))) is None
     assert not driver.launches

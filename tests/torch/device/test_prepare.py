@@ -87,11 +87,11 @@ def test_what_it_says(block: nn.Module, device: DisguisedDevice) -> None:
 
 
 def test_twice_is_once(block: nn.Module, device: DisguisedDevice, x: torch.Tensor) -> None:
-    first, groups = prepare(block), vars(open_frame.opened_there(block.mlp.up_proj.weight.frame))["member"]
+    first, groups = prepare(block), open_frame.opened_there(block.mlp.up_proj.weight.frame).member
     device.calls.clear()
     assert prepare(block) == first
     assert not device.launches
-    assert vars(open_frame.opened_there(block.mlp.up_proj.weight.frame))["member"] == groups
+    assert open_frame.opened_there(block.mlp.up_proj.weight.frame).member == groups
 
 
 def test_weights_that_meet_an_input_are_one_launch(block: nn.Module, device: DisguisedDevice, x: torch.Tensor) -> None:
@@ -237,7 +237,7 @@ def test_a_wrong_guess_is_given_up(block: nn.Module, device: DisguisedDevice, x:
         device.calls.clear()
         block.attention.q_proj(x)
         block.attention.o_proj(torch.ones(1, 512, dtype=torch.bfloat16, device=DEVICE))
-    member = vars(open_frame.opened_there(block.attention.q_proj.weight.frame))["member"]
+    member = open_frame.opened_there(block.attention.q_proj.weight.frame).member
     assert not member.group.is_open
     assert joint._waiting.parts is None
 
@@ -247,7 +247,7 @@ def test_a_weight_that_was_replaced_is_freed(block: nn.Module, device: Disguised
     other = compress_module(Attention().bfloat16(), min_numel=1024, linear_mode="fused").to(DEVICE)
     block.attention.k_proj = other.k_proj
     gc.collect()
-    member = vars(open_frame.opened_there(block.attention.q_proj.weight.frame))["member"]
+    member = open_frame.opened_there(block.attention.q_proj.weight.frame).member
     assert not member.group.is_open
     for layer in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj):
         assert torch.equal(layer(x).cpu(), alone(layer, x))

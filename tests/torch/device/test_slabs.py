@@ -207,6 +207,15 @@ def test_a_kind_of_product_is_tried_once(case: Case, monkeypatch: pytest.MonkeyP
     assert not allows_slabs(numbers(COLUMNS, COUNT).T, ROWS, SLAB, None, counted)
 
 
+def test_so_many_numbers_of_inputs_are_tried(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more the weight is decoded as a whole."""
+    monkeypatch.setattr(trial, "_MOST_SLABS", 2)
+    use(monkeypatch, library(1))
+    for count, slabs_of in ((80, 3), (81, 3), (82, 1), (80, 3), (82, 1)):
+        case.multiply(numbers(count, COLUMNS), None, "exact")
+        assert case.headers() == ["words.cuh"] * slabs_of
+
+
 def test_nothing_is_tried_while_a_graph_is_captured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known is used in the graph."""
     use(monkeypatch, library(1))

@@ -13,7 +13,7 @@ from reference.tensorwire_reference import Cascade, Constant, Kind, Stored, Verb
 from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
 from tensorwire.torch.device.orders import Order  # noqa: E402
 from tensorwire.torch.device.product import Product, joint  # noqa: E402
-from tensorwire.torch.device.product_rows import rows_of_words  # noqa: E402
+from tensorwire.torch.device.product_rows import coded_with_lists  # noqa: E402
 
 from .cascades import ALL_SHAPES, SHAPES  # noqa: E402
 from .opened import bytes_tensor  # noqa: E402
@@ -103,7 +103,7 @@ def test_every_tier_shape_has_the_bits_of_shape_4(table: int, variant: int) -> N
         found = product.multiply(x)
         assert driver.launches[-1].kernel.header == "thin_cascade.cuh"
         assert same_bits(found, sums_of(product.order, x, dense))
-        assert same_bits(found, Product(driver, rows_of_words(dense)).multiply(x))
+        assert same_bits(found, Product(driver, coded_with_lists(dense)).multiply(x))
 
 
 # Rows, columns, inputs, the share of escapes, rows of a block: odd ends, one to many parts, tiles, blocks and groups.
@@ -259,7 +259,7 @@ def test_rows_of_several_weights_are_one_product() -> None:
     for dense, part in zip(weights, found.split([32, 8, 7], 1), strict=True):
         assert same_bits(part, sums_of(together.order, x, dense))
     with pytest.raises(ValueError, match="width of tier 1"):
-        joint([products[0], Product(driver, rows_of_words(weights[0]))])
+        joint([products[0], Product(driver, coded_with_lists(weights[0]))])
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -15,7 +15,7 @@ from tensorwire.torch.device.driver import Function, Kernel
 from tensorwire.torch.device.launching import is_for_wgmma, wgmma_launch
 from tensorwire.torch.device.orders import Order
 from tensorwire.torch.device.product import Product
-from tensorwire.torch.device.product_rows import rows_of_words
+from tensorwire.torch.device.product_rows import coded_with_lists
 
 from .stand_in import KernelError, StandIn, missing, packed
 from .summed import product_of, same_bits, sums_of
@@ -65,7 +65,7 @@ def test_products_have_the_bits_of_their_order(
 )
 def test_other_orders(count: int, order: Order) -> None:
     dense, x, bias = weight(20, 1280, 0.02), numbers(count, 1280), numbers(20, seed=3)
-    product = by_wgmma(Product(StandIn(), rows_of_words(dense), order), count)
+    product = by_wgmma(Product(StandIn(), coded_with_lists(dense), order), count)
     found = product.multiply(x, bias, torch.bfloat16)
     assert same_bits(found, product_of(order.as_made(1280), x, dense, bias, torch.bfloat16))
 
@@ -105,7 +105,7 @@ def test_damaged_digits_read_nothing_outside(seed: int) -> None:
 
 def test_inputs_may_be_views() -> None:
     dense, wide = weight(20, 256), numbers(30, 530)
-    product = by_wgmma(Product(StandIn(checked=True), rows_of_words(dense)), 30)
+    product = by_wgmma(Product(StandIn(checked=True), coded_with_lists(dense)), 30)
     watch(product.driver, product)  # type: ignore[arg-type]
     flat = wide.view(-1)[1 : 1 + 30 * 256].view(30, 256)  # contiguous, at an odd address
     for x in (wide[:, 8:264], wide[:, 4:260], flat, wide[:1, :256].expand(30, 256)):
@@ -122,7 +122,7 @@ def kernels_of(driver: StandIn) -> list[str]:
 def test_it_is_taken_once_the_device_agrees() -> None:
     dense, driver = weight(130, 256), StandIn()
     for _ in range(2):
-        product = Product(driver, rows_of_words(dense))
+        product = Product(driver, coded_with_lists(dense))
         for count, expression in ((16, "thin<2, false>"), (30, "wgmma<4, false>")):
             x = numbers(count, 256)
             found = product.multiply(x)
@@ -166,7 +166,7 @@ def test_else_it_is_not(kind: type[StandIn], why: str, caplog: pytest.LogCapture
     dense, x, driver = weight(130, 256), numbers(30, 256), kind()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            product = Product(driver, rows_of_words(dense))
+            product = Product(driver, coded_with_lists(dense))
             assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
             assert kernels_of(driver)[-1] == "thin<4, false>"
     assert [why in record.message for record in caplog.records] == [True]  # said once
@@ -175,7 +175,7 @@ def test_else_it_is_not(kind: type[StandIn], why: str, caplog: pytest.LogCapture
 def test_no_trial_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     dense, x, driver = weight(130, 256), numbers(30, 256), StandIn()
     monkeypatch.setattr(product_module, "is_capturing", lambda _: True)
-    product = Product(driver, rows_of_words(dense))
+    product = Product(driver, coded_with_lists(dense))
     assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
     assert kernels_of(driver) == ["thin<4, false>"]
 

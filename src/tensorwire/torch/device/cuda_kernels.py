@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,19 +17,20 @@ from .plan import (
     LISTED,
     ROW,
     Array,
+    BlockLaunch,
     CascadeLaunch,
     ConstantLaunch,
     EnecLaunch,
-    Launch,
     StoredLaunch,
     counts_of,
     field_nbytes,
+    most_counts_of,
     room_nbytes,
 )
 
 if TYPE_CHECKING:
     from .driver import Driver
-    from .prepared import PreparedFrame
+    from .planned import PlannedFrame
 
 _THREADS_TO_OPEN, _THREADS = 128, 256
 _COPIED_NBYTES = 1 << 14  # of a block, by the threads of one part
@@ -45,37 +46,33 @@ _LAYOUTS = {(2, 8): "Bf16", (2, 5): "F16", (4, 8): "F32", (1, 4): "F8E4M3", (1, 
 
 
 class Call:
-    """A kernel with its arguments packed, of which a few change from one launch to the next.
-
-    Attributes:
-        values: by the names of parameters; `value` of each may be set.
-    """
+    """A kernel with its arguments packed, of which a few change from one launch to the next."""
 
     __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
 
-    def __init__(self, driver: Driver, kernel: Kernel, threads: int, shared_nbytes: int = 0, **arguments: Any) -> None:
+    def __init__(
+        self, driver: Driver, kernel: Kernel, threads: int, shared_nbytes: int = 0, **arguments: torch.Tensor | int
+    ) -> None:
         """`arguments`, by the names and in the order of the kernel's parameters: tensors, of which the address is taken
-        and which somebody else keeps alive, integers of 32 bits, and whatever ctypes has for others."""
+        and which somebody else keeps alive, and integers of 32 bits, which are the lower halves of their places."""
         self._function = driver.function(kernel, shared_nbytes)
         self._threads = threads
         self._shared_nbytes = shared_nbytes
-        self.values = {
-            name: ctypes.c_uint64(each.data_ptr()) if isinstance(each, torch.Tensor)
-            else ctypes.c_uint32(each) if isinstance(each, int)
-            else each
-            for name, each in arguments.items()
-        }  # fmt: skip
-        self._packed = (ctypes.c_void_p * len(self.values))(*map(ctypes.addressof, self.values.values()))
+        self._names = list(arguments)
+        values = [each if isinstance(each, int) else each.data_ptr() for each in arguments.values()]
+        self._values = (ctypes.c_uint64 * len(values))(*values)
+        begin = ctypes.addressof(self._values)
+        self._packed = (ctypes.c_void_p * len(values))(*range(begin, begin + ctypes.sizeof(self._values), 8))
 
     def launch(self, stream: int, x: int, y: int = 1, **changed: int) -> None:
         """With a grid of `x` times `y` blocks of threads, and other values of some arguments."""
         for name, value in changed.items():
-            self.values[name].value = value
+            self._values[self._names.index(name)] = value
         self._function.launch((x, y, 1), self._threads, self._shared_nbytes, stream, self._packed)
 
 
 class CudaKernels:
-    """The kernels of a prepared frame. They run on the current stream, and the host waits for none.
+    """The kernels of a planned frame. They run on the current stream, and the host waits for none.
 
     Attributes:
         before: on the device, for each run of tier 1 how many words escape before it in its block, or how many mask
@@ -85,7 +82,7 @@ class CudaKernels:
 
     __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
 
-    def __init__(self, held: PreparedFrame, driver: Driver) -> None:
+    def __init__(self, held: PlannedFrame, driver: Driver) -> None:
         """Compile the kernels, unless that was done before, and count escapes.
 
         Raises:
@@ -95,16 +92,16 @@ class CudaKernels:
         self._driver = driver
         self._lock = threading.Lock()  # of what is packed
         device = held.frame.device
-        self.before = torch.empty(held.info.num_blocks * held.runs_per_block, dtype=torch.int16, device=device)
+        self.before = torch.empty(held.counted_runs, dtype=torch.int16, device=device)
         self.before_later = torch.empty(held.plan.later_runs, dtype=torch.int16, device=device)
-        self._places = self.before[:0]  # where words escape, in their blocks
+        self._places = self.before  # where words escape, in their blocks, once there is a list
         self._count()
         self._calls = {launch: self._call(launch) for launch in held.tables}
         shape = held.info.shape
         self._row_nwords = held.info.uncompressed_nbytes // held.word_nbytes // max((1, *shape[:1]))
         self._taking: Call | None = None
 
-    def at(self, held: PreparedFrame) -> CudaKernels:
+    def at(self, held: PlannedFrame) -> CudaKernels:
         """The same for a copy of the frame. Nothing is counted anew."""
         twin = twin_of(self)
         twin._held, twin._lock, twin._taking = held, threading.Lock(), None
@@ -165,7 +162,7 @@ class CudaKernels:
                 self._driver, kernel, _THREADS_TO_OPEN, frame=held.frame, rows=table, **tables, wrong=wrong,
                 runs_per_block=held.runs_per_block, **coding,
             )  # fmt: skip
-            call.launch(stream, len(table))
+            call.launch(stream, table.shape[0])
             if isinstance(launch, CascadeLaunch) and self._has_list(launch):
                 self._places = self.list_escapes(launch)
         found = int(wrong.item())
@@ -196,7 +193,7 @@ class CudaKernels:
         call.launch(self._driver.stream(), len(table))
         return found
 
-    def _call(self, launch: Launch) -> tuple[Call, int]:
+    def _call(self, launch: BlockLaunch) -> tuple[Call, int]:
         """What decodes the blocks of a launch, and how many bytes of memory a block of threads needs for that, if
         shared memory has too few. The launch data, the words and the first block are set when it is launched."""
         held, nothing = self._held, self._held.frame
@@ -238,7 +235,7 @@ class CudaKernels:
             return False
         return launch == CascadeLaunch(held.info.layout.rest_bits, 0, LISTED, True)
 
-    def _parts(self, launch: Launch, count: int) -> int:
+    def _parts(self, launch: BlockLaunch, count: int) -> int:
         """How many blocks of threads share a block out, if there are `count` blocks. One with later tiers is shared
         only if processors have nothing to do, since each part resolves these anew."""
         if isinstance(launch, StoredLaunch | ConstantLaunch):
@@ -273,12 +270,12 @@ class CudaKernels:
 
 def _later_nbytes(rows: Array, widths: tuple[int, ...]) -> int:
     """Bytes that the later tiers of a block take while it is decoded, for any of the blocks: see words.cuh."""
-    counts = [int(each) for each in counts_of(rows).max(0)]
+    counts = most_counts_of(rows)
     streams = sum(field_nbytes(count, w) for count, w in zip(counts, (*widths[1:], 8), strict=False))
     return sum(map(room_nbytes, (streams, *counts[: len(widths) - 1])))
 
 
-def _coding(launch: Launch) -> tuple[int, int]:
+def _coding(launch: BlockLaunch) -> tuple[int, int]:
     """How blocks of a launch are coded, as rows.cuh has it."""
     if isinstance(launch, StoredLaunch):
         return (_BY_HOST if launch.by_host else _STORED), 0

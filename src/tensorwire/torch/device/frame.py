@@ -12,12 +12,13 @@ from ..._ground.copies import twin_of
 from ..products.slabs import slab_rows, takes_slabs
 from .cuda_kernels import CudaKernels
 from .nvidia import driver_for
-from .prepared import PreparedFrame
+from .planned import PlannedFrame
 from .product import Product
 from .product_rows import rows_of
 from .trial import allows_slabs, library_order
 
 if TYPE_CHECKING:
+    from ..products.joint import Member
     from .driver import Driver
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,7 +26,7 @@ _STORE_NBYTES = 16
 
 
 class Kernels(Protocol):
-    """The kernels of a prepared frame.
+    """The kernels of a planned frame.
 
     Attributes:
         rows: takes rows by numbers that lie on the device, in one launch; None if no kernel does.
@@ -38,7 +39,7 @@ class Kernels(Protocol):
         """Decode the blocks [begin, end) to `words`, at a multiple of 16 bytes; their number is rounded up to a
         multiple of four."""
 
-    def at(self, held: PreparedFrame) -> Kernels:
+    def at(self, held: PlannedFrame) -> Kernels:
         """The same kernels for a copy of the frame."""
 
 
@@ -53,8 +54,9 @@ class DeviceFrame:
         info: FrameInfo.
         dtype: torch's dtype of the tensor.
         shape: its shape.
-        held: what the host prepared.
+        held: what the host has planned.
         kernels: those that decode it.
+        member: its weight as one of a group that is multiplied together; None until `prepare` makes a group.
         rows: ``rows(ids, out)`` writes ``tensor[ids]`` to `out`, contiguous, in one launch, without waiting for ids;
             None if no kernel does that here.
     """
@@ -86,14 +88,15 @@ class DeviceFrame:
         if found is None:
             from .triton.decode import TritonKernels  # imports Triton, which is not needed before
 
-            self.held = PreparedFrame(frame, *TritonKernels.limits(frame.device))
+            self.held = PlannedFrame(frame, *TritonKernels.limits(frame.device))
             self.kernels = TritonKernels(self.held)
         else:
-            self.held = PreparedFrame(frame)
+            self.held = PlannedFrame(frame)
             self.kernels = CudaKernels(self.held, found)
         self.info = self.held.info
         self.dtype = self.held.dtype
         self.shape = self.info.shape
+        self.member: Member | None = None
         self.rows = self.kernels.rows
         self._driver = found
         self._word_nbytes = self.held.word_nbytes

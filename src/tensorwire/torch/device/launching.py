@@ -11,6 +11,8 @@ from .driver import Kernel
 from .rows import QUARTERS_NBYTES, SUMS_NBYTES, TILE_ROWS
 
 if TYPE_CHECKING:
+    import ctypes
+
     from .driver import Driver, Function
     from .orders import Order
     from .rows import Cascades
@@ -31,13 +33,15 @@ _LEAST_BUSY = 2 / 5
 instruction and a byte cost; not measured."""
 
 
-class Launch(NamedTuple):
-    """How a kernel for so many inputs is launched.
+class ProductLaunch(NamedTuple):
+    """How a product with so many inputs is launched.
 
     Attributes:
         together: how many tiles a block takes at once.
         more: arguments behind those that all kernels have.
         kept: what these have addresses of.
+        free: packed arguments that no call has now, cells of 64 bits and their addresses. A call takes some, or makes
+            its own. So it shares them with none: not with one of another thread, nor of a signal's handler.
     """
 
     function: Function
@@ -45,11 +49,12 @@ class Launch(NamedTuple):
     threads: int
     shared_nbytes: int
     together: int
-    more: tuple[int, ...] = ()
-    kept: torch.Tensor | None = None
+    more: tuple[int, ...]
+    kept: torch.Tensor | None
+    free: list[tuple[ctypes.Array[ctypes.c_uint64], ctypes.Array[ctypes.c_void_p]]]
 
 
-def thin_launch(driver: Driver, rows: int, order: Order, eights: int) -> Launch:
+def thin_launch(driver: Driver, rows: int, order: Order, eights: int) -> ProductLaunch:
     """That of thin.cuh, for up to 8 * `eights` inputs."""
     eights, tiles = next(each for each in (1, 2, 4, 8) if eights <= each), -(-rows // TILE_ROWS)
     ways = min(order.parts, _MOST_WARPS)
@@ -62,10 +67,12 @@ def thin_launch(driver: Driver, rows: int, order: Order, eights: int) -> Launch:
         together, ways = (together - 1, ways) if together > 1 else (together, ways - 1)
     function = driver.function(Kernel("thin.cuh", f"thin<{eights}, {_cpp(order.two)}>"), nbytes())
     grid = _grid(driver, -(-tiles // together), together * ways, nbytes(), two=eights < 8)
-    return Launch(function, grid, 32 * together * ways, nbytes(), together)
+    return ProductLaunch(function, grid, 32 * together * ways, nbytes(), together, (), None, [])
 
 
-def cascade_launch(driver: Driver, cascades: Cascades, order: Order, eights: int, device: torch.device) -> Launch:
+def cascade_launch(
+    driver: Driver, cascades: Cascades, order: Order, eights: int, device: torch.device
+) -> ProductLaunch:
     """That of thin_cascade.cuh, for up to 8 * `eights` inputs on the device."""
     eights, parts = next(each for each in (1, 2, 4, 8) if eights <= each), order.parts
     tiles = -(-int(cascades.rows.max()) // TILE_ROWS)
@@ -96,7 +103,7 @@ def cascade_launch(driver: Driver, cascades: Cascades, order: Order, eights: int
     narrow = cascades.width <= 2
     two = (narrow and eights <= 2) or (cascades.dtype == torch.bfloat16 and (eights == 1 or (narrow and eights < 8)))
     grid = _grid(driver, len(table), warps, nbytes(), two=two)
-    return Launch(function, grid, 32 * warps, nbytes(), together, more, table)
+    return ProductLaunch(function, grid, 32 * warps, nbytes(), together, more, table, [])
 
 
 def _grid(driver: Driver, blocks: int, warps: int, shared_nbytes: int, *, two: bool) -> tuple[int, int, int]:
@@ -120,7 +127,7 @@ def is_for_wgmma(driver: Driver, rows: int, eights: int) -> bool:
     )
 
 
-def wgmma_launch(driver: Driver, rows: int, order: Order, eights: int) -> Launch:
+def wgmma_launch(driver: Driver, rows: int, order: Order, eights: int) -> ProductLaunch:
     """That of wgmma.cuh, for up to 8 * `eights` inputs."""
     eights, tiles = _even(eights), -(-rows // _GROUP_ROWS)
     sums = eights << order.two
@@ -132,7 +139,8 @@ def wgmma_launch(driver: Driver, rows: int, order: Order, eights: int) -> Launch
     nbytes = _shared_nbytes(eights, ways, together)
     kernel = Kernel("wgmma.cuh", f"wgmma<{eights}, {_cpp(order.two)}>", "a")
     grid = min(-(-tiles // together), driver.num_processors), 1, 1
-    return Launch(driver.function(kernel, nbytes), grid, 128 * ways * together, nbytes, together)
+    function = driver.function(kernel, nbytes)
+    return ProductLaunch(function, grid, 128 * ways * together, nbytes, together, (), None, [])
 
 
 def _even(eights: int) -> int:

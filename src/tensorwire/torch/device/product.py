@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..frames.turn import is_capturing
-from .launching import Launch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
+from .launching import ProductLaunch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
 from .orders import Order, usual_order
 from .plan import RUN
-from .product_rows import rows_of_words
+from .product_rows import coded_with_lists
 from .rows import MOST_EIGHTS, Cascades, Rows
 
 if TYPE_CHECKING:
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tensorwire.torch.device")
 _ALIGNMENT = 16  # of inputs
+_AT_ONCE = 8
+"""So many matrices, each with an input of its own, are multiplied at once."""
 _TRIED_ROWS = 70
 _MOST_PITCH = 1 << 24
 _NUM_ARGUMENTS = 12
-_MOST_ARGUMENTS = 19
-
-_CELLS = {n: ctypes.c_uint64 * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
-_ARGUMENTS = {n: ctypes.c_void_p * n for n in (_NUM_ARGUMENTS, _MOST_ARGUMENTS)}
 
 
 class Product:
@@ -58,7 +56,8 @@ class Product:
         self.order = usual_order(rows.columns) if order is None else order.as_made(rows.columns)
         self.width = None if rows.cascades is None else rows.cascades.width
         self.dtype = torch.bfloat16 if rows.cascades is None else rows.cascades.dtype
-        self._launches: dict[int, Launch] = {}
+        self._launches: dict[int, ProductLaunch] = {}  # by eights of inputs
+        self._launches_of_each: dict[int, ProductLaunch] = {}  # by matrices at once
         self._others: dict[Order, Product] = {}
 
     def in_order(self, order: Order) -> Product:
@@ -93,32 +92,55 @@ class Product:
         out = torch.empty((count, self.rows), dtype=dtype, device=x.device)
         if count == 0:
             return out
-        if x.stride(1) != 1 or x.stride(0) * 2 % _ALIGNMENT or x.data_ptr() % _ALIGNMENT or x.stride(0) > _MOST_PITCH:
-            x = x.clone(memory_format=torch.contiguous_format)
+        x = _aligned(x)
         if bias is not None:
             bias = bias.contiguous()
         eights = -(-count // 8)
         how = self._launches.get(eights) or self._prepare(eights, x.device)
-        number = _NUM_ARGUMENTS + len(how.more)
-        cells = _CELLS[number](
-            self._rows.table.data_ptr(), x.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-            self.rows, self.columns, self.order.part_runs(self.columns), how.together, x.stride(0) * 2, count,
-            dtype == torch.float32, self.order.rounded, *how.more,
-        )  # fmt: skip
-        first = ctypes.addressof(cells)
-        arguments = _ARGUMENTS[number](*range(first, first + 8 * number, 8))
-        how.function.launch(how.grid, how.threads, how.shared_nbytes, self.driver.stream(), arguments)
+        self._launch(how, self._rows.table, x, bias, out)
         return out
 
     def multiply_each(self, x: torch.Tensor, ids: torch.Tensor, matrices: int) -> torch.Tensor:
         """Row ``x[i]`` times the transpose of matrix ``ids[i]``, where the rows are so many matrices, one behind the
-        other, and ids lie on the device: (count, rows of a matrix) in BF16. One launch multiplies all rows of these
-        matrices with up to 8 inputs, which takes no longer than with one, and the others are left out.
+        other, and ids lie on the device: (count, rows of a matrix) in BF16. A launch for each 8 inputs multiplies all
+        rows of their matrices with all of them, which takes no longer than with one, and what is not wanted is left
+        out.
         """
-        rows, count = self.rows // matrices, len(x)
-        table = self._rows.table.view(matrices, -1)[ids].view(count * rows, -1)
-        taken = Product(self.driver, Rows(table, self.columns, self._rows.kept), self.order)
-        return taken.multiply(x, None, x.dtype).view(count, count, rows).diagonal().t().contiguous()
+        tables = self._rows.table.view(matrices, -1, 4)[ids]
+        parts = [self._each_of(*both) for both in zip(tables.split(_AT_ONCE), x.split(_AT_ONCE), strict=True)]
+        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
+
+    def _each_of(self, tables: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Each input times the matrix whose table stands at its place."""
+        count, rows = tables.shape[:2]
+        how = self._launches_of_each.get(count)
+        if how is None:
+            how = self._launches_of_each[count] = thin_launch(self.driver, count * rows, self.order, 1)
+        out = torch.empty((count, count, rows), dtype=x.dtype, device=x.device)
+        self._launch(how, tables.view(-1, 4), _aligned(x), None, out)
+        return out.diagonal().t()
+
+    def _launch(
+        self, how: ProductLaunch, table: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+    ) -> None:
+        try:
+            cells, addresses = how.free.pop()
+        except IndexError:
+            cells, addresses = self._arguments(how)
+        address = 0 if bias is None else bias.data_ptr()
+        cells[:5] = [table.data_ptr(), x.data_ptr(), address, out.data_ptr(), len(table)]
+        cells[8:11] = [x.stride(0) * 2, len(x), out.dtype == torch.float32]
+        how.function.launch(how.grid, how.threads, how.shared_nbytes, self.driver.stream(), addresses)
+        how.free.append((cells, addresses))
+
+    def _arguments(self, how: ProductLaunch) -> tuple[ctypes.Array[ctypes.c_uint64], ctypes.Array[ctypes.c_void_p]]:
+        """Packed arguments of a launch. A call sets the first five, and pitch, count and whether results are wide."""
+        fixed = self.columns, self.order.part_runs(self.columns), how.together
+        cells = (ctypes.c_uint64 * (_NUM_ARGUMENTS + len(how.more)))(
+            *[0] * 5, *fixed, *[0] * 3, self.order.rounded, *how.more
+        )
+        first = ctypes.addressof(cells)
+        return cells, (ctypes.c_void_p * len(cells))(*range(first, first + 8 * len(cells), 8))
 
     def _check(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> int:
         if x.dim() != 2 or x.shape[1] != self.columns or len(x) > self.max_inputs or x.dtype != self.dtype:
@@ -134,7 +156,7 @@ class Product:
             )
         return len(x)
 
-    def _prepare(self, eights: int, device: torch.device) -> Launch:
+    def _prepare(self, eights: int, device: torch.device) -> ProductLaunch:
         """How products with up to 8 * `eights` inputs are launched."""
         cascades, made = self._rows.cascades, thin_launch
         if cascades is not None:
@@ -144,6 +166,17 @@ class Product:
             made = wgmma_launch if _agrees(self.driver, device, eights, self.order.two) else thin_launch
         how = self._launches[eights] = made(self.driver, self.rows, self.order, eights)
         return how
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """`x`, or a copy where rows do not lie as kernels want them."""
+    if (
+        x.stride(1) == 1
+        and x.stride(0) * 2 % _ALIGNMENT == x.data_ptr() % _ALIGNMENT == 0
+        and x.stride(0) <= _MOST_PITCH
+    ):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def joint(products: Sequence[Product]) -> Product:
@@ -184,7 +217,7 @@ def _agrees(driver: Any, device: torch.device, eights: int, two: bool) -> bool:
         values[..., 1] = values[..., 0] * (1 + 2.0**-6)
         return values.view(count, -1).to(torch.bfloat16).to(device)
 
-    rows, x = rows_of_words(numbers(_TRIED_ROWS)), numbers(8 * eights)
+    rows, x = coded_with_lists(numbers(_TRIED_ROWS)), numbers(8 * eights)
     x[:, 1::2] *= -1
     results = []
     try:

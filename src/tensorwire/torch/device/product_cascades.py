@@ -14,7 +14,7 @@ from .rows import LATER_TIERS_NBYTES, Cascades, Rows
 if TYPE_CHECKING:
     from .cuda_kernels import CudaKernels
     from .plan import Array
-    from .prepared import PreparedFrame
+    from .planned import PlannedFrame
 
 MOST_WIDTH = 4
 """The most bits that a digit has."""
@@ -35,7 +35,7 @@ class _Words(NamedTuple):
 _WORDS = {torch.bfloat16: _Words(7, 8, ((8, 0),)), torch.float16: _Words(10, 5, ((8, 0), (2, 8), (1, 10)))}
 
 
-def width_of(held: PreparedFrame) -> int | None:
+def width_of(held: PlannedFrame) -> int | None:
     """The width of tier 1 that most blocks have, among those in cascades that can be multiplied."""
     blocks: dict[int, int] = {}
     for launch, rows in _fitting(held):
@@ -43,7 +43,7 @@ def width_of(held: PreparedFrame) -> int | None:
     return max(blocks, key=lambda width: blocks[width], default=None)
 
 
-def _fitting(held: PreparedFrame) -> list[tuple[CascadeLaunch, Array]]:
+def _fitting(held: PlannedFrame) -> list[tuple[CascadeLaunch, Array]]:
     rest = held.info.layout.rest_bits, 0
     return [
         (launch, rows)
@@ -52,7 +52,7 @@ def _fitting(held: PreparedFrame) -> list[tuple[CascadeLaunch, Array]]:
     ]
 
 
-def rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, width: int) -> tuple[Rows, Array]:
+def rows_of_cascades(held: PlannedFrame, kernels: CudaKernels, width: int) -> tuple[Rows, Array]:
     """The rows of the blocks whose tier 1 has this width, and of each of them the block, by ordinal."""
     columns = held.info.shape[-1]
     launches = [(launch, rows) for launch, rows in _fitting(held) if launch.widths[0] == width]
@@ -138,7 +138,7 @@ def _names(params: Array, widths: tuple[int, ...]) -> list[Array]:
     return names
 
 
-def rows_in_one_tier(words: torch.Tensor, width: int) -> Rows:
+def coded_in_one_tier(words: torch.Tensor, width: int) -> Rows:
     """The rows of dense BF16 or F16, (rows, columns), made by the host: each is a block of its own whose only tier has
     this width, behind which what escapes stands in bytes."""
     num_rows, columns = words.shape

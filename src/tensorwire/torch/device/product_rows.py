@@ -9,7 +9,7 @@ import torch
 
 from ...codec import Layout
 from .plan import LISTED, ROW, RUN, CascadeLaunch, counts_of
-from .product_cascades import rows_in_one_tier, rows_of_cascades, width_of
+from .product_cascades import coded_in_one_tier, rows_of_cascades, width_of
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .cuda_kernels import CudaKernels
     from .driver import Driver
     from .plan import Array
-    from .prepared import PreparedFrame
+    from .planned import PlannedFrame
 
 _LAYOUTS = {torch.bfloat16: Layout(2, 8, 8, "float", True), torch.float16: Layout(2, 5, 11, "float", True)}
 _LISTED = CascadeLaunch(8, 0, LISTED, True)
@@ -31,7 +31,7 @@ _LEAST_ARCHITECTURE = 80  # whose tensor cores take BF16, and 16 numbers of F16 
 _OVERREAD = 2  # entries behind a list
 
 
-class _Blocks(NamedTuple):
+class _ListedBlocks(NamedTuple):
     """Blocks in tier shape (4). By block: the ordinal, the number of words, addresses of rests, of counts of escapes
     before each run and of the list, lo, and how many words escape."""
 
@@ -45,7 +45,7 @@ class _Blocks(NamedTuple):
     kept: tuple[torch.Tensor, ...]
 
 
-def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+def rows_of(held: PlannedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
     """The rows of a frame's tensor; None if there is no fused product with it.
 
     There is one for BF16 in two or three dimensions, with a multiple of 256 columns, in blocks of whole rows, where
@@ -71,7 +71,7 @@ def rows_of(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows |
     return found
 
 
-def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
+def _rows_of_lists(held: PlannedFrame, kernels: CudaKernels) -> Rows | None:
     if held.dtype != torch.bfloat16:
         return None
     listed = held.plan.rows.get(_LISTED, np.zeros((0, ROW), np.uint32))
@@ -82,10 +82,10 @@ def _rows_of_lists(held: PreparedFrame, kernels: CudaKernels) -> Rows | None:
     blocks, columns = _listed(held, kernels, listed), held.info.shape[-1]
     rows = Rows(_table(blocks, columns), columns, blocks.kept)
     ordinals = np.repeat(blocks.ordinals, blocks.num_words // columns)
-    return _with_others(held, rows, ordinals, others, lambda: rows_of_words(_decoded(held, kernels, others)))
+    return _with_others(held, rows, ordinals, others, lambda: coded_with_lists(_decoded(held, kernels, others)))
 
 
-def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
+def _rows_of_cascades(held: PlannedFrame, kernels: CudaKernels, driver: Driver) -> Rows | None:
     width = width_of(held)
     if width is None or len(held.info.shape) != 2:
         return None
@@ -93,18 +93,20 @@ def _rows_of_cascades(held: PreparedFrame, kernels: CudaKernels, driver: Driver)
     others = _others(held, np.unique(ordinals))
     if others is None:
         return None
-    found = _with_others(held, rows, ordinals, others, lambda: rows_in_one_tier(_decoded(held, kernels, others), width))
+    found = _with_others(
+        held, rows, ordinals, others, lambda: coded_in_one_tier(_decoded(held, kernels, others), width)
+    )
     blocks = found.cascades
     return found if blocks is not None and blocks.least_nbytes <= driver.shared_nbytes else None
 
 
-def _others(held: PreparedFrame, ordinals: Array) -> Array | None:
+def _others(held: PlannedFrame, ordinals: Array) -> Array | None:
     """The blocks that are not these; None if they are too many."""
     others = np.setdiff1d(np.arange(held.info.num_blocks), ordinals)
     return None if len(others) * _OTHERS_SHARE > held.info.num_blocks else others
 
 
-def _with_others(held: PreparedFrame, rows: Rows, ordinals: Array, others: Array, make: Callable[[], Rows]) -> Rows:
+def _with_others(held: PlannedFrame, rows: Rows, ordinals: Array, others: Array, make: Callable[[], Rows]) -> Rows:
     """The rows of all blocks, in order: `rows`, whose blocks are `ordinals`, and those that `make` makes of others."""
     if not len(others):
         return rows
@@ -119,18 +121,18 @@ def _with_others(held: PreparedFrame, rows: Rows, ordinals: Array, others: Array
     return Rows(table, rows.columns, (*rows.kept, *made.kept), cascades)
 
 
-def _num_words(held: PreparedFrame, ordinals: Array) -> Array:
+def _num_words(held: PlannedFrame, ordinals: Array) -> Array:
     info = held.info
     nwords: Array = np.minimum(info.block_words, info.uncompressed_nbytes // 2 - ordinals * info.block_words)
     return nwords
 
 
-def _rows_in(held: PreparedFrame, ordinals: Array) -> Array:
+def _rows_in(held: PlannedFrame, ordinals: Array) -> Array:
     """The block of each row of some blocks."""
     return np.repeat(ordinals, _num_words(held, ordinals) // held.info.shape[-1])
 
 
-def _decoded(held: PreparedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
+def _decoded(held: PlannedFrame, kernels: CudaKernels, ordinals: Array) -> torch.Tensor:
     """The rows of some blocks."""
     parts = [
         torch.empty(int(count), dtype=torch.int16, device=held.frame.device) for count in _num_words(held, ordinals)
@@ -145,11 +147,11 @@ def _wait(tensor: torch.Tensor) -> None:
     tensor[-1, -1].item()
 
 
-def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _Blocks:
+def _listed(held: PlannedFrame, kernels: CudaKernels, rows: Array) -> _ListedBlocks:
     """Blocks of the frame itself, of which lists are made."""
     entries = kernels.list_escapes(_LISTED, exponents=True, overread=_OVERREAD)
     ordinals = rows[:, 1].astype(np.int64)
-    return _Blocks(
+    return _ListedBlocks(
         ordinals,
         rows[:, 2].astype(np.int64),
         held.frame.data_ptr() + rows[:, 0].astype(np.int64) * 32,
@@ -161,7 +163,7 @@ def _listed(held: PreparedFrame, kernels: CudaKernels, rows: Array) -> _Blocks:
     )
 
 
-def rows_of_words(words: torch.Tensor) -> Rows:
+def coded_with_lists(words: torch.Tensor) -> Rows:
     """The rows of dense BF16, (rows, columns), with at most 65,535 columns: coded like those of a frame, each with a lo
     of its own. They are not waited for."""
     num_rows, columns = words.shape
@@ -198,7 +200,7 @@ def rows_of_words(words: torch.Tensor) -> Rows:
     return Rows(table, columns, (coded, before, entries))
 
 
-def _table(blocks: _Blocks, columns: int) -> torch.Tensor:
+def _table(blocks: _ListedBlocks, columns: int) -> torch.Tensor:
     """RowAt of thin.cuh for each row of the blocks, in their order."""
     rows = blocks.num_words // columns
     first = np.repeat(rows.cumsum() - rows, rows)

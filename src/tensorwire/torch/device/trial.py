@@ -1,11 +1,15 @@
 """Which order of summation the library of a device has, and whether it has the same bits by slabs.
 
-Both are found by trial, as on CPUs.
+Both are found by trial, as on CPUs, and for each number of inputs: a library may have another kernel for one more, and
+promises nothing of others. What torch makes of contiguous inputs before it asks the library is known, so that not each
+shape with so many inputs is tried. Orders are for up to 64 inputs, which bounds these trials. Slabs are for up to 255,
+and save less, so `_MOST_SLABS` bounds them.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +25,15 @@ from ..products.ways import DTYPE_NAMES
 from .orders import Order, candidates
 from .plan import RUN
 from .product import Product
-from .product_cascades import MOST_WIDTH, rows_in_one_tier
-from .product_rows import rows_of_words
+from .product_cascades import MOST_WIDTH, coded_in_one_tier
+from .product_rows import coded_with_lists
 
 if TYPE_CHECKING:
     from .driver import Driver
     from .rows import Rows
+
+_MOST_SLABS = 32
+"""Trials of slabs for weights of one kind. With other numbers of inputs these are then decoded as a whole."""
 
 Library = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 
@@ -45,6 +52,9 @@ class DeviceTrial(Trial):
         """`driver`: launches ours, for `orders`. `slab`: so many rows at a time are tried, for `allows_slabs`."""
         super().__init__(kind, slab)
         self._driver, self._device, self._library = driver, device, library
+        self._of_tile = self._rows_of_tile()
+        if kind.rows >= self._count:
+            self._compared = [(0, slice(0, kind.rows), self._of_tile)]
         self._rows_of: tuple[torch.Tensor, Product] | None = None
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -59,14 +69,19 @@ class DeviceTrial(Trial):
     def _there(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The same on the device. Where the host has rows of zeros, which take no memory there, the first rows stand
-        again and again: they show more of the bits, and few rows are moved."""
-        spans = {span.start: span for _, span, _ in self._places}
-        tile = weight[spans[0]].to(self._device)
-        rows = tile.repeat(-(-len(weight) // len(tile)), 1)[: len(weight)]
-        for span in spans.values():
-            rows[span] = weight[span].to(self._device)
-        return x.to(self._device), rows, None if bias is None else bias.to(self._device)
+        """The same on the device. Where the host has rows of zeros, which take no memory there, the rows of the tile
+        stand again and again: they show more of the bits, and few rows are moved."""
+        of_tile, place = self._of_tile.to(self._device), self._places[0][1]
+        rows = weight[place].to(self._device)[of_tile]
+        return x.to(self._device), rows, None if bias is None else bias[place].to(self._device)[of_tile]
+
+    def _rows_of_tile(self) -> torch.Tensor:
+        """Which row of the tile, or of what one weight has of it, stands at each row of a weight."""
+        found = torch.arange(self._product.rows, device="cpu") % self._count
+        if len(found) >= self._count:
+            for _, span, of_tile in self._places:
+                found[span] = torch.arange(of_tile.start, of_tile.stop, device="cpu")
+        return found
 
     def _sums(self, x: torch.Tensor, tile: torch.Tensor, order: Any) -> torch.Tensor:
         if self._rows_of is None or self._rows_of[0] is not tile:
@@ -79,11 +94,15 @@ class DeviceTrial(Trial):
 
 def _rows_of(tile: torch.Tensor) -> Rows:
     """As cascades in F16, of which few numbers of a trial escape: its exponents are near each other."""
-    return rows_of_words(tile) if tile.dtype == torch.bfloat16 else rows_in_one_tier(tile, MOST_WIDTH)
+    return coded_with_lists(tile) if tile.dtype == torch.bfloat16 else coded_in_one_tier(tile, MOST_WIDTH)
 
 
 class _CapturingError(Exception):
     """A graph is captured: the host cannot wait for results."""
+
+
+class _TooManyError(Exception):
+    """There were as many trials as there may be."""
 
 
 def library_order(
@@ -118,7 +137,7 @@ def allows_slabs(x: torch.Tensor, rows: int, slab: int, bias: torch.Tensor | Non
         return False
     try:
         return _slabs(kind, x.device, library, slab)
-    except _CapturingError:
+    except (_CapturingError, _TooManyError):
         return False
 
 
@@ -126,12 +145,26 @@ def allows_slabs(x: torch.Tensor, rows: int, slab: int, bias: torch.Tensor | Non
 def _slabs(kind: Kind, device: torch.device, library: Library, slab: int) -> bool:
     if is_capturing(device):
         raise _CapturingError
+    tried = _tried_slabs(kind._replace(shape=(kind.columns,)), device, library, slab)
+    if len(tried) == _MOST_SLABS:
+        raise _TooManyError
+    tried.append(kind.num_inputs)
     return DeviceTrial(kind, device, library, slab=slab).allows_slabs()
 
 
+@functools.lru_cache(maxsize=4096)
+def _tried_slabs(of_weight: Kind, device: torch.device, library: Library, slab: int) -> list[int]:
+    """For which numbers of inputs such slabs were tried."""
+    return []
+
+
 def _kind_of(x: torch.Tensor, rows: int, bias: torch.Tensor | None) -> Kind:
-    shape = tuple(x.shape)
-    return Kind(x.dtype, shape, strides_of(x.shape, x.stride()), rows, bias is not None, 1, False, _settings())
+    """Torch makes one matrix of contiguous inputs, whatever their shape. Whether it then adds a bias in the library may
+    depend on how many dimensions they have."""
+    strides, shape = strides_of(x.shape, x.stride()), tuple(x.shape)
+    if strides is Strides.USUAL and len(shape) > 2:
+        shape = (*[1] * (len(shape) - 2), math.prod(shape[:-1]), shape[-1])
+    return Kind(x.dtype, shape, strides, rows, bias is not None, 1, False, _settings())
 
 
 def _settings() -> tuple[object, ...]:

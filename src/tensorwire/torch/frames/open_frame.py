@@ -318,7 +318,13 @@ class AnyFrame(Protocol):
 
 
 class FrameThere(AnyFrame, Protocol):
-    """The same on a device."""
+    """The same on a device.
+
+    Attributes:
+        member: its weight as one of a group that is multiplied together (products/joint.py); None if it is in none.
+    """
+
+    member: Any
 
     @property
     def product(self) -> Any:

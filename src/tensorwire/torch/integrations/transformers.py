@@ -46,6 +46,7 @@ from ..modules import DTYPES, MIN_NUMEL, decompress_module
 from ..ops import check_linear_mode
 from ..prepared import prepare
 from ..tensors.compressed_tensor import CompressedTensor
+from .inductor import inductor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -207,7 +208,8 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         return model
 
     def _capture(self, model: Any) -> None:
-        """Let `generate` capture its decoding steps in graphs: it does so on devices that can, with a static cache.
+        """Let `generate` capture its decoding steps in graphs: it does so on devices that can, with a static cache. It
+        compiles them, with products of one input as one.
 
         Only in mode *fused*: a static cache and compiled code sum in other orders than the dense model does by default.
         And only for models that Transformers says to be one graph: others may not take such a cache.
@@ -217,6 +219,10 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         generation: Any = getattr(model, "generation_config", None)
         if getattr(generation, "cache_implementation", "") is None:
             generation.cache_implementation = "static"
+            if getattr(generation, "compile_config", None) is None:
+                from transformers import CompileConfig  # with all that generates, which loading needs not
+
+                generation.compile_config = CompileConfig(backend=inductor)
 
     def read(self, tensor: Tensor, name: str, model: Any) -> Tensor:
         """The dense tensor that a tensor out of a stand-in stands for, in the dtype of parameter `name`."""

@@ -1,6 +1,7 @@
 """Weights that meet the same input, such as query, key and value: the first that is multiplied multiplies all.
 
-Nothing is known beforehand of who is multiplied with what. The first product of a group computes the others along with
+A compiled graph says which weights these are (`Group.multiply_all`). In eager torch nothing is known beforehand of what
+is multiplied with what. The first product of a group computes the others along with
 its own, in one launch. Each of the others takes its part if it comes next in this thread, with the very same input and
 the bias that was used, in the same order of summation, on the same stream, within the same captured graph; else it
 computes on its own. So a wrong guess costs time and never changes a result. A write that torch does not count, through
@@ -11,7 +12,7 @@ has the bits of a product of its own in that order.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -81,10 +82,22 @@ class Group:
         if input_now is None or bias_now is None or bias_now != self._biases[number]:
             return None
         together = product.in_order(order).multiply(inputs, self._bias, x.dtype)
-        parts: list[Tensor | None] = [part.contiguous() for part in together.split(self._rows, 1)]
+        parts: list[Tensor | None] = [*self._parts_of(together)]
         own, parts[number] = parts[number], None
         _waiting.parts = _Parts(self, x, input_now, self._biases, order, turn_of(x.device), parts)
         return own
+
+    def multiply_all(self, inputs: Tensor, biases: Mapping[int, Tensor | None]) -> list[Tensor]:
+        """`inputs`, (count, columns), times each weight in the usual order, plus its bias of these by numbers of
+        weights. Nothing if not all weights are there, or if it is none for all."""
+        product = self._product if self.is_open else None
+        if product is None or len(inputs) > product.max_inputs or len(biases) != len(self._rows):
+            return []
+        bias = _one_behind_the_other(self._rows, [biases[number] for number in range(len(biases))])
+        return self._parts_of(product.multiply(inputs, bias, inputs.dtype))
+
+    def _parts_of(self, together: Tensor) -> list[Tensor]:
+        return [part.contiguous() for part in together.split(self._rows, 1)]
 
     def have_unlike_orders(self, shape: Sequence[int], *orders: Any) -> None:
         """Multiply one by one from now on where inputs of this shape are summed in one of these orders."""

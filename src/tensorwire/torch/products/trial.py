@@ -80,6 +80,8 @@ class Trial:
         else:
             spans = [slice(start, min(rows, start + self._count)) for start in self._starts()]
             self._places = [(0, span, slice(0, span.stop - span.start)) for span in spans]
+        self._compared: Sequence[tuple[int, slice, slice | Tensor]] = self._places
+        """Which results of which weight are compared with an order's, and the rows of the tile that they are of."""
 
     def _starts(self) -> Sequence[int]:
         """Where the rows of the tile stand: everywhere; or at both ends and between, and there across the borders of
@@ -137,7 +139,7 @@ class Trial:
         ours = rounded(found, each.bias, each.x.dtype)
         if each.bias is not None:
             undecided |= ~decided_with_bias(found)
-        for number, span, of_tile in self._places:
+        for number, span, of_tile in self._compared:
             results = each.results[number][..., span]
             if not _same_bits(results, torch.where(undecided[..., of_tile], results, ours[..., of_tile])):
                 return False

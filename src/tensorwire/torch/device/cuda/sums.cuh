@@ -37,6 +37,27 @@ DEV void mma(float* c, const u32* a, const u32* b) {
     mma_f16(c, a, b);
 }
 
+// Where a lane's inputs begin, from the first one's bytes on: input g of each eight, from column 4t on. What is no
+// input repeats the last one, and its sums go nowhere.
+template <u32 NB>
+DEV void find_inputs(u32 (&x_at)[NB], u32 count, u32 x_pitch) {
+  const u32 lane = threadIdx.x & 31;
+#pragma unroll
+  for (u32 b = 0; b < NB; b++) {
+    u32 input = b * 8 + (lane >> 2);
+    x_at[b] = (input < count ? input : count - 1) * x_pitch + (lane & 3) * 8;
+  }
+}
+
+// What it has of steps, one behind the other.
+template <u32 STEPS, u32 NB>
+DEV void load_inputs(uint2 (&X)[STEPS][NB], const u8* inputs, const u32 (&x_at)[NB]) {
+#pragma unroll
+  for (u32 b = 0; b < NB; b++)
+#pragma unroll
+    for (u32 k = 0; k < STEPS; k++) X[k][b] = __ldg((const uint2*)(inputs + x_at[b] + k * 32));
+}
+
 // What a part of a tile sums up to, 16 rows by 8 * NB inputs, as the lanes of a warp have it in their accumulators.
 template <u32 NB, bool TWO>
 DEV void store_sums(float* sums, const float (*c)[NB][4]) {

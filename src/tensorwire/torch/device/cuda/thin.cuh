@@ -78,12 +78,8 @@ GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
     next_slot ^= SLOT_NBYTES;
   };
 
-  u32 x_at[NB];  // of the lane's inputs; what is no input repeats the last one, and its sums go nowhere
-#pragma unroll
-  for (u32 b = 0; b < NB; b++) {
-    u32 input = b * 8 + g;
-    x_at[b] = (input < count ? input : count - 1) * x_pitch + t * 8;
-  }
+  u32 x_at[NB];
+  find_inputs(x_at, count, x_pitch);
   constexpr u32 AT_ONCE = NB <= 2 ? 4 : NB == 4 ? 2 : 1;  // steps whose inputs are loaded together
   // A row has 64 bytes of changes, step j at 16 * (j ^ row / 2 % 4), so that here, too, no two lanes meet.
   const u32 to_change = changes + (lane >> 1) * 64 + (lane >> 2 & 3) * 16;
@@ -148,12 +144,7 @@ GLOBAL void BOUNDS(256, NB == 8 ? 1 : 2)
           uint2 X[AT_ONCE][NB];
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
-            if (j % AT_ONCE == 0) {
-#pragma unroll
-              for (u32 b = 0; b < NB; b++)
-#pragma unroll
-                for (u32 k = 0; k < AT_ONCE; k++) X[k][b] = __ldg((const uint2*)(inputs + x_at[b] + (j + k) * 32));
-            }
+            if (j % AT_ONCE == 0) load_inputs(X, inputs + j * 32, x_at);
             u32 x0 = (D0[j] >> (quarter & 2) * 2 & 0x0f0f0f0fu) + lo0 ^ E0[j];
             u32 x1 = (D1[j] >> (quarter & 2) * 2 & 0x0f0f0f0fu) + lo1 ^ E1[j];
             u32 a[4];

@@ -202,12 +202,8 @@ GLOBAL void BOUNDS(256, blocks_at_once(NB, W, L::REST_BITS))
   float* sums = (float*)(shared + slots_nbytes + warps * (QUARTERS * QUARTER_NBYTES));
   // As in thin.cuh: neither the 8 lanes that write at once nor the 32 that read a word of each row meet in a bank.
   const shared_at to = quarters + t * 128 + (g * 16 ^ t * 32);
-  u32 x_at[NB];  // of the lane's inputs; what is no input repeats the last one, and its sums go nowhere
-#pragma unroll
-  for (u32 b = 0; b < NB; b++) {
-    u32 input = b * 8 + g;
-    x_at[b] = (input < count ? input : count - 1) * x_pitch + t * 8;
-  }
+  u32 x_at[NB];
+  find_inputs(x_at, count, x_pitch);
   constexpr u32 AT_ONCE = NB > 2 ? 1 : NB == 2 || W == 4 ? 2 : 4;  // steps whose inputs are loaded together
 #pragma unroll 1
   for (u32 number = blockIdx.x; number < num_groups; number += gridDim.x) {
@@ -266,12 +262,7 @@ GLOBAL void BOUNDS(256, blocks_at_once(NB, W, L::REST_BITS))
               uint2 X[AT_ONCE][NB];
 #pragma unroll
               for (u32 j = 0; j < 4; j++) {
-                if (j % AT_ONCE == 0) {
-#pragma unroll
-                  for (u32 b = 0; b < NB; b++)
-#pragma unroll
-                    for (u32 i = 0; i < AT_ONCE; i++) X[i][b] = __ldg((const uint2*)(inputs + x_at[b] + (j + i) * 32));
-                }
+                if (j % AT_ONCE == 0) load_inputs(X, inputs + j * 32, x_at);
                 const int k = (q * 4 + j) / V, v = (q * 4 + j) % V;
                 u32 a[4];
                 const u32 x0 = digits0.template exponents<InShared>(k, v, row0.names, following0);

@@ -14,7 +14,7 @@ from . import kernels
 from .fields import BY_GROUP, OVERREAD
 
 if TYPE_CHECKING:
-    from ..prepared import PreparedFrame
+    from ..planned import PlannedFrame
 
 _RUNS_OF_WORDS = 4  # that a program of one warp decodes: with more, registers let fewer programs run at once
 _LATER_RUNS = 8
@@ -36,13 +36,13 @@ class TritonKernels:
 
     rows: None = None
 
-    def __init__(self, held: PreparedFrame) -> None:
+    def __init__(self, held: PlannedFrame) -> None:
         """Raises CorruptDataError if counts of escapes are not those of the descriptors."""
         self._held = held
         self.by_group = _is_vector_processor(held.frame.device)
         self.before, self._before_later = self._count()
 
-    def at(self, held: PreparedFrame) -> TritonKernels:
+    def at(self, held: PlannedFrame) -> TritonKernels:
         """The same for a copy of the frame. Nothing is counted anew."""
         twin = twin_of(self)
         twin._held = held
@@ -114,7 +114,7 @@ class TritonKernels:
         """
         held = self._held
         device, per_block = held.frame.device, held.runs_per_block
-        first = torch.zeros(held.info.num_blocks * per_block, dtype=torch.int32, device=device)
+        first = torch.zeros(held.counted_runs, dtype=torch.int32, device=device)
         later = torch.zeros(held.plan.later_runs, dtype=torch.int32, device=device)
         for launch, table, count in held.launches(0, held.info.num_blocks):
             if isinstance(launch, EnecLaunch):
