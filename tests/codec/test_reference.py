@@ -41,6 +41,7 @@ from tests.support import golden
 from tests.support.cases import FLOATS, INTEGERS, RESTS
 from tests.support.conformance import CASES, SPLIT, Case
 from tests.support.conformance_layouts import ODD, name_of
+from tests.support.families import each_of
 from tests.support.golden import kind_of, rest_of
 from tests.support.malformed import MALFORMED, Malformed
 from tests.support.malforming import bit_string
@@ -50,7 +51,7 @@ def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each_of(CASES)
 def test_case_round_trips(case: Case) -> None:
     frame = decode(case.build(), case.base)
     assert frame.data == case.data
@@ -64,7 +65,7 @@ def test_cases_have_distinct_names() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+@each_of(MALFORMED)
 def test_malformed_raises_the_named_error(malformed: Malformed) -> None:
     with pytest.raises((FormatError, BaseMismatchError)) as raised:
         decode(malformed.build(), malformed.base)
