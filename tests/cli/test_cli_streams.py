@@ -21,6 +21,7 @@ from tensorwire.checkpoint.operations.stream import convert_stream
 from tests.support.checkpoint_models import container, layer, random_bytes, weights
 from tests.support.command_line import COMMAND, Run
 from tests.support.processes import PRINT_PEAK_MEMORY
+from tests.support.waiting import wait_for
 
 REPORT = "wrote standard output: "
 
@@ -332,10 +333,8 @@ def test_interrupted_while_it_waits_for_input(original: Path, temporary: Path, t
         process.stdin.write(original.read_bytes()[:200_000])
         process.stdin.flush()
         partial = target.with_name(f"{target.name}.partial")
-        limit = time.monotonic() + 30
-        while not partial.exists() if to_file else not list(Path(f"/proc/{process.pid}/task").glob("*"))[1:]:
-            assert time.monotonic() < limit
-            time.sleep(0.02)
+        tasks = Path(f"/proc/{process.pid}/task")
+        wait_for(lambda: partial.exists() if to_file else len(list(tasks.iterdir())) > 1, 30)
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
