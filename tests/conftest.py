@@ -22,6 +22,10 @@ settings.load_profile("same")
 if "TENSORWIRE_TEST_DEVICE" not in os.environ:  # tests/support/devices.py
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Threads of torch would turn while they wait for each other, and take the cores from those that they wait for. The
+# library of OpenMP reads it when torch is loaded, here and in the processes that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 _MOST_OF_A_NAME = 200
 
 # A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
