@@ -46,8 +46,14 @@ def check_reference_decodes(item: Input, profile: str, base: bytes | None = None
 
 
 @each_of(CASES)
-def test_core_decodes_reference_frames(case: Case) -> None:
+def test_core_and_reference_decode_reference_frames(case: Case) -> None:
     frame = case.build()
+    decoded = decode(frame, case.base)
+    assert decoded.data == case.data
+    header = decoded.header
+    assert (header.dtype, header.shape, header.profile) == (case.dtype, case.shape, case.profile)
+    start, end = case.coding
+    assert not start or (decoded.codings[0].startswith(start) and decoded.codings[0].endswith(end))
     info = tensorwire.frame_info(frame)
     assert (info.dtype, info.shape, info.profile) == (case.dtype, case.shape, case.profile)
     assert info.uncompressed_nbytes == len(case.data)
