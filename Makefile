@@ -34,6 +34,12 @@ INSTALL := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=build/core
 # Not the one that limits the address space: the sanitizer reserves terabytes of it.
 SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py) \
   --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
+QUICK = $(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
+CODEC_TESTS := tests/codec
+FILES_TESTS := $(addprefix tests/,checkpoint files safetensors storage sync test_destination.py test_destination_races.py)
+TORCH_TESTS := tests/torch --ignore=tests/torch/device
+REST_TESTS := tests/torch/device $(filter-out $(CODEC_TESTS) $(FILES_TESTS) $(addprefix tests/,torch golden support __pycache__), \
+  $(sort $(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py)))
 MUTATIONS_OF_JOB := $$((($(MUTATIONS) + $(JOBS) - 1) / $(JOBS)))
 SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
   ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site
@@ -60,8 +66,20 @@ hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank h
 
 # NEON comes last: that it was skipped must not scroll away.
 test: ctest $(VENV)/.test ## The quick test suite
-	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
+	$(QUICK)
 	@$(MAKE) --no-print-directory test-neon
+
+test-codec: ctest $(VENV)/.test ## The part of it for frames: the core, the codec, the reference
+	$(QUICK) $(CODEC_TESTS)
+
+test-files: $(VENV)/.test ## The part for files, stores, checkpoints and versions
+	$(QUICK) $(FILES_TESTS)
+
+test-torch: $(VENV)/.test ## The part for torch on the CPU, distributed checkpoints and traffic
+	$(QUICK) $(TORCH_TESTS)
+
+test-rest: $(VENV)/.test ## All that no other part has
+	$(QUICK) $(REST_TESTS)
 
 test-slow: $(VENV)/.package $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile new
@@ -183,7 +201,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks, and 10,000 s
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device device-test hang faults simulate \
+.PHONY: help demo test test-codec test-files test-torch test-rest test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device device-test hang faults simulate \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.
