@@ -31,6 +31,7 @@ from tests.support.processes import exit_code_of_child
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 PLACES = {"converter": converter, "destination": destination, "local": local, "staging": staging}
 
 
