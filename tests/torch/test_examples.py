@@ -1,6 +1,6 @@
 """The examples that need torch run, and find every bit equal.
 
-Those that import much, interpret kernels or start ranks are slow: tests of the same code are quick (RELEASE.md).
+Examples that import much, interpret kernels or start ranks are slow. Tests of the same code are quick (RELEASE.md).
 """
 
 from __future__ import annotations
