@@ -36,6 +36,12 @@ INSTALL_JOB := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=$(CURD
 # Not the one that limits the address space: the sanitizer reserves terabytes of it.
 SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py) \
   --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
+QUICK = $(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
+CODEC_TESTS := tests/codec
+FILES_TESTS := $(addprefix tests/,checkpoint files safetensors storage sync test_destination.py test_destination_races.py)
+TORCH_TESTS := tests/torch --ignore=tests/torch/device
+REST_TESTS := tests/torch/device $(filter-out $(CODEC_TESTS) $(FILES_TESTS) $(addprefix tests/,torch golden support __pycache__), \
+  $(sort $(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py)))
 MUTATIONS_OF_JOB := $$((($(MUTATIONS) + $(JOBS) - 1) / $(JOBS)))
 SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
   ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site
@@ -61,8 +67,25 @@ demo: $(VENV)/.package $(VENV)/.job $(VENV)/.model $(VENV)/.transformers ## Comp
 
 # NEON comes last: that it was skipped must not scroll away.
 test: ctest $(VENV)/.test $(VENV)/.job ## The quick test suite, of tensorwire and of tensorwire-job
-	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
+	$(QUICK)
 	@$(MAKE) --no-print-directory test-neon
+
+test-codec: ctest $(VENV)/.test ## The part of it for frames: the core, the codec, the reference
+	$(QUICK) $(CODEC_TESTS)
+
+test-files: $(VENV)/.test ## The part for files, stores, checkpoints and versions
+	$(QUICK) $(FILES_TESTS)
+
+test-torch: $(VENV)/.test $(VENV)/.job ## The part for torch on the CPU, distributed checkpoints and traffic
+	$(QUICK) $(TORCH_TESTS)
+
+test-job: $(VENV)/.test $(VENV)/.job ## The part for tensorwire-job
+	cmake --build build/job
+	ctest --test-dir build/job --output-on-failure --no-tests=error -j $(JOBS)
+	$(QUICK) job/tests
+
+test-rest: $(VENV)/.test $(VENV)/.job ## All that no other part has
+	$(QUICK) $(REST_TESTS)
 
 test-slow: $(VENV)/.package $(VENV)/.job $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile new
@@ -184,7 +207,8 @@ device-test: $(VENV)/.package $(VENV)/.test $(DEVICE_ENV)/.ready ## Kernels in C
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas traffic dcp remote sync inference device device-test \
+.PHONY: help demo test test-codec test-files test-torch test-job test-rest test-slow ctest test-neon check docs sanitize fuzz wheel \
+  bench deltas traffic dcp remote sync inference device device-test \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

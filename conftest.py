@@ -19,9 +19,22 @@ settings.load_profile("same")
 if "TENSORWIRE_TEST_DEVICE" not in os.environ:  # tests/support/devices.py
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Threads of torch would turn while they wait for each other, and take the cores from those that they wait for. The
+# library of OpenMP reads it when torch is loaded, here and in the processes that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+_MOST_OF_A_NAME = 200
+
 # A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A text of ten million characters is no name: xdist sends names, and pytest keeps them in the environment."""
+    if isinstance(val, str | bytes) and len(val) > _MOST_OF_A_NAME:
+        return f"{len(val)} of {val[:8]!r}"
+    return None
 
 
 @pytest.fixture(scope="session")

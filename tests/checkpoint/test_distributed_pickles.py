@@ -187,7 +187,7 @@ except FormatError:
 def test_forged_metadata_takes_no_more_than_the_page_says(
     tmp_path: Path, name: str, first: bytes, each: bytes, last: bytes, most: int
 ) -> None:
-    data = first + each * ((2 << 20) // len(each)) + last
+    data = first + each * ((512 << 10) // len(each)) + last
     (tmp_path / name).write_bytes(data)
     run = subprocess.run([sys.executable, "-c", WEIGHER, str(tmp_path)], capture_output=True, text=True, check=True)
     assert int(run.stdout) < most * len(data)

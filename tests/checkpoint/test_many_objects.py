@@ -19,7 +19,7 @@ from tensorwire.storage.locations import locate
 from tensorwire.storage.upload import AT_ONCE, UPLOAD_NAME, in_order
 from tests.support.stores import CountedStore, counted_store
 
-NUM_FILES = 300
+NUM_FILES = 100
 PLACE, ROOT = "counted://s/packed", "/s/packed"
 
 
@@ -153,7 +153,7 @@ def test_large_objects_go_alone(many: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_of_several_puts_that_fails_leaves_nothing_visible(many: Path, tmp_path: Path) -> None:
-    broken = f"{ROOT}/0150.txt"
+    broken = f"{ROOT}/0050.txt"
 
     def failing(key: str) -> None:
         time.sleep(0.002)
@@ -162,7 +162,7 @@ def test_one_of_several_puts_that_fails_leaves_nothing_visible(many: Path, tmp_p
 
     with counted_store() as store:
         store.faults["put_file"] = failing
-        with pytest.raises(ConnectionResetError, match=r"counted:///s/packed/0150\.txt"):
+        with pytest.raises(ConnectionResetError, match=r"counted:///s/packed/0050\.txt"):
             compress_checkpoint(many, PLACE)
         done = set(objects(store))
         assert UPLOAD_NAME in done

@@ -20,6 +20,7 @@ from tensorwire import TruncatedDataError
 from tensorwire.codec import ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
 from tensorwire.codec.frames import new_frame
 from tests.support import registry
+from tests.support.families import each_of
 from tests.support.frame_surgery import content_hash as specified_content_hash
 from tests.support.frames import compress, decompress
 from tests.support.registry import DTYPES, FLOATS, PROFILES, Input
@@ -43,13 +44,13 @@ def check_round_trip(item: Input, profile: str) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("item", registry.small_inputs(), ids=str)
+@each_of(registry.small_inputs(), family=lambda item: item.dtype, name=str)
 def test_round_trip(item: Input, profile: str) -> None:
     check_round_trip(item, profile)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("item", registry.pattern_inputs(), ids=str)
+@each_of(registry.pattern_inputs(), family=lambda item: item.dtype, name=str)
 def test_round_trip_of_every_pattern(item: Input, profile: str) -> None:
     check_round_trip(item, profile)
 

@@ -23,6 +23,7 @@ from tensorwire.codec import content_hash
 from tensorwire.codec import core as _core
 from tests.support import golden, registry
 from tests.support.conformance import CASES, Case
+from tests.support.families import each_of
 from tests.support.frame_surgery import Surgery
 from tests.support.frames import compress, decompress
 from tests.support.golden import kind_of
@@ -44,9 +45,15 @@ def check_reference_decodes(item: Input, profile: str, base: bytes | None = None
     return {kind_of(coding).split("/")[0] for coding in frame.codings}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_core_decodes_reference_frames(case: Case) -> None:
+@each_of(CASES)
+def test_core_and_reference_decode_reference_frames(case: Case) -> None:
     frame = case.build()
+    decoded = decode(frame, case.base)
+    assert decoded.data == case.data
+    header = decoded.header
+    assert (header.dtype, header.shape, header.profile) == (case.dtype, case.shape, case.profile)
+    start, end = case.coding
+    assert not start or (decoded.codings[0].startswith(start) and decoded.codings[0].endswith(end))
     info = tensorwire.frame_info(frame)
     assert (info.dtype, info.shape, info.profile) == (case.dtype, case.shape, case.profile)
     assert info.uncompressed_nbytes == len(case.data)
@@ -70,7 +77,7 @@ def test_core_decodes_golden_frames() -> None:
         assert [word, exponent, rest, SPLITS.index(split), ordered] == entry["layout"], entry["name"]
 
 
-@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+@each_of(MALFORMED)
 def test_core_refuses_malformed_frames(malformed: Malformed) -> None:
     frame = malformed.build()
     if malformed.name == "header-content-hash":
@@ -91,7 +98,7 @@ def _refusal(decoder: Callable[..., object], *arguments: object) -> str:
     return ""
 
 
-@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+@each_of(MALFORMED)
 def test_core_and_reference_refuse_every_prefix_alike(malformed: Malformed) -> None:
     """Where a frame is wrong and also ends too early, the order of checks in docs/format.md says which error comes."""
     frame = malformed.build()

@@ -13,6 +13,7 @@ from reference.tensorwire_reference import decode
 from tensorwire import FrameEncoder, Layout
 from tests.support import registry
 from tests.support.encoders import encode
+from tests.support.families import each_of
 from tests.support.frame_surgery import Surgery
 from tests.support.frames import decompress
 
@@ -49,7 +50,7 @@ def test_so_many_are_legal() -> None:
     assert len(set(LAYOUTS)) == len(LAYOUTS) == 4 * 2 * (1 + 3 * 8) - 2, "but floats of a byte without a sign"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda each: "-".join(map(str, each)))
+@each_of(LAYOUTS, family=lambda layout: f"{layout.word_nbytes}-{layout.split}", name=str)
 def test_every_legal_layout_round_trips(layout: Layout) -> None:
     content = words_of(layout)
     for profile in registry.PROFILES:

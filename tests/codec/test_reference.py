@@ -39,8 +39,9 @@ from reference.tensorwire_reference.planes import Reader, field_nbytes, pack_fie
 from reference.tensorwire_reference.words import join, ordinals, split
 from tests.support import golden
 from tests.support.cases import FLOATS, INTEGERS, RESTS
-from tests.support.conformance import CASES, SPLIT, Case
+from tests.support.conformance import CASES, SPLIT
 from tests.support.conformance_layouts import ODD, name_of
+from tests.support.families import each_of
 from tests.support.golden import kind_of, rest_of
 from tests.support.malformed import MALFORMED, Malformed
 from tests.support.malforming import bit_string
@@ -50,21 +51,11 @@ def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case_round_trips(case: Case) -> None:
-    frame = decode(case.build(), case.base)
-    assert frame.data == case.data
-    header = frame.header
-    assert (header.dtype, header.shape, header.profile) == (case.dtype, case.shape, case.profile)
-    start, end = case.coding
-    assert not start or (frame.codings[0].startswith(start) and frame.codings[0].endswith(end))
-
-
 def test_cases_have_distinct_names() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+@each_of(MALFORMED)
 def test_malformed_raises_the_named_error(malformed: Malformed) -> None:
     with pytest.raises((FormatError, BaseMismatchError)) as raised:
         decode(malformed.build(), malformed.base)

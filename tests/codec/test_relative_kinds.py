@@ -10,6 +10,7 @@ import pytest
 import tensorwire
 from reference.tensorwire_reference import decode
 from tests.support.conformance_relative import DTYPES, RELATIVE_CASES, base_of, step, steps_of
+from tests.support.families import each_of
 from tests.support.frames import decompress
 from tests.support.golden import kind_of
 
@@ -24,7 +25,7 @@ def decompress_in_place(frame: bytes, base: bytes) -> bytes:
     return bytes(memory)
 
 
-@pytest.mark.parametrize("case", RELATIVE_CASES, ids=lambda case: case.name)
+@each_of(RELATIVE_CASES)
 def test_reference_frames_in_place(case: Case) -> None:
     assert case.base is not None
     assert decompress_in_place(case.build(), case.base) == case.data

@@ -22,9 +22,10 @@ from tensorwire.files.load_ahead import LoadAhead
 from tensorwire.files.reader import StoredFile
 from tensorwire.storage.ahead import Ahead
 from tests.support.checkpoint_models import container, random_bytes, weights
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tensorwire.files.reader import StoredTensor
@@ -65,13 +66,6 @@ def pairs(stored: StoredFile) -> list[Pair]:
 
 def never(stored: StoredFile, tensor: StoredTensor) -> bool:
     return False
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def held_names(ahead: LoadAhead) -> list[str]:

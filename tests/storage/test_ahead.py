@@ -19,6 +19,7 @@ import itertools
 from tensorwire.storage import ahead as _ahead
 from tensorwire.storage.ahead import ALIGNMENT, Ahead
 from tests.support.processes import exit_code_of_child
+from tests.support.waiting import wait_for
 
 SIZES = {name: ALIGNMENT * (1 + index % 3) - index for index, name in enumerate("abcdefghijklmnopqrstuvwxyz")}
 LARGEST = 3 * ALIGNMENT
@@ -260,10 +261,7 @@ def test_threads_may_share_it() -> None:
 def test_the_thread_ends_by_itself() -> None:
     ahead = pipeline()
     use(ahead, "abcabc", 0.01)
-    deadline = time.monotonic() + 10
-    while ahead._threads:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: not ahead._threads)
     assert use(ahead, "abcabc", 0.01) >= 2, "and another one takes its place"
     ahead.close()
 

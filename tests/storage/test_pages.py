@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorwire.storage import pages
 from tensorwire.storage.local import InputFile
 from tensorwire.storage.pages import PagesAhead
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.support.waiting import wait_for
 
 NBYTES = 16 << 20
 
@@ -36,13 +32,6 @@ def resident_nbytes(path: Path) -> int:
         elif ours and line.startswith("Rss:"):
             total += int(line.split()[1]) << 10
     return total
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,13 @@ import tensorwire  # noqa: E402
 from tensorwire.torch import CompressedTensor, compress_module, decode_ahead  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
 from tests.support.processes import exit_code_of_child  # noqa: E402
+from tests.support.programs import Programs  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.xdist_group("bad models")  # one worker, so that torch is imported once for its programs
 
 
 @pytest.fixture
@@ -27,11 +31,25 @@ def file(tmp_path: Path) -> Path:
     return saved(chain(), tmp_path / "model.safetensors")
 
 
+@pytest.fixture(scope="module")
+def with_torch() -> Iterator[Programs]:
+    """Programs that begin with torch and this package imported."""
+    with Programs("tensorwire.torch", "tensorwire.torch.device", "tests.support.linear_models") as programs:
+        yield programs
+
+
+@pytest.fixture(scope="module")
+def with_little_memory() -> Iterator[Programs]:
+    """The same, where what was freed is no reserve."""
+    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+    with Programs("tensorwire.torch", "tests.support.linear_models", **given_back) as programs:
+        yield programs
+
+
 def run(program: str, *arguments: object, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program of its own, which must end in time."""
-    code = "from tests.support.linear_models import *\n" * ("loaded" in program) + textwrap.dedent(program)
+    """A program of its own, which must end in time, and imports what it needs itself."""
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -134,108 +152,110 @@ def test_damage_in_memory_that_nobody_has_checked() -> None:
 # The machine ----------------------------------------------------------------------------------------------------------
 
 OUT_OF_MEMORY = """
-    import resource, sys, threading
-    from tensorwire.torch import decode_ahead
+from tests.support.linear_models import *
+import resource, sys, threading
+from tensorwire.torch import decode_ahead
 
-    path, where = sys.argv[1:]
-    torch.set_num_threads(1)
-    reference = chain()
-    model = loaded(path, **({"resident_nbytes": 0} if where == "file" else {}))
-    expected = reference(inputs())
-    expected_of_many = reference(inputs(40))
-    handle = decode_ahead(model) if where == "ahead" else None
+path, where = sys.argv[1:]
+torch.set_num_threads(1)
+reference = chain()
+model = loaded(path, **({"resident_nbytes": 0} if where == "file" else {}))
+expected = reference(inputs())
+expected_of_many = reference(inputs(40))
+handle = decode_ahead(model) if where == "ahead" else None
 
-    def size():
-        return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+def size():
+    return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 
-    failed = 0
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    for more in range(0, 12 << 19, 1 << 19):
-        resource.setrlimit(resource.RLIMIT_AS, (size() + more, limits[1]))
-        try:
-            for _ in range(2):
-                assert same(model(inputs(40)), expected_of_many)
-        except (MemoryError, RuntimeError) as error:
-            assert isinstance(error, MemoryError) or "memory" in str(error), error
-            failed += 1
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
-    for _ in range(3):
-        assert same(model(inputs()), expected)
-    print("failed" if failed else "never failed")
+failed = 0
+limits = resource.getrlimit(resource.RLIMIT_AS)
+for more in range(0, 12 << 19, 1 << 19):
+    resource.setrlimit(resource.RLIMIT_AS, (size() + more, limits[1]))
+    try:
+        for _ in range(2):
+            assert same(model(inputs(40)), expected_of_many)
+    except (MemoryError, RuntimeError) as error:
+        assert isinstance(error, MemoryError) or "memory" in str(error), error
+        failed += 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+for _ in range(3):
+    assert same(model(inputs()), expected)
+print("failed" if failed else "never failed")
 """
 
 
 @pytest.mark.parametrize("where", ["memory", "file", "ahead"])
-def test_out_of_memory_in_the_middle_of_a_layer(file: Path, where: str) -> None:
+def test_out_of_memory_in_the_middle_of_a_layer(with_little_memory: Programs, file: Path, where: str) -> None:
     """At many places. Afterwards the model is as it was."""
-    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}  # what was freed is no reserve
-    result = run(OUT_OF_MEMORY, file, where, **given_back)
+    result = with_little_memory.run(OUT_OF_MEMORY, file, where)
     assert result.returncode == 0, result.stderr
     if where != "ahead":  # whose other ways need little
         assert result.stdout == "failed\n"
 
 
 INTERRUPTS = """
-    import signal, sys, time
-    from tensorwire.torch import decode_ahead
+from tests.support.linear_models import *
+import signal, sys, time
+from tensorwire.torch import decode_ahead
 
-    reference = chain()
-    model = loaded(sys.argv[1], resident_nbytes=3_000_000)
-    expected = reference(inputs())
-    interrupted = 0
+reference = chain()
+model = loaded(sys.argv[1], resident_nbytes=3_000_000)
+expected = reference(inputs())
+interrupted = 0
 
-    def generate():
-        while True:
-            assert same(model(inputs()), expected)
+def generate():
+    while True:
+        assert same(model(inputs()), expected)
 
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    with decode_ahead(model):
-        for number in range(30):
-            signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0013 * number)
-            try:
-                generate()
-            except KeyboardInterrupt:
-                interrupted += 1
-            assert same(model(inputs()), expected)
-    print(interrupted)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+with decode_ahead(model):
+    for number in range(30):
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0013 * number)
+        try:
+            generate()
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert same(model(inputs()), expected)
+print(interrupted)
 """
 
 
-def test_interrupts_while_it_generates(file: Path) -> None:
-    result = run(INTERRUPTS, file)
+def test_interrupts_while_it_generates(with_torch: Programs, file: Path) -> None:
+    result = with_torch.run(INTERRUPTS, file)
     assert (result.returncode, result.stdout) == (0, "30\n"), result.stderr
 
 
 SIGNAL_HANDLER = """
-    import contextlib, signal, sys
-    from tensorwire.torch import decode_ahead
+from tests.support.linear_models import *
+import contextlib, signal, sys
+from tensorwire.torch import decode_ahead
 
-    reference = chain()
-    model = loaded(sys.argv[1], resident_nbytes=3_000_000)
-    expected, expected_in_handler = reference(inputs()), reference(inputs(40))
-    handled = 0
+reference = chain()
+model = loaded(sys.argv[1], resident_nbytes=3_000_000)
+expected, expected_in_handler = reference(inputs()), reference(inputs(40))
+handled = 0
 
-    def handler(number, frame):
-        global handled
-        assert same(model(inputs(40)), expected_in_handler)
-        handled += 1
-        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0007 * (handled % 9))
+def handler(number, frame):
+    global handled
+    assert same(model(inputs(40)), expected_in_handler)
+    handled += 1
+    signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0007 * (handled % 9))
 
-    with decode_ahead(model) if sys.argv[2] == "ahead" else contextlib.nullcontext():
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.001)
-        while handled < 60:
-            assert same(model(inputs()), expected)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    print(handled >= 60)
+with decode_ahead(model) if sys.argv[2] == "ahead" else contextlib.nullcontext():
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    while handled < 60:
+        assert same(model(inputs()), expected)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+print(handled >= 60)
 """
 
 
 @pytest.mark.parametrize("ahead", ["", "ahead"])
-def test_a_signal_handler_that_runs_the_model(file: Path, ahead: str) -> None:
+def test_a_signal_handler_that_runs_the_model(with_torch: Programs, file: Path, ahead: str) -> None:
     """In the same thread, in the middle of a layer."""
-    result = run(SIGNAL_HANDLER, file, ahead)
+    result = with_torch.run(SIGNAL_HANDLER, file, ahead)
     assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
 
 
@@ -257,16 +277,19 @@ def test_a_fork_after_the_thread_has_started(file: Path, resident_nbytes: int | 
             assert exit_code_of_child(child, 30) == 0
 
 
-def test_a_process_ends_while_the_thread_is_at_work(file: Path) -> None:
-    program = """
-        import sys
-        from tensorwire.torch import decode_ahead
-        model = loaded(sys.argv[1], resident_nbytes=0)
-        handle = decode_ahead(model)
-        for _ in range(2):
-            model(inputs())
-    """
-    result = run(program, file)
+AT_WORK = """
+from tests.support.linear_models import *
+import sys
+from tensorwire.torch import decode_ahead
+model = loaded(sys.argv[1], resident_nbytes=0)
+handle = decode_ahead(model)
+for _ in range(2):
+    model(inputs())
+"""
+
+
+def test_a_process_ends_while_the_thread_is_at_work(with_torch: Programs, file: Path) -> None:
+    result = with_torch.run(AT_WORK, file)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -318,7 +341,7 @@ def test_torch_is_missing(tmp_path: Path) -> None:
     ],
     ids=["missing", "too old"],
 )
-def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
+def test_triton_is_missing_or_too_old(with_torch: Programs, made: str, message: str) -> None:
     """All else works without it: a tensor on a device without memory stands for one that Triton would decode."""
     program = f"""
         import sys, types, torch, tensorwire.torch.device
@@ -335,7 +358,7 @@ def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
             except ImportError as error:
                 print(error)
     """
-    result = run(program)
+    result = with_torch.run(textwrap.dedent(program))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 2

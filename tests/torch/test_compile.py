@@ -31,7 +31,7 @@ DTYPES = (torch.bfloat16, torch.float32)
 BACKENDS = ("eager", "aot_eager", "inductor")
 INDUCTOR = {  # the compiler of C++ takes long
     torch.bfloat16: pytest.param("inductor", torch.bfloat16, marks=torch_since(2, 13)),
-    torch.float16: pytest.param("inductor", torch.float16, marks=torch_since(2, 13)),
+    torch.float16: pytest.param("inductor", torch.float16, marks=[torch_since(2, 13), pytest.mark.slow]),
     torch.float32: pytest.param("inductor", torch.float32, marks=pytest.mark.slow),
 }
 EACH = [*((backend, dtype) for backend in BACKENDS[:2] for dtype in INDUCTOR), *INDUCTOR.values()]
@@ -239,18 +239,12 @@ def test_code_that_another_version_of_this_package_compiled_is_not_taken(monkeyp
     assert weight._stable_hash_for_caching() != before
 
 
-LLAMAS = [
-    pytest.param(2, torch.bfloat16, id="2-bfloat16"),
-    *(
-        pytest.param(layers, dtype, marks=pytest.mark.slow, id=f"{layers}-{str(dtype)[6:]}")
-        for layers in (1, 3, 4, 6)
-        for dtype in DTYPES
-    ),
-]
+LLAMAS = [(2, torch.bfloat16), *((layers, dtype) for layers in (1, 3, 4, 6) for dtype in DTYPES)]
 
 
+@pytest.mark.slow
 @torch_since(2, 13)
-@pytest.mark.parametrize(("layers", "dtype"), LLAMAS)
+@pytest.mark.parametrize(("layers", "dtype"), LLAMAS, ids=lambda value: str(value).removeprefix("torch."))
 def test_compiled_llamas(layers: int, dtype: Any) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

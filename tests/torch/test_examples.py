@@ -1,4 +1,7 @@
-"""The examples that need torch run, and find every bit equal."""
+"""The examples that need torch run, and find every bit equal.
+
+Examples that import much, interpret kernels or start ranks are slow. Tests of the same code are quick (RELEASE.md).
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,26 @@ OLDEST = {
 }
 
 
+EXAMPLES = [
+    ("demo.py", "transformers"),
+    ("compressed_model.py", "torch"),
+    ("larger_than_memory.py", "torch"),
+    ("damaged_model.py", "safetensors"),
+    ("ray_compress.py", "ray"),
+]
+SLOW_EXAMPLES = [
+    ("sentences.py", "sentence_transformers"),
+    ("diffusion.py", "diffusers"),
+    ("device_kernels.py", "triton"),
+    ("traffic_fsdp.py", "torch"),
+    ("traffic_sdp4bit.py", "torch"),
+    ("dcp_resume.py", "torch"),
+    ("sync_minilm.py", "transformers"),
+]
+
+
 @pytest.mark.parametrize(
-    ("example", "package"),
-    [
-        ("demo.py", "transformers"),
-        ("compressed_model.py", "torch"),
-        ("larger_than_memory.py", "torch"),
-        ("damaged_model.py", "safetensors"),
-        ("sentences.py", "sentence_transformers"),
-        ("diffusion.py", "diffusers"),
-        ("device_kernels.py", "triton"),
-        ("ray_compress.py", "ray"),
-        ("traffic_fsdp.py", "torch"),
-        ("traffic_sdp4bit.py", "torch"),
-        ("dcp_resume.py", "torch"),
-        ("sync_minilm.py", "transformers"),
-    ],
+    ("example", "package"), [*EXAMPLES, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_EXAMPLES)]
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
     pytest.importorskip(package, minversion=OLDEST.get(example))

@@ -123,8 +123,13 @@ def test_exact_layers_follow_what_was_set_before(path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by inductor
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("path", SETTINGS)
+@pytest.mark.parametrize(
+    ("path", "backend"),
+    [
+        *((path, backend) for path in SETTINGS for backend in ("eager", "aot_eager")),
+        *(pytest.param(path, "inductor", marks=() if path in CALLS else pytest.mark.slow) for path in SETTINGS),
+    ],
+)
 def test_compiled_layers_follow_what_is_set(path: str, backend: str) -> None:
     """Also what is set once they are compiled."""
     compiled = torch.compile(linear, fullgraph=True, backend=backend)

@@ -169,8 +169,18 @@ def saved(model: Any, change: Any, path: Path, name: str) -> tuple[set[str], lis
     return set(tensorwire.load_file(path, framework="pt")), before, after
 
 
-@pytest.mark.parametrize("change", [*APART, *TIED], ids=lambda change: change.__name__)
-@pytest.mark.parametrize("name", NAMES)
+CHANGES = [*APART, *TIED]
+"""Each of them with the first model; and each other model with every third of them, the rest is slow."""
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param(name, change, marks=pytest.mark.slow if n and k % 3 != n else (), id=f"{name}-{change.__name__}")
+        for n, name in enumerate(NAMES)
+        for k, change in enumerate(CHANGES)
+    ],
+)
 def test_what_the_dense_model_saves(folder: Path, tmp_path: Path, name: str, change: Any) -> None:
     expected, wanted, again = saved(load(folder / name, name), change, tmp_path / "dense", name)
     assert wanted == again

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CUDA = Path(device_driver.__file__).parent / "cuda"
 _BUILT = ROOT / "build" / "stand_in"
-_FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden", "-w")
+_FLAGS = ("-Og", "-std=c++17", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fvisibility=hidden", "-w")
 _CHECKS = ("-fsanitize=thread", "-fsanitize=alignment")
 _MESSAGE_NBYTES = 1024
 _PARTS = ("shim.cpp", "shim_checks.cpp", "shim_wgmma.cpp")
