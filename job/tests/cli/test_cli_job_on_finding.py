@@ -11,7 +11,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import hang, not_entered
 from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
+from tests.support.waiting import wait_for
 
 HUNG = [hang()[24:], [not_entered()]]
 PROGRAM = [sys.executable, "-m", "tensorwire_job.cli"]
@@ -91,7 +91,7 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
         try:
             assert watch.stdout is not None
             assert "TW-H1" in watch.stdout.readline()
-            wait_for(told)
+            wait_for(lambda: has_two_lines(told), 30)
             watch.send_signal(signal.SIGTERM)
             assert watch.wait(timeout=20) == 3
         finally:
@@ -115,7 +115,7 @@ def test_analyzer_runs_the_command(pages: Path, tmp_path: Path) -> None:
         options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages)]
         agent = stack.enter_context(subprocess.Popen([*PROGRAM, "agent", *options], stderr=subprocess.DEVNULL))
         stack.callback(agent.kill)
-        wait_for(told)
+        wait_for(lambda: has_two_lines(told), 30)
         analyzer.send_signal(signal.SIGTERM)
         assert analyzer.wait(timeout=20) == 3
     document, after = told.read_text().splitlines()
@@ -124,8 +124,5 @@ def test_analyzer_runs_the_command(pages: Path, tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{16}", finding["job"]), "the run: there is no directory to ask"
 
 
-def wait_for(told: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not told.exists() or told.read_text().count("\n") < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def has_two_lines(told: Path) -> bool:
+    return told.exists() and told.read_text().count("\n") >= 2

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire_job.page import process
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,13 +36,6 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     for child in children:
         child.kill()
         child.communicate()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def state(pid: int) -> str:
