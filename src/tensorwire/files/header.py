@@ -136,6 +136,21 @@ def build_header(metadata: Mapping[str, str], entries: Iterable[TensorEntry], nb
     return Header(raw.ljust(length), dict(metadata), ordered)
 
 
+def packed(*groups: Iterable[tuple[str, str, tuple[int, ...], int]]) -> list[TensorEntry]:
+    """Entries one behind the other. In each group the widest dtypes come first, so that all tensors are aligned.
+
+    Args:
+        groups: name, dtype, shape and size of each tensor.
+    """
+    entries: list[TensorEntry] = []
+    start = 0
+    for group in groups:
+        for name, dtype, shape, nbytes in sorted(group, key=lambda tensor: -dtype_bits(tensor[1])):
+            entries.append(TensorEntry(name, dtype, shape, start, start + nbytes))
+            start += nbytes
+    return entries
+
+
 def _member(entry: TensorEntry) -> str:
     """JSON of a tensor's name and entry: a dict of all entries for JSON's own encoder would take twice as long."""
     shape = ",".join(map(str, entry.shape))

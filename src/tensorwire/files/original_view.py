@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..codec import ContentHasher, dtype_bits, new_buffer
+from ..codec import ContentHasher, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..storage.pipeline import WINDOW_NBYTES
-from .header import Header, TensorEntry, build_header
+from .header import Header, build_header, packed
 from .names import shown
 from .original_record import safetensors_form
 from .torch_file import TorchFile
 
 if TYPE_CHECKING:
     from ..storage.pipeline import Chunk
+    from .header import TensorEntry
     from .original_record import Form, Record
     from .reader import StoredFile, StoredTensor
 
@@ -129,13 +130,4 @@ class OriginalReader:
 
 def plain_header(stored: StoredFile) -> Header:
     """The header of a plain file with the tensors of `stored`: widest dtypes first, then by name."""
-    layouts = []
-    for name in stored.tensors:
-        dtype, shape, nbytes = stored.layout(name)
-        layouts.append((-dtype_bits(dtype), name, dtype, shape, nbytes))
-    entries = []
-    position = 0
-    for _, name, dtype, shape, nbytes in sorted(layouts):
-        entries.append(TensorEntry(name, dtype, shape, position, position + nbytes))
-        position += nbytes
-    return build_header(stored.metadata, entries)
+    return build_header(stored.metadata, packed((name, *stored.layout(name)) for name in sorted(stored.tensors)))

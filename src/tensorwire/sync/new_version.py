@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .._ground.filesystem import remove_empty, rename_new
 from .._ground.new_file import temporary_files, temporary_name
 from ..checkpoint.directory.manifest import checked_index, dump_object
-from ..codec import dtype_bits
-from ..files.header import TensorEntry, build_header
+from ..files.header import build_header, packed
 from ..storage.local import OutputFile, sync_directory
 from .versions import INDEX_NAME
 
@@ -82,19 +81,14 @@ class NewVersion:
         sync_directory(self._folder.parent)
 
     def _write_shard(self) -> None:
-        tensors = sorted(
-            self._waiting, key=lambda tensor: -dtype_bits(tensor.dtype)
-        )  # aligned, since widest come first
-        entries: list[TensorEntry] = []
-        for name, dtype, shape, data, *_ in tensors:
-            start = entries[-1].stop if entries else 0
-            entries.append(TensorEntry(name, dtype, shape, start, start + len(data)))
-        checksums = {tensor.name: tensor.checksum for tensor in tensors}
+        tensors = {tensor.name: tensor for tensor in self._waiting}
+        entries = packed((name, dtype, shape, len(data)) for name, dtype, shape, data, *_ in self._waiting)
+        checksums = {entry.name: tensors[entry.name].checksum for entry in entries}
         prefix = build_header({**self._metadata, **checksums}, entries).prefix
-        for tensor in tensors:
+        for tensor in self._waiting:
             tensor.check_memory()
-        path = self._write([prefix, *(tensor.data for tensor in tensors)])
-        for tensor in tensors:
+        path = self._write([prefix, *(tensors[entry.name].data for entry in entries)])
+        for tensor in self._waiting:
             tensor.check_memory()  # what was written last may have been read after that
         self._shards.append((path, list(checksums)))
         self._waiting, self._waiting_nbytes = [], 0

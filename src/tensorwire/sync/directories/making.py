@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import naming, reserve
 from ...checkpoint.directory.manifest import dump_object
-from ...codec import ContentHasher, dtype_bits, new_buffer
+from ...codec import ContentHasher, new_buffer
 from ...errors import BaseMismatchError
-from ...files.header import Header, TensorEntry, build_header
+from ...files.header import Header, build_header, packed
 from ...storage.local import InputFile, write_at
 from ..checkpoints import nbytes_of
 
 if TYPE_CHECKING:
     from ..._ground.folder import Folder
+    from ...files.header import TensorEntry
     from ...files.reader import StoredFile
     from ..frames import Fetched
     from ..versions import Tensors, Version
@@ -158,13 +159,10 @@ def new_layout(tensors: Tensors) -> dict[str, Header]:
         nbytes += nbytes_of(tensor)
     layout = {}
     for number, names in enumerate(files, 1):
-        entries, position = [], 0
-        for name in sorted(names, key=lambda name: -dtype_bits(tensors[name].dtype)):
-            stop = position + nbytes_of(tensors[name])
-            entries.append(TensorEntry(name, *tensors[name].layout, position, stop))
-            position = stop
         file = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
-        layout[file] = build_header({"format": "pt"}, entries)
+        layout[file] = build_header(
+            {"format": "pt"}, packed((name, *tensors[name].layout, nbytes_of(tensors[name])) for name in names)
+        )
     return layout
 
 
