@@ -197,7 +197,7 @@ FOLDERS = {
         "frame_file": {"header", "names", "reader"},
         "pickle_stack": set(),
         "torch_pickle": {"names", "pickle_stack"},
-        "writer": {"base", "header", "names", "reader"},
+        "writer": {"base", "frame_file", "header", "names", "reader"},
         "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle", "writer"},
         "original_view": {"header", "names", "original_record", "reader", "torch_file"},
         "transfer": {"base", "names", "original_record", "original_view", "reader", "writer"},

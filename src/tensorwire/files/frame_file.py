@@ -1,15 +1,16 @@
-"""A compressed safetensors file of frames that are there already, in memory. It is what the writer makes of their
-tensors."""
+"""How a compressed safetensors file is laid out; and one of frames that are there already, in memory, which is what the
+writer makes of their tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..codec import dtype_bits
-from .header import TensorEntry, build_header, check_dtype
+from .header import Header, TensorEntry, build_header, check_dtype, packed
 from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name
 from .reader import CHECKSUM_KEY, HASH_PREFIX, PROFILE_KEY, VERSION, VERSION_KEY, header_checksum
+
+NO_HASH = "0" * 32
 
 
 class Stored(NamedTuple):
@@ -28,21 +29,35 @@ class Stored(NamedTuple):
     content_hash: str
 
 
+def compressed_metadata(profile: str, hashes: Mapping[str, str]) -> dict[str, str]:
+    """What is ours in the metadata of a file whose tensors have these content hashes; the checksum comes later."""
+    ours = {VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: NO_HASH}
+    return ours | {HASH_PREFIX + name: found for name, found in hashes.items()}
+
+
+def compressed_entries(
+    frames: Mapping[str, int], plain: Iterable[tuple[str, str, tuple[int, ...], int]]
+) -> list[TensorEntry]:
+    """Frames, by name and size, then the plain tensors, as `packed` takes them. All are aligned."""
+    return packed(((payload_name(name), "U8", (nbytes,), nbytes) for name, nbytes in frames.items()), plain)
+
+
+def compressed_header(
+    metadata: Mapping[str, str], frames: Iterable[str], entries: Sequence[TensorEntry], nbytes: int = 0
+) -> Header:
+    """The header with its checksum, and with markers for the tensors that are `frames`; `nbytes` as for
+    `build_header`."""
+    everything = [*(TensorEntry(name, MARKER_DTYPE, MARKER_SHAPE, 0, 0) for name in sorted(frames)), *entries]
+    return build_header({**metadata, CHECKSUM_KEY: header_checksum(metadata, everything)}, everything, nbytes)
+
+
 def frame_file(tensors: Sequence[Stored], profile: str) -> bytes:
-    """The bytes of the file. Frames come first, then plain tensors, widest dtypes first: all are aligned."""
-    metadata = {VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: ""}
-    ordered = sorted(tensors, key=lambda tensor: 0 if tensor.compressed else 1 / dtype_bits(tensor.dtype))
-    markers, entries, position = [], [], 0
-    for tensor in ordered:
+    """The bytes of the file."""
+    for tensor in tensors:
         check_dtype(tensor.dtype)
-        metadata[HASH_PREFIX + tensor.name] = tensor.content_hash
-        stop = position + len(tensor.data)
-        if tensor.compressed:
-            markers.append(TensorEntry(tensor.name, MARKER_DTYPE, MARKER_SHAPE, 0, 0))
-            entries.append(TensorEntry(payload_name(tensor.name), "U8", (len(tensor.data),), position, stop))
-        else:
-            entries.append(TensorEntry(tensor.name, tensor.dtype, tensor.shape, position, stop))
-        position = stop
-    metadata[CHECKSUM_KEY] = header_checksum(metadata, [*markers, *entries])
-    header = build_header(metadata, [*sorted(markers), *entries])
-    return b"".join([header.prefix, *(tensor.data for tensor in ordered)])
+    metadata = compressed_metadata(profile, {tensor.name: tensor.content_hash for tensor in tensors})
+    frames = {tensor.name: len(tensor.data) for tensor in tensors if tensor.compressed}
+    plain = (tensor for tensor in tensors if not tensor.compressed)
+    entries = compressed_entries(frames, ((each.name, each.dtype, each.shape, len(each.data)) for each in plain))
+    data = {payload_name(each.name) if each.compressed else each.name: each.data for each in tensors}
+    return b"".join([compressed_header(metadata, frames, entries).prefix, *(data[entry.name] for entry in entries)])

@@ -17,19 +17,10 @@ from .._ground.copies import not_copied
 from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
+from .frame_file import NO_HASH, compressed_entries, compressed_header, compressed_metadata
 from .header import TensorEntry, build_header
-from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name, shown
-from .reader import (
-    BASE_HASH_KEY,
-    BASE_NAME_KEY,
-    BASE_PREFIX,
-    CHECKSUM_KEY,
-    HASH_PREFIX,
-    PROFILE_KEY,
-    VERSION,
-    VERSION_KEY,
-    header_checksum,
-)
+from .names import MARKER_DTYPE, payload_name, shown
+from .reader import BASE_HASH_KEY, BASE_NAME_KEY, BASE_PREFIX, CHECKSUM_KEY, HASH_PREFIX
 
 if TYPE_CHECKING:
     from ..codec import Profile
@@ -43,7 +34,6 @@ _MIN_GAIN_NBYTES = 256
 _BUFFER_NBYTES = WINDOW_NBYTES + (WINDOW_NBYTES >> 2)
 """Room for the blocks of a window and for the largest block, which may have begun in the window before."""
 _NUM_BUFFERS = 3
-_NO_HASH = "0" * 32
 _MAX_ATTEMPTS = 3
 """How often a file is written of whose bases some are always lost, before all are left out."""
 
@@ -127,9 +117,8 @@ class CompressedWriter:
         """
         self._tensors = tensors
         self._coding = coding
-        self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: coding.profile, CHECKSUM_KEY: _NO_HASH}
-        for tensor in tensors:
-            self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
+        hashes = dict.fromkeys((tensor.name for tensor in tensors), NO_HASH)
+        self._metadata = {**metadata, **compressed_metadata(coding.profile, hashes)}
         self._bases = bases
         self._unit = unit
         self._relative: dict[int, str] = {}  # with the hash of the base
@@ -140,7 +129,7 @@ class CompressedWriter:
                 self._metadata[BASE_PREFIX + tensors[index].name] = found.name
         self._data_start = self._worst_header()
         self._output = _Output(file, self._data_start)
-        self._frames: list[TensorEntry] = []
+        self._frames: dict[str, int] = {}  # their sizes, one behind the other
         self._plain: list[tuple[int, TensorEntry]] = []
         self._small: dict[int, bytes] = {}  # content that no frame makes smaller, and that is not read again
         self._encoder: FrameEncoder | None = None
@@ -219,10 +208,7 @@ class CompressedWriter:
                 self._output.rewind(self._start)
                 self._output.skip(len(header))
         self._output.patch(self._start, header)
-        start = self._start - self._data_start
-        self._frames.append(
-            TensorEntry(payload_name(tensor.name), "U8", (info.frame_nbytes,), start, start + info.frame_nbytes)
-        )
+        self._frames[tensor.name] = info.frame_nbytes
         self._encoder = None
 
     def is_plain(self, index: int) -> bool:
@@ -254,37 +240,27 @@ class CompressedWriter:
         lost = {i for i, found in self._relative.items() if not self._bases[i].still_has(found, self._coding.threads)}
         if lost:
             return Written(0, 0, frozenset(), frozenset(), lost_bases=frozenset(lost))
-        entries = list(self._frames)
+        plain = {tensor.name: (index, tensor) for index, tensor in self._plain}
+        entries = compressed_entries(self._frames, ((each.name, *each[1:3], each.nbytes) for _, each in self._plain))
         changed = set()
-        for index, tensor in sorted(self._plain, key=lambda item: -dtype_bits(item[1].dtype)):
-            begin = self._output.position - self._data_start
+        for index, tensor in (plain[entry.name] for entry in entries[len(self._frames) :]):
             if index in self._small:
                 self._output.room(tensor.nbytes)[:] = self._small[index]
                 self._output.advance(tensor.nbytes)
             elif not self._write_again(index, tensor, read):
                 changed.add(tensor.name)
-            entries.append(TensorEntry(tensor.name, tensor.dtype, tensor.shape, begin, begin + tensor.nbytes))
-        plain = {tensor.name for _, tensor in self._plain}
-        compressed = frozenset(tensor.name for tensor in self._tensors if tensor.name not in plain)
-        stored = {entry.name: entry.nbytes for entry in entries}
-        names = [tensor.name for tensor in self._tensors]
-        sizes = {name: stored[payload_name(name) if name in compressed else name] for name in names}
-        # Markers are empty and stand at 0, before everything.
-        markers = [TensorEntry(name, MARKER_DTYPE, MARKER_SHAPE, 0, 0) for name in sorted(compressed)]
         nbytes = self._output.position
         self._drop_unused()
-        entries = [*markers, *entries]
-        self._metadata[CHECKSUM_KEY] = header_checksum(self._metadata, entries)
-        self._output.finish(build_header(self._metadata, entries, self._data_start).prefix)
-        relative = self._relative_names()
+        header = compressed_header(self._metadata, self._frames, entries, self._data_start)
+        self._output.finish(header.prefix)
         return Written(
             nbytes,
             nbytes - self._data_start,
-            compressed,
-            relative,
-            sizes,
+            frozenset(self._frames),
+            self._relative_names(),
+            {tensor.name: self._frames.get(tensor.name, tensor.nbytes) for tensor in self._tensors},
             changed=frozenset(changed),
-            checksum=self._metadata[CHECKSUM_KEY],
+            checksum=header.metadata[CHECKSUM_KEY],
         )
 
     def _write_again(self, index: int, tensor: TensorEntry, read: Callable[[int, int, memoryview], None]) -> bool:
@@ -297,11 +273,9 @@ class CompressedWriter:
                 read(index, start, room)
             hasher.update(room)
             self._output.advance(len(room))
-        before, self._metadata[HASH_PREFIX + tensor.name] = (
-            self._metadata[HASH_PREFIX + tensor.name],
-            hasher.hexdigest(),
-        )
-        return before == self._metadata[HASH_PREFIX + tensor.name]
+        key = HASH_PREFIX + tensor.name
+        before, self._metadata[key] = self._metadata[key], hasher.hexdigest()
+        return before == self._metadata[key]
 
     def __enter__(self) -> CompressedWriter:
         with ExitStack() as stack:
