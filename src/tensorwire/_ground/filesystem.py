@@ -49,8 +49,17 @@ def close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def lock_now(descriptor: int, path: Path, refusal: str) -> None:
+    """Lock an open file for one process at a time. Raises BlockingIOError with `refusal` if another one has it."""
+    try:
+        with naming(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(errno.EWOULDBLOCK, refusal, str(path)) from None
+
+
 def unlock(descriptor: int) -> None:
-    """Release a lock of `flock`, and close. Closing alone leaves the lock to a process that was forked meanwhile."""
+    """Release the lock, and close. Closing alone leaves the lock to a process that was forked meanwhile."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     close(descriptor)

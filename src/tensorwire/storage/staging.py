@@ -15,7 +15,6 @@ So the next run knows which is which wherever this one is killed, and removes no
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._ground.copies import not_copied
 from .._ground.destination import Existing
-from .._ground.filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, unlock, walk
+from .._ground.filesystem import close, lock_now, lstat, mark_of, naming, remove_empty, rename_new, unlock, walk
 from .access import access_of, give_access
 from .local import OutputFile, sync_directory
 
@@ -127,7 +126,7 @@ class Staging:
         """Lock the partial directory that is there. None if another process has locked and removed it meanwhile."""
         lock = self._open_lock()
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_now(lock, self._dst, "another process is making it; wait for it to end")
             # The lock counts only if the file is still the one that others will find.
             if not os.path.samestat(os.fstat(lock), (self._partial / _LOCK).lstat()):
                 close(lock)
@@ -137,11 +136,6 @@ class Staging:
                 self._sign(lock)
             elif text != _LOCK_TEXT or not _is_all_ours(self._partial):
                 raise self._foreign()
-        except BlockingIOError:
-            close(lock)
-            raise BlockingIOError(
-                errno.EWOULDBLOCK, "another process is making it; wait for it to end", str(self._dst)
-            ) from None
         except BaseException:
             close(lock)
             raise
@@ -387,7 +381,7 @@ def _is_abandoned(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_now(lock, path, "")
     except OSError:
         return False
     finally:

@@ -8,7 +8,6 @@ new one, whole, and the same call goes on from there. docs/checkpoints.md, "In p
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import close, mark_of, resolved, unlock
+from ..._ground.filesystem import lock_now, mark_of, resolved, unlock
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
@@ -123,15 +122,11 @@ def _alone(root: Path) -> Iterator[None]:
         return
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        close(descriptor)
-        raise BlockingIOError(
-            errno.EWOULDBLOCK, "another process is changing it; wait for it to end", str(root)
-        ) from None
-    except OSError:  # a file system that does not lock directories
-        pass
-    try:
+        try:
+            lock_now(descriptor, root, "another process is changing it; wait for it to end")
+        except OSError as error:
+            if isinstance(error, BlockingIOError):  # else a file system that does not lock directories
+                raise
         yield
     finally:
         unlock(descriptor)

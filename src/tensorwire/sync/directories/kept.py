@@ -12,7 +12,6 @@ link. So what a folder from elsewhere holds may be hashed in vain, but leads to 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, lstat, mark, naming, unlock
+from ..._ground.filesystem import close, lock_now, lstat, mark, unlock
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in, load_object
@@ -197,12 +196,7 @@ def entered(root: Path, *, make: bool) -> Iterator[Place | None]:
         own = stack.enter_context(folder.enter(SYNC_DIRECTORY, make=make))
         lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         stack.callback(unlock, lock)
-        try:
-            with naming(root / SYNC_DIRECTORY / _LOCK):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = "another follower works in this directory; end one of the two"
-            raise BlockingIOError(errno.EWOULDBLOCK, text, str(root)) from None
+        lock_now(lock, root, "another follower works in this directory; end one of the two")
         yield Place(folder, own)
 
 
