@@ -106,8 +106,8 @@ DOORS = {
     ("files", "storage"): {"ahead", "local", "locations", "pipeline", "readable", "remote", "streams"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
-        "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "pickle_stack",
-        "reader", "torch_file", "transfer", "writer",
+        "arrays", "base", "foreign", "header", "json_object", "loader", "names", "original_record", "original_view",
+        "pickle_stack", "reader", "torch_file", "transfer", "writer",
     },
     ("checkpoint", "storage"): {
         "access", "local", "locations", "pipeline", "progress", "readable", "remote", "staging", "streams", "upload",
@@ -116,14 +116,14 @@ DOORS = {
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "arrays", "device_blocks", "dtypes", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "upload"},
-    ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
+    ("torch", "files"): {"json_object", "load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {
         "", "directory.config_and_index", "directory.distributed", "directory.manifest", "operations.bases",
         "operations.saving",
     },
     ("sync", "codec"): {""},
     ("sync", "storage"): {"local", "locations", "upload"},
-    ("sync", "files"): {"base", "frame_file", "header", "names", "reader", "writer"},
+    ("sync", "files"): {"base", "frame_file", "header", "json_object", "names", "reader", "writer"},
     ("sync", "checkpoint"): {
         "directory.config_and_index", "directory.manifest", "directory.paths", "directory.shards",
     },
@@ -186,12 +186,13 @@ FOLDERS = {
     },
     "files": {
         "names": set(),
+        "json_object": set(),
         "header": {"names"},
         "arrays": {"header", "names"},
         "foreign": {"header"},
         "original_record": {"header"},
-        "reader": {"foreign", "header", "names", "original_record"},
-        "base": {"arrays", "names", "reader"},
+        "reader": {"foreign", "header", "json_object", "names", "original_record"},
+        "base": {"arrays", "json_object", "names", "reader"},
         "loader": {"reader"},
         "load_ahead": {"loader", "reader"},
         "frame_file": {"header", "names", "reader"},

@@ -23,9 +23,10 @@ from tensorwire.checkpoint import (
 )
 from tensorwire.checkpoint.directory import manifest as manifest_module
 from tensorwire.checkpoint.directory.config_and_index import Shard, new_index
-from tensorwire.checkpoint.directory.manifest import Manifest, ManifestFile, load_object, parse_manifest
+from tensorwire.checkpoint.directory.manifest import Manifest, ManifestFile, parse_manifest
 from tensorwire.checkpoint.directory.paths import MANIFEST_NAME, is_plain_relative
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, UnsupportedVersionError
+from tensorwire.files.json_object import load
 from tests.support.checkpoint_models import SHARD, container, edit_manifest, weights
 
 if TYPE_CHECKING:
@@ -443,7 +444,7 @@ def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> 
     weight_map = json.loads(data)["weight_map"]
     assert all(is_plain_relative(path) for path in weight_map.values())
     if index is not None:
-        assert weight_map.items() <= load_object(index)["weight_map"].items()
+        assert weight_map.items() <= load(index)["weight_map"].items()
 
 
 @pytest.mark.parametrize("depth", [900, *range(930, 1001), 100_000])

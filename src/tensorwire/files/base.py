@@ -3,7 +3,6 @@ one is relative itself, older ones stand behind it."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +11,7 @@ from .._ground.copies import not_copied
 from ..codec import base_mismatch, content_hash
 from ..errors import CorruptDataError, ErrorContext, LimitExceededError
 from .arrays import ArrayFile
+from .json_object import canonical
 from .names import shown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ OUT_OF_ORDER = "the checkpoints of the base are out of order: name the newest fi
 
 def identity(tensors: Iterable[tuple[str, str, tuple[int, ...], str]]) -> str:
     """The content hash of the JSON of a sorted list of all tensors: docs/checkpoints.md, "Identity"."""
-    return content_hash(json.dumps(sorted(tensors), separators=(",", ":")).encode(), threads=1)
+    return content_hash(canonical(sorted(tensors)), threads=1)
 
 
 class BaseTensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
 from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
+from .json_object import canonical
 from .names import (
     FRAME_DTYPE,
     MARKER_DTYPE,
@@ -480,4 +480,4 @@ def header_checksum(header_metadata: Mapping[str, str], entries: Iterable[Tensor
     """Hash of what a compressed file's header says: names, dtypes, shapes, metadata; not of where the data lies."""
     metadata = sorted((key, text) for key, text in header_metadata.items() if key != CHECKSUM_KEY)
     tensors = sorted((entry.name, entry.dtype, entry.shape) for entry in entries)
-    return content_hash(json.dumps([metadata, tensors], separators=(",", ":")).encode(), threads=1)
+    return content_hash(canonical([metadata, tensors]), threads=1)

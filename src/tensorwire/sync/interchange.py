@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.filesystem import absolute
 from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import load_object, read_index
+from ..checkpoint.directory.manifest import read_index
 from ..codec import as_array, check_framework_name, new_buffer, num_threads, tensor_view
 from ..errors import BaseMismatchError, CorruptDataError, ErrorContext, UnsupportedVersionError
 from ..files.header import check_dtype
+from ..files.json_object import load
 from ..files.names import shown
 from ..files.reader import StoredFile
 from .checkpoints import named_pairs
@@ -257,7 +258,7 @@ def read_version(
 
 def _read_index(folder: Path) -> _Index:
     with ErrorContext(file=folder / INDEX_NAME):
-        index = load_object(read_index(folder / INDEX_NAME))
+        index = load(read_index(folder / INDEX_NAME))
         files: dict[str, set[str]] = {}
         for name, file in weight_map(index).items():
             files.setdefault(file, set()).add(name)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.filesystem import remove_empty, rename_new
 from .._ground.new_file import temporary_files, temporary_name
-from ..checkpoint.directory.manifest import checked_index, dump_object
+from ..checkpoint.directory.manifest import checked_index
 from ..files.header import build_header, packed
+from ..files.json_object import dump
 from ..storage.local import OutputFile, sync_directory
 from .versions import INDEX_NAME
 
@@ -73,7 +74,7 @@ class NewVersion:
             self._rename(path, name)
             files |= dict.fromkeys(names, name)
         sync_directory(self._folder)
-        index = checked_index(dump_object({"metadata": dict(metadata), "weight_map": files}))
+        index = checked_index(dump({"metadata": dict(metadata), "weight_map": files}))
         self._rename(self._write([index]), INDEX_NAME)
         for name in temporary_files(self._folder):  # of writers that were killed; one that lives has lost the place
             (self._folder / name).unlink(missing_ok=True)

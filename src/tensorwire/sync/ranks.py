@@ -10,15 +10,15 @@ never taken for what a living one says.
 from __future__ import annotations
 
 import errno
-import json
 import secrets
 import time
 from collections.abc import Callable, KeysView, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..checkpoint.directory.manifest import checked_index, load_object, read_index
+from ..checkpoint.directory.manifest import checked_index, read_index
 from ..errors import CorruptDataError, ErrorContext, FormatError
+from ..files.json_object import canonical, load
 from ..files.names import payload_name, shown
 from ..storage.upload import remove_if_there
 from .versions import Version, check_count, dump_index, folder_name, parse_index
@@ -170,7 +170,7 @@ class Ranks:
         return Part(rank, names, version) if self._store.is_whole(version) else None
 
     def _put(self, body: Mapping[str, Any]) -> None:
-        self._store.put_note(_file(self.rank), checked_index(json.dumps(body).encode()))
+        self._store.put_note(_file(self.rank), checked_index(canonical(body)))
 
     def _read(self, rank: int) -> dict[str, Any]:
         """What a rank has put; nothing if it is missing or damaged: a new one takes its place.
@@ -182,7 +182,7 @@ class Ranks:
         with suppress(FileNotFoundError, NotADirectoryError), ErrorContext(file=place):
             data = read_index(place)
             with suppress(FormatError):
-                return load_object(data)
+                return load(data)
         return {}
 
     def _await(self, number: int, look: Callable[[], _Found | None], expected: Callable[[], str]) -> _Found:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import checked_index, load_object
+from ..checkpoint.directory.manifest import checked_index
 from ..errors import CorruptDataError, FormatError, LimitExceededError
 from ..files.base import identity
 from ..files.header import check_name, is_shape
+from ..files.json_object import load
 from ..files.names import shown
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def parse_index(data: bytes, number: int) -> Version:
         CorruptDataError: it is none of ours, or of another version than its folder.
     """
     try:
-        return _parsed(load_object(data), number)
+        return _parsed(load(data), number)
     except FormatError as error:
         if error.advice != _FOREIGN:
             error.advice = _DAMAGED

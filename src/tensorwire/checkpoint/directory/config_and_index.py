@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, UnsupportedVersionError
+from ...files.json_object import dump, load
 from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown_value
-from .manifest import VERSION, dump_object, load_object, read_index
+from .manifest import VERSION, read_index
 from .paths import is_listable
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def read_config(location: Location) -> dict[str, Any]:
     """
     with ErrorContext(file=location):
         data = read_index(location)
-        config = load_object(data)
+        config = load(data)
         if is_compressed_config(data):
             wrapped = config.pop(CONFIG_KEY).get(WRAPPED_KEY)
             return config if wrapped is None else {**config, CONFIG_KEY: wrapped}
@@ -51,7 +52,7 @@ def read_config(location: Location) -> dict[str, Any]:
 def is_compressed_config(data: bytes) -> bool:
     """Whether a config.json says that the model beside it is compressed."""
     try:
-        config = load_object(data).get(CONFIG_KEY)
+        config = load(data).get(CONFIG_KEY)
     except CorruptDataError:
         return False
     method = config.get("quant_method") if isinstance(config, dict) else None
@@ -74,7 +75,7 @@ def new_config(data: bytes, profile: str, dtype: str | None = None) -> bytes | N
     the dtype of the model gains `dtype`: else transformers looks for it in the file, where frames are U8.
     """
     try:
-        config = load_object(data)
+        config = load(data)
     except CorruptDataError:
         return None
     ours: dict[str, Any] = {"quant_method": METHOD, "version": VERSION, "profile": profile}
@@ -82,7 +83,7 @@ def new_config(data: bytes, profile: str, dtype: str | None = None) -> bytes | N
         ours[WRAPPED_KEY] = config[CONFIG_KEY]
     if dtype is not None and "model_type" in config and not (config.get("dtype") or config.get("torch_dtype")):
         config["dtype"] = dtype
-    return dump_object({**config, CONFIG_KEY: ours})
+    return dump({**config, CONFIG_KEY: ours})
 
 
 def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
@@ -113,7 +114,7 @@ def new_index(data: bytes, shards: Mapping[str, Shard]) -> bytes | None:
     Raises:
         CorruptDataError: it is no index, or leads out of its directory.
     """
-    index = load_object(data)
+    index = load(data)
     files = weight_map(index)
     changed: dict[str, str] = {}
     for name, path in files.items():
@@ -127,4 +128,4 @@ def new_index(data: bytes, shards: Mapping[str, Shard]) -> bytes | None:
         paths = sorted(set(files.values()) & shards.keys())
         metadata = {**metadata, "total_size": sum(shards[path].data_nbytes for path in paths)}
         index = {**index, "metadata": metadata}
-    return dump_object({**index, "weight_map": changed})
+    return dump({**index, "weight_map": changed})

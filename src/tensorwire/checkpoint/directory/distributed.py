@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError, UnsupportedVersionError
+from ...files.json_object import load, seal
 from ...files.names import is_version, shown, shown_value
 from ...files.reader import StoredFile
 from ...storage.locations import open_input
 from .distributed_pickle import read_pickle
-from .manifest import load_object
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
@@ -41,10 +40,6 @@ _MAX_NUMEL = 2**63
 def entry_name(name: str, offset: tuple[int, ...] | list[int] | None) -> str:
     """What a part of a tensor, or a value that is no tensor, is called in the file of its rank."""
     return f"{name}@bytes" if offset is None else f"{name}@{','.join(map(str, offset))}"
-
-
-def as_text(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def check_size(nbytes: int) -> None:
@@ -87,18 +82,13 @@ def _read(place: Location) -> bytes | None:
 
 def _parse(data: bytes, pickled: bytes | None) -> dict[str, Any] | None:
     """The JSON; None if it does not belong to the pickle."""
-    body = load_object(data)
+    body = load(data)
     if body.get("format") != FORMAT:
         raise _refusal(f"format {shown_value(body.get('format'))}")
     if not is_version(body.get("version"), VERSION):
         found = shown_value(body.get("version"))
         raise UnsupportedVersionError(f"expected {FORMAT} of version {VERSION}, got {found}")
-    sha256 = body.pop("sha256", None)
-    try:
-        text = as_text(body)
-    except RecursionError:
-        raise _refusal("one that is nested too deep") from None
-    if sha256 != hashlib.sha256(text).hexdigest():
+    if body.pop("sha256", None) != seal(body):
         raise _refusal("other text than was written")
     if pickled is not None and body.get("pickle_sha256") != hashlib.sha256(pickled).hexdigest():
         return None

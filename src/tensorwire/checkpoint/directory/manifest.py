@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
+from ...files.json_object import dump, load, seal
 from ...files.names import check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.locations import open_input
@@ -127,7 +126,7 @@ class Manifest(NamedTuple):
             **({"directories": list(self.directories)} if self.directories else {}),
             **({} if self.base is None else {"base": self.base._asdict()}),
         }
-        data = dump_object({**body, "checksum": _checksum(body)})
+        data = dump({**body, "checksum": seal(body, sort_keys=True)})
         check_new_size(len(data))
         return data
 
@@ -155,7 +154,7 @@ def read_manifest(root: Location) -> Manifest | None:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    body = load_object(data)
+    body = load(data)
     if body.get("format") != FORMAT:
         raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {shown_value(body.get('format'))}")
     if not is_version(body.get("version"), VERSION):
@@ -163,7 +162,7 @@ def parse_manifest(data: bytes) -> Manifest:
             f"expected a manifest of version {VERSION}, got {shown_value(body.get('version'))}"
         )
     check_required(body.get("required", ""), "required", frozenset({TORCH}))
-    if body.pop("checksum", None) != _checksum(body):
+    if body.pop("checksum", None) != seal(body, sort_keys=True):
         raise CorruptDataError("the checksum of the manifest does not match")
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
     if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
@@ -210,34 +209,6 @@ def checked_index(data: bytes) -> bytes:
 def _check_index_size(nbytes: int) -> None:
     if nbytes > MAX_INDEX_NBYTES:
         raise LimitExceededError(f"expected an index of at most {MAX_INDEX_NBYTES:,} bytes, got {nbytes:,}")
-
-
-def load_object(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; CorruptDataError for anything else, duplicate keys included."""
-    try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"expected JSON, got an error: {error!s:.200}") from None
-    if not isinstance(value, dict):
-        raise CorruptDataError(f"expected a JSON object, got {type(value).__name__}")
-    return value
-
-
-def dump_object(value: dict[str, Any]) -> bytes:
-    """A JSON object as the text of a file."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("expected unique keys in an object, got one twice")
-    return members
-
-
-def _checksum(body: dict[str, Any]) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _parse_paths(body: dict[str, Any], name: str) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError
+from ...files.json_object import load
 from ...files.names import shown
 from ...files.torch_file import torch_record
 from ...storage.locations import path_in
 from .config_and_index import weight_map
 from .distributed import is_distributed, named_files, open_shard
-from .manifest import load_object, read_index
+from .manifest import read_index
 from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _holds_tensors(file: FoundFile) -> bool:
 
 def _indexed(index: Location) -> Shards:
     with ErrorContext(file=index):
-        home = weight_map(load_object(read_index(index)))
+        home = weight_map(load(read_index(index)))
         if not home:
             raise CorruptDataError("expected an index that lists tensors, got an empty one")
     files = {name: index.parent.joinpath(*name.split("/")) for name in sorted(set(home.values()))}

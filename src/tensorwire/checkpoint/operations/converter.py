@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...errors import ErrorContext
+from ...files.json_object import dump
 from ...files.original_record import SAFETENSORS, pack
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
@@ -18,16 +19,7 @@ from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import OutputFile
 from ...storage.locations import open_input
 from ..directory.config_and_index import Shard, new_config, new_index
-from ..directory.manifest import (
-    COPIED,
-    OF_TENSORS,
-    REPLACED,
-    BaseRecord,
-    Manifest,
-    ManifestFile,
-    check_new_size,
-    dump_object,
-)
+from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
 from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
@@ -262,7 +254,7 @@ class Converter:
     def _enter(self, entry: ManifestFile) -> None:
         """Add an entry for the manifest."""
         self.entries.append(entry)
-        self._take_room(len(dump_object(entry.as_json())))
+        self._take_room(len(dump(entry.as_json())))
 
     def _take_room(self, nbytes: int) -> None:
         """Count bytes of the manifest, and stop before more is coded for one that could not be read again."""

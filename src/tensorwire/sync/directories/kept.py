@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING
 from ..._ground.filesystem import close, lock_now, lstat, mark, unlock
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
-from ...checkpoint.directory.manifest import index_in, load_object
+from ...checkpoint.directory.manifest import index_in
 from ...checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
 from ...errors import BaseMismatchError, ErrorContext, FormatError
+from ...files.json_object import load
 from ...files.reader import StoredFile
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position, Tensor, state_of
@@ -320,7 +321,7 @@ def _seed(root: Folder) -> tuple[list[str], list[str]]:
         return [name for name in names if is_safetensors(name) and not name.startswith("adapter")], []
     place = root.path / indexes[0]
     with ErrorContext(file=place), InputFile(place, root.open(indexes[0], os.O_RDONLY, follow=True)) as file:
-        files = sorted(set(weight_map(load_object(index_in(file))).values()))
+        files = sorted(set(weight_map(load(index_in(file))).values()))
     if any("/" in name for name in files):
         text = "names files in folders; move them up beside it, or name another directory"
         raise FileExistsError(errno.EEXIST, text, str(place))

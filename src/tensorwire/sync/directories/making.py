@@ -10,10 +10,10 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import naming, reserve
-from ...checkpoint.directory.manifest import dump_object
 from ...codec import ContentHasher, new_buffer
 from ...errors import BaseMismatchError
 from ...files.header import Header, build_header, packed
+from ...files.json_object import dump
 from ...storage.local import InputFile, write_at
 from ..checkpoints import nbytes_of
 
@@ -170,4 +170,4 @@ def index_of(layout: Mapping[str, Header]) -> bytes:
     """The index of several files."""
     total = sum(header.data_nbytes for header in layout.values())
     homes = {entry.name: file for file, header in layout.items() for entry in header.entries}
-    return dump_object({"metadata": {"total_size": total}, "weight_map": homes})
+    return dump({"metadata": {"total_size": total}, "weight_map": homes})

@@ -6,13 +6,13 @@ changes its mark: a file that the note in place names is ours while it has the i
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.filesystem import close
 from ...errors import FormatError
+from ...files.json_object import canonical, load
 from ..versions import Position, is_number, parse_tensors
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Note(NamedTuple):
 
     def dump(self) -> bytes:
         position = None if self.position is None else self.position._asdict()
-        return json.dumps({"position": position, "files": self.marks}, separators=(",", ":")).encode()
+        return canonical({"position": position, "files": self.marks})
 
 
 def read_note(folder: Folder, name: str) -> Note | None:
@@ -49,17 +49,15 @@ def read_note(folder: Folder, name: str) -> Note | None:
         if os.fstat(descriptor).st_size > _MAX_NBYTES:
             return None
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return _parsed(json.loads(file.read(_MAX_NBYTES)))
+            return _parsed(load(file.read(_MAX_NBYTES)))
     except (FormatError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     finally:
         close(descriptor)
 
 
-def _parsed(body: object) -> Note | None:
+def _parsed(body: dict[str, Any]) -> Note | None:
     """Every value has the type that it should have, since the file may come from anywhere."""
-    if not isinstance(body, dict):
-        return None
     position, marks = body["position"], body["files"]
     if not isinstance(marks, dict) or not all(isinstance(each, str) for each in marks.values()):
         return None

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from ...checkpoint.directory import distributed
 from ...errors import CorruptDataError
+from ...files.json_object import canonical, seal
 from ...files.names import shown_value
 
 
@@ -64,7 +65,7 @@ def dump(metadata: Metadata, pickled: bytes) -> bytes:
         "files": {place.file: place.checksum for place in metadata.storage_data.values()},
         "planner": _paths(metadata.planner_data),
     }
-    return distributed.as_text(body | {"sha256": hashlib.sha256(distributed.as_text(body)).hexdigest()})
+    return canonical(body | {"sha256": seal(body)})
 
 
 def parse(body: dict[str, Any]) -> Metadata:

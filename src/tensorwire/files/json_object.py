@@ -1,0 +1,46 @@
+"""JSON objects: read strictly, and written for people or for a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import CorruptDataError
+
+
+def load(data: bytes) -> dict[str, Any]:
+    """Parse a JSON object; CorruptDataError for anything else, duplicate keys included."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"expected JSON, got an error: {error!s:.200}") from None
+    if not isinstance(value, dict):
+        raise CorruptDataError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("expected unique keys in an object, got one twice")
+    return members
+
+
+def dump(value: dict[str, Any]) -> bytes:
+    """A JSON object as the text of a file."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def canonical(value: object, *, sort_keys: bool = False) -> bytes:
+    """JSON without spaces and in ASCII, as it is hashed."""
+    return json.dumps(value, sort_keys=sort_keys, separators=(",", ":")).encode()
+
+
+def seal(body: dict[str, Any], *, sort_keys: bool = False) -> str:
+    """The SHA-256 of an object, for a key of its own; CorruptDataError for one that is nested too deep."""
+    try:
+        return hashlib.sha256(canonical(body, sort_keys=sort_keys)).hexdigest()
+    except RecursionError:
+        raise CorruptDataError("expected a JSON object, got one that is nested too deep") from None
