@@ -185,13 +185,13 @@ traffic: $(VENV)/.package $(VENV)/.bench ## Compressed messages of training, on 
 	$(VENV)/bin/python -m benchmarks.traffic $(TRAFFIC)
 
 dcp: $(VENV)/.package $(VENV)/.bench ## Distributed checkpoints: bytes, CPU, and what other numbers of ranks read; torch's own beside
-	$(VENV)/bin/python -m benchmarks.checkpoints dcp
+	$(VENV)/bin/python -m benchmarks.checkpoints dcp $(DCP)
 
 remote: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model ## Files and checkpoints in S3 (moto's server): requests and bytes
-	$(VENV)/bin/python -m benchmarks.checkpoints remote
+	$(VENV)/bin/python -m benchmarks.checkpoints remote $(REMOTE)
 
 sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes beside dense weights, xor and overwrite; the real model after each step
-	$(VENV)/bin/python -m benchmarks.sync
+	$(VENV)/bin/python -m benchmarks.sync $(SYNC)
 
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)

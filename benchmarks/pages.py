@@ -1,16 +1,11 @@
-"""What pages of results have in common: tables, the machine, and the command that writes a page again."""
+"""What pages of results have in common: tables, the machine, and speeds."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.environment import RESULTS
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
+    from collections.abc import Iterable, Sequence
 
 CHECKSUMS = {True: "checked", False: "off", None: "-"}
 
@@ -40,18 +35,3 @@ def speed(row: dict[str, Any], direction: str) -> str:
     figure, other = row[direction], row.get("by_tensor")
     text = f"{figure['median']:.2f}" + (f" ±{figure['spread']:.2f}" if figure["runs"] > 1 else "")
     return text + (f" ({other[direction]:.2f})" if other else "")
-
-
-def publish(name: str, results: str, page: str, *, write: bool, folder: Path = RESULTS) -> None:
-    """Print a page; if `write`, write it and its results, which are JSON, to a folder."""
-    if write:
-        (folder / f"{name}.json").write_text(results)
-        (folder / f"{name}.md").write_text(page)
-    print(page, end="")
-
-
-def command(description: str, write: Callable[[Path], None]) -> None:
-    """Write the page of the folder of results that the command line names."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("folder", type=Path)
-    write(parser.parse_args().folder)

@@ -15,7 +15,7 @@ from tests.support import links
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 Row = dict[str, Any]
@@ -41,9 +41,21 @@ class Table:
     needs_links: bool = False
 
     def render(self, rows: list[Row]) -> str:
-        cells = ([cell(row.get(key), form) for _, key, form in self.columns] for row in rows)
         text = textwrap.fill(self.text, 120, break_long_words=False, break_on_hyphens=False)
-        return f"## {self.title}\n\n{text}\n\n" + pages.table([head for head, _, _ in self.columns], cells)
+        return f"## {self.title}\n\n{text}\n\n{of_columns(self.columns, rows)}"
+
+
+def of_columns(columns: Sequence[tuple[Any, ...]], rows: Iterable[Row]) -> str:
+    """A Markdown table. A column has its head, and a key of the rows with a format, or a function of a row. The key
+    "a.b" is b of what is at a."""
+    cells = ([cell(_at(row, how[0]), how[1]) if how[1:] else how[0](row) for _, *how in columns] for row in rows)
+    return pages.table([column[0] for column in columns], cells)
+
+
+def _at(row: Row, key: str) -> Any:
+    first, _, rest = key.partition(".")
+    value = row.get(first)
+    return _at(value, rest) if rest and value is not None else value
 
 
 def cell(value: Any, form: str) -> str:

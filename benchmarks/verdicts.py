@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from benchmarks.pages import table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -75,10 +68,3 @@ def _text(value: float | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None else f"{value:.4g}"
-
-
-def command(description: str, evaluate: Callable[[dict[str, Any]], list[Verdict]]) -> None:
-    """Print the verdicts on the file of results that the command line names."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("results", type=Path)
-    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))

@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.checkpoints import dcp, remote, targets
-from benchmarks.results_page import Page
+from benchmarks.results_page import Page, measure_tables, of_tables
 from benchmarks.tables import add_options
 
+TITLES = {"dcp": "distributed checkpoints", "remote": "remote stores"}
+TABLES = {"dcp": dcp.TABLES, "remote": remote.TABLES}
+HEAD = "# Results of {}\n\n[The page](DOCS/{}.md) says how to use them."
 PAGES = {
-    "dcp": Page("dcp", "distributed checkpoints", dcp.TABLES, targets.evaluate),
-    "remote": Page("remote", "remote stores", remote.TABLES, targets.evaluate),
+    name: Page(name, of_tables(HEAD.format(title, name), TABLES[name], targets.evaluate))
+    for name, title in TITLES.items()
 }
 
 
@@ -22,7 +25,7 @@ def main() -> None:
     parser.add_argument("page", choices=PAGES)
     add_options(parser)
     options = parser.parse_args()
-    PAGES[options.page].measure(options)
+    measure_tables(PAGES[options.page], TABLES[options.page], options)
 
 
 if __name__ == "__main__":

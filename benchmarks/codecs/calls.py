@@ -11,7 +11,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import data, environment, pages, summary
+from benchmarks import data, environment, summary
+from benchmarks.tables import of_columns
 from benchmarks.timing import interleave, pinned, relative, spread, timed
 from tensorwire.codec import (
     FrameEncoder,
@@ -79,12 +80,11 @@ def run(name: str, rounds: int) -> list[dict[str, Any]]:
 
 def render(rows: list[dict[str, Any]]) -> str:
     """A Markdown table."""
-    columns = ("profile", "CPU target", "direction", "public, GB/s", "core, GB/s", "of the core")
-    cells = []
-    for row in rows:
-        figures = f"{row['public']:.2f}", f"{row['core']:.2f}", f"{row['of_core']:.3f}"
-        cells.append((f"`{row['profile']}`", row["cpu"], row["direction"], *figures))
-    return pages.table(columns, cells)
+    columns = (
+        ("profile", lambda row: f"`{row['profile']}`"), ("CPU target", "cpu", ""), ("direction", "direction", ""),
+        ("public, GB/s", "public", ".2f"), ("core, GB/s", "core", ".2f"), ("of the core", "of_core", ".3f"),
+    )  # fmt: skip
+    return of_columns(columns, rows)
 
 
 def main() -> None:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks import data, environment, pages, summary
+from benchmarks import data, environment, summary
 from benchmarks.clock import load_clock
+from benchmarks.results_page import Page
 from benchmarks.synthetic_pairs import synthetic_pair
+from benchmarks.tables import of_columns
 from benchmarks.timing import pinned, timed
 from tensorwire.codec import FrameEncoder, FrameReader, core, dtype_bits, new_buffer
 
@@ -149,22 +151,21 @@ class _Trial:
         self._reader.decode(self._blocks, self._out, base=self._base, threads=1, verify=verify)
 
 
-def page(results: dict[str, Any]) -> str:
-    """The table as Markdown, and what it was measured on."""
+def _parts(results: dict[str, Any]) -> list[str]:
     facts = results["environment"]
-    lines = [
-        "# Cycles and bytes per element",
-        "",
+    measured = (
         f"{facts['cpu']}, {facts['caches']}; the core's clock was {facts['clock_ghz']:.2f} GHz. {facts['date']}, "
-        f"commit {facts['commit']}, `{facts['command']}`.",
-        "",
-        "| coder | dtype | CPU target | blocks are | bytes moved | encode | decode | decode, checksums checked |",
-        "|---" * 8 + "|",
-    ]
-    for row in results["rows"]:
-        figures = " | ".join(f"{row[name]:.2f}" for name in ("bytes", "encode", "decode", "verify"))
-        lines.append(f"| {row['coder']} | {row['dtype']} | {row['cpu']} | {row['kinds']} | {figures} |")
-    return "\n".join(lines) + "\n"
+        f"commit {facts['commit']}, `{facts['command']}`."
+    )
+    return ["# Cycles and bytes per element", measured, of_columns(_COLUMNS, results["rows"])]
+
+
+_COLUMNS = (
+    ("coder", "coder", ""), ("dtype", "dtype", ""), ("CPU target", "cpu", ""), ("blocks are", "kinds", ""),
+    ("bytes moved", "bytes", ".2f"), ("encode", "encode", ".2f"), ("decode", "decode", ".2f"),
+    ("decode, checksums checked", "verify", ".2f"),
+)  # fmt: skip
+PAGE = Page("cycles", _parts)
 
 
 def _normal(size: int) -> Any:
@@ -231,8 +232,7 @@ def main() -> None:
     if options.measure:
         json.dump(measure_all(options.rounds), sys.stdout)
         return
-    results = run(options.rounds)
-    pages.publish("cycles", summary.dumps(results), page(results), write=not options.no_write)
+    PAGE.keep(run(options.rounds), environment.RESULTS, write=not options.no_write)
 
 
 if __name__ == "__main__":

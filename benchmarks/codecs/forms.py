@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks import environment, summary
 from benchmarks.data import minilm_path
+from benchmarks.results_page import keep_rows
 from tensorwire.codec import compress
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ PROFILES: tuple[Profile, ...] = ("fast", "compact")
 GROUP = 128
 """Weights that share a scale and a zero point in int4."""
 NIBBLES = 4 * np.arange(8, dtype=np.uint32)
-RESULTS = environment.ROOT / "benchmarks" / "results" / "forms.json"
 
 
 def int8(weights: Any) -> list[Any]:
@@ -76,10 +75,8 @@ def main() -> None:
     weights = load_file(minilm_path() / "model.safetensors")
     matrices = [weights[name] for name in sorted(weights) if "encoder" in name and weights[name].ndim == 2]
     rows = [measure(form, matrices) for form in FORMS]
-    results = {"environment": environment.describe("python -m benchmarks.codecs.forms"), "rows": rows}
-    RESULTS.write_text(summary.dumps(summary.rounded(results)))
-    for row in rows:
-        print(row)
+    columns = [("form", "form", ""), *((name, name, ".4f") for name in PROFILES)]
+    keep_rows("forms", "python -m benchmarks.codecs.forms", rows, columns)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import data, environment, pages, summary
+from benchmarks import data, environment, summary
+from benchmarks.results_page import Page
+from benchmarks.tables import of_columns
 from tensorwire.codec import FrameEncoder, compress, dtype_bits, exponent_histogram, float_fields, frame_info
 
 if TYPE_CHECKING:
@@ -92,30 +94,30 @@ def measure(dataset: data.Dataset) -> tuple[list[dict[str, Any]], dict[str, Any]
     return blocks, shapes | {row["profile"]: row["rows"] for row in blocks if row["profile"] in ("fast", "resident")}
 
 
-def page(results: dict[str, Any]) -> str:
-    """Both tables as Markdown."""
+def _parts(results: dict[str, Any]) -> list[str]:
     facts = results["environment"]
-    lines = [
+    made = f"{facts['date']}, commit {facts['commit']}, `{facts['command']}`. The data are those of `make bench`."
+    about = f"{made}\nHeaders are left out. Ratios are the same on every machine."
+    return [
         "# Geometry of frames",
-        "",
-        f"{facts['date']}, commit {facts['commit']}, `{facts['command']}`. The data are those of `make bench`.",
-        "Headers are left out. Ratios are the same on every machine.",
-        "",
-        "| data | profile | ratio, blocks of the usual size | ratio, blocks of whole rows | size |",
-        "|---|---|---|---|---|",
+        about,
+        of_columns(_BLOCKS, results["blocks"]),
+        of_columns(_SHAPES, results["shapes"]),
     ]
-    for row in results["blocks"]:
-        ratios = f"{row['usual']:.4f} | {row['rows']:.4f} | {row['change_percent']:+.4f} %"
-        lines.append(f"| {row['data']} | `{row['profile']}` | {ratios} |")
-    lines += [
-        "",
-        "| data | shape (4) | words that escape | shape (3) | words that escape | `resident` | `fast` |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in results["shapes"]:
-        shapes = [f"{row[f'ratio_{width}']:.4f} | {row[f'escapes_{width}_percent']:.3f} %" for width in SHAPES]
-        lines.append(f"| {row['data']} | {' | '.join(shapes)} | {row['resident']:.4f} | {row['fast']:.4f} |")
-    return "\n".join(lines) + "\n"
+
+
+_BLOCKS = (
+    ("data", "data", ""), ("profile", lambda row: f"`{row['profile']}`"),
+    ("ratio, blocks of the usual size", "usual", ".4f"), ("ratio, blocks of whole rows", "rows", ".4f"),
+    ("size", lambda row: f"{row['change_percent']:+.4f} %"),
+)  # fmt: skip
+_SHAPES = (
+    ("data", "data", ""), ("shape (4)", "ratio_4", ".4f"),
+    ("words that escape", lambda row: f"{row['escapes_4_percent']:.3f} %"), ("shape (3)", "ratio_3", ".4f"),
+    ("words that escape", lambda row: f"{row['escapes_3_percent']:.3f} %"), ("`resident`", "resident", ".4f"),
+    ("`fast`", "fast", ".4f"),
+)  # fmt: skip
+PAGE = Page("geometry", _parts)
 
 
 def main() -> None:
@@ -130,7 +132,7 @@ def main() -> None:
             "shapes": [shapes for _, shapes in measured],
         }
     )
-    pages.publish("geometry", summary.dumps(results), page(results), write=not options.no_write)
+    PAGE.keep(results, environment.RESULTS, write=not options.no_write)
 
 
 if __name__ == "__main__":

@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, pages, verdicts
+from benchmarks import pages
 from benchmarks.codecs import calls, sparsity, targets
 from benchmarks.picture import INK, OURS, drawn
+from benchmarks.results_page import Page
+from benchmarks.results_page import targets as targets_of
+from benchmarks.tables import of_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 Row = dict[str, Any]
 PEERS = "#4184e4"
 
 
-def render_page(results: dict[str, Any], folder: Path) -> str:
-    """Everything in `results` as Markdown, for a page in `folder`, where plot.svg is."""
-    docs = Path(os.path.relpath(environment.ROOT / "docs", folder)).as_posix()
-    parts = [
+def parts(results: dict[str, Any]) -> list[str]:
+    """Everything in `results` as Markdown, for a page beside plot.svg."""
+    found = [
         "# Results",
-        f"How to read them: [docs/benchmarks.md]({docs}/benchmarks.md); why targets are missed: "
-        f"[docs/performance.md]({docs}/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
+        "How to read them: [docs/benchmarks.md](DOCS/benchmarks.md); why targets are missed: "
+        "[docs/performance.md](DOCS/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
         "per second: the median, ± half the distance of the quartiles.",
         pages.environment_lines(results["environment"]),
         f"![{results['datasets'][0]['name']}: ratio against decompression speed](plot.svg)",
-        "## Targets",
-        verdicts.render(targets.evaluate(results)),
+        *targets_of(targets.evaluate(results)),
         "## Where we lose",
         "\n".join(_losses(results)),
     ]
-    parts += [_dataset(facts, results["rows"]) for facts in results["datasets"]]
+    found += [_dataset(facts, results["rows"]) for facts in results["datasets"]]
     if forced := [row for row in results["rows"] if row.get("forced_cpu")]:
-        parts += ["## Ours on other CPU targets", _table(forced, (*_COLUMNS[:1], _CPU, _DATASET, *_COLUMNS[1:]))]
+        columns = (_COLUMNS[0], ("CPU target", "cpu", ""), ("data", "dataset", ""), *_COLUMNS[1:])
+        found += ["## Ours on other CPU targets", of_columns(columns, forced)]
     if results.get("sparsity"):
-        parts += ["## Sparse words and odd distributions", sparsity.render(results["sparsity"])]
+        found += ["## Sparse words and odd distributions", sparsity.render(results["sparsity"])]
     if results.get("calls"):
-        parts += ["## Public functions against the core", calls.render(results["calls"])]
+        found += ["## Public functions against the core", calls.render(results["calls"])]
     if results.get("files"):
-        parts.append(_files(results["files"]))
+        found.append(_files(results["files"]))
     if results.get("parts"):
-        parts.append(_parts(results["parts"]))
-    return "\n\n".join(parts) + "\n"
+        found.append(_parts(results["parts"]))
+    return found
 
 
 def write_plot(results: dict[str, Any], path: Path) -> None:
@@ -87,12 +87,7 @@ def _dataset(facts: dict[str, Any], rows: Iterable[Row]) -> str:
         f"{facts['sha256'][:16]}... Order-0 bounds of the ratio: {facts['bound_whole']:.4f} over all tensors, "
         f"{facts['bound_by_tensor']:.4f} tensor by tensor. All tensors as one buffer; in brackets tensor by tensor."
     )
-    return f"{head}\n\n{_table(mine, _COLUMNS)}"
-
-
-def _table(rows: Iterable[Row], columns: Iterable[tuple[str, Any]]) -> str:
-    names, cells = zip(*columns, strict=True)
-    return pages.table(names, [[cell(row) for cell in cells] for row in rows])
+    return f"{head}\n\n{of_columns(_COLUMNS, mine)}"
 
 
 def _ratio(row: Row) -> str:
@@ -100,28 +95,13 @@ def _ratio(row: Row) -> str:
     return f"{row['ratio']:.4f}" + (f" ({other['ratio']:.4f})" if other else "")
 
 
-def _relative(direction: str, yardstick: str) -> Any:
-    def cell(row: Row) -> str:
-        figure = row[direction].get(yardstick)
-        return "-" if figure is None else f"{figure:.2f}"
-
-    return cell
-
-
-_DATASET = ("data", lambda row: row["dataset"])
-_CPU = ("CPU target", lambda row: row["cpu"] or "-")
 _COLUMNS = (
-    ("codec", lambda row: f"{row['codec']} {row['version']}"),
-    ("threads", lambda row: str(row["threads"])),
-    ("checksums", lambda row: pages.CHECKSUMS[row["verify"]]),
-    ("ratio", _ratio),
-    ("compress", lambda row: pages.speed(row, "compress")),
-    ("of memcpy", _relative("compress", "vs_memcpy")),
-    ("times ZipNN", _relative("compress", "vs_zipnn")),
-    ("decompress", lambda row: pages.speed(row, "decompress")),
-    ("of memcpy", _relative("decompress", "vs_memcpy")),
-    ("times ZipNN", _relative("decompress", "vs_zipnn")),
-)
+    ("codec", lambda row: f"{row['codec']} {row['version']}"), ("threads", "threads", "d"),
+    ("checksums", lambda row: pages.CHECKSUMS[row["verify"]]), ("ratio", _ratio),
+    ("compress", lambda row: pages.speed(row, "compress")), ("of memcpy", "compress.vs_memcpy", ".2f"),
+    ("times ZipNN", "compress.vs_zipnn", ".2f"), ("decompress", lambda row: pages.speed(row, "decompress")),
+    ("of memcpy", "decompress.vs_memcpy", ".2f"), ("times ZipNN", "decompress.vs_zipnn", ".2f"),
+)  # fmt: skip
 
 
 def _files(facts: dict[str, Any]) -> str:
@@ -186,12 +166,7 @@ def _crowds(other: Row, row: Row) -> bool:
     return near and 0 < other["ratio"] - row["ratio"] < 0.06
 
 
-def write(folder: Path) -> None:
-    """The page and the chart of the summary that lies in `folder`."""
-    results = json.loads((folder / "codecs.json").read_text())
-    write_plot(results, folder / "plot.svg")
-    (folder / "README.md").write_text(render_page(results, folder))
-
+PAGE = Page("codecs", parts, "README.md", lambda results, folder: write_plot(results, folder / "plot.svg"))
 
 if __name__ == "__main__":
-    pages.command(__doc__, write)
+    PAGE.command(__doc__)

@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import data, environment, summary, verdicts
+from benchmarks import data, environment, summary
 from benchmarks.codecs import calls, commands, enec, report, sparsity
-from benchmarks.codecs.targets import evaluate
 
 BUSY = 0.5
 AVX2 = ("avx2",)
@@ -154,10 +153,7 @@ def main() -> None:
     command = "python -m benchmarks.codecs --quick" if options.quick else "make bench"
     measured = run(QUICK if options.quick else FULL, command)
     (environment.folder(quick=True) / "measured.json").write_text(json.dumps(measured) + "\n")
-    output, results = environment.folder(quick=options.quick), summary.summarize(measured)
-    (output / "codecs.json").write_text(summary.dumps(results))
-    report.write(output)
-    print(verdicts.render(evaluate(results)))
+    report.PAGE.keep(summary.summarize(measured), environment.folder(quick=options.quick))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import ml_dtypes
 import numpy as np
 
 import tensorwire
-from benchmarks import pages, summary
-from benchmarks.environment import RESULTS, describe, on_each_target
+from benchmarks.environment import on_each_target
+from benchmarks.results_page import keep_rows
 from benchmarks.timing import pinned
 from tensorwire.codec import core
 
@@ -101,11 +101,12 @@ def main() -> None:
         json.dump(measure(), sys.stdout)
         return
     found = on_each_target("benchmarks.codecs.small_calls", "--child")
-    rows = summary.rounded([{"cpu": cpu, **row} for cpu, rows in found.items() for row in rows])
-    facts = describe("python -m benchmarks.codecs.small_calls")
-    (RESULTS / "small-calls.json").write_text(summary.dumps({"environment": facts, "rows": rows}))
-    cells = [(row["cpu"], row["call"], f"{row['microseconds']:.1f}", f"{row['in_core']:.1f}") for row in rows]
-    print(pages.table(("CPU target", "call", "microseconds", "in the core"), cells))
+    rows = [{"cpu": cpu, **row} for cpu, rows in found.items() for row in rows]
+    columns = (
+        ("CPU target", "cpu", ""), ("call", "call", ""), ("microseconds", "microseconds", ".1f"),
+        ("in the core", "in_core", ".1f"),
+    )  # fmt: skip
+    keep_rows("small-calls", "python -m benchmarks.codecs.small_calls", rows, columns)
 
 
 if __name__ == "__main__":

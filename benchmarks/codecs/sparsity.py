@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks import environment, pages, summary
+from benchmarks import environment, summary
 from benchmarks.codecs import contest
 from benchmarks.codecs.targets import MIXED
 from benchmarks.data import Dataset, entropy
+from benchmarks.tables import of_columns
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
@@ -167,20 +168,15 @@ def run(names: Iterable[str], size: int, rounds: int) -> list[Row]:
 
 def render(rows: Iterable[Row]) -> str:
     """A Markdown table."""
-    head = ("data", "CPU target", "codec", "ratio", "of the ideal", "compress", "of memcpy", "decompress", "of memcpy",
-            "times ZipNN")  # fmt: skip
-    lines = []
-    for row in rows:
-        packing, unpacking = row["compress"], row["decompress"]
-        cells = [row["dataset"], row["target"], row["codec"], f"{row['ratio']:.4f}", f"{row['of_ideal']:.4f}"]
-        cells += [f"{packing['median']:.2f}", _figure(packing, "vs_memcpy")]
-        cells += [f"{unpacking['median']:.2f}", _figure(unpacking, "vs_memcpy"), _figure(unpacking, "vs_zipnn")]
-        lines.append(cells)
-    return pages.table(head, lines)
-
-
-def _figure(figures: Row, name: str) -> str:
-    return f"{figures[name]:.3f}" if name in figures else "-"
+    columns = (
+        ("data", "dataset", ""), ("CPU target", "target", ""), ("codec", "codec", ""), ("ratio", "ratio", ".4f"),
+        ("of the ideal", "of_ideal", ".4f"), ("compress", "compress.median", ".2f"),
+        ("of memcpy", "compress.vs_memcpy", ".3f"),
+        ("decompress", "decompress.median", ".2f"),
+        ("of memcpy", "decompress.vs_memcpy", ".3f"),
+        ("times ZipNN", "decompress.vs_zipnn", ".3f"),
+    )  # fmt: skip
+    return of_columns(columns, rows)
 
 
 def main() -> None:

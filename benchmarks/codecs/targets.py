@@ -1,11 +1,11 @@
-"""The figures that codecs are to reach: python -m benchmarks.codecs.targets benchmarks/results/codecs.json."""
+"""The figures that codecs are to reach."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.verdicts import Verdict, command
+from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -225,7 +225,3 @@ def _among_ours(name: str, fast: float | None, compact: float | None, enec: floa
 
 def _median(row: Row | None, direction: str) -> float | None:
     return None if row is None else float(row[direction]["median"])
-
-
-if __name__ == "__main__":
-    command(__doc__, evaluate)

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import tensorwire
-from benchmarks import pages, summary
 from benchmarks.data import minilm_path
-from benchmarks.environment import RESULTS, describe
+from benchmarks.results_page import keep_rows
 from benchmarks.text import sentence_pairs
 
 if TYPE_CHECKING:
@@ -84,14 +83,11 @@ def rows(steps: int, texts: list[list[int]], model_of: Callable[[], Any]) -> lis
     return found
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    columns = ("dtype", "MB", "its tensors, each by itself", "the directory", "share", "with torch files copied")
-    cells = [
-        (row["dtype"], f"{row['nbytes'] / 1e6:.1f}", f"{row['tensors_ratio']:.4f}", f"{row['directory_ratio']:.4f}",
-         f"{row['share']:.4f}", f"{row['model_alone_ratio']:.4f}")
-        for row in found
-    ]  # fmt: skip
-    return pages.table(columns, cells)
+COLUMNS = (
+    ("dtype", "dtype", ""), ("MB", lambda row: f"{row['nbytes'] / 1e6:.1f}"),
+    ("its tensors, each by itself", "tensors_ratio", ".4f"), ("the directory", "directory_ratio", ".4f"),
+    ("share", "share", ".4f"), ("with torch files copied", "model_alone_ratio", ".4f"),
+)  # fmt: skip
 
 
 def minilm() -> Any:
@@ -114,10 +110,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS)
     steps = parser.parse_args().steps
-    found = summary.rounded(rows(steps, tokens(), minilm))
-    facts = describe("python -m benchmarks.codecs.trainer")
-    (RESULTS / "trainer.json").write_text(summary.dumps({"environment": facts, "steps": steps, "rows": found}))
-    print(table(found))
+    found = rows(steps, tokens(), minilm)
+    keep_rows("trainer", "python -m benchmarks.codecs.trainer", found, COLUMNS, steps=steps)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ import ml_dtypes
 import numpy as np
 
 import tensorwire
-from benchmarks import pages, summary
-from benchmarks.environment import RESULTS, describe
+from benchmarks.results_page import keep_rows
 
 if TYPE_CHECKING:
     from tensorwire.codec import Profile
@@ -55,14 +54,11 @@ def measure() -> list[dict[str, object]]:
 
 
 def main() -> None:
-    rows = summary.rounded(measure())
-    facts = describe("python -m benchmarks.codecs.twins")
-    (RESULTS / "twins.json").write_text(summary.dumps({"environment": facts, "rows": rows}))
-    cells = [
-        (row["dtype"], row["twin"], f"`{row['profile']}`", f"{row['ratio']:.4f}", f"{row['twin_ratio']:.4f}")
-        for row in rows
-    ]
-    print(pages.table(("dtype", "twin", "profile", "ratio", "ratio as the twin"), cells))
+    columns = (
+        ("dtype", "dtype", ""), ("twin", "twin", ""), ("profile", lambda row: f"`{row['profile']}`"),
+        ("ratio", "ratio", ".4f"), ("ratio as the twin", "twin_ratio", ".4f"),
+    )  # fmt: skip
+    keep_rows("twins", "python -m benchmarks.codecs.twins", measure(), columns)
 
 
 if __name__ == "__main__":

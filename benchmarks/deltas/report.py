@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from benchmarks import environment, pages, verdicts
+from benchmarks import pages
 from benchmarks.deltas.targets import evaluate
+from benchmarks.results_page import Page, targets
+from benchmarks.tables import of_columns
 
 Row = dict[str, Any]
 HEAD = """# Results of deltas
 
-[The page of deltas](PAGE) says what was measured. Speeds are GB/s, 10^9 bytes of new words per second, on one core, on
+[The page of deltas](DOCS/deltas.md) says what was measured. Speeds are GB/s, 10^9 bytes of new words per second, \
+on one core, on
 all tensors of a pair as one: the median, ± half the distance of the quartiles. In brackets: tensor by tensor. In place
 means that the base becomes the result. The bound is the entropy of positions and steps, given the tensor and the base's
 exponent.
 """
-COLUMNS = (
-    "form", "checks", "bits a change", "bits a word", "encode", "of memcpy", "apply", "of memcpy", "in place",
-    "of memcpy",
-)  # fmt: skip
 
 
-def render(results: dict[str, Any], folder: Path) -> str:
-    """Everything in `results` as Markdown, for a page in `folder`."""
-    page = Path(os.path.relpath(environment.ROOT / "docs" / "deltas.md", folder)).as_posix()
-    parts = [HEAD.strip().replace("PAGE", page), pages.environment_lines(results["environment"]), "## Targets"]
-    parts.append(verdicts.render(evaluate(results)))
-    parts += [_pair(facts, results["rows"]) for facts in results["pairs"]]
-    return "\n\n".join(parts) + "\n"
+def _parts(results: dict[str, Any]) -> list[str]:
+    parts = [HEAD.strip(), pages.environment_lines(results["environment"]), *targets(evaluate(results))]
+    return parts + [_pair(facts, results["rows"]) for facts in results["pairs"]]
 
 
 def _pair(facts: dict[str, Any], rows: list[Row]) -> str:
@@ -41,16 +34,17 @@ def _pair(facts: dict[str, Any], rows: list[Row]) -> str:
         f"{changed / facts['words']:.4%} changed. Bound: {a_change}{bound / facts['words']:.4f} bits a word."
     )
     mine = [row for row in rows if row["pair"] == facts["name"]]
-    return head + "\n\n" + pages.table(COLUMNS, [_cells(row, facts) for row in mine])
-
-
-def _cells(row: Row, facts: dict[str, Any]) -> list[str]:
-    name = f"{row['codec']} {row['version']}" + (f", {row['forced_cpu']}" if row.get("forced_cpu") else "")
-    cells = [name, pages.CHECKSUMS[row["verify"]]]
-    cells += [_bits(row, facts["changed"], ".2f"), _bits(row, facts["words"], ".4f")]
+    columns: list[tuple[Any, ...]] = [("form", _form), ("checks", lambda row: pages.CHECKSUMS[row["verify"]])]
+    columns.append(("bits a change", lambda row: _bits(row, changed, ".2f")))
+    columns.append(("bits a word", lambda row: _bits(row, facts["words"], ".4f")))
     for direction in ("encode", "apply", "in_place"):
-        cells += _speed(row, direction)
-    return cells
+        columns.append((direction.replace("_", " "), partial(_speed, direction)))
+        columns.append(("of memcpy", f"{direction}.vs_memcpy", ".2f"))
+    return head + "\n\n" + of_columns(columns, mine)
+
+
+def _form(row: Row) -> str:
+    return f"{row['codec']} {row['version']}" + (f", {row['forced_cpu']}" if row.get("forced_cpu") else "")
 
 
 def _bits(row: Row, count: int, form: str) -> str:
@@ -60,17 +54,11 @@ def _bits(row: Row, count: int, form: str) -> str:
     return text + (f" ({8 * row['by_tensor']['nbytes'] / count:{form}})" if "by_tensor" in row else "")
 
 
-def _speed(row: Row, direction: str) -> list[str]:
-    figure = row.get(direction)
-    if figure is None:
-        return ["-", "-"]
-    return [pages.speed(row, direction), f"{figure['vs_memcpy']:.2f}" if "vs_memcpy" in figure else "-"]
+def _speed(direction: str, row: Row) -> str:
+    return pages.speed(row, direction) if direction in row else "-"
 
 
-def write(folder: Path) -> None:
-    """The page of the results that lie in `folder`."""
-    (folder / "deltas.md").write_text(render(json.loads((folder / "deltas.json").read_text()), folder))
-
+PAGE = Page("deltas", _parts)
 
 if __name__ == "__main__":
-    pages.command(__doc__, write)
+    PAGE.command(__doc__)

@@ -6,9 +6,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import environment, summary, verdicts
+from benchmarks import environment, summary
 from benchmarks.deltas import pairs, report
-from benchmarks.deltas.targets import evaluate
 
 OURS = ("relative fast", "relative compact", "plain fast", "plain compact")
 # Peers that are fast enough for a pair that no cache holds; the yardsticks first.
@@ -92,9 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     results = run(QUICK if options.quick else FULL, "make deltas")
     output = environment.folder(quick=options.quick)
-    (output / "deltas.json").write_text(summary.dumps(results))
-    report.write(output)
-    print(verdicts.render(evaluate(results)))
+    report.PAGE.keep(results, output)
 
 
 if __name__ == "__main__":

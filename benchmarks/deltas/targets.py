@@ -1,11 +1,11 @@
-"""The figures that deltas are to reach: python -m benchmarks.deltas.targets benchmarks/results/deltas.json."""
+"""The figures that deltas are to reach."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.deltas import pairs
-from benchmarks.verdicts import Verdict, command
+from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,3 @@ class _Targets:
             if same and row["verify"] in (verify, None):
                 return row
         return None
-
-
-if __name__ == "__main__":
-    command(__doc__, evaluate)

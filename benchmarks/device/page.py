@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import pages, summary
 from benchmarks.device.measure import CUDA
 from benchmarks.device.model import instructions, modelled
 from benchmarks.device.runner import Row, Section, lines
-from benchmarks.tables import cell
+from benchmarks.results_page import Page
+from benchmarks.tables import of_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,9 +64,14 @@ def file_name(results: dict[str, Any]) -> str:
     return "device-" + re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
-def render(results: dict[str, Any], sections: Sequence[Section]) -> str:
+def page_of(results: dict[str, Any], sections: Sequence[Section]) -> Page:
+    """The page of a card."""
+    return Page(file_name(results), partial(_parts, sections))
+
+
+def _parts(sections: Sequence[Section], results: dict[str, Any]) -> list[str]:
     device = results["device"]
-    parts = ["# Results of kernels on a GPU", "[The page](../../docs/devices.md) says what they do.", _line(device)]
+    parts = ["# Results of kernels on a GPU", "[The page](DOCS/devices.md) says what they do.", _line(device)]
     for section in sections:
         rows = results.get(section.name, [])
         if section.name == "decoding" and "copy" in device:
@@ -77,19 +84,16 @@ def render(results: dict[str, Any], sections: Sequence[Section]) -> str:
     for each in results["runs"]:
         parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
         parts += [f"It did not end well: `{' '.join(error.split())[-300:]}`" for error in each.get("errors", ())]
-    return "\n\n".join(parts) + "\n"
+    return parts
 
 
-def write(journal: Path, folder: Path, sections: Sequence[Section], *, add: bool) -> str:
-    """Write the page of a journal's card into `folder`, and give it; if asked, `add` it to what was known there."""
+def write(journal: Path, folder: Path, sections: Sequence[Section], *, add: bool) -> None:
+    """Write and print the page of a journal's card in `folder`; if asked, `add` it to what was known there."""
     results = results_of(journal)
     path = folder / f"{file_name(results)}.json"
     if add and path.exists():
         results = results_of(journal, json.loads(path.read_text()))
-    path.write_text(summary.dumps(results))
-    page = render(results, sections)
-    path.with_suffix(".md").write_text(page)
-    return page
+    page_of(results, sections).keep(results, folder)
 
 
 def _line(device: dict[str, Any]) -> str:
@@ -115,6 +119,5 @@ def _of_copy(row: Row, device: dict[str, Any]) -> Row:
 def _table(section: Section, rows: Iterable[Row]) -> str:
     rows = list(rows)
     columns = [column for column in section.columns if any(row.get(column[1]) not in (None, "") for row in rows)]
-    cells = ([cell(row.get(key), form) for _, key, form in columns] for row in rows)
     text = textwrap.fill(section.text, 120, break_long_words=False, break_on_hyphens=False)
-    return f"## {section.question}\n\n{text}\n\n" + pages.table([head for head, _, _ in columns], cells)
+    return f"## {section.question}\n\n{text}\n\n{of_columns(columns, rows)}"

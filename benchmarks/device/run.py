@@ -63,7 +63,7 @@ def main() -> None:
     if options.publish is not None:
         journal, folder = options.publish, environment.RESULTS
     sections = load()[0]
-    print(page.write(journal, folder, sections, add=options.publish is not None), end="")
+    page.write(journal, folder, sections, add=options.publish is not None)
     if not any("row" in line for line in runner.lines(journal)):
         sys.exit(f"nothing was measured: does PyTorch see the GPU? {journal} has the errors")
     if options.publish is None and not names and (left := page.unfinished(journal, sections)):

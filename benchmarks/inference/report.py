@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from benchmarks import environment, pages, verdicts
+from benchmarks import pages
 from benchmarks.inference.bandwidth import SHARE_OF_A_CORE
 from benchmarks.inference.targets import evaluate
+from benchmarks.results_page import Page, targets
+from benchmarks.tables import of_columns
 
 Row = dict[str, Any]
 HEAD = """# Results of inference
 
-[The page of inference](PAGE) says what was measured and how. Times are medians, ± half the distance of the quartiles.
+[The page of inference](DOCS/inference-benchmark.md) says what was measured and how. \
+Times are medians, ± half the distance of the quartiles.
 Memory is the peak of the process over what it had after imports, mapped files included. Logits: whether all of them are
 bit for bit those of dense torch, or, for *fused*, those of our own dense kernel. Tokens: how many of them are those of
 dense torch before the first that is not.
 """
-ALONE = (
-    "contender", "load, s", "first token, s", "load to first, s", "token, ms", "peak, GB", "group's peak, GB",
-    "read a token, GB", "logits", "tokens", "wall, s",
-)  # fmt: skip
-TURNS = (
-    "contender", "threads", "token, ms", "of dense", "of own", "products, GB/s", "of dense", "of own", "prefill, s",
-    "of dense", "batch 8, ms", "of dense", "logits",
-)  # fmt: skip
 SAME = {True: "identical", False: "**differ**", None: "-"}
 
 
-def render(results: dict[str, Any], folder: Path) -> str:
-    """Everything in `results` as Markdown, for a page in `folder`."""
-    page = Path(os.path.relpath(environment.ROOT / "docs" / "inference-benchmark.md", folder)).as_posix()
-    parts = [HEAD.strip().replace("PAGE", page), "## Targets", verdicts.render(evaluate(results))]
+def _parts(results: dict[str, Any]) -> list[str]:
+    parts = [HEAD.strip(), *targets(evaluate(results))]
     for facts in results["models"]:
         mine = {part: [row for row in rows if row["model"] == facts["name"]] for part, rows in results.items()}
         parts += [_model(facts), pages.environment_lines(mine["environment"][0])]
         if facts.get("not_measured"):
             parts.append(f"Not measured: {facts['not_measured']}.")
         if mine["alone"]:
-            parts += ["### Each alone, two threads", pages.table(ALONE, [_alone_cells(row) for row in mine["alone"]])]
+            parts += ["### Each alone, two threads", of_columns(ALONE, mine["alone"])]
         parts += [_turns(cpu, mine["turns"]) for cpu in dict.fromkeys(row["cpu"] for row in mine["turns"])]
         if mine["bandwidth"]:
             parts += ["### Bandwidth, and what it predicts", _bandwidth(mine["bandwidth"])]
-    return "\n\n".join(parts) + "\n"
+    return parts
 
 
 def _model(facts: Row) -> str:
@@ -62,38 +53,9 @@ def _model(facts: Row) -> str:
     )
 
 
-def _alone_cells(row: Row) -> list[str]:
-    if "error" in row:
-        return [row["contender"], row["error"], *["-"] * (len(ALONE) - 2)]
-    group = row["cgroup_peak_nbytes"]
-    return [
-        row["contender"],
-        _figure(row["load"], 1, ".2f"),
-        _figure(row["first"], 1, ".2f"),
-        _figure(row["load_to_first"], 1, ".2f"),
-        _figure(row["token"], 1e3, ".0f"),
-        f"{row['peak_nbytes'] / 1e9:.2f}",
-        "-" if group is None else f"{group / 1e9:.2f}",
-        f"{row['read_nbytes_a_token'] / 1e9:.2f}",
-        SAME[row["same_logits"]],
-        f"{row['same_tokens']} of {row['compared']}",
-        f"{row['wall']:.0f}",
-    ]
-
-
 def _turns(cpu: str, rows: list[Row]) -> str:
     head = "### Taking turns" + (", held to AVX2" if cpu == "avx2" else "")
-    return f"{head}\n\n" + pages.table(TURNS, [_turn_cells(row) for row in rows if row["cpu"] == cpu])
-
-
-def _turn_cells(row: Row) -> list[str]:
-    cells = [row["contender"], str(row["threads"]), _figure(row["token"], 1e3, ".1f")]
-    cells += [_quotient(row, "token", "vs_dense"), _quotient(row, "token", "vs_own")]
-    cells.append(f"{row['products_gbs']:.1f}" if "products_gbs" in row else "-")
-    cells += [_quotient(row, "products", "vs_dense"), _quotient(row, "products", "vs_own")]
-    for what, scale, form in (("prefill", 1, ".2f"), ("batch", 1e3, ".0f")):
-        cells += [_figure(row.get(what), scale, form), _quotient(row, what, "vs_dense")]
-    return [*cells, SAME[row["same_logits"]]]
+    return f"{head}\n\n" + of_columns(TURNS, [row for row in rows if row["cpu"] == cpu])
 
 
 def _bandwidth(rows: list[Row]) -> str:
@@ -129,15 +91,33 @@ def _figure(figure: Row | None, scale: float, form: str) -> str:
     return text + (f" ±{(figure['high'] - figure['low']) / 2 * scale:{form}}" if figure["runs"] > 1 else "")
 
 
-def _quotient(row: Row, what: str, key: str) -> str:
-    figure = row.get(what, {}).get(key)
-    return "-" if figure is None else f"{figure:.2f}"
+def _median(what: str, scale: float, form: str) -> Any:
+    return lambda row: _figure(row.get(what), scale, form)
 
 
-def write(folder: Path) -> None:
-    """The page of the results that lie in `folder`."""
-    (folder / "inference.md").write_text(render(json.loads((folder / "inference.json").read_text()), folder))
+def _gigabytes(key: str, row: Row) -> str:
+    return "-" if row.get(key) is None else f"{row[key] / 1e9:.2f}"
 
+
+ALONE: tuple[tuple[Any, ...], ...] = (
+    ("contender", "contender", ""), ("load, s", lambda row: row.get("error") or _figure(row["load"], 1, ".2f")),
+    ("first token, s", _median("first", 1, ".2f")), ("load to first, s", _median("load_to_first", 1, ".2f")),
+    ("token, ms", _median("token", 1e3, ".0f")), ("peak, GB", partial(_gigabytes, "peak_nbytes")),
+    ("group's peak, GB", partial(_gigabytes, "cgroup_peak_nbytes")),
+    ("read a token, GB", partial(_gigabytes, "read_nbytes_a_token")),
+    ("logits", lambda row: SAME[row.get("same_logits")]),
+    ("tokens", lambda row: "-" if "error" in row else f"{row['same_tokens']} of {row['compared']}"),
+    ("wall, s", lambda row: "-" if "error" in row else f"{row['wall']:.0f}"),
+)  # fmt: skip
+TURNS: tuple[tuple[Any, ...], ...] = (
+    ("contender", "contender", ""), ("threads", "threads", "d"), ("token, ms", _median("token", 1e3, ".1f")),
+    ("of dense", "token.vs_dense", ".2f"), ("of own", "token.vs_own", ".2f"),
+    ("products, GB/s", "products_gbs", ".1f"), ("of dense", "products.vs_dense", ".2f"),
+    ("of own", "products.vs_own", ".2f"), ("prefill, s", _median("prefill", 1, ".2f")),
+    ("of dense", "prefill.vs_dense", ".2f"), ("batch 8, ms", _median("batch", 1e3, ".0f")),
+    ("of dense", "batch.vs_dense", ".2f"), ("logits", lambda row: SAME[row["same_logits"]]),
+)  # fmt: skip
+PAGE = Page("inference", _parts)
 
 if __name__ == "__main__":
-    pages.command(__doc__, write)
+    PAGE.command(__doc__)

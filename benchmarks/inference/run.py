@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks import environment, summary, verdicts
+from benchmarks import environment, summary
 from benchmarks.inference import report
 from benchmarks.inference.alone import disk, run_alone
 from benchmarks.inference.contenders import CONTENDERS
 from benchmarks.inference.memory import GIB, limited
 from benchmarks.inference.model import SIZES, Paths, prepare
 from benchmarks.inference.plan import PLANS
-from benchmarks.inference.targets import evaluate
 from benchmarks.inference.turns import run_group
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ def main() -> None:
         file.write_text(summary.dumps(merged(old, new, [name])))
         if options.remove:
             shutil.rmtree(options.data / name)
-    report.write(output)
-    print(verdicts.render(evaluate(json.loads(file.read_text()))))
+    report.PAGE.write(output)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import re
 import subprocess
@@ -24,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages, summary
 from benchmarks.inference.model import SIZES, Paths, prepare
+from benchmarks.results_page import Page
+from benchmarks.tables import cell, of_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,19 +38,17 @@ VLLM = "vLLM"
 SERVER = environment.ROOT / "examples" / "serve.py"
 HEAD = """# Results of serving
 
-[The page of inference](PAGE) says what was measured and how. Memory is the peak of the server's process. The tokens are
+[The page of inference](DOCS/inference.md) says what was measured and how. \
+Memory is the peak of the server's process. The tokens are
 compared with those of the dense model in the same batches.
 """
-COLUMNS = (
-    "server",
-    "weights",
-    "weights, GB",
-    "peak, GB",
-    "seconds",
-    "tokens a second",
-    "of dense",
-    "answers with the dense tokens",
-)
+COLUMNS: tuple[tuple[Any, ...], ...] = (
+    ("server", "server", ""), ("weights", "weights", ""),
+    ("weights, GB", lambda row: cell(row.get("weights_nbytes") and row["weights_nbytes"] / 1e9, ".2f")),
+    ("peak, GB", lambda row: cell(row.get("peak_nbytes") and row["peak_nbytes"] / 1e9, ".2f")),
+    ("seconds", "seconds", ".1f"), ("tokens a second", "tokens_per_second", ".1f"), ("of dense", "of_dense", ".2f"),
+    ("answers with the dense tokens", lambda row: f"{row['equal']} of {NUM_REQUESTS}"),
+)  # fmt: skip
 
 
 def requests(vocabulary: int) -> list[Request]:
@@ -195,33 +194,18 @@ def _vllm(python: Path, model: Path, every: list[Request], schedule: list[list[i
     return found
 
 
-def render(results: dict[str, Any], folder: Path) -> str:
-    """The results as Markdown, for a page in `folder`."""
-    page = Path(os.path.relpath(environment.ROOT / "docs" / "inference.md", folder)).as_posix()
+def _parts(results: dict[str, Any]) -> list[str]:
     sizes, facts = list(map(len, results["schedule"])), results["model"]
     text = (
         f"{NUM_REQUESTS} requests in {len(sizes)} batches of {min(sizes)} to {max(sizes)}; "
         f"{results['num_prompt_tokens']:,} tokens of prompts, answers of at most {ANSWER_LENGTHS[1]}. Model "
         f"{facts['name']}: {facts['parameters'] / 1e9:.2f} billion parameters, BF16, two threads."
     )
-    parts = [HEAD.strip().replace("PAGE", page), text, pages.environment_lines(results["environment"])]
-    return "\n\n".join([*parts, pages.table(COLUMNS, map(_cells, results["rows"]))]) + "\n"
+    made = pages.environment_lines(results["environment"])
+    return [HEAD.strip(), text, made, of_columns(COLUMNS, results["rows"])]
 
 
-def _cells(row: Row) -> list[str]:
-    equal = f"{row['equal']} of {NUM_REQUESTS}"
-    if "seconds" not in row:
-        return [row["server"], row["weights"], *["-"] * 5, equal]
-    return [
-        row["server"],
-        row["weights"],
-        "-" if row["weights_nbytes"] is None else f"{row['weights_nbytes'] / 1e9:.2f}",
-        f"{row['peak_nbytes'] / 1e9:.2f}",
-        f"{row['seconds']:.1f}",
-        f"{row['tokens_per_second']:.1f}",
-        f"{row['of_dense']:.2f}",
-        equal,
-    ]
+PAGE = Page("served", _parts)
 
 
 def main() -> None:
@@ -241,11 +225,7 @@ def main() -> None:
         found = measure_vllm(options.vllm, json.loads(file.read_text()), options.data)
     else:
         found = measure("tiny" if options.quick else options.model, options.data)
-    file.write_text(summary.dumps(summary.rounded(found)))
-    results = json.loads(file.read_text())
-    page = render(results, folder)
-    (folder / "served.md").write_text(page)
-    print(page, end="")
+    PAGE.keep(summary.rounded(found), folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The figures that inference is to reach: python -m benchmarks.inference.targets benchmarks/results/inference.json."""
+"""The figures that inference is to reach."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.inference.model import SIZES, WORD_NBYTES
 from benchmarks.inference.plan import LOADED, LOADED_COMPRESSED, OWN, PLANS, REFERENCE
-from benchmarks.verdicts import Verdict, command
+from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,3 @@ class _Targets:
             if (row["model"], row["kind"], row.get("cpu"), row.get("threads")) == (SPEED, "memory", cpu, THREADS):
                 return float(row["median"])
         return None
-
-
-if __name__ == "__main__":
-    command(__doc__, evaluate)

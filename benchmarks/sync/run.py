@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.results_page import Page
+from benchmarks.results_page import Page, measure_tables, of_tables
 from benchmarks.sync import commit, cost, endurance, finetune, links, targets
 from benchmarks.tables import add_options
 
@@ -21,13 +21,14 @@ TABLES = (
     endurance.TABLE,
     finetune.TABLE,
 )
-PAGE = Page("sync", "publishing and following", TABLES, targets.evaluate)
+HEAD = "# Results of publishing and following\n\n[The page](DOCS/sync.md) says how to use them."
+PAGE = Page("sync", of_tables(HEAD, TABLES, targets.evaluate))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
-    PAGE.measure(parser.parse_args())
+    measure_tables(PAGE, TABLES, parser.parse_args())
 
 
 if __name__ == "__main__":

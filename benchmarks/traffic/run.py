@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
-from benchmarks import verdicts
-from benchmarks.tables import add_options, asked, exit_if, measure
+from benchmarks.results_page import Page, measure_tables, of_tables
+from benchmarks.tables import add_options
 from benchmarks.traffic import (
     auto,
     budget,
     calls,
+    curves,
     differences,
     equality,
     errors,
@@ -21,7 +24,6 @@ from benchmarks.traffic import (
     minilm,
     optimizers,
     recommendation,
-    report,
     steps,
     tensor_parallel,
     wire,
@@ -34,21 +36,33 @@ TABLES = (
 )  # fmt: skip
 
 
+HEAD = """# Results of training traffic
+
+On a CPU and a fast link, the codec and not the link decides how long a message takes.
+[Training traffic](DOCS/traffic.md) says what each part is, and for whom.
+
+Every table can be measured alone; the list at the end says when each was, and on what. Bits and bytes are the same on a
+busy machine and on a quiet one; times are not. A *contrast* is what has to come out worse, such as a base that is too
+old: without it a target would say nothing of the codec.
+"""
+
+
+def _pictures(results: dict[str, Any]) -> list[str]:
+    return [f"![Validation loss by step, with and without lossy codecs]({curves.NAME})"] if "loss" in results else []
+
+
+def _draw(results: dict[str, Any], folder: Path) -> None:
+    if "loss" in results:
+        curves.write(results["loss"], folder / curves.NAME)
+
+
+PAGE = Page("traffic", of_tables(HEAD, TABLES, evaluate, _pictures), draw=_draw)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
-    options = parser.parse_args()
-    tables, folder = asked(TABLES, options)
-    command = f"make traffic TRAFFIC='{' '.join(options.tables)}'" if options.tables else "make traffic"
-    results, failed = measure(tables, folder / "traffic.json", quick=options.quick, command=command)
-    page = report.write(folder, TABLES)
-    for table in tables:
-        if table.name in results:
-            print(table.render(results[table.name]), end="\n\n")
-    if not options.quick:
-        print(verdicts.render(evaluate(results)), end="\n\n")
-    print(f"All of it is in {page}")
-    exit_if(failed)
+    measure_tables(PAGE, TABLES, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ messages.py and training_step.py say how messages and steps are measured.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -21,13 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, pages
+from benchmarks import environment
+from benchmarks.pages import table
+from benchmarks.results_page import Page, indented
 from benchmarks.timing import interleave, spread
 from job.benchmarks import RESULTS, messages, training_step
 from tensorwire_job.rank.calls import SHARE, STILL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from multiprocessing.connection import Connection
 
 MODES = ("off", "passive", "detour", "active")
@@ -168,89 +169,69 @@ def _detour() -> Any:
     return library
 
 
-def page(results: dict[str, Any]) -> str:
-    """The results as Markdown."""
-    facts, costs = results["environment"], results["microseconds"]
-    lines = [
+def _parts(results: dict[str, Any]) -> list[str]:
+    facts = results["environment"]
+    idle = f"{100 * results['idle_share_of_a_core']:.2f} %"
+    reading, message, step = results["reading_milliseconds"], results["message"], results["step"]
+    exchange = results["exchange"]
+    goal, identical = step["goal"], "bit-identical" if step["losses_are_identical"] else "NOT identical"
+    return [
         "# What the probe costs",
-        "",
         "CPU time of a process of one rank for each all_reduce of one number on gloo, all threads included: the median "
         f"of {results['rounds']} rounds of {OPERATIONS} operations, and the quartiles. Added is the median of the "
         "differences to a job without the probe, round by round. Detour is torch's share in active: a kernel in Python "
         "that only passes the operation on.",
-        "",
-        f"- Machine: {facts['cpu']}, {facts['cores']} cores; {facts['system']}",
+        f"- Machine: {facts['cpu']}, {facts['cores']} cores; {facts['system']}\n"
         f"- Python {facts['python']}, torch {facts['versions']['torch']}; load average at the start "
-        f"{results['load']:.2f}",
+        f"{results['load']:.2f}\n"
         f"- {facts['date']}, commit {facts['commit']}, `{facts['command']}`",
-        "",
-        "| probe | CPU microseconds | quartiles | added | goal |",
-        "|---|---|---|---|---|",
-    ]
-    for mode in MODES:
-        added = f"{results['added_microseconds'][mode]:.1f}" if mode != "off" else "-"
-        goal = f"at most {GOALS[mode]:.0f}" if mode in GOALS else "-"
-        cost = costs[mode]
-        lines.append(f"| {mode} | {cost['median']:.1f} | {cost['low']:.1f}-{cost['high']:.1f} | {added} | {goal} |")
-    idle = f"{100 * results['idle_share_of_a_core']:.2f} %"
-    lines += ["", f"While the job is idle, the threads of the probe take {idle} of a core."]
-    lines += _exchange(results["exchange"]) + _reading(results["reading_milliseconds"])
-    return "\n".join(lines + _message(results["message"]) + _step(results["step"])) + "\n"
-
-
-def _exchange(exchange: dict[str, Any]) -> list[str]:
-    costs = [f"{cost['median']:.1f} us {mode}" for mode, cost in exchange["microseconds"].items()]
-    return [
-        "",
+        table(
+            ("probe", "CPU microseconds", "quartiles", "added", "goal"),
+            ([mode, *_quartiles(results["microseconds"][mode], ".1f"), *_added(mode, results)] for mode in MODES),
+        ),
+        f"While the job is idle, the threads of the probe take {idle} of a core.",
         "## An exchange",
-        "",
-        f"An all_to_all of one number takes {' and '.join(costs)}: the probe adds "
+        f"An all_to_all of one number takes {_each(exchange, exchange['microseconds'])}: the probe adds "
         f"{exchange['added_microseconds']['passive']:.1f} us, of at most {GOALS['active']:.0f}. It always passes a "
         "kernel of the probe, which notes how many elements go to each rank.",
-    ]
-
-
-def _reading(milliseconds: dict[str, float]) -> list[str]:
-    return [
-        "",
         "## The last calls",
-        "",
         f"A rank that has stood still for {STILL_SECONDS:g} s reads its last calls, once for each standstill, and at "
-        f"most {100 * SHARE:g} % of the time. That takes {milliseconds['median']:.1f} ms of CPU time "
-        f"({milliseconds['low']:.1f}-{milliseconds['high']:.1f}) where torch's recorder is full.",
-    ]
-
-
-def _message(message: dict[str, Any]) -> list[str]:
-    costs = [f"{message['microseconds'][mode]['median']:.1f} us {mode}" for mode in messages.MODES]
-    return [
-        "",
+        f"most {100 * SHARE:g} % of the time. That takes {reading['median']:.1f} ms of CPU time "
+        f"({reading['low']:.1f}-{reading['high']:.1f}) where torch's recorder is full.",
         "## A message",
-        "",
-        f"A send and its recv take {' and '.join(costs)}, in CPU time of the two threads that make them: the "
-        f"probe adds {message['added_microseconds']:.1f} us to either. They always pass a kernel of the probe.",
-    ]
-
-
-def _step(step: dict[str, Any]) -> list[str]:
-    goal, identical = step["goal"], "bit-identical" if step["losses_are_identical"] else "NOT identical"
-    lines = [
-        "",
+        f"A send and its recv take {_each(message, messages.MODES)}, in CPU time of the two threads that make them: "
+        f"the probe adds {message['added_microseconds']:.1f} us to either. They always pass a kernel of the probe.",
         "## A training step",
-        "",
         f"DDP, {step['ranks']} ranks, each bound to a core; a step takes {step['milliseconds']['median']:.1f} ms "
         "without the probe. Ratios are those of turns with the probe's threads at work to turns without, in one job: "
         f"medians of {step['ratios']['wall']['runs']} rounds, and quartiles. Losses are {identical}.",
-        "",
-        "| time of a step | with the probe / without | quartiles | goal |",
-        "|---|---|---|---|",
+        table(
+            ("time of a step", "with the probe / without", "quartiles", "goal"),
+            (
+                [name, *_quartiles(step["ratios"][what], ".3f"), f"{1 + goal:.2f}"]
+                for name, what in (("wall", "wall"), ("CPU, all threads", "cpu"))
+            ),
+        ),
+        f"Meanwhile the threads of the probe take {100 * step['share_of_a_core']['median']:.2f} % of a core in each "
+        "rank.",
     ]
-    for name, what in (("wall", "wall"), ("CPU, all threads", "cpu")):
-        ratio = step["ratios"][what]
-        lines.append(f"| {name} | {ratio['median']:.3f} | {ratio['low']:.3f}-{ratio['high']:.3f} | {1 + goal:.2f} |")
-    share = step["share_of_a_core"]
-    lines += ["", f"Meanwhile the threads of the probe take {100 * share['median']:.2f} % of a core in each rank."]
-    return lines
+
+
+def _quartiles(cost: dict[str, float], form: str) -> list[str]:
+    return [f"{cost['median']:{form}}", f"{cost['low']:{form}}-{cost['high']:{form}}"]
+
+
+def _added(mode: str, results: dict[str, Any]) -> list[str]:
+    """What the probe adds, and what it may."""
+    added = f"{results['added_microseconds'][mode]:.1f}" if mode != "off" else "-"
+    return [added, f"at most {GOALS[mode]:.0f}" if mode in GOALS else "-"]
+
+
+def _each(found: dict[str, Any], modes: Iterable[str]) -> str:
+    return " and ".join(f"{found['microseconds'][mode]['median']:.1f} us {mode}" for mode in modes)
+
+
+PAGE = Page("probe", _parts, dumps=indented)
 
 
 def main() -> None:
@@ -260,8 +241,7 @@ def main() -> None:
     options = parser.parse_args()
     facts = environment.describe("python -m job.benchmarks.probe")
     results = {"environment": facts, "load": environment.load()} | measure(options.rounds)
-    text = json.dumps(results, indent=1) + "\n"
-    pages.publish("probe", text, page(results), write=not (options.no_write or options.rounds), folder=RESULTS)
+    PAGE.keep(results, RESULTS, write=not (options.no_write or options.rounds))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks import environment, pages
+from benchmarks.results_page import Page, indented
+from benchmarks.tables import of_columns
 from job.benchmarks import RESULTS, scenarios
 from job.benchmarks.layout import RANKS_PER_NODE, Layout
 from job.benchmarks.simulated_job import SimulatedJob
@@ -309,18 +311,15 @@ class _Ends:
         self.server.close()
 
 
-def goals(costs: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
+def goals(costs: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """Each goal, what was measured, and whether that meets it."""
-    found = []
-    for row in costs:
-        if row["edges"]:
-            ranks, ingest, location = row["ranks"], row["ingest_share"], row["location_seconds"]
-            most, slowest = GOALS[ranks]
-            found += [
-                (f"ingest of {ranks} ranks: {100 * most:.0f} %", f"{100 * ingest:.1f} %", ingest <= most),
-                (f"location at {ranks} ranks: {1e3 * slowest:.0f} ms", f"{1e3 * location:.0f} ms", location <= slowest),
-            ]
-    return found
+    outcome = {True: "met", False: "missed"}
+    for row in (each for each in costs if each["edges"]):
+        ranks, ingest, location = row["ranks"], row["ingest_share"], row["location_seconds"]
+        most, slowest = GOALS[ranks]
+        yield f"ingest of {ranks} ranks: {100 * most:.0f} %", f"{100 * ingest:.1f} %", outcome[ingest <= most]
+        goal = f"location at {ranks} ranks: {1e3 * slowest:.0f} ms"
+        yield goal, f"{1e3 * location:.0f} ms", outcome[location <= slowest]
 
 
 def _share_with_all(row: dict[str, Any]) -> float:
@@ -328,106 +327,77 @@ def _share_with_all(row: dict[str, Any]) -> float:
     return float(row["ingest_share"] + (row["metrics_seconds"] + row["history_seconds"]) / row["analysis_seconds"])
 
 
-def report(results: dict[str, Any]) -> str:
-    """The results as Markdown."""
+def _parts(results: dict[str, Any]) -> list[str]:
     accuracy, false, costs = results["accuracy"], results["days"], results["cost"]["rows"]
     codes = sorted({code for found in accuracy["confusion"].values() for code in found})
-    lines = [
+    confusion = sorted(accuracy["confusion"].items())
+    return [
         "# Simulated diagnosis",
-        "",
-        "Simulated jobs, the real protocol and the real analyzer: no training, no GPU and no network took part.",
-        f"Layouts are TP x PP x DP, {RANKS_PER_NODE} ranks a node, rings and trees; thresholds are the defaults.",
-        "Stages of pipelines are seen to wait for what they receive at all times. job/docs/method.md says how the",
-        "probe sees that, job/docs/nccl.md how the NCCL plugin does.",
-        "",
-        "| part | machine | load average at the start | when | commit | command |",
-        "|---|---|---|---|---|---|",
-        *(_made(part, results[part]) for part in PARTS),
-        "",
+        f"""\
+Simulated jobs, the real protocol and the real analyzer: no training, no GPU and no network took part.
+Layouts are TP x PP x DP, {RANKS_PER_NODE} ranks a node, rings and trees; thresholds are the defaults.
+Stages of pipelines are seen to wait for what they receive at all times. job/docs/method.md says how the
+probe sees that, job/docs/nccl.md how the NCCL plugin does.""",
+        of_columns(_MADE, [results[part]["environment"] | {"part": PARTS[part], **results[part]} for part in PARTS]),
         "## Simulated accuracy",
-        "",
-        "A run is right if the most important finding at its end is, and if there was none before the fault. Ranks are",
-        "right if the first suspect is the faulty one, or both are named where two are. Seconds are the median from",
-        "the fault to the first finding; the hang gate is 300, the window of slowness 60.",
-        "",
-        "| scenario | due | runs | class right | class and rank right | false before | seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in accuracy["rows"]:
-        seconds = f"{median(row['seconds']):.0f}" if row["seconds"] and row["code"] else ""
-        lines.append(
-            f"| {row['scenario']} | {row['code'] or 'none'} | {row['runs']} | {row['class']} | {row['rank']} | "
-            f"{row['early']} | {seconds} |"
-        )
-    lines += [
-        "",
+        """\
+A run is right if the most important finding at its end is, and if there was none before the fault. Ranks are
+right if the first suspect is the faulty one, or both are named where two are. Seconds are the median from
+the fault to the first finding; the hang gate is 300, the window of slowness 60.""",
+        of_columns(_ACCURACY, accuracy["rows"]),
         "## Simulated confusion matrix",
-        "",
-        f"| due | {' | '.join(codes)} |",
-        "|---" * (len(codes) + 1) + "|",
-    ]
-    lines += [
-        f"| {due} | {' | '.join(str(found.get(code, 0)) for code in codes)} |"
-        for due, found in sorted(accuracy["confusion"].items())
-    ]
-    lines += [
-        "",
+        pages.table(["due", *codes], ([due, *(str(found.get(code, 0)) for code in codes)] for due, found in confusion)),
         "## Simulated days",
-        "",
-        f"{words.count(false['findings'], 'false finding')} in {false['hours']:g} simulated hours of healthy jobs with",
-        f"checkpoints, evaluations and slow steps of up to two minutes: {false['per_day']:.2f} a day.",
-        "",
+        f"""\
+{words.count(false["findings"], "false finding")} in {false["hours"]:g} simulated hours of healthy jobs with
+checkpoints, evaluations and slow steps of up to two minutes: {false["per_day"]:.2f} a day.""",
         "## Cost on one core",
-        "",
-        "CPU time at the analyzer's end of simulated jobs. Ingest is everything from the sockets to the findings of a",
-        "healthy job whose agents report at 1 Hz, as a share of a core. Analysis is its share in that: putting an",
-        "observation together and analyzing it, which the service does as often as is given here. Location is the",
-        "analysis of the observation in which the rank of a hang is named: the median, and the longest.",
-        "",
-        "| ranks | layout | TCP edges | ingest | analysis | polls every | location | longest |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row['ranks']} | {row['layout']} | {row['edges']} | {100 * row['ingest_share']:.1f} % | "
-        f"{100 * row['analysis_share']:.1f} % | {row['analysis_seconds']:.1f} s | "
-        f"{1e3 * row['location_seconds']:.0f} ms | {1e3 * row['worst_location_seconds']:.0f} ms |"
-        for row in costs
-    ]
-    lines += [
-        "",
-        "An analyzer does more where it is asked to. Metrics are the exporter, which is shown what was found and asked",
-        "once. History is what `watch` and a report keep of a poll, and the groups of ranks that they show. Both are",
-        "CPU time for each poll of a healthy job, the median. The last column is the share of a core that all takes.",
-        "",
-        "| ranks | TCP edges | metrics | history | ingest with both |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row['ranks']} | {row['edges']} | {1e3 * row['metrics_seconds']:.1f} ms | "
-            f"{1e3 * row['history_seconds']:.1f} ms | {100 * _share_with_all(row):.1f} % |"
-            for row in costs
-        ),
-    ]
-    lines += [
-        "",
+        """\
+CPU time at the analyzer's end of simulated jobs. Ingest is everything from the sockets to the findings of a
+healthy job whose agents report at 1 Hz, as a share of a core. Analysis is its share in that: putting an
+observation together and analyzing it, which the service does as often as is given here. Location is the
+analysis of the observation in which the rank of a hang is named: the median, and the longest.""",
+        of_columns(_COST, costs),
+        """\
+An analyzer does more where it is asked to. Metrics are the exporter, which is shown what was found and asked
+once. History is what `watch` and a report keep of a poll, and the groups of ranks that they show. Both are
+CPU time for each poll of a healthy job, the median. The last column is the share of a core that all takes.""",
+        of_columns(_BESIDES, costs),
         "## Goals",
-        "",
         "With TCP edges, on one core. Location is the median.",
-        "",
-        "| goal | measured | |",
-        "|---|---|---|",
-        *(f"| {goal} | {found} | {'met' if is_met else 'missed'} |" for goal, found, is_met in goals(costs)),
+        pages.table(("goal", "measured", "outcome"), goals(costs)),
     ]
-    return "\n".join(lines) + "\n"
 
 
-def _made(name: str, part: dict[str, Any]) -> str:
-    """When and where a part was measured."""
-    machine = part["environment"]
-    where = f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}"
-    return (
-        f"| {PARTS[name]} | {where} | {part['load']:.2f} | {machine['date']} | {machine['commit']} | "
-        f"`{machine['command']}` |"
-    )
+def _share(key: str) -> Any:
+    return lambda row: f"{100 * row[key]:.1f} %"
+
+
+def _milliseconds(key: str, form: str) -> Any:
+    return lambda row: f"{1e3 * row[key]:{form}} ms"
+
+
+_MADE = (
+    ("part", "part", ""), ("machine", lambda row: f"{row['cpu']}, {row['cores']} cores; Python {row['python']}"),
+    ("load average at the start", "load", ".2f"), ("when", "date", ""), ("commit", "commit", ""),
+    ("command", lambda row: f"`{row['command']}`"),
+)  # fmt: skip
+_ACCURACY = (
+    ("scenario", "scenario", ""), ("due", lambda row: row["code"] or "none"), ("runs", "runs", ""),
+    ("class right", "class", ""), ("class and rank right", "rank", ""), ("false before", "early", ""),
+    ("seconds", lambda row: f"{median(row['seconds']):.0f}" if row["seconds"] and row["code"] else ""),
+)  # fmt: skip
+_COST = (
+    ("ranks", "ranks", ""), ("layout", "layout", ""), ("TCP edges", "edges", ""), ("ingest", _share("ingest_share")),
+    ("analysis", _share("analysis_share")), ("polls every", lambda row: f"{row['analysis_seconds']:.1f} s"),
+    ("location", _milliseconds("location_seconds", ".0f")), ("longest", _milliseconds("worst_location_seconds", ".0f")),
+)  # fmt: skip
+_BESIDES = (
+    ("ranks", "ranks", ""), ("TCP edges", "edges", ""), ("metrics", _milliseconds("metrics_seconds", ".1f")),
+    ("history", _milliseconds("history_seconds", ".1f")),
+    ("ingest with both", lambda row: f"{100 * _share_with_all(row):.1f} %"),
+)  # fmt: skip
+PAGE = Page("diagnosis-simulated", _parts, dumps=indented)
 
 
 def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -456,8 +426,7 @@ def main() -> None:
     file = RESULTS / "diagnosis-simulated.json"
     kept = json.loads(file.read_text()) if set(options.parts) < set(PARTS) else {}
     results: dict[str, Any] = kept | {part: _measure(part, options) for part in options.parts}
-    text = json.dumps(results, indent=1) + "\n"
-    pages.publish(file.stem, text, report(results), write=not options.no_write, folder=RESULTS)
+    PAGE.keep(results, RESULTS, write=not options.no_write)
 
 
 if __name__ == "__main__":

@@ -396,7 +396,7 @@ def test_other_dtypes_race_every_peer_that_compresses(results: dict[str, Any]) -
 
 
 def test_page_and_plot(results: dict[str, Any], tmp_path: Any) -> None:
-    text = report.render_page(results, tmp_path)
+    text = report.PAGE.render(results, tmp_path)
     (link,) = re.findall(r"docs/performance.md\]\((.*?)\)", text)
     assert (tmp_path / link).resolve() == environment.ROOT / "docs" / "performance.md"
     assert "| zipnn 1 | 1 | - | 1.5000 (1.5100) | 1.00 ±0.00 (1.00) |" in text
@@ -438,7 +438,7 @@ def test_a_summary_keeps_what_was_measured(results: dict[str, Any]) -> None:
 def test_the_committed_pages_are_those_of_their_summaries(folder: str) -> None:
     committed = environment.ROOT / folder
     results = json.loads((committed / "codecs.json").read_text())
-    assert report.render_page(results, committed) == (committed / "README.md").read_text()
+    assert report.PAGE.render(results, committed) == (committed / "README.md").read_text()
     assert (committed / "plot.svg").stat().st_size < 20_000
 
 
@@ -470,7 +470,7 @@ def test_cycles_covers_what_it_names() -> None:
 
 def test_the_committed_page_of_cycles_is_that_of_its_figures() -> None:
     results = json.loads((environment.RESULTS / "cycles.json").read_text())
-    assert cycles.page(results) == (environment.RESULTS / "cycles.md").read_text()
+    assert cycles.PAGE.render(results, environment.RESULTS) == (environment.RESULTS / "cycles.md").read_text()
     cases = {(case.coder, case.dtype) for case in cycles.cases()}
     assert {(row["coder"], row["dtype"]) for row in results["rows"]} <= cases
 

@@ -134,7 +134,7 @@ def test_a_quick_run_has_every_table(model: Paths) -> None:
         "turns": turns,
         "bandwidth": measured,
     }
-    page = report.render(json.loads(json.dumps(run._named("tiny", found))), environment.ROOT / "benchmarks" / "results")
+    page = report.PAGE.render(json.loads(json.dumps(run._named("tiny", found))), environment.RESULTS)
     assert "[The page of inference](../../docs/inference-benchmark.md)" in page
     for start in ("| dense |", "| exact, fast |", "| DFloat11 | its decoder", "| fused, fast | 2 |"):
         assert any(line.startswith(start) for line in page.splitlines()), start

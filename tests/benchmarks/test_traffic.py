@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", minversion="2.9")
 import numpy as np  # noqa: E402
 
 from benchmarks import gpt, tables, verdicts  # noqa: E402
+from benchmarks.results_page import Page, of_tables  # noqa: E402
 from benchmarks.tables import Table  # noqa: E402
 from benchmarks.traffic import (  # noqa: E402
     curves,
@@ -21,7 +22,6 @@ from benchmarks.traffic import (  # noqa: E402
     masters,
     paired,
     recommendation,
-    report,
     run,
     steps,
     targets,
@@ -208,27 +208,30 @@ def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (results["alone"], results["other"]) == ([{"a": 2, "b": None}], [{"a": 3, "b": 1.0}])
     assert "linked" not in results
     assert [each["table"] for each in results["runs"]] == ["other", "alone"]
-    report.write(tmp_path, (alone, linked, other))
-    page = (tmp_path / "traffic.md").read_text()
+    parts = of_tables("# Results", (alone, linked, other), targets.evaluate)
+    page = Page("traffic", parts).render(results, tmp_path)
     assert "| 2 | - |" in page
     assert "| 3 | 1.0 |" in page
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_run_prints_its_tables_and_says_where_the_page_is(
+def test_a_run_prints_the_page(
     quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"what": "ours", "with": "raw", "how": "so", "expected": "same", "same": False}]
     columns = (("what", "what", ""), ("same", "same", ""))
-    monkeypatch.setattr(run, "TABLES", (Table("equality", "Bits", "Text.", columns, lambda quick: rows),))
+    table = Table("equality", "Bits", "Text.", columns, lambda quick: rows)
+    monkeypatch.setattr(run, "TABLES", (table,))
+    monkeypatch.setattr(run, "PAGE", Page("traffic", of_tables("# Results", (table,), targets.evaluate)))
     monkeypatch.setattr(tables.environment, "folder", lambda quick: tmp_path)
     monkeypatch.setattr("sys.argv", ["traffic", "equality", *["--quick"] * quick])
     run.main()
     printed = capsys.readouterr().out
     assert "## Bits" in printed
     assert "| ours | no |" in printed
-    assert f"All of it is in {tmp_path / 'traffic.md'}" in printed
-    assert ("targets met" in printed) != quick
+    assert "targets met" in printed
+    assert printed == (tmp_path / "traffic.md").read_text()
+    assert "`make traffic TRAFFIC='equality'`" in printed
 
 
 def test_what_is_so_or_not_is_a_target_without_a_margin() -> None:
@@ -241,7 +244,7 @@ def test_what_is_so_or_not_is_a_target_without_a_margin() -> None:
 def test_the_page_is_that_of_the_results(repository: Path) -> None:
     folder = repository / "benchmarks" / "results"
     results = json.loads((folder / "traffic.json").read_text())
-    assert report.render(results, folder, run.TABLES) == (folder / "traffic.md").read_text()
+    assert run.PAGE.render(results, folder) == (folder / "traffic.md").read_text()
 
 
 def test_the_picture_has_all_runs(tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, pages
+from benchmarks import environment
 from job.benchmarks import RESULTS
 
 from . import chooser, measure, page, real, show
-
-NAME = "diagnosis-standstills"
 
 
 def main() -> None:
@@ -36,7 +34,7 @@ def main() -> None:
     if options.show is not None:
         show.show(options.show)
         return
-    file = RESULTS / f"{NAME}.json"
+    file = RESULTS / f"{page.PAGE.name}.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"forms": {}}
     begin = time.perf_counter()
     facts = environment.describe(f"python -m job.benchmarks.standstills{_told(options)}")
@@ -51,8 +49,7 @@ def main() -> None:
         results["forms"].pop(options.form, None)  # the last one is shown in full
         counts = {"seconds": time.perf_counter() - begin, "seed": options.seed, **measure.tables(rows)}
         results["forms"][options.form] = {"environment": facts, **counts}
-    text = json.dumps(results, indent=1) + "\n"
-    pages.publish(NAME, text, page.page(results), write=not options.no_write, folder=RESULTS)
+    page.PAGE.keep(results, RESULTS, write=not options.no_write)
 
 
 def _told(options: argparse.Namespace) -> str:

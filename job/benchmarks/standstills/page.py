@@ -6,34 +6,32 @@ import textwrap
 from typing import Any
 
 from benchmarks.pages import table
+from benchmarks.results_page import Page, indented
 
 from . import faults, programs, real, standstill
 from .measure import OUTCOMES
 
 
-def page(results: dict[str, Any]) -> str:
-    """Markdown. The last form has tables of its own."""
+def _parts(results: dict[str, Any]) -> list[str]:
+    """The last form has tables of its own."""
     forms = results["forms"]
     name, last = list(forms.items())[-1]
-    return (
-        "\n\n".join(
-            [
-                "# Generated standstills",
-                _ABOUT,
-                "## The mix",
-                _mix(),
-                "## Forms of the analyzer",
-                _forms(forms),
-                *(_chooser(results["chooser"]) if "chooser" in results else ()),
-                *(_real(results["real"]) if "real" in results else ()),
-                f"## {name[0].upper()}{name[1:]}",
-                goals(last, results.get("chooser")),
-                *_details(last),
-            ]
-        )
-        + "\n"
-    )
+    return [
+        "# Generated standstills",
+        _ABOUT,
+        "## The mix",
+        _mix(),
+        "## Forms of the analyzer",
+        _forms(forms),
+        *(_chooser(results["chooser"]) if "chooser" in results else ()),
+        *(_real(results["real"]) if "real" in results else ()),
+        f"## {name[0].upper()}{name[1:]}",
+        goals(last, results.get("chooser")),
+        *_details(last),
+    ]
 
+
+PAGE = Page("diagnosis-standstills", _parts, dumps=indented)
 
 _ABOUT = """\
 Random distributed programs with one fault at a random place, played to their standstill by a simulator of gloo, and
