@@ -42,12 +42,11 @@ def command(path: Path | None, as_json: bool) -> int:
                 progress(len(results), len(tasks), f"{sample.dtype} {adapter.name}")
             results.append(measure.measure(adapter, sample))
     machine = measure.machine()
+    missing = {adapter.name: adapter.package for adapter in ADAPTERS if not adapter.installed}
     if as_json:
-        missing = [adapter.name for adapter in ADAPTERS if not adapter.installed]
-        output.print_json({"path": path and str(path), "machine": machine, "results": results, "missing": missing})
+        output.print_json({"path": path and str(path), "machine": machine, "results": results, "missing": [*missing]})
     else:
-        missing = sorted({adapter.package for adapter in ADAPTERS if not adapter.installed})
-        _print(str(path or "synthetic BF16 weights"), machine, results, missing)
+        _print(str(path or "synthetic BF16 weights"), machine, results, sorted(set(missing.values())))
     return BAD_DATA if any(result.error and result.codec.startswith("tensorwire") for result in results) else 0
 
 

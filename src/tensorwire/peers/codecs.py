@@ -46,7 +46,8 @@ def _memcpy(dtype: str, threads: int, verify: bool) -> Codec:
     result = new_buffer(0)
 
     def copy(data: memoryview, out: memoryview) -> memoryview:
-        target, source, nbytes = _address(out), _address(data), len(data)
+        nbytes = len(data)
+        target, source = (_numbers(each, "U8").ctypes.data for each in (out, data))
         if threads == 1:
             memmove(target, source, nbytes)
             return out
@@ -293,8 +294,3 @@ def _numbers(data: memoryview, dtype: str) -> Any:
     import numpy
 
     return numpy.frombuffer(data, f"uint{8 * _item_nbytes(dtype)}")
-
-
-def _address(data: memoryview) -> int:
-    address: int = _numbers(data, "U8").ctypes.data
-    return address
