@@ -7,7 +7,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import CorruptDataError
+from ..errors import CorruptDataError, LimitExceededError
+
+
+def check_nbytes(nbytes: int, most: int, what: str, advice: str | None = None) -> None:
+    """Raise LimitExceededError for more JSON than is parsed at once: its objects take up to forty times as much."""
+    if nbytes > most:
+        raise LimitExceededError(f"expected {what} of at most {most:,} bytes, got {nbytes:,}", advice=advice)
 
 
 def load(data: bytes) -> dict[str, Any]:

@@ -199,6 +199,6 @@ def test_metadata_that_no_reader_takes_is_not_written(tmp_path: Path, monkeypatc
     assert same(loaded(tmp_path, state()), state(1))
     monkeypatch.setattr(distributed, "MAX_NBYTES", nbytes - 1)
     for call in (lambda: inspect(tmp_path), lambda: open_file(tmp_path), TensorwireReader(tmp_path).read_metadata):
-        with pytest.raises(LimitExceededError, match=f"at most {nbytes - 1} bytes, got {nbytes}"):
+        with pytest.raises(LimitExceededError, match=f"at most {nbytes - 1:,} bytes, got {nbytes:,}"):
             call()
     assert verify(tmp_path).problems[0].kind == "LimitExceededError"

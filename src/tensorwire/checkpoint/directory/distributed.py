@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError, UnsupportedVersionError
-from ...files.json_object import load, seal
+from ...errors import CorruptDataError, ErrorContext, FormatError, UnsupportedVersionError
+from ...files.json_object import check_nbytes, load, seal
 from ...files.names import is_version, shown, shown_value
 from ...files.reader import StoredFile
 from ...storage.locations import open_input
@@ -44,11 +44,8 @@ def entry_name(name: str, offset: tuple[int, ...] | list[int] | None) -> str:
 
 def check_size(nbytes: int) -> None:
     """Raise LimitExceededError for metadata that no reader takes."""
-    if nbytes > MAX_NBYTES:
-        raise LimitExceededError(
-            f"expected metadata of at most {MAX_NBYTES} bytes, got {nbytes}",
-            advice="put the tensors into several checkpoints, each in a directory of its own",
-        )
+    advice = "put the tensors into several checkpoints, each in a directory of its own"
+    check_nbytes(nbytes, MAX_NBYTES, "metadata", advice)
 
 
 def read(folder: Location) -> dict[str, Any]:

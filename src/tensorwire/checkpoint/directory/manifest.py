@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
-from ...files.json_object import dump, load, seal
+from ...files.json_object import check_nbytes, dump, load, seal
 from ...files.names import check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.locations import open_input
@@ -146,8 +146,7 @@ def read_manifest(root: Location) -> Manifest | None:
     path = root / MANIFEST_NAME
     try:
         with open_input(path) as file, ErrorContext(file=path):
-            if file.nbytes > MAX_JSON_NBYTES:
-                raise LimitExceededError(f"expected a manifest of at most {MAX_JSON_NBYTES} bytes, got {file.nbytes}")
+            check_nbytes(file.nbytes, MAX_JSON_NBYTES, "a manifest")
             return parse_manifest(file.read(0, file.nbytes))
     except FileNotFoundError:
         return None
@@ -192,23 +191,18 @@ def read_index(location: Location) -> bytes:
 
 def index_in(file: Readable) -> bytes:
     """The same of an index that is open."""
-    _check_index_size(file.nbytes)
+    check_nbytes(file.nbytes, MAX_INDEX_NBYTES, "an index")
     return checked_index(file.read(0, file.nbytes))
 
 
 def checked_index(data: bytes) -> bytes:
     """The text of an index that `read_index` reads; LimitExceededError for any other."""
-    _check_index_size(len(data))
+    check_nbytes(len(data), MAX_INDEX_NBYTES, "an index")
     if (found := sum(map(data.count, (b",", b"[", b"{")))) > _MAX_INDEX_VALUES:
         raise LimitExceededError(
             f"expected an index of at most {_MAX_INDEX_VALUES:,} commas and brackets, got {found:,}"
         )
     return data
-
-
-def _check_index_size(nbytes: int) -> None:
-    if nbytes > MAX_INDEX_NBYTES:
-        raise LimitExceededError(f"expected an index of at most {MAX_INDEX_NBYTES:,} bytes, got {nbytes:,}")
 
 
 def _parse_paths(body: dict[str, Any], name: str) -> tuple[str, ...]:

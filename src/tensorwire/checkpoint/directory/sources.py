@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
+from ...files.json_object import check_nbytes
 from ...files.names import shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
@@ -58,10 +59,8 @@ class SourceFile(NamedTuple):
         if self.known is not None:
             with ErrorContext(file=self.location):
                 return self.known.unpacked_content()
-        if self.nbytes > MAX_JSON_NBYTES:
-            raise LimitExceededError(
-                f"expected JSON of at most {MAX_JSON_NBYTES} bytes, got {self.nbytes}", file=self.location
-            )
+        with ErrorContext(file=self.location):
+            check_nbytes(self.nbytes, MAX_JSON_NBYTES, "JSON")
         return read_file(self.location, MAX_JSON_NBYTES)
 
 
