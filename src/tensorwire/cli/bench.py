@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +31,10 @@ def command(path: Path | None, as_json: bool) -> int:
     Example:
       tensorwire bench model.safetensors
     """
+    from ..codec import cpu_target
     from ..peers.codecs import ADAPTERS
     from . import measure
+    from .machine import cpu_name
 
     samples = measure.synthetic() if path is None else measure.samples(path)
     adapters = [adapter for adapter in ADAPTERS if adapter.installed]
@@ -41,7 +45,8 @@ def command(path: Path | None, as_json: bool) -> int:
             if progress is not None:
                 progress(len(results), len(tasks), f"{sample.dtype} {adapter.name}")
             results.append(measure.measure(adapter, sample))
-    machine = measure.machine()
+    machine = {"cpu": cpu_name(), "cpu_target": cpu_target(), "cores": os.cpu_count()}
+    machine["system"] = platform.platform(terse=True)
     missing = {adapter.name: adapter.package for adapter in ADAPTERS if not adapter.installed}
     if as_json:
         output.print_json({"path": path and str(path), "machine": machine, "results": results, "missing": [*missing]})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from ..checkpoint import open_file
-from ..codec import cpu_target, dtype_bits, new_buffer
-from .machine import cpu_name
+from ..codec import dtype_bits, new_buffer
 
 if TYPE_CHECKING:
     from ..peers.codecs import Adapter
@@ -61,16 +58,6 @@ class Measurement:
     @property
     def ratio(self) -> float | None:
         return None if not self.compressed_nbytes else self.nbytes / self.compressed_nbytes
-
-
-def machine() -> dict[str, Any]:
-    """Facts that the figures depend on besides the data."""
-    return {
-        "cpu": cpu_name(),
-        "cpu_target": cpu_target(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(terse=True),
-    }
 
 
 def samples(path: Path) -> list[Sample]:

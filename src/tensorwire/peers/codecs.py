@@ -151,16 +151,11 @@ class _OpenZL:
         return self.new_context(min(plans, key=nbytes))
 
 
-def _openzl(dtype: str, threads: int, verify: bool, graph: str) -> Codec:
+def _openzl(dtype: str, threads: int, verify: bool, graph: str | None = None) -> Codec:
+    """Without a graph it is trained on the first data that it prepares. OpenZL's own trainer is not in its package on
+    PyPI."""
     openzl = _OpenZL(dtype, verify)
-    context = openzl.new_context((True, graph, graph))
-    return Codec(lambda prepared: context.compress([prepared]), openzl.decompress, openzl.prepare)
-
-
-def _openzl_trained(dtype: str, threads: int, verify: bool) -> Codec:
-    """Trained on the first data that it prepares. OpenZL's own trainer is not in its package on PyPI."""
-    openzl = _OpenZL(dtype, verify)
-    context: Any = None
+    context: Any = openzl.new_context((True, graph, graph)) if graph else None
 
     def prepare(data: memoryview) -> Any:
         nonlocal context
@@ -173,8 +168,7 @@ def _openzl_trained(dtype: str, threads: int, verify: bool) -> Codec:
 
 def _zstandard(dtype: str, threads: int, verify: bool, level: int) -> Codec:
     zstandard = import_module("zstandard")
-    workers = 0 if threads == 1 else threads
-    compressor = zstandard.ZstdCompressor(level=level, write_checksum=verify, threads=workers)
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=verify, threads=threads if threads > 1 else 0)
     decompressor = zstandard.ZstdDecompressor()
     return Codec(compressor.compress, lambda packed, out: decompressor.decompress(packed))
 
@@ -272,7 +266,7 @@ ADAPTERS = (
     Adapter("zipnn", "zipnn", "zipnn", _zipnn, threaded=True),
     Adapter("openzl huffman", "openzl", "openzl", _openzl, ("Huffman",), checksums=True),
     Adapter("openzl fse", "openzl", "openzl", _openzl, ("Fse",), checksums=True),
-    Adapter("openzl trained", "openzl", "openzl", _openzl_trained, checksums=True),
+    Adapter("openzl trained", "openzl", "openzl", _openzl, checksums=True),
     Adapter("zstandard 3", "zstandard", "zstandard", _zstandard, (3,), threaded=True, checksums=True),
     Adapter("blosc2 shuffle zstd 1", "blosc2", "blosc2", _blosc2, ("SHUFFLE", "ZSTD"), threaded=True),
     Adapter("blosc2 bitshuffle lz4 1", "blosc2", "blosc2", _blosc2, ("BITSHUFFLE", "LZ4"), threaded=True),
