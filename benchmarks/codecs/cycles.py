@@ -24,7 +24,8 @@ from benchmarks import data, environment, pages, summary
 from benchmarks.clock import load_clock
 from benchmarks.synthetic_pairs import synthetic_pair
 from benchmarks.timing import pinned, timed
-from tensorwire.codec import FrameEncoder, FrameReader, core, dtype_bits, new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ import tensorwire
 from benchmarks import pages, summary
 from benchmarks.environment import RESULTS, describe, on_each_target
 from benchmarks.timing import pinned
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable

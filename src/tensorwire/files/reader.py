@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .._ground.copies import not_copied
-from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash, new_buffer
-from ..codec.dtypes import torch_name
+from ..codec import (
+    ContentHasher,
+    FrameReader,
+    base_mismatch,
+    check_label,
+    check_padding,
+    content_hash,
+    new_buffer,
+    torch_name,
+)
 from ..errors import (
     CorruptDataError,
     ErrorContext,

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._ground.copies import not_copied
-from ..codec import new_buffer
-from ..codec.arrays import as_array
-from ..codec.dtypes import torch_name
+from ..codec import as_array, new_buffer, torch_name
 from ..files.load_ahead import LoadAhead
 from ..files.loader import load_bytes
 from ..storage.ahead import Ahead, aligned

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import ErrorContext, UnsupportedTensorError
+from ...errors import ErrorContext, UnsupportedTensorError
 from .arrays import address_of, check_dense, plain_array, tensor_view
 from .memory import new_buffer
 
