@@ -27,8 +27,8 @@ from ..errors import (
     TruncatedDataError,
     UnsupportedVersionError,
 )
+from ..storage.inputs import open_input
 from ..storage.local import InputFile
-from ..storage.locations import open_input
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
 from .foreign import PREFIX_NBYTES, recognise

@@ -16,7 +16,7 @@ from .._ground.new_file import temporary_files
 from ..checkpoint.directory.manifest import read_index
 from ..errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError
 from ..files.reader import StoredFile
-from ..storage.locations import open_input, read_file
+from ..storage.inputs import open_input, read_file
 from ..storage.upload import put_bytes, remove_if_there
 from .versions import INDEX_NAME, Version, folder_name, hinted_number, number_of, parse_index
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError, UnsupportedVersionError
 from ...files.names import is_version, shown, shown_value
 from ...files.reader import StoredFile
-from ...storage.locations import open_input
+from ...storage.inputs import open_input
 from .distributed_pickle import read_pickle
 from .manifest import load_object
 

@@ -12,7 +12,7 @@ from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.names import check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
-from ...storage.locations import open_input
+from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
 from ...files.transfer import copy_file, file_sha256, restore_file
 from ...storage.access import access_of, dropped, give_access
+from ...storage.inputs import open_input
 from ...storage.local import OutputFile, sync_directory
-from ...storage.locations import inside, locate, on_this_machine, open_input, said, same
+from ...storage.locations import inside, locate, on_this_machine, said, same
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.manifest import OF_TENSORS, REPLACED

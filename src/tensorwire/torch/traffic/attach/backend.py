@@ -10,10 +10,9 @@ import torch.distributed as dist
 from ...._ground.packages import require
 from ..arguments import expect_integer
 from ..choice import DecidingCounters
-from ..collectives import Call, all_reduce, share, summed
+from ..collectives import Call, all_reduce, scales, share, summed
 from ..exchange import Exchange
 from .attachment import COUNTERS, Work, check_choice, next_call
-from .fsdp import scales
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

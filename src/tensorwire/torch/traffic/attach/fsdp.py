@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from ..arguments import expect_integer
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
-from ..collectives import Call, Replica, summed
+from ..collectives import Call, Replica, scales, summed
 from ..exchange import ExchangeError
 from .attachment import Attachment, Work, check_choice, described
 
@@ -259,18 +259,3 @@ class _ReduceScatter:
                 outer.submit(partial(outer.refuse, error)).result()
             raise
         return self._sum(mine.view(outer.size, -1), outer, choices[1], "reduce_scatter of nodes")
-
-
-def scales(op: Any, size: int) -> tuple[float, float]:
-    """What to multiply by before the sum and behind it.
-
-    Raises:
-        ValueError: the operation is no sum.
-    """
-    if op == dist.ReduceOp.SUM:
-        return 1.0, 1.0
-    if op == dist.ReduceOp.AVG:
-        return 1.0, 1.0 / size
-    if op == dist.ReduceOp.PREMUL_SUM:
-        return float(op.__getstate__()[1]), 1.0
-    raise ValueError(f"expected a reduction by SUM, AVG or PREMUL_SUM, got {op}")
