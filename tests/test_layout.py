@@ -108,8 +108,8 @@ DOORS = {
     ("files", "storage"): {"ahead", "inputs", "local", "locations", "pipeline", "readable", "remote", "streams"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
-        "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "pickle_stack",
-        "reader", "torch_file", "transfer", "writer",
+        "base", "foreign", "given_arrays", "header", "loader", "names", "original_record", "original_view",
+        "pickle_stack", "reader", "torch_file", "transfer", "writer",
     },
     ("checkpoint", "storage"): {
         "access", "inputs", "local", "locations", "pipeline", "progress", "readable", "remote", "staging", "streams",
@@ -176,9 +176,9 @@ FOLDERS = {
     "codec/view": {
         "buffers": set(),
         "dtypes": set(),
-        "memory": {"buffers"},
+        "allocation": {"buffers"},
         "arrays": {"buffers", "dtypes"},
-        "places": {"arrays", "memory"},
+        "places": {"allocation", "arrays"},
     },
     "codec/frame": {
         "threads": set(),
@@ -216,11 +216,11 @@ FOLDERS = {
     "files": {
         "names": set(),
         "header": {"names"},
-        "arrays": {"header", "names"},
+        "given_arrays": {"header", "names"},
         "foreign": {"header"},
         "original_record": {"header"},
         "reader": {"foreign", "header", "names", "original_record"},
-        "base": {"arrays", "names", "reader"},
+        "base": {"given_arrays", "names", "reader"},
         "loader": {"reader"},
         "load_ahead": {"loader", "reader"},
         "frame_file": {"header", "names", "reader"},
@@ -253,9 +253,9 @@ FOLDERS = {
         "ranks": {"store", "versions"},
         "new_shards": {"store", "versions"},
         "publisher": {"checkpoints", "new_shards", "ranks", "store", "versions"},
-        "arrays": {"checkpoints", "frames", "versions"},
+        "followed_arrays": {"checkpoints", "frames", "versions"},
         "directories": {"checkpoints", "frames", "versions"},
-        "follower": {"arrays", "directories", "frames", "store", "versions"},
+        "follower": {"directories", "followed_arrays", "frames", "store", "versions"},
     },
     "sync/directories": {
         "making": set(),
@@ -304,7 +304,7 @@ FOLDERS = {
         "ops": {"frames", "products"},
         "tensors": {"frames", "products", "ops"},
         "modules": {"frames", "products", "ops", "tensors"},
-        "ahead": {"frames", "tensors"},
+        "layers_ahead": {"frames", "tensors"},
         "loading": {"frames", "tensors", "modules"},
         "prepared": {"device", "frames", "products", "tensors"},
         "offloading": {"frames", "tensors"},

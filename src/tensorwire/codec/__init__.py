@@ -19,6 +19,7 @@ from .frame.layouts import FloatFields, float_fields
 from .frame.relative import check_takes_base, compress_over
 from .frame.threads import num_threads
 from .hasher import ContentHasher
+from .view.allocation import new_buffer
 from .view.arrays import (
     TensorView,
     array_layout,
@@ -33,7 +34,6 @@ from .view.arrays import (
     torch_dtype,
 )
 from .view.dtypes import FROM_TORCH, Layout, check_dtype_name, dtype_bits, torch_name
-from .view.memory import new_buffer
 from .view.places import changed_in_place, tied_names
 from .whole import (
     Framework,

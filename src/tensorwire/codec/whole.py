@@ -14,6 +14,7 @@ from .frame.form import NO_HASH, checked_hash
 from .frame.layouts import word_bits
 from .frame.relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
 from .frame.threads import num_threads
+from .view.allocation import BytesBuilder, new_buffer
 from .view.arrays import (
     TensorView,
     array_shape,
@@ -23,7 +24,6 @@ from .view.arrays import (
     check_label,
     tensor_view,
 )
-from .view.memory import BytesBuilder, new_buffer
 
 if TYPE_CHECKING:
     import numpy

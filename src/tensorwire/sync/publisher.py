@@ -27,7 +27,7 @@ from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, named_pairs, read_tensors
 from .new_shards import NewShards
-from .ranks import Offer, Part, Ranks, is_part, merged
+from .ranks import Offer, RankPart, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
 from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, is_number, result, state_of
 
@@ -244,13 +244,13 @@ class Publisher:
         self._last, self._needs_anchor = found, False
         return _published(found, shards)
 
-    def _part(self, offer: Offer, shards: NewShards, base: Version | None) -> Part:
+    def _part(self, offer: Offer, shards: NewShards, base: Version | None) -> RankPart:
         tensors = shards.tensors
         version = Version(
             offer.number, offer.run, offer.token, state_of(tensors), base and base.number, base and base.state,
             tensors, shards.homes, shards.files,
         )  # fmt: skip
-        return Part(self._ranks.rank, self._held.keys(), version)
+        return RankPart(self._ranks.rank, self._held.keys(), version)
 
     def _begin(self, version: int | None) -> int:
         """The number of the next version; what others did to the store is seen here."""

@@ -47,7 +47,7 @@ class Offer(NamedTuple):
     base: tuple[int, str] | None
 
 
-class Part(NamedTuple):
+class RankPart(NamedTuple):
     """What one rank adds to a version.
 
     Attributes:
@@ -85,15 +85,15 @@ class Ranks:
             self._put(offer._asdict())
         return offer
 
-    def parts(self, offer: Offer) -> list[Part]:
+    def parts(self, offer: Offer) -> list[RankPart]:
         """The parts of the other ranks, once all are there with all of their files.
 
         Raises:
             TimeoutError: a rank is missing.
         """
-        found: dict[int, Part] = {}
+        found: dict[int, RankPart] = {}
 
-        def look() -> list[Part] | None:
+        def look() -> list[RankPart] | None:
             for rank in self._others:
                 if rank not in found and (part := self._part(offer, rank)) is not None:
                     found[rank] = part
@@ -128,7 +128,7 @@ class Ranks:
             raise ValueError(f"expected version {offer.number:06d}, at which rank 0 is, got {number:06d}")
         return offer
 
-    def put(self, part: Part) -> None:
+    def put(self, part: RankPart) -> None:
         """Say that this rank has put its files."""
         body = {"token": part.version.writer, "names": list(part.names)}
         self._put({**body, "index": dump_index(part.version).decode()})
@@ -157,7 +157,7 @@ class Ranks:
             return None
         return Offer(token, number, run, tuple(base) if isinstance(base, list) else None)
 
-    def _part(self, offer: Offer, rank: int) -> Part | None:
+    def _part(self, offer: Offer, rank: int) -> RankPart | None:
         """That of a rank; None if it belongs to another offer, or a file of it is not there."""
         body = self._read(rank)
         if body.get("token") != offer.token:
@@ -167,7 +167,7 @@ class Ranks:
             if not (isinstance(index, str) and isinstance(names, list) and all(type(name) is str for name in names)):
                 raise CorruptDataError("expected the part of a rank")
             version = parse_index(index.encode(), offer.number)
-        return Part(rank, names, version) if self._store.is_whole(version) else None
+        return RankPart(rank, names, version) if self._store.is_whole(version) else None
 
     def _put(self, body: Mapping[str, Any]) -> None:
         self._store.put_note(_file(self.rank), checked_index(json.dumps(body).encode()))
@@ -205,7 +205,7 @@ def _file(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
-def merged(parts: Sequence[Part]) -> tuple[set[str], Version]:
+def merged(parts: Sequence[RankPart]) -> tuple[set[str], Version]:
     """The names of all tensors, and the version of that of rank 0, which comes first, with what changed on all ranks.
 
     Raises:
@@ -235,7 +235,7 @@ def merged(parts: Sequence[Part]) -> tuple[set[str], Version]:
     return set(ranks), whole
 
 
-def is_part(part: Part, version: Version) -> bool:
+def is_part(part: RankPart, version: Version) -> bool:
     """Whether what a version says of the tensors of a rank is what the rank has put."""
     own, changed = part.version, version.tensors
     unchanged = part.names - own.tensors.keys()

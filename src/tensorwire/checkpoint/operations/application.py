@@ -38,7 +38,7 @@ from ..directory.shards import tensor_files
 from ..directory.sources import compressed
 from ..results import CheckpointReport, FileReport
 from .outcome import Outcome, current_sha256
-from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlisted
+from .steps import OUT, Step, has_content, is_whole_new, listed, tensors_first, unlisted
 
 if TYPE_CHECKING:
     from ...files.original_record import Record
@@ -162,7 +162,7 @@ class _Application:
         paths = listed(self._sources)
         self._check_directories(paths)
         steps = []
-        for source in in_order(self._sources.files):
+        for source in tensors_first(self._sources.files):
             place = self._place(source)
             is_link = place.is_symlink()
             if is_link and not place.is_file():

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from ...errors import BaseMismatchError
+from ..view.allocation import BytesBuilder
 from ..view.arrays import tensor_view
 from ..view.buffers import Pin
 from ..view.dtypes import dtype_bits
-from ..view.memory import BytesBuilder
 from . import core
 from .base_check import check_base_hash, check_result, hash_of
 from .facts import Profile
