@@ -37,13 +37,13 @@ class Offer(NamedTuple):
 
     Attributes:
         token: of this attempt.
-        number, run: of the version.
+        number, lineage: of the version.
         base: the number and the writer of the version that tensors may be relative to; None for an anchor.
     """
 
     token: str
     number: int
-    run: str
+    lineage: str
     base: tuple[int, str] | None
 
 
@@ -78,9 +78,9 @@ class Ranks:
         self._others = range(1, num_ranks)
         self._old = self._offered() if rank else None
 
-    def offer(self, number: int, run: str, base: Version | None) -> Offer:
+    def offer(self, number: int, lineage: str, base: Version | None) -> Offer:
         """Begin a version, or begin it anew."""
-        offer = Offer(secrets.token_hex(8), number, run, base and base.id)
+        offer = Offer(secrets.token_hex(8), number, lineage, base and base.id)
         if self._others:
             self._put(offer._asdict())
         return offer
@@ -152,10 +152,10 @@ class Ranks:
 
     def _offered(self) -> Offer | None:
         body = self._read(0)
-        token, number, run, base = (body.get(each) for each in Offer._fields)
-        if not (isinstance(token, str) and type(number) is int and isinstance(run, str)):
+        token, number, lineage, base = (body.get(each) for each in Offer._fields)
+        if not (isinstance(token, str) and type(number) is int and isinstance(lineage, str)):
             return None
-        return Offer(token, number, run, tuple(base) if isinstance(base, list) else None)
+        return Offer(token, number, lineage, tuple(base) if isinstance(base, list) else None)
 
     def _part(self, offer: Offer, rank: int) -> RankPart | None:
         """That of a rank; None if it belongs to another offer, or a file of it is not there."""
