@@ -73,7 +73,7 @@ def asked(module: str, *arguments: str, **variables: str) -> Any:
 
 def on_each_target(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
     """The same on each CPU target that is here, by its name."""
-    which = [sys.executable, "-c", "from tensorwire.codec import core; print(core.cpu_target())"]
+    which = [sys.executable, "-c", "from tensorwire.codec import cpu_target; print(cpu_target())"]
     found = {}
     for target in CPU_TARGETS:
         held = {**variables, "TENSORWIRE_CPU": target, "PYTHONWARNINGS": "ignore"}

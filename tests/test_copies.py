@@ -18,8 +18,8 @@ import pytest
 
 import tensorwire
 from tensorwire._ground.copies import not_copied
-from tensorwire.codec.memory import BytesBuilder
 from tensorwire.codec.products import PlacedFrame
+from tensorwire.codec.view.allocation import BytesBuilder
 from tensorwire.storage.direct import DirectFile
 from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.storage.streams import SpoolFile
@@ -51,7 +51,7 @@ ADDRESSES = {"address", "addressof", "data_ptr"}
 # Classes in which the test finds something that no object of theirs keeps, and what becomes of it.
 KEEP_NOTHING = {
     "tensorwire._ground.new_file.NewFile": "closed before the method returns",
-    "tensorwire.codec.arrays._Source": "a view is made of the address, and Python lets nothing copy or pickle a view",
+    "tensorwire.codec.view.arrays._Source": "it makes a view of the address, and Python lets nothing copy a view",
     "tensorwire_job.page.process.WaitClock": "closed before the method returns",
     "tensorwire_job.page.worker_server._Connection": "closed before the method returns",
     "tensorwire.torch.products.joint._Waiting": "the module keeps the only one",

@@ -15,7 +15,7 @@ import tensorwire.checkpoint
 import tensorwire.sync
 import tensorwire.sync.interchange
 import tensorwire_job
-from tensorwire.codec import dtypes
+from tensorwire.codec.view import dtypes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire import __version__
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from tensorwire.codec import (
     dtype_bits,
     new_buffer,
 )  # fmt: skip
-from tensorwire.codec import core as _core
+from tensorwire.codec.frame import core as _core
 
 if TYPE_CHECKING:
     from collections.abc import Callable

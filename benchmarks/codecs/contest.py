@@ -13,7 +13,8 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.timing import interleave, over, pinned, relative, speed, timed
-from tensorwire.codec import core, new_buffer
+from tensorwire.codec import new_buffer
+from tensorwire.codec.frame import core
 from tensorwire.peers.codecs import ADAPTERS
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from benchmarks.results_page import Page
 from benchmarks.synthetic_pairs import synthetic_pair
 from benchmarks.tables import of_columns
 from benchmarks.timing import pinned, timed
-from tensorwire.codec import FrameEncoder, FrameReader, core, dtype_bits, new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ import tensorwire
 from benchmarks.environment import on_each_target
 from benchmarks.results_page import keep_rows
 from benchmarks.timing import pinned
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from benchmarks.deltas import pairs
 from benchmarks.deltas.bounds import bound_bits, changes_by_exponent
 from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.timing import interleave, pinned, relative, speed, timed
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

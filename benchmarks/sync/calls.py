@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,9 +15,9 @@ import pytest
 import tensorwire
 from tensorwire import checkpoint, codec
 from tensorwire.checkpoint.operations.stream import convert_stream
-from tensorwire.codec import core
-from tensorwire.codec import relative as _relative
-from tensorwire.files import arrays as given
+from tensorwire.codec.frame import core
+from tensorwire.codec.frame import relative as _relative
+from tensorwire.files import given_arrays as given
 from tensorwire.files.base import BaseTensor
 from tensorwire.files.reader import StoredFile
 from tensorwire.files.writer import CompressedWriter

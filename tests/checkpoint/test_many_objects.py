@@ -16,7 +16,7 @@ from tensorwire.checkpoint import compress_checkpoint, inspect, verify
 from tensorwire.checkpoint.directory.paths import scan
 from tensorwire.errors import CorruptDataError
 from tensorwire.storage.locations import locate
-from tensorwire.storage.upload import AT_ONCE, UPLOAD_NAME, in_order
+from tensorwire.storage.upload import AT_ONCE, UPLOAD_NAME, in_batches
 from tests.support.stores import CountedStore, counted_store
 
 NUM_FILES = 100
@@ -116,9 +116,9 @@ def test_what_old_readers_go_by_goes_first_and_what_is_left_over_goes_last(many:
 def test_groups_have_one_order() -> None:
     paths = ["b.json", "a", "c", "index", "manifest"]
     last = [lambda path: path.endswith(".json"), lambda path: path == "index", lambda path: path == "manifest"]
-    assert in_order(paths, last) == [["a", "c"], ["b.json"], ["index"], ["manifest"]]
-    assert in_order(["b", "a", "c"], last) == [["a", "b"], ["c"]], "the last one alone, whatever it is"
-    assert in_order([""], last) == [[""]]
+    assert in_batches(paths, last) == [["a", "c"], ["b.json"], ["index"], ["manifest"]]
+    assert in_batches(["b", "a", "c"], last) == [["a", "b"], ["c"]], "the last one alone, whatever it is"
+    assert in_batches([""], last) == [[""]]
 
 
 def test_small_objects_go_out_several_at_a_time(many: Path) -> None:

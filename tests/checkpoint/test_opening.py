@@ -221,8 +221,10 @@ def test_tensors_go_to_the_device_in_parts(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(tensor_reader, "_TRANSFER_NBYTES", 50_000)
     sizes: list[int] = []
-    load_bytes = tensor_reader.load_bytes
-    monkeypatch.setattr(tensor_reader, "load_bytes", lambda *args: (sizes.append(sum(args[2])), load_bytes(*args))[1])
+    load_contents = tensor_reader.load_contents
+    monkeypatch.setattr(
+        tensor_reader, "load_contents", lambda *args: (sizes.append(sum(args[2])), load_contents(*args))[1]
+    )
     entries = [(f"t{i}", "BF16", (10_000,), weights(10_000, i)) for i in range(5)]
     entries.append(("large", "BF16", (60_000,), weights(60_000, 9)))
     (tmp_path / "a.safetensors").write_bytes(container(entries))

@@ -9,7 +9,7 @@ import pytest
 from tensorwire.checkpoint.directory.manifest import COPIED, REPLACED, SAFETENSORS, ManifestFile
 from tensorwire.checkpoint.directory.paths import FoundFile, Listing
 from tensorwire.checkpoint.directory.sources import SourceFile, Sources
-from tensorwire.checkpoint.operations.steps import has_content, in_order, is_whole_new, listed, unlisted
+from tensorwire.checkpoint.operations.steps import has_content, is_whole_new, listed, tensors_first, unlisted
 
 NOWHERE = Path("nowhere")
 
@@ -21,7 +21,7 @@ def source(path: str, kind: str = COPIED, base_sha256: str | None = None) -> Sou
 
 def test_files_of_tensors_come_first() -> None:
     files = [source("a.txt"), source("z", SAFETENSORS), source("config.json", REPLACED), source("b", SAFETENSORS)]
-    assert [file.path for file in in_order(files)] == ["b", "z", "a.txt", "config.json"]
+    assert [file.path for file in tensors_first(files)] == ["b", "z", "a.txt", "config.json"]
 
 
 def test_a_history_is_never_listed() -> None:

@@ -186,7 +186,7 @@ def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.partition(".")[0] for name in ran.stderr.split()}
     assert not loaded & {"numpy", "ml_dtypes", "torch", "rich", "matplotlib"}
-    assert "tensorwire.codec.core" not in ran.stderr.split()
+    assert "tensorwire.codec.frame.core" not in ran.stderr.split()
 
 
 def test_completion_offers_commands_and_options() -> None:

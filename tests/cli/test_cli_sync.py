@@ -95,7 +95,7 @@ def test_status_tells_what_a_new_follower_fetches(run: Run, steps: list[Path], t
     status = run("sync", "status", store, "--json").json
     sizes = [path.stat().st_size for path in store.glob("*/*.safetensors")]
     assert (status["version"], status["anchor"], status["nbytes"], status["missing"]) == (1, 0, sum(sizes), [])
-    assert "version 000001 of run" in run("sync", "status", store).out
+    assert "version 000001 of lineage" in run("sync", "status", store).out
     next((store / "weight_v000000").glob("*.safetensors")).unlink()
     ran = run("sync", "status", store, "--json")
     assert (ran.code, json.loads(ran.out)["missing"]) == (1, [0])

@@ -16,7 +16,7 @@ import pytest
 
 import tensorwire
 from tensorwire import LimitExceededError, UnsupportedTensorError, codec
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 from tests.support import registry
 
 torch = pytest.importorskip("torch")
@@ -411,8 +411,8 @@ def test_every_public_name_exists() -> None:
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import tensorwire", {"torch", "numpy", "ctypes", "tensorwire.codec.core", "typing", "inspect"}),
-        ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire.codec.core"}),
+        ("import tensorwire", {"torch", "numpy", "ctypes", "tensorwire.codec.frame.core", "typing", "inspect"}),
+        ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire.codec.frame.core"}),
         ("import tensorwire; tensorwire.compress(b'abc')", {"torch", "numpy", "ml_dtypes"}),
         (
             "import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'), framework='bytes')",

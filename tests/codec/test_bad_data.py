@@ -21,7 +21,7 @@ from tensorwire import (
     codec,
 )
 from tensorwire.codec import FrameReader
-from tensorwire.codec import core as _core
+from tensorwire.codec.frame import core as _core
 from tests.support import registry
 from tests.support.frame_surgery import FIELDS, STORED, Surgery
 from tests.support.frames import BLOCK_ERRORS, MAGIC, compress, decompress

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tensorwire
 from tensorwire import TruncatedDataError
 from tensorwire.codec import ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
-from tensorwire.codec.frames import new_frame
+from tensorwire.codec.frame.chunks import new_frame
 from tests.support import registry
 from tests.support.families import each_of
 from tests.support.frame_surgery import content_hash as specified_content_hash

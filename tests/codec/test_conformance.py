@@ -20,7 +20,7 @@ from reference.tensorwire_reference.index import parse_header
 from reference.tensorwire_reference.layouts import SPLITS
 from reference.tensorwire_reference.planes import field_nbytes
 from tensorwire.codec import content_hash
-from tensorwire.codec import core as _core
+from tensorwire.codec.frame import core as _core
 from tests.support import golden, registry
 from tests.support.conformance import CASES, Case
 from tests.support.families import each_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tensorwire import CorruptDataError
-from tensorwire.codec import core
-from tensorwire.codec.form import new_form
+from tensorwire.codec.frame import core
+from tensorwire.codec.frame.form import new_form
 from tests.support import registry
 from tests.support.frame_surgery import Surgery, content_hash
 

@@ -11,8 +11,9 @@ import pytest
 
 from reference.tensorwire_reference import layouts as reference
 from tensorwire import codec
-from tensorwire.codec import core as _core
-from tensorwire.codec.dtypes import Layout, as_layout
+from tensorwire.codec import Layout
+from tensorwire.codec.frame import core as _core
+from tensorwire.codec.frame.layouts import as_layout
 from tests.support import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"

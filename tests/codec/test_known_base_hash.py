@@ -10,7 +10,7 @@ import pytest
 
 import tensorwire
 from tensorwire import BaseMismatchError, FrameEncoder, codec
-from tensorwire.codec import core, relative
+from tensorwire.codec.frame import core, relative
 from tests.support import registry
 from tests.support.encoders import encode
 

@@ -14,7 +14,8 @@ from safetensors.numpy import save
 
 import tensorwire
 from tensorwire.storage import again, http_objects, remote
-from tensorwire.storage.locations import locate, open_input
+from tensorwire.storage.inputs import open_input
+from tensorwire.storage.locations import locate
 from tensorwire.storage.remote import RemotePath
 from tests.support.web import Answer, Request, Web, serving
 

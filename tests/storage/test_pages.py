@@ -37,7 +37,7 @@ def resident_nbytes(path: Path) -> int:
 @pytest.fixture(autouse=True)
 def can_populate() -> None:
     with mmap.mmap(-1, mmap.PAGESIZE) as memory:
-        if not pages._populate(pages._Part(weakref.ref(memory), 0, mmap.PAGESIZE)):
+        if not pages._populate(pages._MappedBytes(weakref.ref(memory), 0, mmap.PAGESIZE)):
             pytest.skip("the system cannot populate maps")
 
 

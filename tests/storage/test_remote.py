@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tensorwire.errors import TruncatedDataError
-from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
+from tensorwire.storage.inputs import open_input, read_file
+from tensorwire.storage.locations import inside, locate, locate_all, said, same
 from tensorwire.storage.remote import RemotePath, is_url
 from tensorwire.storage.remote_file import BATCH, GAP_NBYTES, PIECE_NBYTES, Pieces, RemoteFile, merged
 from tensorwire.storage.secret_text import shown

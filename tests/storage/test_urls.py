@@ -16,7 +16,8 @@ import pytest
 import tensorwire
 from tensorwire.cli import main
 from tensorwire.errors import TruncatedDataError
-from tensorwire.storage.locations import locate, open_input
+from tensorwire.storage.inputs import open_input
+from tensorwire.storage.locations import locate
 from tests.support.ports import free_port
 
 SIZE = 64 << 20

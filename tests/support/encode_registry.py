@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from tensorwire.codec import core
+from tensorwire.codec.frame import core
 from tests.support import registry
 from tests.support.frames import compress, decompress
 

@@ -111,7 +111,7 @@ def test_a_version_number_that_came_back_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "hint",
-    [b"", b"run/weight_v000000", b"other/weight_v000009", b"r/weight_v999999999999999999", b"x" * 10_000_000, None],
+    [b"", b"lineage/weight_v000000", b"other/weight_v000009", b"r/weight_v999999999999999999", b"x" * 10_000_000, None],
 )
 def test_the_hint_is_not_believed(hint: bytes | None, tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, threads=1)

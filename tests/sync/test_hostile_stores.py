@@ -12,7 +12,7 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
-from tensorwire.sync import Follower, Publisher, arrays, versions
+from tensorwire.sync import Follower, Publisher, followed_arrays, versions
 from tensorwire.sync import publisher as sync_publisher
 from tensorwire.sync.directories import making
 from tests.support.frame_surgery import Surgery
@@ -73,7 +73,7 @@ def test_an_index_that_lies_about_a_tensor(
         assert nbytes < 1 << 24
         return memoryview(bytearray(nbytes))
 
-    for module in (arrays, making):
+    for module in (followed_arrays, making):
         monkeypatch.setattr(module, "new_buffer", bounded)
     for follower in followers:
         with pytest.raises(CorruptDataError):
@@ -192,7 +192,7 @@ def test_a_chain_of_more_versions_than_files_may_be_open(tmp_path: Path) -> None
 def test_a_chain_without_end_is_refused(tmp_path: Path) -> None:
     tensor = versions.Tensor("F32", (4,), "0" * 32)
     state = versions.state_of({"a": tensor})
-    index = versions.Version(0, "run", "writer", state, 0, state, {}, {}, {})
+    index = versions.Version(0, "lineage", "writer", state, 0, state, {}, {}, {})
     for number in range(1, 10_002):
         folder = tmp_path / versions.folder_name(number)
         folder.mkdir()

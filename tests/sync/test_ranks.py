@@ -342,7 +342,7 @@ def test_a_rank_whose_part_is_not_in_the_version_is_told(tmp_path: Path, monkeyp
 def test_an_old_offer_of_a_later_version_is_not_believed(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError):
         make(tmp_path, num_ranks=2, timeout=0.1)[0].publish(share(FIRST, 0, 2), 9)
-    old = {"token": "t", "number": 9, "run": "r", "base": None}
+    old = {"token": "t", "number": 9, "lineage": "r", "base": None}
     (tmp_path / "rank-00000.json").write_text(json.dumps(old))
     publishers = make(tmp_path, num_ranks=2)
     calls = [
@@ -368,7 +368,7 @@ def test_a_store_that_cannot_be_read_for_a_while_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[", "{}", '{"token": 3}', '{"token": "t", "number": "1", "run": "r"}', '{"token": "t", "number": 1}']
+    "text", ["[", "{}", '{"token": 3}', '{"token": "t", "number": "1", "lineage": "r"}', '{"token": "t", "number": 1}']
 )
 def test_damaged_lists_are_none(text: str, tmp_path: Path) -> None:
     publish(make(tmp_path, num_ranks=2), FIRST, 0)

@@ -35,7 +35,7 @@ def version(number: int, tensors: dict[str, Tensor], held: dict[str, Tensor] | N
     state = state_of({**(held or {}), **tensors})
     base = (None, None) if held is None else (number - 1, state_of(held))
     homes = dict.fromkeys(tensors, _FILE)
-    return Version(number, "run", "writer", state, *base, tensors, homes, {_FILE: 7} if tensors else {})
+    return Version(number, "lineage", "writer", state, *base, tensors, homes, {_FILE: 7} if tensors else {})
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_a_folder_has_a_number_that_names_it_again(name: str, number: int | None
     assert number is None or folder_name(number) == name
 
 
-@pytest.mark.parametrize("hint", [b"", b"\xff\xfe", b"run/", b"../../weight_v00001", b"run/weight_v000001/x"])
+@pytest.mark.parametrize("hint", [b"", b"\xff\xfe", b"lineage/", b"../../weight_v00001", b"lineage/weight_v000001/x"])
 def test_a_hint_that_names_no_version_says_nothing(hint: bytes) -> None:
     assert hinted_number(hint) is None
 
 
 def test_a_hint_may_end_with_a_line_feed() -> None:
-    assert hinted_number(b"run/weight_v000017\n") == 17
+    assert hinted_number(b"lineage/weight_v000017\n") == 17
 
 
 @pytest.mark.parametrize("held", [None, {"a": tensor(1), "b": tensor(2)}])
@@ -95,7 +95,7 @@ def _set(**entries: Any) -> Any:
         _set(base_version=16),
         _set(**{"tensorwire.state": "0" * 31}),
         _set(**{"tensorwire.base_state": None}),
-        _set(**{"tensorwire.run": 3}),
+        _set(**{"tensorwire.lineage": 3}),
         _set(**{"tensorwire.files": {"../model-00001-0123456789abcdef.safetensors": 7}}),
         _set(**{"tensorwire.files": {_FILE: True}}),
         _set(**{"tensorwire.files": {}}),

@@ -188,9 +188,9 @@ class Job:
 def phase(name: str, declared: bool) -> contextlib.AbstractContextManager[None]:
     if not declared:
         return contextlib.nullcontext()
-    from tensorwire import diagnosis
+    import tensorwire_job
 
-    return diagnosis.phase(name)
+    return tensorwire_job.phase(name)
 
 
 class SlowDataset(torch.utils.data.Dataset):

@@ -10,7 +10,17 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames whatever the machine, the CPU target and the number of threads.
 """
 
-from .arrays import (
+from .frame.base_check import base_mismatch
+from .frame.chunks import FrameEncoder, FrameReader
+from .frame.core import cpu_target
+from .frame.core import version as library_version
+from .frame.facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
+from .frame.layouts import FloatFields, float_fields
+from .frame.relative import check_takes_base, compress_over
+from .frame.threads import num_threads
+from .hasher import ContentHasher
+from .view.allocation import new_buffer
+from .view.arrays import (
     TensorView,
     array_layout,
     array_shape,
@@ -23,17 +33,8 @@ from .arrays import (
     tensor_view,
     torch_dtype,
 )
-from .base_check import base_mismatch
-from .core import cpu_target
-from .core import version as library_version
-from .dtypes import FloatFields, Layout, dtype_bits, float_fields, torch_name
-from .facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
-from .frames import FrameEncoder, FrameReader
-from .hasher import ContentHasher
-from .memory import new_buffer
-from .places import changed_in_place, tied_names
-from .relative import check_takes_base, compress_over
-from .threads import num_threads
+from .view.dtypes import FROM_TORCH, Layout, check_dtype_name, dtype_bits, torch_name
+from .view.places import changed_in_place, tied_names
 from .whole import (
     Framework,
     compose,
@@ -47,6 +48,7 @@ from .whole import (
 )
 
 __all__ = [
+    "FROM_TORCH",
     "BlockInfo",
     "ContentHasher",
     "FloatFields",
@@ -63,6 +65,7 @@ __all__ = [
     "base_mismatch",
     "byte_view",
     "changed_in_place",
+    "check_dtype_name",
     "check_frame_size",
     "check_framework",
     "check_framework_name",

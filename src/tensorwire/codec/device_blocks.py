@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 
-from .buffers import Pin
-from .core import Error, Frame, function
+from .frame.core import Error, Frame, function
+from .view.buffers import Pin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .frames import FrameReader
+    from .frame.chunks import FrameReader
 
 TAIL_NBYTES = 32
 """Bytes at the end of each block that say how it is coded."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import core
-from .arrays import byte_view
-from .threads import num_threads
+from .frame import core
+from .frame.threads import num_threads
+from .view.arrays import byte_view
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -8,14 +8,14 @@ import ctypes
 import enum
 
 from .._ground.copies import not_copied
-from .buffers import Pin
-from .core import Error, Frame, decode_at, function
+from .frame.core import Error, Frame, decode_at, function
+from .view.buffers import Pin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .frames import FrameReader
+    from .frame.chunks import FrameReader
 
 _VERIFY = 1
 _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p

@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..errors import LimitExceededError
-from . import core
-from .arrays import (
+from .frame import core
+from .frame.base_check import check_base_hash, check_base_size, check_result, hash_of
+from .frame.chunks import FrameReader
+from .frame.facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
+from .frame.form import NO_HASH, checked_hash
+from .frame.layouts import word_bits
+from .frame.relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
+from .frame.threads import num_threads
+from .view.allocation import BytesBuilder, new_buffer
+from .view.arrays import (
     TensorView,
     array_shape,
     as_array,
@@ -16,20 +24,13 @@ from .arrays import (
     check_label,
     tensor_view,
 )
-from .base_check import check_base_hash, check_base_size, check_result, hash_of
-from .facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
-from .form import NO_HASH, checked_hash, word_bits
-from .frames import FrameReader
-from .memory import BytesBuilder, new_buffer
-from .relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
-from .threads import num_threads
 
 if TYPE_CHECKING:
     import numpy
     import torch
     from typing_extensions import Buffer, TypedDict, Unpack
 
-    from .dtypes import Layout
+    from .view.dtypes import Layout
 
     # The options that have no say in what is returned.
     class _Encoding(TypedDict, total=False):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .._ground.copies import not_copied
 from ..codec import base_mismatch, content_hash
 from ..errors import CorruptDataError, ErrorContext, LimitExceededError
-from .arrays import ArrayFile
+from .given_arrays import ArrayFile
 from .json_object import canonical
 from .names import shown
 
@@ -112,7 +112,7 @@ class BaseTensor:
         return base.still_has(base_hash, threads) and base.still_has_base(threads)
 
 
-class _Layout(NamedTuple):
+class _Alike(NamedTuple):
     """The tensors of one dtype and size: those whose content nobody has asked for, the first one last, and the first
     of each content hash."""
 
@@ -142,7 +142,7 @@ class Base:
         self.older = older
         self.advice = _ADVICE
         self._tensors: dict[str, list[BaseTensor]] = {}
-        self._layouts: dict[tuple[str, int], _Layout] = {}
+        self._alike: dict[tuple[str, int], _Alike] = {}
         for path, stored in files.items():
             stored.use_base(older, path)
             for tensor in stored.tensors.values():
@@ -153,7 +153,7 @@ class Base:
         self.num_relative_nbytes = 0
         self._num_read_nbytes = 0
         for base in reversed(self.tensors()):
-            self._layouts.setdefault((base.dtype, base.nbytes), _Layout([], {})).rest.append(base)
+            self._alike.setdefault((base.dtype, base.nbytes), _Alike([], {})).rest.append(base)
 
     def links(self) -> Iterator[Base]:
         """This one and the older ones, newest first."""
@@ -180,14 +180,14 @@ class Base:
         for base in self._named(file, name):
             if (base.dtype, base.nbytes) == (dtype, nbytes):
                 return base
-        layout = self._layouts.get((dtype, nbytes))
-        if layout is None or hash_of is None:
+        alike = self._alike.get((dtype, nbytes))
+        if alike is None or hash_of is None:
             return None
         hashed = hash_of()
-        while hashed not in layout.hashed and layout.rest:
-            base = layout.rest.pop()
-            layout.hashed.setdefault(base.hash(threads), base)
-        return layout.hashed.get(hashed)
+        while hashed not in alike.hashed and alike.rest:
+            base = alike.rest.pop()
+            alike.hashed.setdefault(base.hash(threads), base)
+        return alike.hashed.get(hashed)
 
     def find(
         self, file: str, name: str, info: FrameInfo, *, called: str | None, threads: int | None, verify: bool

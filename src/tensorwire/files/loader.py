@@ -37,7 +37,7 @@ def check_verify(verify: object) -> None:
         raise ValueError(f'expected verify to be True, False or "load", got {verify!r:.60}')
 
 
-def load_bytes(
+def load_contents(
     stored: StoredFile, tensors: Sequence[StoredTensor], sizes: Sequence[int], threads: int, verify: bool
 ) -> list[memoryview]:
     """The content of tensors of these sizes; in memory aligned to 64 bytes, from 1 MiB on to a page.

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .._ground.copies import not_copied
-from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash, new_buffer
-from ..codec.dtypes import torch_name
+from ..codec import (
+    ContentHasher,
+    FrameReader,
+    base_mismatch,
+    check_label,
+    check_padding,
+    content_hash,
+    new_buffer,
+    torch_name,
+)
 from ..errors import (
     CorruptDataError,
     ErrorContext,
@@ -18,8 +26,8 @@ from ..errors import (
     TruncatedDataError,
     UnsupportedVersionError,
 )
+from ..storage.inputs import open_input
 from ..storage.local import InputFile
-from ..storage.locations import open_input
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
 from .foreign import PREFIX_NBYTES, recognise

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import dtype_bits
 from ..errors import FormatError
-from ..storage.locations import open_input
+from ..storage.inputs import open_input
 from .foreign import PREFIX_NBYTES, TORCH_FILE, TORCH_PICKLE, recognise
 from .header import Header, TensorEntry, build_header
 from .names import shown

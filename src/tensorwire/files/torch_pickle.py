@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..codec.dtypes import FROM_TORCH
+from ..codec import FROM_TORCH
 from ..errors import FormatError
 from .names import shown
 from .pickle_stack import PickleStack

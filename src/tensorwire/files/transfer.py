@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptDataError
-from ..storage.locations import open_input
+from ..storage.inputs import open_input
 from ..storage.pipeline import Worker, read_windows
 from ..storage.streams import SpoolFile
 from .names import REQUIRED_KEY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Mapping
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._ground.filesystem import absolute, is_same, lies_in
-from .local import InputFile
 from .remote import RemotePath, is_url
-from .remote_file import RemoteFile
 from .secret_text import shown
 
 if TYPE_CHECKING:
@@ -58,19 +55,6 @@ def locate_all(base: Any, storage_options: Mapping[str, Any] | None) -> Any:
     if isinstance(base, (list, tuple)):
         return [locate_all(each, storage_options) for each in base]
     return locate(base, storage_options) if is_url(base) else base
-
-
-def open_input(location: Location) -> InputFile | RemoteFile:
-    """A file or an object to be read."""
-    return InputFile(location) if isinstance(location, Path) else RemoteFile(location)
-
-
-def read_file(location: Location, max_nbytes: int) -> bytes:
-    """All of it; OSError if it is larger than `max_nbytes`."""
-    with open_input(location) as file:
-        if file.nbytes > max_nbytes:
-            raise OSError(errno.EFBIG, f"expected at most {max_nbytes} bytes, got {file.nbytes}", str(location))
-        return file.read(0, file.nbytes)
 
 
 def same(a: Location, b: Location) -> bool:

@@ -22,7 +22,7 @@ _madvise = ctypes.CDLL(None).madvise  # that of `mmap` keeps the interpreter's l
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-class _Part(NamedTuple):
+class _MappedBytes(NamedTuple):
     """Bytes of a map, which may be gone."""
 
     map: weakref.ref[mmap.mmap]
@@ -42,7 +42,7 @@ class PagesAhead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: deque[_Part] = deque()
+        self._parts: deque[_MappedBytes] = deque()
         self._left = memory_nbytes() // 2
         self._running = False
         self._process = os.getpid()
@@ -52,7 +52,7 @@ class PagesAhead:
         if os.getpid() != self._process:  # the thread may have held the lock when this process was forked
             return
         with self._lock:
-            self._parts.extend(_Part(weakref.ref(map_), start, nbytes) for map_, start, nbytes in parts)
+            self._parts.extend(_MappedBytes(weakref.ref(map_), start, nbytes) for map_, start, nbytes in parts)
             if not self._parts or self._running:
                 return
             self._running = True
@@ -67,7 +67,7 @@ class PagesAhead:
                 with self._lock:
                     self._left = 0
 
-    def _next(self) -> _Part | None:
+    def _next(self) -> _MappedBytes | None:
         """The next step; the thread ends if there is none."""
         with self._lock:
             if not self._parts or self._left <= 0:
@@ -81,7 +81,7 @@ class PagesAhead:
             return part._replace(nbytes=step)
 
 
-def _populate(part: _Part) -> bool:
+def _populate(part: _MappedBytes) -> bool:
     """Whether the system does it: not if the file has got shorter."""
     map_ = part.map()
     if map_ is None:

@@ -132,12 +132,12 @@ class Upload:
         if self._marked()["token"] == token:
             remove_if_there(self.target / UPLOAD_NAME)
 
-    def put(self, work: Staging, groups: Sequence[Sequence[str]], first_gone: Collection[str], meter: Meter) -> None:
+    def put(self, work: Staging, batches: Sequence[Sequence[str]], first_gone: Collection[str], meter: Meter) -> None:
         """Put the result there, and drop it here. Until all of it stands in a folder, an object there says so.
 
         Args:
-            groups: of its paths, each put when all of the one before stand. The last one has one path, by which readers
-                go; of a single file it is the empty path.
+            batches: of its paths, each put when all of the one before stand. The last one has one path, by which
+                readers go; of a single file it is the empty path.
             first_gone: what old readers go by, which is removed before the first object is put.
 
         Raises:
@@ -145,7 +145,7 @@ class Upload:
             FileExistsError: another process has begun an upload to there, or put the last object meanwhile.
         """
         self._is_sending = True
-        paths = [path for group in groups for path in group]
+        paths = [path for batch in batches for path in batch]
         is_folder = paths != [""]
         there: dict[str, list[int]] = {}
         if not _begun(work):
@@ -156,9 +156,9 @@ class Upload:
         if is_folder:
             self._mark(work, paths, there)
             self._remove(path for path in begun["old"] if path in first_gone and _name(path) not in work.finished)
-        for group in groups[:-1]:
-            self._put_group(work, group, there, meter)
-        [last] = groups[-1]
+        for batch in batches[:-1]:
+            self._put_batch(work, batch, there, meter)
+        [last] = batches[-1]
         if is_folder and self._marked()["token"] != begun["token"]:
             raise self._refusal("is the place of another upload, which has begun meanwhile")
         if not self._stands(work, last, there, meter):
@@ -168,7 +168,7 @@ class Upload:
             remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
 
-    def _put_group(self, work: Staging, paths: Sequence[str], there: Mapping[str, list[int]], meter: Meter) -> None:
+    def _put_batch(self, work: Staging, paths: Sequence[str], there: Mapping[str, list[int]], meter: Meter) -> None:
         """Small objects go out several at a time, so that many of them do not wait one for the other."""
         missing = [path for path in paths if not self._stands(work, path, there, meter)]
         small = {path for path in missing if (work.result / path).stat().st_size <= SMALL_NBYTES}
@@ -405,13 +405,13 @@ def _without_credentials(options: Any) -> Any:
     return [_without_credentials(each) for each in options] if isinstance(options, (list, tuple)) else options
 
 
-def in_order(paths: Collection[str], last: Sequence[Callable[[str], Any]]) -> list[list[str]]:
-    """Paths in groups, one after the other: those that no function of `last` is true of, then those that the first one
-    is true of, and so on. The last group has one path."""
+def in_batches(paths: Collection[str], last: Sequence[Callable[[str], Any]]) -> list[list[str]]:
+    """Paths in batches, one after the other: those that no function of `last` is true of, then those that the first one
+    is true of, and so on. The last batch has one path."""
 
     def place(path: str) -> int:
         return max((number for number, is_one in enumerate(last, 1) if is_one(path)), default=0)
 
     ordered = sorted(paths, key=lambda path: (place(path), path))
-    groups = [list(group) for _, group in groupby(ordered[:-1], place)]
-    return [*groups, ordered[-1:]]
+    batches = [list(batch) for _, batch in groupby(ordered[:-1], place)]
+    return [*batches, ordered[-1:]]

@@ -13,8 +13,8 @@ from .._ground.copies import not_copied
 from ..codec import num_threads
 from ..errors import BaseMismatchError
 from ..storage.locations import is_path, locate
-from .arrays import ArraysTarget
 from .directories import DirectoryTarget, InPlaceTarget
+from .followed_arrays import ArraysTarget
 from .frames import Frames
 from .store import Store
 from .versions import MAX_NUMBER, Position, Version, is_number, result, state_of, steps

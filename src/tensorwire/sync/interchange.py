@@ -197,7 +197,7 @@ class _Index(NamedTuple):
     files: dict[str, set[str]]
 
 
-class _Part(NamedTuple):
+class _VersionTensor(NamedTuple):
     """A tensor of a version: where it is stored, what its content is to be, and what it is relative to."""
 
     stored: StoredFile
@@ -249,11 +249,11 @@ def read_version(
     _check_base(folder, index, base, base_version)
     read = partial(_read, index=index, framework=framework)
     with ExitStack() as stack:
-        parts = []
+        tensors = []
         for file, names in index.files.items():
             stored = stack.enter_context(_open_shard(folder.joinpath(*file.split("/")), names))
-            parts += [_part(stored, entry, index, base) for entry in stored.header.entries]
-        return dict(stack.enter_context(closing(_in_order(read, parts, count))))
+            tensors += [_version_tensor(stored, entry, index, base) for entry in stored.header.entries]
+        return dict(stack.enter_context(closing(_in_order(read, tensors, count))))
 
 
 def _read_index(folder: Path) -> _Index:
@@ -335,46 +335,48 @@ def _open_shard(path: Path, names: set[str]) -> StoredFile:
     return stored
 
 
-def _part(stored: StoredFile, entry: TensorEntry, index: _Index, base: Mapping[str, Any] | None) -> _Part:
+def _version_tensor(
+    stored: StoredFile, entry: TensorEntry, index: _Index, base: Mapping[str, Any] | None
+) -> _VersionTensor:
     """What is known of a tensor before it is read."""
     with ErrorContext(file=stored.path, tensor=entry.name):
         expected = stored.header.metadata.get(entry.name)
         if index.checksum is not None and expected is None:
             raise CorruptDataError("expected a checksum in the header of the shard, got none")
         if index.encoding is None:
-            return _Part(stored, entry, entry.dtype, entry.shape, expected, None)
+            return _VersionTensor(stored, entry, entry.dtype, entry.shape, expected, None)
         if entry.dtype != "U8" or len(entry.shape) != 1:
             raise CorruptDataError(f"expected differences as U8 in one dimension, got {entry.dtype} {entry.shape}")
         assert base is not None
         if entry.name not in base:
             raise BaseMismatchError(f"expected a base with this tensor, version {index.base_version}, got one without")
         old = tensor_view(base[entry.name])
-        return _Part(stored, entry, old.dtype, old.shape, expected, old)
+        return _VersionTensor(stored, entry, old.dtype, old.shape, expected, old)
 
 
-def _read(part: _Part, *, index: _Index, framework: Framework) -> tuple[str, Any]:
+def _read(tensor: _VersionTensor, *, index: _Index, framework: Framework) -> tuple[str, Any]:
     """The name and the new content of a tensor."""
-    with ErrorContext(file=part.stored.path, tensor=part.entry.name):
-        data = new_buffer(part.entry.nbytes)
-        part.stored.file.read_into(part.stored.header.data_start + part.entry.start, data)
-        if part.old is not None:
+    with ErrorContext(file=tensor.stored.path, tensor=tensor.entry.name):
+        data = new_buffer(tensor.entry.nbytes)
+        tensor.stored.file.read_into(tensor.stored.header.data_start + tensor.entry.start, data)
+        if tensor.old is not None:
             assert index.encoding is not None
-            data = decode(index.encoding, data, part.old.data)
+            data = decode(index.encoding, data, tensor.old.data)
         if index.checksum is not None:
-            _check(part, index, data)
-        return part.entry.name, as_array(data, part.dtype, part.shape, framework)
+            _check(tensor, index, data)
+        return tensor.entry.name, as_array(data, tensor.dtype, tensor.shape, framework)
 
 
-def _check(part: _Part, index: _Index, content: memoryview) -> None:
+def _check(tensor: _VersionTensor, index: _Index, content: memoryview) -> None:
     """Compare a tensor's new content with its checksum."""
     assert index.checksum is not None
     found = checksum(index.checksum, content)
-    if found == part.checksum:
+    if found == tensor.checksum:
         return
-    text = f"expected content with {index.checksum} {part.checksum}, got {found}"
-    if part.old is None:
+    text = f"expected content with {index.checksum} {tensor.checksum}, got {found}"
+    if tensor.old is None:
         raise CorruptDataError(text)
-    if checksum(index.checksum, part.old.data) == part.checksum:
+    if checksum(index.checksum, tensor.old.data) == tensor.checksum:
         text += "; the base has the content that was expected: the version was applied already"
     advice = f"give the tensors of version {index.base_version}; if that is what you gave, fetch the shard again"
     raise BaseMismatchError(text, advice=advice)

@@ -27,7 +27,7 @@ from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, named_pairs, read_tensors
 from .new_shards import NewShards
-from .ranks import Offer, Part, Ranks, is_part, merged
+from .ranks import Offer, RankPart, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
 from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, is_number, result, state_of
 
@@ -124,7 +124,7 @@ class Publisher:
         self._all: dict[str, Tensor] = {}  # of the last version, those of other ranks too
         self._needs_anchor, self._lost = True, False
         self._num_links, self._anchor_nbytes = 0, 0
-        self._run = secrets.token_hex(8)
+        self._lineage = secrets.token_hex(8)
         self._last = self._store.newest()
         self._temporary: set[str] = set()  # files that were there at the last anchor
         self._told: set[int] = set()  # versions that are known not to go
@@ -147,7 +147,7 @@ class Publisher:
             text = f"base is not what version {last.number:06d} holds, so the next one has all tensors"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
             return
-        self._run, self._needs_anchor, self._num_links = last.run, False, len(links) - 1
+        self._lineage, self._needs_anchor, self._num_links = last.lineage, False, len(links) - 1
         self._anchor_nbytes = sum(links[0].files.values())
 
     @property
@@ -180,7 +180,7 @@ class Publisher:
         self._needs_anchor = True  # until the index stands, the copy is no base
         base = None if is_anchor else self._last
         shards = NewShards(self._store, number, 0, self._profile)
-        offer = self._ranks.offer(number, self._run, base)
+        offer = self._ranks.offer(number, self._lineage, base)
         try:
             self._put_all(named_tensors, shards, is_anchor=is_anchor)
             names, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
@@ -189,7 +189,7 @@ class Publisher:
                 base = None
                 shards.remove()
                 self._put_copies(shards)
-                offer = self._ranks.offer(number, self._run, base)
+                offer = self._ranks.offer(number, self._lineage, base)
                 _, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
             tensors = {**({} if base is None else self._all), **found.tensors}
             check_count(len(tensors))
@@ -244,13 +244,13 @@ class Publisher:
         self._last, self._needs_anchor = found, False
         return _published(found, shards)
 
-    def _part(self, offer: Offer, shards: NewShards, base: Version | None) -> Part:
+    def _part(self, offer: Offer, shards: NewShards, base: Version | None) -> RankPart:
         tensors = shards.tensors
         version = Version(
-            offer.number, offer.run, offer.token, state_of(tensors), base and base.number, base and base.state,
+            offer.number, offer.lineage, offer.token, state_of(tensors), base and base.number, base and base.state,
             tensors, shards.homes, shards.files,
         )  # fmt: skip
-        return Part(self._ranks.rank, self._held.keys(), version)
+        return RankPart(self._ranks.rank, self._held.keys(), version)
 
     def _begin(self, version: int | None) -> int:
         """The number of the next version; what others did to the store is seen here."""
@@ -261,7 +261,7 @@ class Publisher:
             is_other = found is not None and found.writer != self._writer
             self._lost |= is_other and (last is None or found is None or found.number >= last.number)
             self._needs_anchor = True
-            self._run = secrets.token_hex(8)
+            self._lineage = secrets.token_hex(8)
         if self._lost:
             raise other_publisher(self._store.place)
         least = 0 if last is None else last.number + 1

@@ -37,17 +37,17 @@ class Offer(NamedTuple):
 
     Attributes:
         token: of this attempt.
-        number, run: of the version.
+        number, lineage: of the version.
         base: the number and the writer of the version that tensors may be relative to; None for an anchor.
     """
 
     token: str
     number: int
-    run: str
+    lineage: str
     base: tuple[int, str] | None
 
 
-class Part(NamedTuple):
+class RankPart(NamedTuple):
     """What one rank adds to a version.
 
     Attributes:
@@ -78,22 +78,22 @@ class Ranks:
         self._others = range(1, num_ranks)
         self._old = self._offered() if rank else None
 
-    def offer(self, number: int, run: str, base: Version | None) -> Offer:
+    def offer(self, number: int, lineage: str, base: Version | None) -> Offer:
         """Begin a version, or begin it anew."""
-        offer = Offer(secrets.token_hex(8), number, run, base and base.id)
+        offer = Offer(secrets.token_hex(8), number, lineage, base and base.id)
         if self._others:
             self._put(offer._asdict())
         return offer
 
-    def parts(self, offer: Offer) -> list[Part]:
+    def parts(self, offer: Offer) -> list[RankPart]:
         """The parts of the other ranks, once all are there with all of their files.
 
         Raises:
             TimeoutError: a rank is missing.
         """
-        found: dict[int, Part] = {}
+        found: dict[int, RankPart] = {}
 
-        def look() -> list[Part] | None:
+        def look() -> list[RankPart] | None:
             for rank in self._others:
                 if rank not in found and (part := self._part(offer, rank)) is not None:
                     found[rank] = part
@@ -128,7 +128,7 @@ class Ranks:
             raise ValueError(f"expected version {offer.number:06d}, at which rank 0 is, got {number:06d}")
         return offer
 
-    def put(self, part: Part) -> None:
+    def put(self, part: RankPart) -> None:
         """Say that this rank has put its files."""
         body = {"token": part.version.writer, "names": list(part.names)}
         self._put({**body, "index": dump_index(part.version).decode()})
@@ -152,12 +152,12 @@ class Ranks:
 
     def _offered(self) -> Offer | None:
         body = self._read(0)
-        token, number, run, base = (body.get(each) for each in Offer._fields)
-        if not (isinstance(token, str) and type(number) is int and isinstance(run, str)):
+        token, number, lineage, base = (body.get(each) for each in Offer._fields)
+        if not (isinstance(token, str) and type(number) is int and isinstance(lineage, str)):
             return None
-        return Offer(token, number, run, tuple(base) if isinstance(base, list) else None)
+        return Offer(token, number, lineage, tuple(base) if isinstance(base, list) else None)
 
-    def _part(self, offer: Offer, rank: int) -> Part | None:
+    def _part(self, offer: Offer, rank: int) -> RankPart | None:
         """That of a rank; None if it belongs to another offer, or a file of it is not there."""
         body = self._read(rank)
         if body.get("token") != offer.token:
@@ -167,7 +167,7 @@ class Ranks:
             if not (isinstance(index, str) and isinstance(names, list) and all(type(name) is str for name in names)):
                 raise CorruptDataError("expected the part of a rank")
             version = parse_index(index.encode(), offer.number)
-        return Part(rank, names, version) if self._store.is_whole(version) else None
+        return RankPart(rank, names, version) if self._store.is_whole(version) else None
 
     def _put(self, body: Mapping[str, Any]) -> None:
         self._store.put_note(_file(self.rank), checked_index(canonical(body)))
@@ -205,7 +205,7 @@ def _file(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
-def merged(parts: Sequence[Part]) -> tuple[set[str], Version]:
+def merged(parts: Sequence[RankPart]) -> tuple[set[str], Version]:
     """The names of all tensors, and the version of that of rank 0, which comes first, with what changed on all ranks.
 
     Raises:
@@ -235,7 +235,7 @@ def merged(parts: Sequence[Part]) -> tuple[set[str], Version]:
     return set(ranks), whole
 
 
-def is_part(part: Part, version: Version) -> bool:
+def is_part(part: RankPart, version: Version) -> bool:
     """Whether what a version says of the tensors of a rank is what the rank has put."""
     own, changed = part.version, version.tensors
     unchanged = part.names - own.tensors.keys()

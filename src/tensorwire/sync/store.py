@@ -16,7 +16,7 @@ from .._ground.new_file import temporary_files
 from ..checkpoint.directory.manifest import read_index
 from ..errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError
 from ..files.reader import StoredFile
-from ..storage.locations import open_input, read_file
+from ..storage.inputs import open_input, read_file
 from ..storage.upload import put_bytes, remove_if_there
 from .versions import INDEX_NAME, Version, folder_name, hinted_number, number_of, parse_index
 
@@ -103,10 +103,10 @@ class Store:
             if version is None:
                 text = f"version {links[0].number:06d} is relative to this one, which is missing; publish an anchor"
                 raise FileNotFoundError(errno.ENOENT, text, str(self._at(links[0].base)))
-            if (version.state, version.run) != (links[0].base_state, links[0].run):
+            if (version.state, version.lineage) != (links[0].base_state, links[0].lineage):
                 raise CorruptDataError(
-                    f"expected version {version.number:06d} of run {links[0].run} with state {links[0].base_state}, "
-                    f"got one of run {version.run} with {version.state}",
+                    f"expected version {version.number:06d} of lineage {links[0].lineage} with state "
+                    f"{links[0].base_state}, got one of lineage {version.lineage} with {version.state}",
                     file=self._at(version.number),
                     advice="another publisher has written it: publish an anchor",
                 )
@@ -167,7 +167,7 @@ class Store:
             raise
 
     def put_hint(self, version: Version) -> None:
-        self.put_note(_HINT, f"{version.run}/{folder_name(version.number)}".encode())
+        self.put_note(_HINT, f"{version.lineage}/{folder_name(version.number)}".encode())
 
     def put_note(self, name: str, data: bytes) -> None:
         """Put a small file beside the versions, in the place of the one before."""

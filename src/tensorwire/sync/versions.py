@@ -1,4 +1,4 @@
-"""Versions of a run as their indexes tell of them, and which of them lead to which. Nothing here reads or writes."""
+"""Versions of a lineage as their indexes tell of them, and which leads to which. Nothing here reads or writes."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Version(NamedTuple):
 
     Attributes:
         number: of the version.
-        run: whose versions follow each other.
-        writer: the publisher that wrote it; another one may go on with the run.
+        lineage: an identifier that the versions which follow each other share.
+        writer: the publisher that wrote it; another one may go on with the lineage.
         state: the identity of all tensors.
         base, base_state: the version that it is relative to, and its state; None for an anchor.
         tensors: those that changed, in the order in which they were published; of an anchor all.
@@ -82,7 +82,7 @@ class Version(NamedTuple):
     """
 
     number: int
-    run: str
+    lineage: str
     writer: str
     state: str
     base: int | None
@@ -131,7 +131,7 @@ def dump_index(version: Version) -> bytes:
     if version.base is not None:
         metadata["base_version"] = f"{version.base:06d}"
         metadata["tensorwire.base_state"] = version.base_state
-    metadata["tensorwire.run"] = version.run
+    metadata["tensorwire.lineage"] = version.lineage
     metadata["tensorwire.writer"] = version.writer
     metadata["tensorwire.state"] = version.state
     metadata["tensorwire.files"] = dict(version.files)
@@ -172,9 +172,9 @@ def _parsed(index: dict[str, Any], number: int) -> Version:
         raise CorruptDataError("expected the hashes of states in the index")
     if base is not None and (base_number is None or base_number >= number):
         raise CorruptDataError(f"expected a base_version below {number:06d}, got {base!r:.40}")
-    run, writer = found.get("tensorwire.run"), found.get("tensorwire.writer")
-    if not isinstance(run, str) or not isinstance(writer, str):
-        raise CorruptDataError("expected the run and the writer in the index")
+    lineage, writer = found.get("tensorwire.lineage"), found.get("tensorwire.writer")
+    if not isinstance(lineage, str) or not isinstance(writer, str):
+        raise CorruptDataError("expected the lineage and the writer in the index")
     tensors = parse_tensors(found.get("tensorwire.tensors"))
     files = found.get("tensorwire.files")
     if not isinstance(files, dict) or not all(
@@ -188,7 +188,7 @@ def _parsed(index: dict[str, Any], number: int) -> Version:
     state = found["tensorwire.state"]
     if base is None and state_of(tensors) != state:
         raise CorruptDataError(f"expected tensors of the state {state} in the index, got {state_of(tensors)}")
-    return Version(number, run, writer, state, base_number, base_state, tensors, homes, files)
+    return Version(number, lineage, writer, state, base_number, base_state, tensors, homes, files)
 
 
 def parse_tensors(found: object) -> dict[str, Tensor]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from .._ground.packages import is_older
 from . import torch_version  # noqa: F401 - raises where torch is missing or too old
-from .ahead import DecodeAhead, decode_ahead
 from .frames.open_frame import FrameThere, open_on_devices_by
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
 from .integrations.inductor import inductor
+from .layers_ahead import DecodeAhead, decode_ahead
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
 from .offloading import Offload, offload
 from .prepared import Prepared, prepare

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._ground.copies import not_copied
-from ..codec import new_buffer
-from ..codec.arrays import as_array
-from ..codec.dtypes import torch_name
+from ..codec import as_array, new_buffer, torch_name
 from ..files.load_ahead import LoadAhead
-from ..files.loader import load_bytes
+from ..files.loader import load_contents
 from ..storage.ahead import Ahead, aligned
 from ..storage.direct import DirectFile
 from ..storage.pages import PagesAhead
@@ -171,6 +169,6 @@ def _compressed_anew(stored: StoredFile, tensor: StoredTensor, threads: int, ver
     """None if that would not make it smaller."""
     info = stored.frame(tensor).info
     stored.check_label(tensor)
-    (data,) = load_bytes(stored, [tensor], [info.uncompressed_nbytes], threads, verify)
+    (data,) = load_contents(stored, [tensor], [info.uncompressed_nbytes], threads, verify)
     compressed = CompressedTensor.from_dense(as_array(data, info.dtype, info.shape, "pt"), info.profile)
     return compressed if compressed.frame.numel() < info.uncompressed_nbytes else None

@@ -13,8 +13,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
-from tensorwire.torch.traffic.attach.fsdp import scales
 from tensorwire.torch.traffic.codecs.codec import Raw
+from tensorwire.torch.traffic.collectives import scales
 from tests.support.sharded_models import Case, Model, digest, loss_of, sharded, train
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ...errors import CorruptDataError, ErrorContext, FormatError, UnsupportedVe
 from ...files.json_object import check_nbytes, load, seal
 from ...files.names import is_version, shown, shown_value
 from ...files.reader import StoredFile
-from ...storage.locations import open_input
+from ...storage.inputs import open_input
 from .distributed_pickle import read_pickle
 
 if TYPE_CHECKING:

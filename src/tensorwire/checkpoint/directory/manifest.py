@@ -11,7 +11,7 @@ from ...errors import CorruptDataError, ErrorContext, LimitExceededError, Unsupp
 from ...files.json_object import check_nbytes, dump, load, seal
 from ...files.names import check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
-from ...storage.locations import open_input
+from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ...files.names import shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import open_stored, torch_record
-from ...storage.locations import open_input, read_file
+from ...storage.inputs import open_input, read_file
 from .config_and_index import is_compressed_config
 from .distributed import is_distributed
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest

@@ -25,8 +25,9 @@ from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
 from ...files.transfer import copy_file, file_sha256, restore_file
 from ...storage.access import access_of, dropped, give_access
+from ...storage.inputs import open_input
 from ...storage.local import OutputFile, sync_directory
-from ...storage.locations import inside, locate, on_this_machine, open_input, said, same
+from ...storage.locations import inside, locate, on_this_machine, said, same
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.manifest import OF_TENSORS, REPLACED
@@ -36,7 +37,7 @@ from ..directory.shards import tensor_files
 from ..directory.sources import compressed
 from ..results import CheckpointReport, FileReport
 from .outcome import Outcome, current_sha256
-from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlisted
+from .steps import OUT, Step, has_content, is_whole_new, listed, tensors_first, unlisted
 
 if TYPE_CHECKING:
     from ...files.original_record import Record
@@ -156,7 +157,7 @@ class _Application:
         paths = listed(self._sources)
         self._check_directories(paths)
         steps = []
-        for source in in_order(self._sources.files):
+        for source in tensors_first(self._sources.files):
             place = self._place(source)
             is_link = place.is_symlink()
             if is_link and not place.is_file():

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..._ground.filesystem import resolved
 from ...codec import check_takes_base
-from ...files.arrays import ArrayFile
 from ...files.base import OUT_OF_ORDER, Base
+from ...files.given_arrays import ArrayFile
 from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
 from ...files.transfer import file_sha256

@@ -16,7 +16,7 @@ from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, on_this_machine, said
 from ...storage.progress import Meter
 from ...storage.staging import Staging, part_of
-from ...storage.upload import Upload, in_order
+from ...storage.upload import Upload, in_batches
 from ..directory.manifest import OF_TENSORS
 from ..directory.paths import MANIFEST_NAME, is_config, is_index
 from ..directory.replaceable import made_by_us, made_of, restored_from
@@ -278,10 +278,10 @@ def _convert(
 
 def _put(upload: Upload, work: Staging, paths: Collection[str], progress: Progress | None) -> None:
     """Send a whole result to its store: what readers go by comes last, and of an old one goes first."""
-    groups = in_order(paths, [is_config, is_index, lambda path: path == MANIFEST_NAME])
+    batches = in_batches(paths, [is_config, is_index, lambda path: path == MANIFEST_NAME])
     sizes = [(work.result / path if path else work.result).stat().st_size for path in paths]
     going_by = [path for path in (*paths, MANIFEST_NAME) if is_index(path) or path == MANIFEST_NAME]
-    upload.put(work, groups, going_by, Meter(progress, sum(sizes)))
+    upload.put(work, batches, going_by, Meter(progress, sum(sizes)))
 
 
 def _owned(action: Action, sources: Sources, written: Collection[str]) -> Callable[[Location], Collection[str]]:

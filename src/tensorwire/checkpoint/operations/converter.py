@@ -16,8 +16,8 @@ from ...files.torch_file import open_stored
 from ...files.transfer import compress_file, copy_file, file_sha256, restore_file
 from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
+from ...storage.inputs import open_input
 from ...storage.local import OutputFile
-from ...storage.locations import open_input
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
 from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent

@@ -16,7 +16,8 @@ from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
 from ...files.torch_file import open_stored, places
 from ...files.writer import may_save, saves
-from ...storage.locations import locate, open_input, said
+from ...storage.inputs import open_input
+from ...storage.locations import locate, said
 from ..directory.manifest import OF_TENSORS
 from ..directory.sources import check_original, originals
 from ..results import Estimate

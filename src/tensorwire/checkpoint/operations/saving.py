@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..._ground.destination import Destination
 from ...codec import content_hash
-from ...files.arrays import given_arrays
+from ...files.given_arrays import given_arrays
 from ...files.names import METADATA_PREFIX, shown
 from ...files.reader import BASE_HASH_KEY
 from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...codec import Profile
-    from ...files.arrays import Arrays, Item
     from ...files.base import BaseTensor
+    from ...files.given_arrays import Arrays, Item
     from ...files.writer import Written
     from ...storage.readable import Writable
     from .bases import PathOrArrays

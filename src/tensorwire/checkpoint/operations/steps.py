@@ -41,7 +41,7 @@ class Step(NamedTuple):
     hashes: Mapping[str, str | None] = MappingProxyType({})
 
 
-def in_order(files: Iterable[SourceFile]) -> list[SourceFile]:
+def tensors_first(files: Iterable[SourceFile]) -> list[SourceFile]:
     """Files of tensors come first: they are the ones that may not fit the base."""
     return sorted(files, key=lambda file: (file.kind not in OF_TENSORS, file.path))
 

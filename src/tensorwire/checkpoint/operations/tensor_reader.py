@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from ..._ground.copies import not_copied
 from ...codec import num_threads
 from ...errors import ErrorContext
-from ...files.loader import load_bytes
+from ...files.loader import load_contents
 from ...files.names import shown
 from .tensor_slice import Array, TensorSlice
 
@@ -175,7 +175,7 @@ def load(
         layouts.append((tensor, dtype, shape, nbytes))
     for batch in _batches(layouts, _TRANSFER_NBYTES if target.device is not None else None):
         batch_tensors, sizes = [layout[0] for layout in batch], [layout[3] for layout in batch]
-        datas = load_bytes(stored, batch_tensors, sizes, count, verify is not False)
+        datas = load_contents(stored, batch_tensors, sizes, count, verify is not False)
         for (tensor, dtype, shape, _), data in zip(batch, datas, strict=True):
             arrays[tensor.name] = target.array(data, dtype, shape)
     return arrays

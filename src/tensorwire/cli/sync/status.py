@@ -37,7 +37,7 @@ def command(store: Location, as_json: bool) -> int:
         output.print_json(
             {
                 "version": None if newest is None else newest.number,
-                "run": None if newest is None else newest.run,
+                "lineage": None if newest is None else newest.lineage,
                 "anchor": links[0].number if links else None,
                 "nbytes": nbytes,
                 "missing": missing,
@@ -46,7 +46,7 @@ def command(store: Location, as_json: bool) -> int:
     elif newest is None:
         output.print_line(f"{store}: no version")
     else:
-        output.print_line(f"{store}: version {newest.number:06d} of run {newest.run}")
+        output.print_line(f"{store}: version {newest.number:06d} of lineage {newest.lineage}")
         output.print_line(f"a new follower fetches {output.size(nbytes)}, from the anchor {links[0].number:06d} on")
         for number in missing:
             output.print_line(f"version {number:06d} is not whole: publish an anchor")

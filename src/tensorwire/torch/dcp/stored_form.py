@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...codec.dtypes import FROM_TORCH
+from ...codec import FROM_TORCH
 from ...errors import UnsupportedTensorError
 
 _FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # which older versions lack

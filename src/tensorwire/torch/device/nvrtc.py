@@ -134,9 +134,9 @@ def _candidates(cuda: str | None) -> Iterator[str]:
     found = {path for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*")}
     major = (cuda or "").partition(".")[0]
 
-    def rank(path: Path) -> tuple[bool, list[int], str]:
+    def preference(path: Path) -> tuple[bool, list[int], str]:
         numbers = re.findall(r"\d+", path.name)
         return numbers[:1] == [major], [int(each) for each in numbers], str(path)
 
-    yield from (str(path) for path in sorted(found, key=rank, reverse=True))
+    yield from (str(path) for path in sorted(found, key=preference, reverse=True))
     yield from (f"libnvrtc.so.{each}" for each in dict.fromkeys((major, "13", "12")) if each)

@@ -11,8 +11,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..._ground.copies import not_copied, twin_of
-from ...codec import FrameReader, check_frame_size, check_padding, torch_dtype
-from ...codec.arrays import byte_view
+from ...codec import FrameReader, byte_view, check_frame_size, check_padding, torch_dtype
 from ...codec.products import Order, PlacedFrame
 from ...errors import ErrorContext, UnsupportedTensorError
 from .blocks import FileBlocks, MemoryBlocks

@@ -32,8 +32,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ..._ground.copies import not_copied
 from ...checkpoint.directory.config_and_index import METHOD, NAME, check_config
 from ...checkpoint.directory.manifest import VERSION
-from ...codec import Profile, num_threads
-from ...codec.arrays import as_array
+from ...codec import Profile, as_array, num_threads
 from ...errors import ErrorContext
 from ...files.load_ahead import LoadAhead
 from ...files.loader import check_verify

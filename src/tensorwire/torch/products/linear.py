@@ -95,12 +95,12 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
         weight = torch.empty((rows, columns), dtype=frame.dtype)
         return linear(x, weight, bias)  # which says what is wrong, in torch's words
     if mode == "fused" and frame.dtype in DTYPE_NAMES and x.numel() <= MAX_FUSED_INPUT_ROWS * columns:
-        output = _in_order(x, frame, FUSED_ORDER, bias)
+        output = _multiplied(x, frame, FUSED_ORDER, bias)
         if output is not None:
             return output
     choice = _choice_for(product_of(x, rows, bias))
     if choice.order is not None:
-        output = _in_order(x, frame, choice.order, bias)
+        output = _multiplied(x, frame, choice.order, bias)
         if output is not None:
             return output
     elif choice.slab is not None and choice.team == team():
@@ -120,7 +120,7 @@ def is_in_known_order(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> b
     return x.shape[-1:] == tuple(shape[1:]) and _choice_for(product_of(x, shape[0], bias)).order is not None
 
 
-def _in_order(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
+def _multiplied(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
     """None where the order alone does not say which bits come out."""
     if bias is not None and (bias.dtype != x.dtype or bias.shape != (frame.shape[0],)):
         return None

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from ...errors import BaseMismatchError, FormatError
 from .codecs.codec import Raw, bytes_of, same_bytes
@@ -20,6 +21,7 @@ from .exchange import ExchangeError, Kind, Message, checksum, error_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from torch import Tensor
 
@@ -249,3 +251,18 @@ def all_reduce(call: Call, tensor: Tensor, scale: float = 1.0) -> None:
     chunks = tensor.reshape(-1).tensor_split(call.exchange.size)
     own = (summed(call, chunks) * scale).to(tensor.dtype)
     share(call, own, chunks)
+
+
+def scales(op: Any, size: int) -> tuple[float, float]:
+    """What to multiply by before the sum and behind it.
+
+    Raises:
+        ValueError: the operation is no sum.
+    """
+    if op == dist.ReduceOp.SUM:
+        return 1.0, 1.0
+    if op == dist.ReduceOp.AVG:
+        return 1.0, 1.0 / size
+    if op == dist.ReduceOp.PREMUL_SUM:
+        return float(op.__getstate__()[1]), 1.0
+    raise ValueError(f"expected a reduction by SUM, AVG or PREMUL_SUM, got {op}")

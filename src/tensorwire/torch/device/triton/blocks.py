@@ -118,7 +118,7 @@ def interval(row: tl.tensor, tier: tl.constexpr, widths: tl.constexpr) -> Any:
     return begin, below, jump
 
 
-# Ranks: the counters of the rows of a word, one byte each, are summed together over the words of a run -------------
+# Counts: the counters of the rows of a word, one byte each, are summed together over the words of a run -------------
 
 
 @_jit
@@ -146,7 +146,7 @@ def escapes_of_rows(
 
 
 @_jit
-def ranks_in_run(counts: tl.tensor, rows: tl.constexpr) -> tl.tensor:
+def preceding_in_run(counts: tl.tensor, rows: tl.constexpr) -> tl.tensor:
     """In byte k: how many come before row k of this word in the run, which is row by row. `counts` has theirs."""
     total = tl.sum(counts, 1, keep_dims=True).to(counts.dtype)
     before = tl.cumsum(counts, 1).to(counts.dtype) - counts
@@ -165,19 +165,19 @@ def ranks_in_run(counts: tl.tensor, rows: tl.constexpr) -> tl.tensor:
 @_jit
 def cascade_exponents(
     field: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
-    first: tl.tensor, below: tl.tensor, jump: tl.tensor, earlier: tl.tensor, rank: tl.tensor, following: tl.tensor,
+    first: tl.tensor, below: tl.tensor, jump: tl.tensor, earlier: tl.tensor, preceding: tl.tensor, following: tl.tensor,
     w: tl.constexpr, tier: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The exponents of row k of the tile of a tier's digits, whose `interval` is first, below, jump.
 
-    `following` has the exponents that escape: `earlier` of them before the run, and as many as byte k of `rank` says
-    between its begin and the group. Two 32-bit words of it are read.
+    `following` has the exponents that escape: `earlier` of them before the run, and as many as byte k of `preceding`
+    says between its begin and the group. Two 32-bit words of it are read.
     """
     digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, whole)
     escapes = escapes_in(digits, w)
     names = digits & ~(escapes * 255)  # else the sum of an escape might carry into the next byte
     names = names + bytes_of(first) if tier == 1 else add_in_bytes(names, first, below, jump)
-    place = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
+    place = earlier + ((preceding >> (8 * k)) & 0xFF).to(tl.int32)
     start = earlier >> 2 if lead == BY_GROUP else 0
     at = (place >> 2) - start
     low = look_up(following, start, at, 128, lead)
@@ -224,17 +224,17 @@ def mask_of_runs(
         bits = mask_bits(mask, num_groups, run, g >> quads_log2, valid, quads_log2, lead)
         flags |= bits.to(packed) << (8 * k)
         starts |= tl.where((g & ((1 << quads_log2) - 1)) == 0, bits, 0).to(packed) << (8 * k)
-    return flags, ranks_in_run(starts, 8 // lead) + starts - flags
+    return flags, preceding_in_run(starts, 8 // lead) + starts - flags
 
 
 @_jit
 def _high_of_groups(
-    high_parts: tl.tensor, earlier: tl.tensor, rank: tl.tensor, flags: tl.tensor, g: tl.tensor, k: tl.constexpr,
+    high_parts: tl.tensor, earlier: tl.tensor, preceding: tl.tensor, flags: tl.tensor, g: tl.tensor, k: tl.constexpr,
     quads_log2: tl.constexpr, lead: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The high parts of group g, of row k, four a register; 0 where its mask bit is. `rank` and `flags` are those of
-    `mask_of_runs`, `earlier` is how many mask bits are set before the run."""
-    in_run = ((rank >> (8 * k)) & 0xFF).to(tl.int32)
+    """The high parts of group g, of row k, four a register; 0 where its mask bit is. `preceding` and `flags` are those
+    of `mask_of_runs`, `earlier` is how many mask bits are set before the run."""
+    in_run = ((preceding >> (8 * k)) & 0xFF).to(tl.int32)
     flagged = ((flags >> (8 * k)) & 1) != 0  # not > 0: Ascend's compiler refuses it of unsigned numbers
     in_quads = g & ((1 << quads_log2) - 1)
     if lead == BY_GROUP:
@@ -248,7 +248,7 @@ def _high_of_groups(
 @_jit
 def enec_exponents(
     low_field: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
-    b: tl.tensor, high_parts: tl.tensor, earlier: tl.tensor, rank: tl.tensor, flags: tl.tensor,
+    b: tl.tensor, high_parts: tl.tensor, earlier: tl.tensor, preceding: tl.tensor, flags: tl.tensor,
     quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, exponent_bits: tl.constexpr, lead: tl.constexpr,
     whole: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -259,7 +259,7 @@ def enec_exponents(
     """
     low = numbers_in_group(low_field, count, run, in_run, j, k, m, lead, whole)
     g = row_stride(in_run, lead, whole) * k + j
-    high = _high_of_groups(high_parts, earlier, rank, flags, g, k, quads_log2, lead)
+    high = _high_of_groups(high_parts, earlier, preceding, flags, g, k, quads_log2, lead)
     y = (low | (high << m)) ^ ((1 << (nb - 1)) * 0x01010101)
     x = subtract_in_bytes(bytes_of((b + (1 << (nb - 1))) & 0xFF), y)
     return x & (((1 << exponent_bits) - 1) * 0x01010101)

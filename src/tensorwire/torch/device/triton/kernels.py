@@ -3,7 +3,7 @@
 A cascade is decoded from its last tier to its first, one launch a tier: `resolve_kernel` makes exponents of a later
 tier's digits, a byte each, `cascade_words_kernel` words of tier 1 and the rest. enec's high parts become bytes, then
 words. No program waits for another. How many escapes come before a run stands in tables that `count_kernel` fills when
-the frame is opened, which also proves that no rank leads out of a stream.
+the frame is opened, which also proves that no count leads out of a stream.
 
 `frame`, at a multiple of 16 bytes, is all its bytes; `table` has the launch data of blocks (blocks.py); `runs` is
 how many a program decodes at a time. `whole` is for blocks of full runs: `words` is then a multiple of 16 bytes too.
@@ -34,7 +34,7 @@ from .blocks import (
     octet_of_words,
     ordinal,
     pairs_of_words,
-    ranks_in_run,
+    preceding_in_run,
     tier_stream,
 )
 from .fields import BY_GROUP, escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
@@ -178,12 +178,12 @@ def resolve_kernel(
     for start in range(tl.program_id(1) * runs, (count + 255) >> 8, tl.num_programs(1) * runs):
         run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         counts = escapes_of_rows(field, count, run, in_run, j, lane < stride, w, lead, False)
-        rank = ranks_in_run(counts, 8 // lead)
+        preceding = preceding_in_run(counts, 8 // lead)
         exists = run < ((count + 255) >> 8)
         earlier = tl.load(before + first_run + run, mask=exists, other=0).to(tl.int32) & 0xFFFF
         for k in tl.static_range(8 // lead):
             x = cascade_exponents(
-                field, count, run, in_run, j, k, first, below, jump, earlier, rank, following,
+                field, count, run, in_run, j, k, first, below, jump, earlier, preceding, following,
                 w, tier, lead, False,
             )  # fmt: skip
             _store_octets(target, x, run, count, lane, stride, k, lead)
@@ -297,10 +297,10 @@ def cascade_words_kernel(
     first, below, jump = interval(row, 1, widths)
     earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
     counts = escapes_of_rows(field, n, run, in_run, j, exists, w, lead, whole)
-    rank = ranks_in_run(counts, 8 // lead)
+    preceding = preceding_in_run(counts, 8 // lead)
     for k in tl.static_range(8 // lead):
         x = cascade_exponents(
-            field, n, run, in_run, j, k, first, below, jump, earlier, rank, following,
+            field, n, run, in_run, j, k, first, below, jump, earlier, preceding, following,
             w, 1, lead, whole,
         )  # fmt: skip
         _store_group(
@@ -331,10 +331,10 @@ def enec_words_kernel(
     exists = lane < stride
     b = tl.load(row + 3) & 0xFF
     earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
-    flags, rank = mask_of_runs(mask, num_groups, run, in_run, lane, quads_log2, lead, whole)
+    flags, preceding = mask_of_runs(mask, num_groups, run, in_run, lane, quads_log2, lead, whole)
     for k in tl.static_range(8 // lead):
         x = enec_exponents(
-            low_field, n, run, in_run, j, k, b, high_parts, earlier, rank, flags,
+            low_field, n, run, in_run, j, k, b, high_parts, earlier, preceding, flags,
             quads_log2, m, nb, exponent_bits, lead, whole,
         )  # fmt: skip
         _store_group(

@@ -200,7 +200,7 @@ def as_future(done: Future[None], value: Any = None) -> torch.futures.Future[Any
     return ended.then(result)
 
 
-class Work(dist.Work):  # type: ignore[misc]
+class CodedWork(dist.Work):  # type: ignore[misc]
     """Raises what the thread has raised, as it is and once: FSDP2 waits again when it recovers from the error. A Work
     that torch makes of a future would lose it."""
 

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from ...._ground.packages import require
 from ..arguments import expect_integer
 from ..choice import DecidingCounters
-from ..collectives import Call, all_reduce, share, summed
+from ..collectives import Call, all_reduce, scales, share, summed
 from ..exchange import Exchange
-from .attachment import COUNTERS, Work, check_choice, next_call
-from .fsdp import scales
+from .attachment import COUNTERS, CodedWork, check_choice, next_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,8 +52,8 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
     if name.lower() in dist.Backend.backend_list:
         raise ValueError(f"expected a name that is no backend yet, got {name!r}")
 
-    def create(store: dist.Store, rank: int, size: int, timeout: Any) -> _Group:
-        return _Group(store, rank, size, timeout, name, codec, minimum)
+    def create(store: dist.Store, rank: int, size: int, timeout: Any) -> _CodedGroup:
+        return _CodedGroup(store, rank, size, timeout, name, codec, minimum)
 
     dist.Backend.register_backend(name, create, devices=["cpu"])
 
@@ -62,13 +61,13 @@ def register_backend(name: str, codec: Choice, *, minimum: int = 64 << 10) -> No
 def _gloos(name: str) -> Callable[..., dist.Work]:
     """The method of this name that is gloo's."""
 
-    def method(self: _Group, *args: Any, **kwargs: Any) -> dist.Work:
+    def method(self: _CodedGroup, *args: Any, **kwargs: Any) -> dist.Work:
         return cast("dist.Work", getattr(self._gloo, name)(*args, **kwargs))
 
     return method
 
 
-class _Group(dist.ProcessGroup):  # type: ignore[misc]
+class _CodedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """What it does not code goes to a process group of gloo that is torch's own.
 
     It overrides each method that torch calls in Python. Torch keeps the GIL while it runs its own form of one that a
@@ -168,7 +167,7 @@ class _Group(dist.ProcessGroup):  # type: ignore[misc]
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
         auto = self._counters.auto(direction)
         done = exchange.submit(lambda: work(next_call(exchange, self._codec, row, auto)))
-        return Work(done, result)
+        return CodedWork(done, result)
 
 
 class _All(dist.Work):  # type: ignore[misc]

@@ -15,9 +15,9 @@ from torch.distributed.fsdp import FSDPModule
 from ..arguments import expect_integer
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
-from ..collectives import Call, Replica, summed
+from ..collectives import Call, Replica, scales, summed
 from ..exchange import ExchangeError
-from .attachment import Attachment, Work, check_choice, described
+from .attachment import Attachment, CodedWork, check_choice, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,26 +66,26 @@ def attach_fsdp(
         BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
         ExchangeError: from a later collective, on all ranks: one of them could not encode.
     """
-    parts = _parts_of(model)
-    for _, module, _ in parts:
+    units = _units_of(model)
+    for _, module, _ in units:
         module.reshard()  # the parameters that the optimizer has are those of the shards
     attachment = Attachment(model)
 
     def prepare() -> None:
-        _check(parts, weights, gradients, ranks_per_node)
-        for part in parts:
-            _replace(attachment, part, weights, gradients, ranks_per_node)
+        _check(units, weights, gradients, ranks_per_node)
+        for unit in units:
+            _replace(attachment, unit, weights, gradients, ranks_per_node)
 
-    groups = [each for part in parts for each in _groups(part)]
-    facts = [described(weights), described(gradients), ranks_per_node, [part.name for part in parts]]
+    groups = [each for unit in units for each in _groups(unit)]
+    facts = [described(weights), described(gradients), ranks_per_node, [unit.name for unit in units]]
     attachment.begin(groups, facts, prepare)
     if isinstance(gradients, tuple):
-        for part in parts:
-            attachment.levels(_groups(part)[1], ranks_per_node or 1)
+        for unit in units:
+            attachment.levels(_groups(unit)[1], ranks_per_node or 1)
     return attachment
 
 
-class _Part(NamedTuple):
+class _Unit(NamedTuple):
     """A module that is gathered as one, and FSDP2's object for its parameters."""
 
     name: str
@@ -93,25 +93,25 @@ class _Part(NamedTuple):
     parameters: Any
 
 
-def _parts_of(model: torch.nn.Module) -> list[_Part]:
+def _units_of(model: torch.nn.Module) -> list[_Unit]:
     modules = [(name or "root", each) for name, each in model.named_modules() if isinstance(each, FSDPModule)]
     if not modules:
         raise ValueError("expected a model that fully_shard has sharded (FSDP2), got one without such a module")
     return [
-        _Part(name, module, each) for name, module in modules for each in module._get_fsdp_state()._fsdp_param_groups
+        _Unit(name, module, each) for name, module in modules for each in module._get_fsdp_state()._fsdp_param_groups
     ]
 
 
-def _groups(part: _Part) -> list[list[int]]:
+def _groups(unit: _Unit) -> list[list[int]]:
     """The ranks that hold the module, replicas of shards (HSDP) too, those that share one replica, and the fewer ones
     that share it after forward."""
-    meshes = part.parameters.mesh_info, part.parameters.post_forward_mesh_info or part.parameters.mesh_info
+    meshes = unit.parameters.mesh_info, unit.parameters.post_forward_mesh_info or unit.parameters.mesh_info
     shards = [dist.get_process_group_ranks(each.shard_process_group) for each in meshes]
     return [sorted(meshes[0].mesh.mesh.flatten().tolist()), *shards]
 
 
 def _check(
-    parts: list[_Part],
+    units: list[_Unit],
     weights: Choice | None,
     gradients: Choice | tuple[Choice, Choice] | None,
     ranks_per_node: int | None,
@@ -119,38 +119,38 @@ def _check(
     for what, choice in (("weights", weights), ("gradients", gradients)):
         if choice is not None:
             check_choice(choice, what, several=what == "gradients")
-    for name, count in Counter(part.name for part in parts).items():
+    for name, count in Counter(unit.name for unit in units).items():
         if count > 1:
             raise ValueError(f"expected one group of parameters in module {name}, got {count}: FSDP2 has no hook")
-    for part in parts:
-        if isinstance(part.parameters._all_gather_comm, _AllGather) or isinstance(
-            part.parameters._reduce_scatter_comm, _ReduceScatter
+    for unit in units:
+        if isinstance(unit.parameters._all_gather_comm, _AllGather) or isinstance(
+            unit.parameters._reduce_scatter_comm, _ReduceScatter
         ):
-            raise ValueError(f"expected modules that nothing is attached to, got {part.name}; detach() what is first")
+            raise ValueError(f"expected modules that nothing is attached to, got {unit.name}; detach() what is first")
     if isinstance(gradients, tuple) or ranks_per_node is not None:
-        _check_levels(parts, gradients, ranks_per_node)
+        _check_levels(units, gradients, ranks_per_node)
 
 
-def _check_levels(parts: list[_Part], gradients: Any, ranks_per_node: int | None) -> None:
+def _check_levels(units: list[_Unit], gradients: Any, ranks_per_node: int | None) -> None:
     if not isinstance(gradients, tuple) or len(gradients) != 2 or ranks_per_node is None:
         raise ValueError("expected two codecs for gradients and ranks_per_node, for within nodes and between them")
     expect_integer("ranks_per_node", ranks_per_node)
     if ranks_per_node < 1:
         raise ValueError(f"expected at least one rank per node, got {ranks_per_node}")
-    for part in parts:
-        size = part.parameters._reduce_scatter_process_group.size()
+    for unit in units:
+        size = unit.parameters._reduce_scatter_process_group.size()
         if size % ranks_per_node:
-            raise ValueError(f"expected groups of a multiple of {ranks_per_node} ranks, got {size} in {part.name}")
+            raise ValueError(f"expected groups of a multiple of {ranks_per_node} ranks, got {size} in {unit.name}")
 
 
 def _replace(
     attachment: Attachment,
-    part: _Part,
+    unit: _Unit,
     weights: Choice | None,
     gradients: Choice | tuple[Choice, Choice] | None,
     ranks_per_node: int | None,
 ) -> None:
-    name, module, parameters = part
+    name, module, parameters = unit
     if weights is not None:
         gather = parameters._all_gather_comm
         module.set_custom_all_gather(_AllGather(attachment, parameters, name, weights, alone=gradients is None))
@@ -207,7 +207,7 @@ class _AllGather:
         with torch.inference_mode(False):  # what the replica keeps is written to in other modes, too
             done = exchange.submit(lambda: self._gather(replica, call, input_tensor))
         if async_op:
-            return Work(done)
+            return CodedWork(done)
         done.result()
         return None
 
@@ -259,18 +259,3 @@ class _ReduceScatter:
                 outer.submit(partial(outer.refuse, error)).result()
             raise
         return self._sum(mine.view(outer.size, -1), outer, choices[1], "reduce_scatter of nodes")
-
-
-def scales(op: Any, size: int) -> tuple[float, float]:
-    """What to multiply by before the sum and behind it.
-
-    Raises:
-        ValueError: the operation is no sum.
-    """
-    if op == dist.ReduceOp.SUM:
-        return 1.0, 1.0
-    if op == dist.ReduceOp.AVG:
-        return 1.0, 1.0 / size
-    if op == dist.ReduceOp.PREMUL_SUM:
-        return float(op.__getstate__()[1]), 1.0
-    raise ValueError(f"expected a reduction by SUM, AVG or PREMUL_SUM, got {op}")

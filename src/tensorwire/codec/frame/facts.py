@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from ..errors import CorruptDataError, TruncatedDataError
+from ...errors import CorruptDataError, TruncatedDataError
 from . import core
-from .dtypes import Layout, as_layout
+from .layouts import as_layout
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from ..view.dtypes import Layout
 
 Profile = Literal["enec", "fast", "compact", "resident"]
 

@@ -9,8 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..codec import dtype_bits, shape_sizes, tensor_view
-from ..codec.dtypes import check_dtype_name
+from ..codec import check_dtype_name, dtype_bits, shape_sizes, tensor_view
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES
 from .header import TensorEntry, build_header, check_dtype, check_given_name

@@ -7,13 +7,15 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import UnsupportedTensorError
+from ...errors import UnsupportedTensorError
+from ..view.arrays import byte_view
 from . import core
-from .arrays import byte_view
-from .dtypes import SPLITS, Layout
+from .layouts import core_layout
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from ..view.dtypes import Layout
 
 DEFAULT_ALIGNMENT = 32
 MAX_BLOCK_ALIGNMENT = 4096
@@ -22,30 +24,6 @@ _ENCODER_TAG = 1
 _FIRST_PRIVATE_TAG = 2**31
 NO_HASH = bytes(16)  # of a base that will be hashed
 _HASH = re.compile(r"[0-9a-fA-F]{32}")
-
-
-def core_layout(layout: Layout) -> core.Layout:
-    """The core's form of a layout; whether its numbers go together is left to the core.
-
-    Raises:
-        ValueError: a number is none of a byte, there are no such words or no such split.
-        TypeError: it is no layout.
-    """
-    if not isinstance(layout, Layout):
-        raise TypeError(f"expected a tensorwire.Layout, got {type(layout).__name__}")
-    numbers = layout[:3]
-    if any(not isinstance(number, int) or not 0 <= number < 256 for number in numbers):
-        raise ValueError(f"expected numbers of 0 to 255, got {layout}")
-    if layout.word_nbytes not in (1, 2, 4, 8):
-        raise ValueError(f"expected word_nbytes 1, 2, 4 or 8, got {layout}")
-    if layout.split not in SPLITS:
-        raise ValueError(f"expected split none, float, unsigned or signed, got {layout}")
-    return core.Layout(*numbers, SPLITS.index(layout.split), bool(layout.ordered))
-
-
-def word_bits(layout: Layout | None) -> int:
-    """Bits of a word, and so of an element of which nothing else is said; errors are those of `core_layout`."""
-    return 8 * core_layout(layout).word_nbytes if layout is not None else 8
 
 
 def new_form(

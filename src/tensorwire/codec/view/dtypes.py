@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from . import core
-
 _NAME = re.compile(r"[A-Z0-9_]{1,16}")
 
 # name: (bits per element, NumPy or ml_dtypes name, torch name)
@@ -87,33 +85,6 @@ class Layout(NamedTuple):
     rest_bits: int
     split: Split
     ordered: bool
-
-
-def as_layout(row: core.Layout) -> Layout:
-    """A layout of the core's."""
-    return Layout(row.word_nbytes, row.exponent_bits, row.rest_bits, SPLITS[row.split], bool(row.ordered))
-
-
-class FloatFields(NamedTuple):
-    """The fields of a float. Above them stands the sign.
-
-    Attributes:
-        bias: what is added to an exponent before it is stored; that of 1.0 is 0.
-    """
-
-    exponent_bits: int
-    mantissa_bits: int
-    bias: int
-
-
-def float_fields(dtype: str) -> FloatFields | None:
-    """The fields of a float dtype whose words frames split. None for any other dtype: F64 is not split, an element of
-    C64 has two exponents, and I8 and U8 are split into halves, which are no fields of a float."""
-    bits, layout = core.find_dtype(dtype) or (0, core.Layout())
-    if SPLITS[layout.split] != "float" or bits != 8 * layout.word_nbytes:
-        return None
-    exponent_bits, rest_bits = layout.exponent_bits, layout.rest_bits
-    return FloatFields(exponent_bits, rest_bits - 1, (1 << (exponent_bits - 1)) - (not dtype.endswith("FNUZ")))
 
 
 def numpy_name(dtype: str) -> str | None:

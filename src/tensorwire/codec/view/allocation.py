@@ -7,7 +7,7 @@ import mmap
 import sys
 from contextlib import suppress
 
-from .._ground.copies import not_copied
+from ..._ground.copies import not_copied
 from .buffers import view_of_memory
 
 PAGE_NBYTES = mmap.PAGESIZE

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .._ground.copies import not_copied
-from ..errors import FormatError, TruncatedDataError
+from ..._ground.copies import not_copied
+from ...errors import FormatError, TruncatedDataError
+from ..view.arrays import MAX_BITS, byte_view, checked_shape
+from ..view.dtypes import Layout, dtype_bits
 from . import core
-from .arrays import MAX_BITS, byte_view, checked_shape
 from .base_check import check_base_given, check_base_hash, check_base_nbytes, hash_of
-from .dtypes import Layout, dtype_bits
 from .facts import BlockInfo, FrameInfo, block_facts, frame_facts
 from .form import (
     DEFAULT_ALIGNMENT,
@@ -23,14 +23,14 @@ from .form import (
     new_frame,
     pack_extensions,
     parse_extensions,
-    word_bits,
 )
+from .layouts import word_bits
 from .threads import num_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .arrays import TensorView
+    from ..view.arrays import TensorView
     from .facts import Profile
 
 

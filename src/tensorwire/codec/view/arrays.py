@@ -13,8 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from ..errors import UnsupportedTensorError
-from . import core
+from ...errors import UnsupportedTensorError
 from .buffers import Pin, view_of_memory
 from .dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtype_bits, numpy_name, torch_name
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_BITS = 1024
+MAX_NDIM = 64
 FRAMEWORKS = ("np", "pt", "bytes")
 _LONG_NAMES = {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}
 _TITLES = {"np": "NumPy", "pt": "torch"}
@@ -82,8 +82,8 @@ def shape_sizes(shape: Sequence[int]) -> tuple[int, ...]:
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """`shape` as a tuple of sizes that fit 64 bits, or ValueError; TypeError as `shape_sizes`."""
     sizes = shape_sizes(shape)
-    if len(sizes) > core.MAX_NDIM or any(not 0 <= size < 2**64 for size in sizes):
-        raise ValueError(f"expected a shape of at most {core.MAX_NDIM} sizes from 0 to 2**64 - 1, got {sizes}")
+    if len(sizes) > MAX_NDIM or any(not 0 <= size < 2**64 for size in sizes):
+        raise ValueError(f"expected a shape of at most {MAX_NDIM} sizes from 0 to 2**64 - 1, got {sizes}")
     return sizes
 
 

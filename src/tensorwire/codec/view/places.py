@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import ErrorContext, UnsupportedTensorError
+from ...errors import ErrorContext, UnsupportedTensorError
+from .allocation import new_buffer
 from .arrays import address_of, check_dense, plain_array, tensor_view
-from .memory import new_buffer
 
 if TYPE_CHECKING:
     import numpy

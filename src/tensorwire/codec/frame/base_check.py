@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BaseMismatchError, CorruptDataError
+from ...errors import BaseMismatchError, CorruptDataError
+from ..view.arrays import byte_view
 from . import core
-from .arrays import byte_view
 from .threads import num_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .arrays import TensorView
+    from ..view.arrays import TensorView
     from .facts import FrameInfo
 
 

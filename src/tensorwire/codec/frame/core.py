@@ -11,9 +11,10 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 
-from .._ground.library import find_library
-from ..errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
-from .buffers import Pin, pin_if_given
+from ..._ground.library import find_library
+from ...errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+from ..view.arrays import MAX_NDIM
+from ..view.buffers import Pin, pin_if_given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ PROFILES = ("enec", "fast", "compact", "resident")
 FIXED_HEADER_NBYTES = 128
 SHAPED_HEADER_NBYTES = 640  # with the longest shape
 _HEADER_NBYTES_FIELD = slice(56, 64)
-MAX_NDIM = 64
 LEAF_NBYTES = 131072
 BASE_RELATIVE = 1
 

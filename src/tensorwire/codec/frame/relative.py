@@ -6,21 +6,22 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..errors import BaseMismatchError
+from ...errors import BaseMismatchError
+from ..view.allocation import BytesBuilder
+from ..view.arrays import tensor_view
+from ..view.buffers import Pin
+from ..view.dtypes import dtype_bits
 from . import core
-from .arrays import tensor_view
 from .base_check import check_base_hash, check_result, hash_of
-from .buffers import Pin
-from .dtypes import as_layout, dtype_bits
 from .facts import Profile
 from .form import checked_hash, new_form, new_frame
-from .memory import BytesBuilder
+from .layouts import as_layout
 
 if TYPE_CHECKING:
-    from .arrays import TensorView
-    from .dtypes import Layout
+    from ..view.arrays import TensorView
+    from ..view.dtypes import Layout
+    from .chunks import FrameReader
     from .facts import FrameInfo
-    from .frames import FrameReader
 
 
 def check_takes_base(profile: str) -> None:

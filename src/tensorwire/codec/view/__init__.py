@@ -1,0 +1,1 @@
+"""Tensors as memory: the bytes of arrays, what their dtypes mean, and memory of our own."""
