@@ -73,6 +73,7 @@ class Variant:
     program: str
     about: str  # what goes wrong, in one sentence
     codes: tuple[str, ...] = ()  # classes that are right; () where nothing may be found
+    function: str = "main"  # of the program
     suspects: Ranks = _alone  # who is right
     tie: Ranks | None = None  # suspects that are an honest tie: found, but not right
     ranks: tuple[int, ...] = tuple(_WORLD)  # that it befalls, in turn
