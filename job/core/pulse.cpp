@@ -1,4 +1,4 @@
-// A thread that shows that the process lives, whatever its interpreter does. It costs the others nothing: a thread that
+// A thread that shows that the process lives, even if its interpreter is held. It costs the others nothing: a thread that
 // needs the interpreter's lock makes those that work hand it over, and wait to get it back.
 #include <pthread.h>
 #include <time.h>

@@ -30,7 +30,7 @@ bool writes(const Probe* probe) {
 
 namespace {
 
-// A handle names a slot and the generation that it was given for, so that nobody writes to the slot of another.
+// A handle names a slot and the generation that it was given for, so that none writes to the slot of another.
 constexpr uint32_t kGenerations = INT32_MAX / kNumSlots;
 
 int handle_of(const Probe* probe, const SlotState& state) {
@@ -119,7 +119,7 @@ void set_flag(Header* header, uint32_t flag, bool on) {
   }
 }
 
-// A slot that nobody uses, of a new generation; null where there is none. Retired slots stay to be read until there is
+// A slot that is not in use, of a new generation; null where there is none. Retired slots stay to be read until there is
 // no other.
 SlotState* take_slot(Probe* probe) {
   if (probe->num_slots < kNumSlots) return &probe->slots[probe->num_slots++];

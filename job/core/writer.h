@@ -5,7 +5,7 @@
 // write to the header alone, without its mutex. All three ask writer.cpp for the time, and the latter two whether the
 // process is the page's own, by writes(). writer.cpp calls the latter two once: tw_probe_close() takes the page from
 // the handlers, then ends the thread, then frees the page. This makes the circle: the call that frees the page must
-// know that nobody uses it any more.
+// know that it is not in use any more.
 #pragma once
 #include <pthread.h>
 
@@ -80,7 +80,7 @@ struct SlotState {
 
 // A last look before the end.
 struct Look {
-  std::atomic<uint64_t> asked_ns{0};  // when somebody asked last whether one is wanted
+  std::atomic<uint64_t> asked_ns{0};  // when it was asked last whether one is wanted
   std::atomic<bool> is_wanted{false};
   std::atomic<bool> is_taken{false};
 };

@@ -41,7 +41,7 @@ def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
 def test_the_evidence_is_the_way_from_who_waits_to_who_waits_for_nobody() -> None:
     waits, rest = only(last(hung(not_entering(2)))).evidence
     assert waits.startswith("ranks 0-1, 3 wait in all_reduce #31 of world for rank 2, the longest for ")
-    assert rest == "rank 2 waits for nobody: it has entered #30 and nothing since; its process is in state S"
+    assert rest == "rank 2 waits for no rank: it has entered #30 and nothing since; its process is in state S"
 
 
 def test_a_call_that_differs_is_less_sure_where_a_page_is_old() -> None:

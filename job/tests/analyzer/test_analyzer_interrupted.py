@@ -1,4 +1,4 @@
-"""The analyzer on jobs that somebody ended, and on ranks that failed and live on."""
+"""The analyzer on jobs that were told to end, and on ranks that failed and live on."""
 
 from __future__ import annotations
 

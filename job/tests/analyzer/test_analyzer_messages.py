@@ -178,7 +178,7 @@ def sends_to_another(culprit: int) -> Any:
 def test_who_sends_to_another_than_the_one_that_waits_for_it(culprit: int) -> None:
     finding = only(last(sends_to_another(culprit)))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
-    assert any("nobody is at the other end of its message" in fact for fact in finding.evidence)
+    assert any("no rank is at the other end of its message" in fact for fact in finding.evidence)
 
 
 @every_rank

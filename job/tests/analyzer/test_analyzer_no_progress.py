@@ -358,7 +358,7 @@ def test_ranks_that_import_on_a_busy_machine_are_no_silence() -> None:
 def test_who_would_come_to_init_if_it_had_a_cpu_is_named_with_less_confidence() -> None:
     finding = only(last(starting(2, state="R"), 9.0))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
-    assert finding.evidence[1].startswith("rank 2 waits for nobody: it has not called init_process_group; it runs, ")
+    assert finding.evidence[1].startswith("rank 2 waits for no rank: it has not called init_process_group; it runs, ")
     assert only(last(starting(2, state="R", setup="in init"), 9.0)).level == "notice"
 
 

@@ -101,7 +101,7 @@ def finding_command(arguments: list[str] | None, say: Callable[[str], None], pla
 
 def warn(text: str) -> None:
     """One line on standard error, from any thread."""
-    with suppress(OSError):  # nobody is left to read it
+    with suppress(OSError):  # no reader is left
         print(f"tensorwire-job: {text}", file=sys.stderr, flush=True)
 
 

@@ -114,7 +114,7 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
 
     Raises:
         ValueError: the address or the timeout makes no sense.
-        OSError: nobody listens there (the job has ended, runs elsewhere, or has ``NCCL_RAS_ENABLE=0``).
+        OSError: no service listens there (the job has ended, runs elsewhere, or has ``NCCL_RAS_ENABLE=0``).
         TimeoutError: the answer was not complete in time.
         CorruptDataError: the answer is not that of NCCL's RAS service.
         UnsupportedVersionError: the job's NCCL is older than 2.28.7.

@@ -42,7 +42,7 @@ def flight_recorder(page: Path, *, timeout: float = 5.0) -> bytes:
     """The Flight Recorder of the rank as JSON, also while Python holds the GIL there.
 
     Raises:
-        OSError: nobody answers in `timeout` seconds.
+        OSError: no server answers in `timeout` seconds.
         ValueError: the answer is none.
     """
     return _post(page, "fr_trace_json", timeout)

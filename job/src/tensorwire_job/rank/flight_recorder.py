@@ -112,7 +112,7 @@ class FlightRecorder:
             self._count(state, state.counted)
 
     def poll_closely(self) -> None:
-        """As `poll`, but read the ring whatever it costs: there is no later."""
+        """As `poll`, but read the ring at any cost: there is no later."""
         for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
             self._read_status()
             self._read_ring(time.monotonic())

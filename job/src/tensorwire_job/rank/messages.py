@@ -3,7 +3,7 @@
 gloo tells the Flight Recorder nothing of send and recv, so a rank that waits for one would seem to be in no operation.
 Nor does a work name its peer. So these two operations pass a kernel of the dispatcher all the time, as all do while
 they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines of torch.distributed.pipelining
-too. The work that they return notes how long somebody waits for it. That costs a message thirty microseconds or so,
+too. The work that they return notes how long it is waited for. That costs a message thirty microseconds or so,
 most of it torch's detour through Python, and costs other operations nothing.
 
 A message is counted when it is called, so the counts of both ends grow alike even if one of them never waits. The first
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 OPERATIONS: Final = {"send": "send", "recv_": "recv", "recv_any_source_": ""}  # by name of c10d's; "": only counted
 _ENDS: Final = {"send": "dst", "recv_": "src"}  # the argument that has the peer
 _NO_PEER: Final = -1
-_MAX_SLOTS: Final = 34  # of the page in use: from here on messages have none before somebody waits, groups go first
+_MAX_SLOTS: Final = 34  # of the page in use: from here on messages have none before a wait for them, groups go first
 
 
 class _Way:
@@ -268,7 +268,7 @@ class Messages:
         return kernel
 
     def _watched(self, boxed: Any, way: _Way, dtype: Any, numel: int, tag: int) -> Any:
-        """A work in place of gloo's, which knows no more of its end before somebody has waited for it."""
+        """A work in place of gloo's, which knows no more of its end before it was waited for."""
         from torch._C._distributed_c10d import PythonCallbackWork, Work
 
         work: Any = Work.unbox(boxed)

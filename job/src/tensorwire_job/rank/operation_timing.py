@@ -262,7 +262,7 @@ class Dispatcher:
         return result
 
     def _watch(self, work: Any, end: Callable[..., None]) -> Any:
-        """A work in place of one without a future. It is over when somebody has waited for it."""
+        """A work in place of one without a future. It is over when it has been waited for."""
         from torch._C._distributed_c10d import PythonCallbackWork
 
         def wait(timeout: Any) -> bool:

@@ -339,7 +339,7 @@ class _Sampler:
             self.poll_closely()
 
     def close(self) -> None:
-        """To be called once nobody polls any more."""
+        """To be called once no thread polls any more."""
         self._dispatcher.close()
 
 

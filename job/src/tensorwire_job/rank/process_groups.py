@@ -91,7 +91,7 @@ class Groups:
         return self._groups.get((torch_name, backend))
 
     def last_number(self, torch_name: str) -> int | None:
-        """torch's number of a group's last operation, whatever it was; None where it is not known."""
+        """torch's number of a group's last operation of any kind; None where it is not known."""
         from torch._C._distributed_c10d import _resolve_process_group
 
         try:

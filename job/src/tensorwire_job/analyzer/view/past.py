@@ -91,7 +91,7 @@ class _Group:
         outside = self._outside(number)
         ages = [self._open.get(number, 0.0)] if outside is None else [outside, *_since_last(rank, own, self._seconds)]
         waited = max(min(ages), self._gate if has_timed_out else 0.0)
-        if waited == _UNKNOWN:  # of the first operation of all: nobody says since when it could have been open
+        if waited == _UNKNOWN:  # of the first operation of all: it is not known since when it could have been open
             waited = self._gate
         return replace(
             own, completed=number - 1, operation=_called(rank, own, number), open_seconds=waited, idle_seconds=waited
