@@ -57,7 +57,7 @@ class Part:
         if len(explanation.single) > 1:
             return self._tie(ranks)
         if ranks:
-            return self._of(self._in_order(ranks), Basis.COMPARISON if explanation.partly else Basis.STATE)
+            return self._of(self._likeliest_first(ranks), Basis.COMPARISON if explanation.partly else Basis.STATE)
         return self._nobody()
 
     def _hang(self, code: Code, wait: Wait, suspects: list[int], summary: str, facts: list[str], basis: Basis,
@@ -113,7 +113,7 @@ class Part:
         met = {(peer, number) for number, peer, _ in ends}
         return [n for n, peer, sends in ends if n in ranks and (n, sends) in others and (n, peer) not in met]
 
-    def _in_order(self, ranks: Sequence[int]) -> list[int]:
+    def _likeliest_first(self, ranks: Sequence[int]) -> list[int]:
         """Ranks that have declared what they do are suspected last, and first the one that is furthest behind."""
 
         def entered(number: int) -> int:

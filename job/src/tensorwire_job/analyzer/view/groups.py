@@ -137,9 +137,9 @@ class Groups(Mapping[str, Group]):
         order = np.argsort(numbers, kind="stable")
         # A rank is a member once, though it may say otherwise: the last row counts.
         self._order = order[_ends_of_runs(numbers[order]) | _ends_of_runs(places[order])]
-        in_order = numbers[self._order]
-        self._starts = np.flatnonzero(np.roll(_ends_of_runs(in_order), 1))
-        self._ends = np.append(self._starts[1:], len(in_order))
+        by_group = numbers[self._order]
+        self._starts = np.flatnonzero(np.roll(_ends_of_runs(by_group), 1))
+        self._ends = np.append(self._starts[1:], len(by_group))
         self._made: dict[int, Group] = {}
 
     @cached_property
