@@ -6,8 +6,8 @@
 #include <csignal>
 #include <cstdint>
 
+#include "probe.h"
 #include "seqlock.h"
-#include "writer.h"
 
 namespace tw::probe {
 namespace {
