@@ -53,7 +53,7 @@ KEEP_NOTHING = {
     "tensorwire._ground.new_file.NewFile": "closed before the method returns",
     "tensorwire.codec.view.arrays._Source": "it makes a view of the address, and Python lets nothing copy a view",
     "tensorwire_job.page.process.WaitClock": "closed before the method returns",
-    "tensorwire_job.page.worker_server._Connection": "closed before the method returns",
+    "tensorwire_job.page.worker_server._UnixConnection": "closed before the method returns",
     "tensorwire.torch.products.joint._Waiting": "the module keeps the only one",
     "tensorwire.torch.tensors.elsewhere._Pickling": "the module keeps the only one",
     "tensorwire.storage.remote.RemotePath": "one lock for each store, which the module keeps",

@@ -1,4 +1,4 @@
-// From NCCL's events to the slots of a page, whatever version of NCCL they come from.
+// From NCCL's events to the slots of a page, of any version of NCCL.
 //
 // An operation counts as entered when its kernel begins on the GPU, not when the host launches it: collectives of a GPU
 // that is still computing have not been entered, however many the host has launched ahead. It is complete when every

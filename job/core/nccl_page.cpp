@@ -27,7 +27,7 @@ int number_of(const char* variable, int otherwise) {
   return *end == '\0' && number >= 0 && number <= INT_MAX ? static_cast<int>(number) : otherwise;
 }
 
-// One that is ours and that nobody else may enter, made if it is not there. 0 or an errno.
+// One that is ours and that no other user may enter, made if it is not there. 0 or an errno.
 int make_directory(char* path) {
   struct stat facts;
   for (char* slash = std::strchr(path + 1, '/'); slash != nullptr; slash = std::strchr(slash + 1, '/')) {

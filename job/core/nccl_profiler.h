@@ -67,7 +67,7 @@ struct ProxyOp {
   int isSend;
 };
 
-// Members that end a union of NCCL's and that nobody here reads are left out: descriptors are NCCL's, never ours.
+// Members that end a union of NCCL's and that are not read here are left out: descriptors are NCCL's, never ours.
 template <class Type, class Coll, class P2p, class Kernel>
 struct EventDescr {
   Type type;

@@ -60,8 +60,8 @@ enum Operation : uint8_t {
 // What the exit reason of a page is.
 enum ExitKind : uint32_t {
   kNoExit,
-  kEnd,           // the script ended, or called for the end of the process, whatever its status
-  kFailure,       // an exception that nobody caught
+  kEnd,           // the script ended, or called for the end of the process, with any status
+  kFailure,       // an uncaught exception
   kInterruption,  // Ctrl-C, or a signal that asks for the end; without a text the signal is the reason
   kCrash,         // the signal in `crash`; to be believed once the process has gone, some recover from it
 };
@@ -227,13 +227,13 @@ TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, uint32_t kind, c
 // Notes SIGINT, SIGTERM and SIGHUP in the page from now on, and does what would have been done without it. Handlers
 // are put before those that are there only where they are the default ones, or `known`, which may be null. Call it
 // again after others may have set theirs, while they cannot do so. Gives the handler of SIGINT that was found, null
-// where that is not one. The first call has SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL noted as well, before whatever
+// where that is not one. The first call has SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL noted as well, before what
 // handler is there; one that is set later comes before it, and is to pass the signal on.
 TW_PROBE_API void* tw_probe_watch_signals(tw::probe::Probe* probe, void* known);
 
 // Before the process ends of an abort or of a request for its end, a thread may look once more at what it had called
 // last; it has half a second for that. One that calls the first of these again and again is waited for: it gives
-// whether it is to look now. The second says that it has. A request that is handled waits for nobody.
+// whether it is to look now. The second says that it has. A request that is handled does not wait.
 TW_PROBE_API int tw_probe_is_look_wanted(tw::probe::Probe* probe);
 TW_PROBE_API void tw_probe_look_taken(tw::probe::Probe* probe);
 

@@ -1,11 +1,21 @@
 #include "process.h"
 
+#include <pthread.h>
+#include <time.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "page.h"
+
 namespace tw::probe {
+
+std::atomic<uint32_t> num_forks{0};
+
 namespace {
+
+void count_fork() { ++num_forks; }
 
 // Reads a small file as a string.
 bool read_text(const char* path, char* text, size_t room) {
@@ -18,6 +28,11 @@ bool read_text(const char* path, char* text, size_t room) {
 }
 
 }  // namespace
+
+int watch_forks() {
+  static const int error = pthread_atfork(nullptr, nullptr, count_fork);
+  return error;
+}
 
 uint64_t start_time(uint32_t pid) {
   char path[32], text[1024];
@@ -46,3 +61,9 @@ bool read_boot_id(uint8_t boot_id[16]) {
 }
 
 }  // namespace tw::probe
+
+uint64_t tw_probe_now(void) {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
+}

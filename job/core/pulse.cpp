@@ -1,13 +1,13 @@
-// A thread that shows that the process lives, whatever its interpreter does. It costs the others nothing: a thread that
-// needs the interpreter's lock makes those that work hand it over, and wait to get it back.
+// A thread that shows that the process lives, even if its interpreter is held. It costs the others nothing: a thread
+// that needs the interpreter's lock makes those that work hand it over, and wait to get it back.
 #include <pthread.h>
 #include <time.h>
 
 #include <cerrno>
 #include <csignal>
 
+#include "probe.h"
 #include "seqlock.h"
-#include "writer.h"
 
 namespace tw::probe {
 namespace {

@@ -44,7 +44,7 @@ class WriteLock {
   uint32_t* lock_;
 };
 
-// `copy()` copies what `lock` protects, over and again until nobody wrote meanwhile. Gives the lock's last number, odd
+// `copy()` copies what `lock` protects, over and again until none wrote meanwhile. Gives the lock's last number, odd
 // after too many attempts.
 template <class Copy>
 inline uint32_t read_consistent(const uint32_t* lock, Copy&& copy) {

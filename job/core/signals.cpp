@@ -1,4 +1,4 @@
-// Notes in the page that somebody asked for the end of the process, or that it crashed. What the signal does stays as
+// Notes in the page that the process was told to end, or that it crashed. What the signal does stays as
 // it is.
 #include <time.h>
 
@@ -6,8 +6,8 @@
 #include <csignal>
 #include <cstdint>
 
+#include "probe.h"
 #include "seqlock.h"
-#include "writer.h"
 
 namespace tw::probe {
 namespace {
@@ -138,7 +138,7 @@ void precede(int signal, const struct sigaction& current, void (*handler)(int, s
   sigaction(signal, &own, nullptr);
 }
 
-// Only once: whatever is there was there before, and calls none of ours.
+// Only once: what is there was there before, and calls none of ours.
 void watch_crashes() {
   static bool is_watching = false;
   if (is_watching) return;

@@ -1,7 +1,7 @@
 // The arithmetic of a slot: open operations, and T over windows of rounds.
 #include <algorithm>
 
-#include "writer.h"
+#include "probe.h"
 
 namespace tw::probe {
 

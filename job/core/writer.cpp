@@ -1,10 +1,6 @@
 // The calls by which a process writes its own page.
-#include "writer.h"
-
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,25 +8,14 @@
 #include <cstring>
 #include <new>
 
+#include "probe.h"
 #include "process.h"
 #include "seqlock.h"
 
 namespace tw::probe {
 namespace {
 
-// Asking the kernel for the process id would cost more than all the rest of a call.
-std::atomic<uint32_t> num_forks{0};
-void count_fork() { ++num_forks; }
-
-}  // namespace
-
-bool writes(const Probe* probe) {
-  return probe != nullptr && probe->num_forks == num_forks.load(std::memory_order_relaxed);
-}
-
-namespace {
-
-// A handle names a slot and the generation that it was given for, so that nobody writes to the slot of another.
+// A handle names a slot and the generation that it was given for, so that none writes to the slot of another.
 constexpr uint32_t kGenerations = INT32_MAX / kNumSlots;
 
 int handle_of(const Probe* probe, const SlotState& state) {
@@ -119,8 +104,8 @@ void set_flag(Header* header, uint32_t flag, bool on) {
   }
 }
 
-// A slot that nobody uses, of a new generation; null where there is none. Retired slots stay to be read until there is
-// no other.
+// A slot that is not in use, of a new generation; null where there is none. Retired slots stay to be read until there
+// is no other.
 SlotState* take_slot(Probe* probe) {
   if (probe->num_slots < kNumSlots) return &probe->slots[probe->num_slots++];
   SlotState* oldest = nullptr;
@@ -185,12 +170,6 @@ int create_page(const char* path, void** page) {
 
 using namespace tw::probe;
 
-uint64_t tw_probe_now(void) {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
-}
-
 int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   Header header{};
   header.magic = kPageMagic;
@@ -207,8 +186,8 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   Probe* made = new (std::nothrow) Probe;
   if (made == nullptr) return ENOMEM;
   void* page = nullptr;
-  static const int watches_forks = pthread_atfork(nullptr, nullptr, count_fork);
-  const int error = watches_forks != 0 ? watches_forks : create_page(path, &page);
+  int error = watch_forks();
+  if (error == 0) error = create_page(path, &page);
   if (error != 0) {
     delete made;
     return error;

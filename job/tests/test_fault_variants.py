@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import environment
-from job.tests.faults import cases, groups, programs, together, variant_page, variant_program
+from job.tests.faults import cases, programs, together, variant_page, variant_program, variants
 from job.tests.faults.turns import take
 from job.tests.faults.variant_results import FIRST, MENDED, VariantResults
 from job.tests.faults.variants import Variant
@@ -132,7 +133,7 @@ def facts(commit: str = "abc") -> dict[str, Any]:
 
 @pytest.fixture
 def known_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[str, list[Variant]] = {name: [] for name in groups.GROUPS}
+    known: dict[str, list[Variant]] = {name: [] for name in variants.GROUPS}
     known |= {"known": [QUIET], "unseen": [HANG], "healthy": [PAIR]}
     monkeypatch.setattr(variant_page, "GROUPS", known)
 
@@ -228,11 +229,13 @@ def test_a_run_that_fails_is_listed_and_due_again(tmp_path: Path) -> None:
 
 
 def test_each_variant_has_its_program_and_a_name_of_its_own() -> None:
-    every = [variant for variants in groups.GROUPS.values() for variant in variants]
+    every = [variant for variants in variants.GROUPS.values() for variant in variants]
     names = Counter([*(variant.name for variant in every), *(case.name for case in cases.CASES)])
     assert [name for name, number in names.items() if number > 1] == []
     folder = Path(programs.__file__).parent
-    assert [variant.name for variant in every if not (folder / f"{variant.program}.py").exists()] == []
+    for variant in every:
+        program = (folder / f"{variant.program}.py").read_text()
+        assert re.search(rf"^(def|class) {variant.function}\b", program, re.MULTILINE), variant.name
     assert {path.stem for path in folder.glob("*.py")} - {variant.program for variant in every} == {
         "__init__",
         "common",

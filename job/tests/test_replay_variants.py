@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from job.tests.faults.groups import BY_NAME, GROUPS
+from job.tests.faults.variants import BY_NAME, GROUPS
 from job.tests.faults.verdicts import Judgement, judge
 from job.tests.faults.watch import Poll
 from tensorwire_job.service.recording import replay

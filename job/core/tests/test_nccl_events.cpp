@@ -1,4 +1,4 @@
-// What the plugin makes of NCCL's events, whatever order they come in.
+// What the plugin makes of NCCL's events, in any order.
 #include <vector>
 
 #include "tests/nccl_driver.h"

@@ -131,7 +131,7 @@ void a_child_forked_while_a_thread_holds_a_lock() {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-      alarm(20);  // a lock that nobody is left to release
+      alarm(20);  // a lock that no thread is left to release
       nccl.transfer(op, 1);
       _exit(0);
     }

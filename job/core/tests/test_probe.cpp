@@ -130,7 +130,7 @@ void test_a_retired_slot_is_used_again(const Folder& folder) {
   tw_probe_close(probe);
 }
 
-// Groups come and go in all slots; whatever a reader sees of one has its name, and its counts.
+// Groups come and go in all slots; what a reader sees of one has its name, and its counts.
 void test_readers_see_no_mix_of_groups(const Folder& folder) {
   const std::string path = folder.file("mix");
   Probe* probe = create(path);
@@ -225,7 +225,7 @@ void test_active(const Folder& folder) {
   const uint64_t b = tw_probe_enter(probe, slot, &second);
   Slot seen = read(path).slots[slot];
   CHECK(seen.enqueued == 12 && seen.completed == 10 && seen.sequence == 11 && seen.flags == (kOpen | kKnown | kActive));
-  tw_probe_counts(probe, slot, 100, 100);  // somebody who looks from outside is behind
+  tw_probe_counts(probe, slot, 100, 100);  // a process that looks from outside is behind
   CHECK(read(path).slots[slot].enqueued == 12);
   tw_probe_complete(probe, slot, b, tw_probe_now());
   CHECK(read(path).slots[slot].sequence == 11);

@@ -1,4 +1,4 @@
-// A page tells that somebody asked for the end of the process; everything else is as it is without.
+// A page tells that the process was told to end; everything else is as it is without.
 #include <sys/wait.h>
 #include <unistd.h>
 

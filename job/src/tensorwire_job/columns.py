@@ -28,7 +28,7 @@ _Columns = TypeVar("_Columns", bound="DataclassInstance")
 _RUNNING, _STOPPED = LIVES.index("running"), LIVES.index("stopped")
 
 
-class Source(Protocol):
+class ColumnSource(Protocol):
     """The source of columns, which makes the objects that they describe. Places and rows are those of the columns."""
 
     def rank(self, place: int) -> Rank: ...
@@ -123,7 +123,7 @@ class RankColumns(Mapping[int, Rank]):
         self,
         places: Places,
         rows: Memberships,
-        source: Source,
+        source: ColumnSource,
         *,
         node_names: Sequence[str],
         exit_reasons: dict[int, str],

@@ -17,7 +17,7 @@ Life = Literal["running", "stopped", "exited", "lost"]
 LIVES: Final[tuple[Life, ...]] = get_args(Life)
 
 ExitKind = Literal["", "end", "failure", "interruption", "crash"]
-"""The last word of a process: none; that it ends; an exception that nobody caught; that somebody ended it (Ctrl-C,
+"""The last word of a process: none; that it ends; an uncaught exception; that it was told to end (Ctrl-C,
 SIGINT, SIGTERM, SIGHUP); the signal of a crash."""
 
 EXIT_KINDS: Final[tuple[ExitKind, ...]] = get_args(ExitKind)

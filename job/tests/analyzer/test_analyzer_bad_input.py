@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from job.tests.support.observations import WORLD, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, watch
+from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, told, watch
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import MAX_CALLS, Call, Operation
 from tensorwire_job.protocol.encoding import Encoder
@@ -46,8 +46,7 @@ def test_a_rank_that_reports_late_is_named_once_it_does(culprit: int) -> None:
         for finding in analysis.findings:
             assert finding.suspects in ([], [culprit])
             assert now >= 20.0 or finding.confidence == "low", "nobody has seen it"
-    finding = only(analysis.findings)
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "high")
+    assert told(analysis.findings, "confidence") == ("TW-H1", [culprit], "high")
 
 
 @every_rank
@@ -107,8 +106,7 @@ def test_a_rank_that_two_agents_report_is_one_rank(culprit: int) -> None:
         for lag, agent in enumerate(agents):
             agent.report(at(max(now - lag, 0.0)), 1000.0 + now)
         found = analyzer.update(nodes.observe(1000.0 + now)).findings
-    finding = only(found)
-    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], WORLD - 1)
+    assert told(found, "victims") == ("TW-H1", [culprit], WORLD - 1)
 
 
 @every_rank
@@ -153,8 +151,7 @@ def test_histories_that_contradict_the_counts_do_not_hide_who_is_missing(culprit
             one.calls = others if number != culprit else history(*["all_reduce"] * 3, first=28)
         return job
 
-    finding = only(last(at))
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert told(last(at)) == ("TW-H1", [culprit])
 
 
 def test_a_history_longer_than_any_probe_writes_takes_bounded_time() -> None:

@@ -1,4 +1,4 @@
-"""The analyzer on jobs that somebody ended, and on ranks that failed and live on."""
+"""The analyzer on jobs that were told to end, and on ranks that failed and live on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from job.tests.support.observations import WORLD, dead, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, told, watch
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import ASKED
 from tensorwire_job.report.codes import advice
@@ -89,8 +89,7 @@ def test_peers_whose_operation_fails_with_the_connection_had_waited_in_it(culpri
             )
         return found(ranks)
 
-    finding = only(at(20.0))
-    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+    assert told(at(20.0), "victims") == ("TW-H1", [culprit], 3)
     assert at(0.3) == []
 
 
@@ -145,8 +144,7 @@ def test_who_had_called_something_else_is_named(culprit: int) -> None:
         rank(n, member(31, waits=AGO + 20.0, name="broadcast" if n == culprit else "all_reduce"), **by_ctrl_c(0)(n))
         for n in range(WORLD)
     ]
-    finding = only(found(ranks))
-    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+    assert told(found(ranks)) == ("TW-H2", [culprit])
 
 
 def test_a_declared_phase_is_no_finding_after_the_end_either() -> None:
@@ -177,8 +175,7 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
             return dead(AGO - 0.3, "SIGTERM") | asked_by("SIGTERM", AGO - 0.3)
         return {}
 
-    finding = only(ended(0.3, culprit, states))
-    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+    assert told(ended(0.3, culprit, states)) == ("TW-LOST", [culprit])
 
 
 @every_rank
@@ -214,8 +211,7 @@ def test_an_error_that_comes_of_ctrl_c_is_not_to_blame(culprit: int) -> None:
     states = by_ctrl_c(culprit)
     late = (culprit + 1) % WORLD
     at = {late: dead(AGO - 1.0, "ValueError: I/O operation on closed file")}
-    finding = only(ended(20.0, culprit, lambda n: at.get(n) or states(n)))
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert told(ended(20.0, culprit, lambda n: at.get(n) or states(n))) == ("TW-H1", [culprit])
 
 
 @every_rank
@@ -400,8 +396,7 @@ def test_who_had_failed_and_lived_on_until_the_job_was_ended_is_lost(culprit: in
             state |= {"exit_reason": "ValueError: no data", "exit_kind": "failure", "exit_seconds": AGO + 60.0}
         group = member(30, idle=AGO + 60.0) if n == culprit else member(31, waits=AGO + 60.0)
         ranks.append(rank(n, group, **state))
-    finding = only(found(ranks))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", [culprit], "high")
+    assert told(found(ranks), "confidence") == ("TW-LOST", [culprit], "high")
 
 
 @every_rank
@@ -447,5 +442,4 @@ def test_an_operation_that_a_stuck_page_has_as_open_was_over_where_the_others_ha
         group = member(25, waits=AGO + 20.0) if n == culprit else member(31, idle=AGO)
         more = {"heartbeat_seconds": AGO + 20.0 if n == culprit else AGO}
         ranks.append(rank(n, group, **(by_signal("SIGTERM")(n) | {"setup_seconds": AGO + 90.0} | more)))
-    finding = only(found(ranks))
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert told(found(ranks)) == ("TW-H1", [culprit])

@@ -9,7 +9,7 @@ import pytest
 
 from job.tests.support.observations import WORLD, member, rank
 from job.tests.support.observations import observed as seen
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, told
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ def test_who_is_stuck_is_named_though_others_are_further(culprit: int) -> None:
             return [on(number, "tp", LOOP + 1, age), on(number, "dp", 5)]
         return [on(number, "tp", LOOP + 1, age), on(number, "dp", 5)]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+    assert told(last(hung(groups)), "victims") == ("TW-H1", [culprit], 3)
 
 
 def one_waits(number: int, age: float) -> list[ProcessGroup]:
@@ -129,8 +128,7 @@ def test_who_has_not_come_to_a_group_is_known_where_the_group_tells_its_members(
             return [replace(on(number, "tp", 1, age), members=tuple(sorted((culprit, peer))))]
         return [world(7)]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "high")
+    assert told(last(hung(groups)), "confidence") == ("TW-H1", [culprit], "high")
 
 
 def test_a_wait_for_members_that_are_not_known_is_unknown_with_stacks() -> None:
@@ -158,8 +156,7 @@ def test_a_wait_for_members_that_are_not_known_stands_beside_no_finding(culprit:
             return [world(31), on(number, "dp", 1, age)]
         return [world(31, age)]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert told(last(hung(groups))) == ("TW-H1", [culprit])
 
 
 @pytest.mark.parametrize("state", [{}, {"state": "T"}])
@@ -193,8 +190,7 @@ def test_what_the_sibling_group_called_tells_which_of_two_calls_is_wrong(culprit
         own = member(31, waits=age if is_in_pair else None, idle=age, group=group_of(number, "tp"), size=2, numel=size)
         return [replace(own, name="tp")]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [culprit], [])
+    assert told(last(hung(groups)), "sides") == ("TW-H2", [culprit], [])
 
 
 def test_two_ranks_alone_are_a_tie() -> None:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, job_at_rate, last, only, watch
+from job.tests.support.observed_jobs import (
+    SECONDS,
+    every_rank,
+    everything,
+    healthy,
+    job_at_rate,
+    last,
+    only,
+    told,
+    watch,
+)
 from tensorwire_job.analyzer.slowness.throughput import Throughput
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
@@ -44,8 +54,7 @@ def test_a_late_rank(culprit: int, timed_after: float) -> None:
 
 def test_a_hang_gate_below_the_slow_one_leaves_the_slow_gate_its_window() -> None:
     thresholds = dataclasses.replace(SECONDS, hang_seconds=0.5 * SECONDS.slow_seconds)
-    finding = only(last(job_at_rate({2: 0.5}, timed_after=0.0), 60, step=0.25, thresholds=thresholds))
-    assert (finding.code, finding.suspects) == ("TW-S1", [2])
+    assert told(last(job_at_rate({2: 0.5}, timed_after=0.0), 60, step=0.25, thresholds=thresholds)) == ("TW-S1", [2])
 
 
 @every_rank
@@ -60,8 +69,7 @@ def test_a_slow_transfer(culprit: int, timed_after: float) -> None:
 @always
 def test_both_on_one_rank(culprit: int, timed_after: float) -> None:
     at = job_at_rate({culprit: 0.5}, 0.5, timed_after=timed_after, edges=busy(culprit))
-    finding = only(last(at, 60))
-    assert (finding.code, finding.suspects) == ("TW-S3", [culprit])
+    assert told(last(at, 60)) == ("TW-S3", [culprit])
 
 
 @pytest.mark.parametrize(
@@ -91,8 +99,7 @@ def test_packet_loss_shows_in_retransmissions(culprit: int) -> None:
             retransmits=lambda a, b: int(30 * max(0.0, time - 20)) if a == culprit else 0,
         )
 
-    finding = only(last(job_at_rate(transfer=0.5, timed_after=0.0, edges=edges), 60))
-    assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
+    assert told(last(job_at_rate(transfer=0.5, timed_after=0.0, edges=edges), 60)) == ("TW-S2", [culprit])
 
 
 @every_rank
@@ -194,8 +201,7 @@ def test_the_ranks_own_baseline_serves_an_analyzer_that_comes_late() -> None:
             one.process_groups[0].baseline_rate = 10.0
         return observation
 
-    finding = only(last(at, 60))
-    assert (finding.code, finding.suspects) == ("TW-S1", [2])
+    assert told(last(at, 60)) == ("TW-S1", [2])
 
 
 def test_a_finding_stands_and_then_goes() -> None:
@@ -250,8 +256,7 @@ def two_tensor_groups(culprit: int, *, link: bool = False) -> Any:
 
 @pytest.mark.parametrize("culprit", range(8))
 def test_who_is_late_because_it_waits_elsewhere_is_not_to_blame(culprit: int) -> None:
-    finding = only(last(two_tensor_groups(culprit), 60))
-    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert told(last(two_tensor_groups(culprit), 60)) == ("TW-S1", [culprit])
 
 
 @every_rank
@@ -269,8 +274,7 @@ def test_a_pipeline_of_receives_waits_for_who_waits_for_nobody(culprit: int) -> 
             ranks.append(rank(n, group))
         return observed(time, ranks)
 
-    finding = only(last(at, 60))
-    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert told(last(at, 60)) == ("TW-S1", [culprit])
 
 
 def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_is_not() -> None:
@@ -401,8 +405,7 @@ def test_one_page_with_a_number_that_makes_no_sense_hides_no_slow_rank() -> None
             timing.first_sequence = 2**63 - 1
         return seen
 
-    finding = only(last(damaged, 60))
-    assert (finding.code, finding.suspects) == ("TW-S1", [2])
+    assert told(last(damaged, 60)) == ("TW-S1", [2])
 
 
 def test_no_rank_is_measured_where_none_is_in_view_all_the_time() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from job.tests.support.observations import WORLD, dead, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, watch
+from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, told, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -106,8 +106,7 @@ def test_who_alone_waits_for_a_key_while_the_others_are_in_what_no_group_counts(
             seen.ranks[number].activity, seen.ranks[number].activity_seconds = "new_group", time - 3.0
         return seen
 
-    finding = only(last(at))
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert told(last(at)) == ("TW-H1", [culprit])
 
 
 def test_it_is_told_what_waits_for_one_that_waits_for_a_key_and_not_what_waits_for_those() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, everything, hung, last, only
+from job.tests.support.observed_jobs import SECONDS, everything, hung, last, only, told
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ def test_bytes_that_the_transport_counts_tell_too() -> None:
         return [member(31, waits=age, sent_bytes=0 if number == 2 else 4096, received_bytes=4096)]
 
     assert {notice.level for notice in everything(hung(moving), 60)} == {"notice"}
-    finding = only(last(hung(at_rest)))
-    assert (finding.code, finding.suspects) == ("TW-H3", [2])
+    assert told(last(hung(at_rest))) == ("TW-H3", [2])
 
 
 def test_bytes_of_another_group_are_no_progress_of_this_one() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import describe, load
 
-from . import groups, levels, variant_program, variant_results
+from . import levels, variant_program, variant_results, variants
 from .cases import BY_NAME, CASES, Case
 from .results import JSON, Results
 from .run import Stage, reason_to_skip, show
@@ -34,10 +34,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m job.tests.faults", description=__doc__)
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
     parser.add_argument(
-        "--variants", choices=[*groups.GROUPS, "all"], help="run variants of faults and healthy jobs instead of cases"
+        "--variants", choices=[*variants.GROUPS, "all"], help="run variants of faults and healthy jobs instead of cases"
     )
     parser.add_argument(
-        "--variant", action="append", choices=list(groups.BY_NAME), help="only this variant; may be repeated"
+        "--variant", action="append", choices=list(variants.BY_NAME), help="only this variant; may be repeated"
     )
     parser.add_argument(
         "--stage",

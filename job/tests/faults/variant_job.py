@@ -29,8 +29,14 @@ class VariantJob(TrainingJob):
         self._launcher = variant.launcher
         program = ("-m", f"{__package__}.programs.{variant.program}")
         modules = ("tensorwire_job", *program)
-        own = {"TW_FAULTS_RANK": str(rank), "TW_FAULTS_CASE": variant.name}
-        super().__init__(fork_server, {}, modules=modules, **own, **variant.environment)
+        own = {"RANK": str(rank), "CASE": variant.name, "FUNCTION": variant.function}
+        super().__init__(
+            fork_server,
+            {},
+            modules=modules,
+            **{f"TW_FAULTS_{name}": value for name, value in own.items()},
+            **variant.environment,
+        )
 
     def restart(self) -> None:
         if not self._launcher:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tensorwire_job.model import Confidence
 
-from .groups import GROUPS
 from .runs import Row, commits, interval
 from .training_job import WORLD_SIZE
+from .variants import GROUPS
 
 if TYPE_CHECKING:
     from .variants import Variant

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from tensorwire_job.model import ASKED
 
-from .groups import BY_NAME, GROUPS
 from .needs import missing
 from .turns import recording, take
 from .variant_results import JSON, VariantResults
 from .variant_run import VariantStage, show
-from .variants import GATES
+from .variants import BY_NAME, GATES, GROUPS
 
 if TYPE_CHECKING:
     import argparse

@@ -15,7 +15,7 @@ from tensorwire_job.service.service import LocalJob
 from .fork_server import ForkServer
 from .training_job import WORLD_SIZE
 from .variant_job import VariantJob
-from .variants import GATES, Variant
+from .variants import GATES, Ending, Variant
 from .verdicts import Judgement, judge
 from .watch import LocalWatch, Poll, interrupted, is_finding
 
@@ -56,7 +56,7 @@ class VariantStage:
         dead: list[Finding] | None = None
         try:
             if variant.ending:
-                polls, start = _of_the_dead(job, variant, record)
+                polls, start = _of_the_dead(job, variant.ending, record)
             else:
                 polls, start = _of_the_living(job, variant, record)
                 dead = _once_ended(job) if record is None else None
@@ -91,11 +91,11 @@ def _of_the_living(job: VariantJob, variant: Variant, record: Record | None) -> 
     return watch.polls, start
 
 
-def _of_the_dead(job: VariantJob, variant: Variant, record: Record | None) -> tuple[list[Poll], float]:
+def _of_the_dead(job: VariantJob, ending: Ending, record: Record | None) -> tuple[list[Poll], float]:
     """What `diagnose` says after the signal, by its own thresholds."""
     start = _await_fault(job)
-    _sleep(start + variant.ending_seconds - time.monotonic())
-    job.end_by(signal.Signals[variant.ending], variant.ending_gap)
+    _sleep(start + ending.seconds - time.monotonic())
+    job.end_by(signal.Signals[ending.name], ending.gap)
     with closing(LocalJob(job.nodes[0], ASKED)) as reader:
         [findings] = ask([(_Recorded(reader, record), History())], ASKED, seconds=ASKED_SECONDS)
     return [Poll(time.monotonic(), findings)], start

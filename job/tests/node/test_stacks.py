@@ -19,7 +19,7 @@ import pytest
 
 import tensorwire_job
 from tensorwire_job.node import stacks, workers
-from tensorwire_job.node.stacks import Target
+from tensorwire_job.node.stacks import StackTarget
 from tensorwire_job.page import process, stack_file, worker_server
 from tests.support.processes import bare_python
 
@@ -47,14 +47,14 @@ if sys.argv[2] == "listens":
 print("ready", flush=True)
 globals()[sys.argv[3]]()
 """
-Start = "Callable[[str, str], Target]"
+Start = "Callable[[str, str], StackTarget]"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
+def start(tmp_path: Path) -> Iterator[Callable[[str, str], StackTarget]]:
     children = []
 
-    def run(listens: str, function: str) -> Target:
+    def run(listens: str, function: str) -> StackTarget:
         page = tmp_path / "rank-0-0.page"
         command = [sys.executable, "-S", "-c", RANK, page, listens, function]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, env=bare_python(tensorwire_job))
@@ -67,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
             stat = process.read_stat(child.pid)
             assert stat is not None
             calm = calm + 1 if stat.state == "S" else 0
-        return Target(child.pid, stat.start_ticks, page, "in operation 5 of default_pg")
+        return StackTarget(child.pid, stat.start_ticks, page, "in operation 5 of default_pg")
 
     yield run
     for child in children:
@@ -126,7 +126,7 @@ def put_py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def stop(target: Target) -> None:
+def stop(target: StackTarget) -> None:
     os.kill(target.pid, signal.SIGSTOP)
     while (stat := process.read_stat(target.pid)) is not None and not stat.is_stopped:
         time.sleep(0.01)
@@ -194,7 +194,7 @@ def test_rank_that_does_not_listen_is_not_signalled(start: Start) -> None:
 
 def test_dead_rank_and_process_of_another_start(start: Start) -> None:
     target = start("listens", "stuck_in_sleep")
-    other = Target(target.pid, target.start_ticks + 1, target.page, target.doing)
+    other = StackTarget(target.pid, target.start_ticks + 1, target.page, target.doing)
     assert stacks.fetch(other) == "in operation 5 of default_pg\nstack unavailable: the process is gone"
     assert stack_file.stack_path(target.page).stat().st_size == 0
     os.kill(target.pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ from tensorwire_job.page import native
 from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import flight_recorder
 from tensorwire_job.rank.flight_recorder import FlightRecorder
-from tensorwire_job.rank.process_groups import Group
+from tensorwire_job.rank.process_groups import BackendGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ class FakeRank:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.handle = native.create(str(path), "a-run", 0, 4, 0)
-        self.group = Group(7, native.slot(self.handle, 7, b"default_pg", 4), "default_pg", range(4), "0")
+        self.group = BackendGroup(7, native.slot(self.handle, 7, b"default_pg", 4), "default_pg", range(4), "0")
         self.recorder = FlightRecorder(self.handle, self, self.dump, self.num_collectives)  # type: ignore[arg-type]
         self.seconds = 1000
         self.completed = 0
@@ -41,7 +41,7 @@ class FakeRank:
         self.unseen_messages = 0  # made before anybody looked
         self.is_calling = False  # a thread makes a message
 
-    def find(self, torch_name: str, description: str, backend: str) -> Group:
+    def find(self, torch_name: str, description: str, backend: str) -> BackendGroup:
         return self.group
 
     def num_collectives(self, torch_name: str) -> int | None:

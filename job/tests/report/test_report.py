@@ -20,7 +20,7 @@ from tensorwire_job import model, report, words
 from tensorwire_job.model import Confidence
 from tensorwire_job.report import rank_status
 from tensorwire_job.report.codes import RECORDED, confidence_text
-from tensorwire_job.report.history import MAX_SAMPLES, UNSEEN
+from tensorwire_job.report.history import MAX_INTERVALS, UNSEEN
 from tensorwire_job.report.rank_status import STATES
 from tensorwire_job.report.stack import for_reader
 
@@ -197,7 +197,7 @@ def test_after_the_fact_the_timeline_has_what_the_pages_still_tell() -> None:
     history = report.History(with_past=True)
     finding = dataclasses.replace(not_entered(time=100.0), since=70.0)
     history.add(observed(100.0, ranks), [finding])
-    kinds = [[STATES[sample.states[n]] for sample in history.samples] for n in range(4)]
+    kinds = [[STATES[interval.states[n]] for interval in history.intervals] for n in range(4)]
     assert all(states[0] == "moves" for states in kinds)
     assert [states[-1] for states in kinds] == ["waits", "waits", "absent", "waits"]
     page = Page(render(history))
@@ -212,7 +212,7 @@ def test_of_a_dead_job_the_timeline_has_when_ranks_went() -> None:
     gone = [rank(n, member(30, idle=600.0 + n), life="lost", gone_seconds=600.0 - 50 * n) for n in range(4)]
     history = report.History(with_past=True)
     history.add(observed(1000.0, gone))
-    kinds = [[STATES[sample.states[n]] for sample in history.samples] for n in range(4)]
+    kinds = [[STATES[interval.states[n]] for interval in history.intervals] for n in range(4)]
     assert all(states[0] == "moves" and states[-1] == "lost" for states in kinds)
     assert [states.count("lost") for states in kinds] == sorted([s.count("lost") for s in kinds], reverse=True)
 
@@ -316,24 +316,24 @@ def test_history_is_bounded_and_forgets_no_trouble() -> None:
         waiting = member(time + 1, waits=3.0, size=2) if time == 2500 else member(time, size=2)
         groups = {0: member(time, size=2), 1: waiting}
         history.add(observed(float(time), [rank(i, group, world=2) for i, group in groups.items()], world=2))
-    samples = history.samples
-    assert MAX_SAMPLES / 3 < len(samples) <= MAX_SAMPLES
-    assert (samples[0].start, samples[-1].end) == (0.0, 4999.0)
-    assert all(a.end == b.start for a, b in pairwise(samples))
-    hit = [sample for sample in samples if sample.start <= 2500 <= sample.end]
-    assert [(STATES[sample.states[0]], STATES[sample.states[1]]) for sample in hit[:1]] == [("absent", "waits")]
-    rates = [rate.middle for sample in samples for rate in sample.rates.values()]
+    intervals = history.intervals
+    assert MAX_INTERVALS / 3 < len(intervals) <= MAX_INTERVALS
+    assert (intervals[0].start, intervals[-1].end) == (0.0, 4999.0)
+    assert all(a.end == b.start for a, b in pairwise(intervals))
+    hit = [interval for interval in intervals if interval.start <= 2500 <= interval.end]
+    assert [(STATES[interval.states[0]], STATES[interval.states[1]]) for interval in hit[:1]] == [("absent", "waits")]
+    rates = [rate.middle for interval in intervals for rate in interval.rates.values()]
     assert sum(rates) / len(rates) == pytest.approx(1.0, abs=0.01)
 
 
 def test_ranks_that_come_and_go() -> None:
     """An elastic restart with fewer ranks, and one that no agent has seen."""
     history = told([*hang(8, culprit=9, seconds=3), *hang(4, culprit=9, seconds=3)])
-    assert [len(sample.states) for sample in history.samples][-1] == 4
+    assert [len(interval.states) for interval in history.intervals][-1] == 4
     lonely = hang(4, culprit=9, seconds=3)
     for observation in lonely:
         del observation.ranks[3]
-    assert told(lonely).samples[-1].states[3] == UNSEEN
+    assert told(lonely).intervals[-1].states[3] == UNSEEN
     assert "1" in Page(render(told(lonely))).text_of("dd")
     Page(render(history))
 

@@ -259,7 +259,7 @@ def test_rates_of_process_groups_that_are_numbered_are_one_curve() -> None:
         ]
         history.add(observed(float(time), ranks))
     assert history.rates() == {("tp*", 2): 15.0, ("world1", 4): 1.0}
-    assert history.samples[-1].rates["tp*", 2] == Rate(10.0, 15.0, 20.0)
+    assert history.intervals[-1].rates["tp*", 2] == Rate(10.0, 15.0, 20.0)
 
 
 def test_a_wait_that_is_no_hang_is_not_as_dark_as_one_that_is() -> None:

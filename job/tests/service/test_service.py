@@ -351,7 +351,7 @@ class Peer:
 
 
 def test_agent_of_an_impostor_analyzer_does_nothing(start: Start) -> None:
-    """Somebody listens at the analyzer's address who does not have the key."""
+    """A process without the key listens at the analyzer's address."""
     listener = Listener(b"not the key of this job, at all!")
     running = start(Node("a", (0, 1)), listener.address)
     deadline = time.monotonic() + 0.5

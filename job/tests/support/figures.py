@@ -8,7 +8,7 @@ from typing import Any
 
 from job.benchmarks import RESULTS
 from job.tests.faults.cases import BY_NAME
-from job.tests.faults.groups import GROUPS
+from job.tests.faults.variants import GROUPS
 
 
 def _load(name: str) -> Any:

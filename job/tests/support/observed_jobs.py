@@ -126,3 +126,8 @@ def everything(at: Callable[[float], Observation], until: float, **more: Any) ->
 def only(findings: list[Finding]) -> Finding:
     assert len(findings) == 1, [finding.summary for finding in findings]
     return findings[0]
+
+
+def told(findings: list[Finding], *fields: str) -> tuple[Any, ...]:
+    """Class and suspects of the only finding, and these fields of it."""
+    return tuple(getattr(only(findings), field) for field in ("code", "suspects", *fields))

@@ -23,8 +23,8 @@ def last_form() -> list[str]:
         f"one rank was named in {_percent(found['named alone'], total)} %, and it was to blame in "
         f"{_percent(found['right alone'], found['named alone'])} % of these",
         f"In {_percent(plain['open'], total)} % several were named, and the culprit was one of them; in "
-        f"{_percent(plain['not named'], total)} % nobody was",
-        f"and somebody was named all the same in {_wrong(found['nobody'])} %",
+        f"{_percent(plain['not named'], total)} % none was",
+        f"and one was named all the same in {_wrong(found['nobody'])} %",
         f"only others were named in {_wrong(pages['stale'])} and {_wrong(pages['missing'])} %",
         f"had the same verdict in {_percent(dead['same'], dead['runs'])} %",
     ]

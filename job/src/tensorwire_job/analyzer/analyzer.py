@@ -113,7 +113,7 @@ def _say_why(verdicts: list[Verdict]) -> bool:
 
 
 def _judge(job: Job, state: State) -> list[Verdict]:
-    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress, other types."""
+    """The order of decisions: jobs that were told to end, lost ranks, hangs, slowness, no progress, other types."""
     failed = state.failed_alive()
     if failed:
         job = replace(job, ranks=state.ranks.as_gone(failed))

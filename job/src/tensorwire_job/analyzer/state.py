@@ -58,7 +58,7 @@ class State:
     stacks: dict[int, str] = field(default_factory=dict)
 
     def forget_times(self) -> None:
-        """Nobody has looked for a while: no rate can be told from before."""
+        """The analyzer has not looked for a while: no rate can be told from before."""
         self.samples.clear()
         self.work.clear()
         self.slow.clear()

@@ -19,7 +19,7 @@ from ..model import Thresholds
 
 if TYPE_CHECKING:
     from ..model import Finding
-    from ..service.follow import Source
+    from ..service.follow import PolledJob
 
     Take = Callable[[str, Sequence[Finding]], None]
 
@@ -101,7 +101,7 @@ def finding_command(arguments: list[str] | None, say: Callable[[str], None], pla
 
 def warn(text: str) -> None:
     """One line on standard error, from any thread."""
-    with suppress(OSError):  # nobody is left to read it
+    with suppress(OSError):  # no reader is left
         print(f"tensorwire-job: {text}", file=sys.stderr, flush=True)
 
 
@@ -156,7 +156,7 @@ def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thr
 @contextmanager
 def open_job(
     directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
-) -> Iterator[tuple[Source, Path]]:
+) -> Iterator[tuple[PolledJob, Path]]:
     """The job that an analyzer sees, or else one whose probes write to a directory of this machine; and the directory.
     FileNotFoundError if there is no page of a rank, or no state of an analyzer."""
     from .. import words
@@ -180,7 +180,7 @@ def open_job(
 @contextmanager
 def open_jobs(
     directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
-) -> Iterator[tuple[list[tuple[Source, Path]], dict[Path, float]]]:
+) -> Iterator[tuple[list[tuple[PolledJob, Path]], dict[Path, float]]]:
     """The job that was named, or else all of this user on this machine that are to be judged; and the directories of
     those that ended too long ago, with the seconds since. FileNotFoundError as of `open_job`."""
     from ..service.job_directory import jobs_here
@@ -193,7 +193,7 @@ def open_jobs(
         yield [stack.enter_context(open_job(each, analyzer_directory, thresholds)) for each in judged], ended
 
 
-def used(source: Source, thresholds: Thresholds) -> tuple[Thresholds, str]:
+def used(source: PolledJob, thresholds: Thresholds) -> tuple[Thresholds, str]:
     """The thresholds that findings are made with, and whose they are if not the options': an analyzer has its own."""
     from ..service.journal import AnalyzerState
 

@@ -150,7 +150,7 @@ def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
 
 
 def _read_stacks(directory: Path, *, as_json: bool) -> int:
-    """What stacks tell that somebody took of each rank."""
+    """What stacks of all ranks tell, taken by other means."""
     from ..service.dumped_stacks import findings_of, read_places
 
     places, skipped = read_places(directory)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..report import History
     from ..report.rank_status import RankStatus
 
-# Nobody knows the colours of a terminal's paper and ink. So text has the terminal's own ink. Only text on a ground that
+# A terminal's colours of paper and ink are not known. So text has the terminal's own ink. Only text on a ground that
 # is set as well is coloured; red text is bold, and says the same in words.
 _FINDING = "bold white on red"
 _NOTICE = "bold black on cyan"

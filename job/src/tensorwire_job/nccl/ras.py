@@ -114,7 +114,7 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
 
     Raises:
         ValueError: the address or the timeout makes no sense.
-        OSError: nobody listens there (the job has ended, runs elsewhere, or has ``NCCL_RAS_ENABLE=0``).
+        OSError: no service listens there (the job has ended, runs elsewhere, or has ``NCCL_RAS_ENABLE=0``).
         TimeoutError: the answer was not complete in time.
         CorruptDataError: the answer is not that of NCCL's RAS service.
         UnsupportedVersionError: the job's NCCL is older than 2.28.7.
@@ -136,18 +136,18 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
         )
         raise
     with connection:
-        exchange = _Exchange(connection, deadline)
-        greeting = exchange.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
+        lines = _Lines(connection, deadline)
+        greeting = lines.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
         if not greeting.upper().startswith("SERVER PROTOCOL "):
             raise _corrupt(f"a greeting SERVER PROTOCOL, got {greeting[:80]!r}")
-        exchange.ask(f"TIMEOUT {max(1, int(timeout) - _EXTRA_SECONDS)}")
-        answer = exchange.ask("SET FORMAT json")
+        lines.ask(f"TIMEOUT {max(1, int(timeout) - _EXTRA_SECONDS)}")
+        answer = lines.ask("SET FORMAT json")
         if answer != "OK":
             raise UnsupportedVersionError(
                 f"expected NCCL's RAS service at {host}:{port} to answer in JSON, got {answer[:80]!r}",
                 advice="use NCCL 2.28.7 or later, or run the job with the probe",
             )
-        return parse_json(exchange.ask_all("STATUS"))
+        return parse_json(lines.ask_all("STATUS"))
 
 
 def parse_json(answer: bytes) -> RasStatus:
@@ -193,7 +193,7 @@ def parse_json(answer: bytes) -> RasStatus:
     return status
 
 
-class _Exchange:
+class _Lines:
     """Lines over a connection, all before a deadline."""
 
     __reduce_ex__ = not_copied("a socket", "connect again")

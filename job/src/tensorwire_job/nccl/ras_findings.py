@@ -21,7 +21,7 @@ _BASIS = Basis.COMPARISON
 
 
 def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Finding]:
-    """TW-LOST for processes that RAS has given up; TW-H1 where ranks are behind and nobody launches any more.
+    """TW-LOST for processes that RAS has given up; TW-H1 where ranks are behind and none launches any more.
 
     Ranks are those of the communicator, as RAS has no others; the evidence names their processes. `seconds` lie between
     the two answers. Where processes did not answer RAS in time, the confidence is lower, and the evidence says so.

@@ -155,7 +155,7 @@ class Agent:
             self._log(f"operations cannot be timed: {error}")
 
     def _disable_timing(self) -> None:
-        """Stop timing, which costs every operation something, once nobody asks for it any more."""
+        """Stop timing, which costs every operation something, once no reader asks for it any more."""
         if self._is_timing:
             self._enable_timing({}, 0)
 

@@ -75,7 +75,7 @@ def _completed(group: ProcessGroup, known: _Counts, heartbeat_seconds: float, no
 
 
 def _ask(page: Path) -> dict[str, _Counts]:
-    """The counts of each group; none where nobody answers, or not as torch does."""
+    """The counts of each group; none where it does not answer, or not as torch does."""
     try:
         entries = json.loads(worker_server.flight_recorder(page, timeout=_ANSWER_SECONDS))["entries"]
         groups: dict[str, list[dict[str, Any]]] = {}

@@ -14,7 +14,7 @@ from ..page import call_file, process
 from ..page.rank_page import Page, age, read_page
 from . import tcp, workers
 from .frozen_rank import FrozenRanks
-from .stacks import Target
+from .stacks import StackTarget
 
 if TYPE_CHECKING:
     from ..model import Call, Edge, ProcessGroup
@@ -66,12 +66,12 @@ class Observer:
         world_size = max((rank.world_size for rank in ranks.values()), default=0)
         return Observation(now, run_id, world_size, ranks, self._edges(ranks))
 
-    def target(self, rank: int) -> Target | None:
+    def target(self, rank: int) -> StackTarget | None:
         """The process to ask for the stack of a rank; None if the rank is not among those seen last."""
         for path, page in self._pages.items():
             if page.header.rank == rank:
                 groups = self._process_groups(page, time.monotonic())
-                return Target(*_process_of(page), path, _doing(groups))
+                return StackTarget(*_process_of(page), path, _doing(groups))
         return None
 
     def _read(self) -> None:

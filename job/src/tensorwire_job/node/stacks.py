@@ -32,7 +32,7 @@ _MAX_WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StackTarget:
     """A rank to be asked."""
 
     pid: int
@@ -45,7 +45,7 @@ class _UnavailableError(Exception):
     pass
 
 
-def fetch(target: Target) -> str:
+def fetch(target: StackTarget) -> str:
     """The stacks of a rank's threads and children, or its last operation and why there is no stack.
 
     May take seconds.
@@ -57,7 +57,7 @@ def fetch(target: Target) -> str:
     return "\n".join([text, *_of_workers(target)])[:_MAX_NBYTES]
 
 
-def _of_workers(target: Target) -> Iterator[str]:
+def _of_workers(target: StackTarget) -> Iterator[str]:
     """The stacks of child processes. Most are workers of the data loader, and the rank may wait for one of them."""
     stat = process.read_stat(target.pid)
     if stat is None or stat.start_ticks != target.start_ticks:
@@ -75,7 +75,7 @@ def _of_workers(target: Target) -> Iterator[str]:
         yield next((text for text in texts if text is not None), f"stack unavailable: {', '.join(reasons)}")
 
 
-def _fetch(target: Target) -> str:
+def _fetch(target: StackTarget) -> str:
     stat = process.read_stat(target.pid)
     if stat is None or stat.start_ticks != target.start_ticks or not stat.is_alive:
         raise _UnavailableError("the process is gone")
@@ -88,7 +88,7 @@ def _fetch(target: Target) -> str:
     raise _UnavailableError(", ".join(reasons))
 
 
-def _try(way: Callable[[Target], str], target: Target, reasons: list[str]) -> str | None:
+def _try(way: Callable[[StackTarget], str], target: StackTarget, reasons: list[str]) -> str | None:
     try:
         return way(target)
     except _UnavailableError as error:
@@ -96,7 +96,7 @@ def _try(way: Callable[[Target], str], target: Target, reasons: list[str]) -> st
         return None
 
 
-def _worker_server(target: Target) -> str:
+def _worker_server(target: StackTarget) -> str:
     try:
         _await_server(target.page)
         return worker_server.dump_traceback(target.page, timeout=_ANSWER_SECONDS)
@@ -127,7 +127,7 @@ def _catches(pid: int) -> bool:
     return caught is not None and bool(int(caught[1], 16) >> (SIGNAL - 1) & 1)
 
 
-def _signal(target: Target) -> str:
+def _signal(target: StackTarget) -> str:
     try:
         if not _catches(target.pid):
             raise _UnavailableError("it has no handler for the signal")
@@ -154,7 +154,7 @@ def _owner(pid: int) -> int:
     return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
 
 
-def _send_signal(target: Target) -> None:
+def _send_signal(target: StackTarget) -> None:
     descriptor = os.pidfd_open(target.pid)  # from here on the number cannot become another process
     try:
         stat = process.read_stat(target.pid)
@@ -165,7 +165,7 @@ def _send_signal(target: Target) -> None:
         os.close(descriptor)
 
 
-def _py_spy(target: Target) -> str:
+def _py_spy(target: StackTarget) -> str:
     own = sysconfig.get_path("scripts")  # whose environment need not be activated
     program = shutil.which("py-spy") or shutil.which("py-spy", path=own)
     if program is None:

@@ -1,6 +1,6 @@
 """The control page: there the agent asks all ranks of its node to time their operations, or to start worker servers.
 
-A worker server has ten threads, which nobody needs before there is trouble. Windows of so many rounds begin at a
+A worker server has ten threads, which are not needed before there is trouble. Windows of so many rounds begin at a
 sequence number for each process group that no rank has reached yet; every rank then times the same rounds and no clock
 is compared. A rank that has acted on a request shows its number in its page (`control` of the header), and once a
 window is whole its timing.

@@ -61,7 +61,7 @@ def make_directory(path: Path) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether this is a directory of this user's that nobody else may enter."""
+    """Whether this is a directory of this user's that no other user may enter."""
     try:
         facts = folder.lstat()
     except OSError:

@@ -22,7 +22,7 @@ class Stat:
 
     @property
     def is_alive(self) -> bool:
-        """A zombie has ended, whatever its parent thinks."""
+        """A zombie has ended, though its parent has not taken note."""
         return self.state not in "ZXx"
 
     @property
@@ -60,7 +60,7 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def maps_file(pid: int, name: str) -> bool:
-    """Whether a process has mapped a file of this name; True where nobody may know. A large one takes milliseconds."""
+    """Whether a process has mapped a file of this name; True where it is secret. A large one takes milliseconds."""
     try:
         maps = (_PROC / str(pid) / "maps").read_bytes()
     except OSError:
@@ -69,7 +69,7 @@ def maps_file(pid: int, name: str) -> bool:
 
 
 def transferred(pid: int) -> tuple[int, int]:
-    """Bytes that the calls of a process have read and written, from and to sockets too; -1 where nobody may know."""
+    """Bytes that the calls of a process have read and written, from and to sockets too; -1 where they are secret."""
     try:
         lines = (_PROC / str(pid) / "io").read_text().splitlines()
         values = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}

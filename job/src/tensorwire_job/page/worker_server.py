@@ -42,7 +42,7 @@ def flight_recorder(page: Path, *, timeout: float = 5.0) -> bytes:
     """The Flight Recorder of the rank as JSON, also while Python holds the GIL there.
 
     Raises:
-        OSError: nobody answers in `timeout` seconds.
+        OSError: no server answers in `timeout` seconds.
         ValueError: the answer is none.
     """
     return _post(page, "fr_trace_json", timeout)
@@ -53,7 +53,7 @@ def dump_traceback(page: Path, *, timeout: float = 5.0) -> str:
     return _post(page, "dump_traceback", timeout).decode("utf-8", "replace")
 
 
-class _Connection(http.client.HTTPConnection):
+class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
@@ -71,7 +71,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _post(page: Path, handler: str, timeout: float) -> bytes:
-    connection = _Connection(socket_path(page), timeout)
+    connection = _UnixConnection(socket_path(page), timeout)
     try:
         connection.request("POST", f"/handler/{handler}")
         answer = connection.getresponse()

@@ -50,7 +50,7 @@ class RefusedError(TensorwireError):
 
 
 def read_key(path: Path) -> bytes:
-    """The key of a job, from a file that nobody else can read.
+    """The key of a job, from a file that no other user can read.
 
     Raises:
         ValueError: others may read the file, or it holds no key.

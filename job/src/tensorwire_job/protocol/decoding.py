@@ -1,4 +1,4 @@
-"""The analyzer's end: a node as its reports describe it. Rows stay as they came until somebody asks what they say."""
+"""The analyzer's end: a node as its reports describe it. Rows stay as they came until they are read."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Decoder:
         self.rank_rows = RankRows()
         self.edge_rows = EdgeRows()
         self._num_others = 0  # integers that are not in rows of ranks and connections
-        self._owned: set[str] = set()  # parts of what is known that nobody else keeps
+        self._owned: set[str] = set()  # parts of what is known that are kept here alone
         self._groups_of: dict[int, set[int]] = {}  # process groups that there are details of, by rank
 
     @property
     def num_described(self) -> int:
-        """Descriptions that were taken over. As long as no more come, whatever was made of them holds."""
+        """Descriptions that were taken over. As long as no more come, all that was made of them holds."""
         known = self.known
         return len(known.heads) + len(known.groups) + len(known.works) + len(known.links)
 
@@ -196,7 +196,7 @@ class Decoder:
             rank, read_at, ids, called = row
             if rank not in self.rank_rows:
                 raise IndexError
-            # Made once: whoever compares two observations sees that these are the same.
+            # Made once: a comparison of two observations sees that these are the same.
             new = calls.calls_of(ids, called, self.known.works)
             self._num_others += calls.num_values(new) - calls.num_values(found[rank][1] if rank in found else ())
             found[rank] = read_at, new

@@ -1,7 +1,7 @@
 """The rows of one node's ranks and connections, as its reports change them.
 
 Most reports have a row for each rank, in the order of the last one. Such rows are taken over unread. The rows of other
-reports are kept apart until somebody asks for all: a report takes time by its own size, not by that of the node.
+reports are kept apart until all are asked for: a report takes time by its own size, not by that of the node.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from .lines import is_torch, line_hash
 
 if TYPE_CHECKING:
     from .messages import Messages
-    from .process_groups import Groups
+    from .process_groups import BackendGroups
 
 EXCHANGES: Final = ("alltoall_", "alltoall_base_")  # names of c10d's
 STILL_SECONDS: Final = 1.5  # a rank that makes and completes nothing for so long stands still
@@ -35,7 +35,7 @@ _MAX_EXCHANGES: Final = 256
 _ALL_TO_ALL: Final = ("all_to_all", "all_to_all_single")
 
 
-class _Exchange(NamedTuple):
+class _AllToAll(NamedTuple):
     """What an all_to_all exchanges with each member; empty where all get the same."""
 
     called_ns: int  # on the wall's clock, as in the recorder, whose entry comes a moment later
@@ -57,12 +57,12 @@ class Calls:
 
     __reduce_ex__ = not_copied("kernels of this process", "attach in the other process")
 
-    def __init__(self, page: Path, groups: Groups, dumps: list[Callable[[], bytes]], messages: Messages) -> None:
+    def __init__(self, page: Path, groups: BackendGroups, dumps: list[Callable[[], bytes]], messages: Messages) -> None:
         self._page = page
         self._groups = groups
         self._dumps = dumps
         self._messages = messages
-        self._exchanges: deque[_Exchange] = deque(maxlen=_MAX_EXCHANGES)
+        self._exchanges: deque[_AllToAll] = deque(maxlen=_MAX_EXCHANGES)
         self._roots: dict[tuple[str, int], int] = {}  # of operations that a thread was seen to wait in
         self._counts: tuple[int, ...] = ()
         self._since = 0.0
@@ -114,7 +114,7 @@ class Calls:
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             with suppress(Exception):
                 group = unbox_group(args[group_at]).group_name
-                exchange = _Exchange(time.time_ns(), group, _counts(args[given_at]), _counts(args[taken_at]))
+                exchange = _AllToAll(time.time_ns(), group, _counts(args[given_at]), _counts(args[taken_at]))
                 self._exchanges.append(exchange)
             return counted(keyset, *args, **kwargs) if is_timed() else redispatch(keyset & below, *args, **kwargs)
 

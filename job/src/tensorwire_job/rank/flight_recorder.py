@@ -25,7 +25,7 @@ from ..page import native
 from ..page.recorder_entries import MADE_OF_ALL_REDUCE, operation_info
 
 if TYPE_CHECKING:
-    from .process_groups import Group, Groups
+    from .process_groups import BackendGroup, BackendGroups
 
 OPEN_SECONDS = 1.0  # an open operation that does not move for so long is read from the ring
 _IDLE_SECONDS = 2.5  # so is a group without one; twice as long after every time that taught nothing
@@ -45,7 +45,7 @@ TORCH_FUNCTIONS = "distributed_c10d.py"
 class _GroupState:
     """A group as its counts stand."""
 
-    group: Group
+    group: BackendGroup
     offset: int = 0  # what torch's numbers count besides collectives, up to the last collective
     unseen: int = 0  # of these, the ones that were not seen to be made
     shown: int = 0  # completed collectives that were written
@@ -77,7 +77,7 @@ class FlightRecorder:
     def __init__(
         self,
         handle: int,
-        groups: Groups,
+        groups: BackendGroups,
         dump: Callable[[bool], bytes],
         num_collectives: Callable[[str], int | None] = lambda _: None,
     ) -> None:
@@ -112,7 +112,7 @@ class FlightRecorder:
             self._count(state, state.counted)
 
     def poll_closely(self) -> None:
-        """As `poll`, but read the ring whatever it costs: there is no later."""
+        """As `poll`, but read the ring at any cost: there is no later."""
         for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
             self._read_status()
             self._read_ring(time.monotonic())
@@ -134,7 +134,7 @@ class FlightRecorder:
         """Whether a group has an operation that is not known to be completed."""
         return any(state.shown < state.enqueued - state.offset for state in self._states.values())
 
-    def num_collectives(self, group: Group) -> int | None:
+    def num_collectives(self, group: BackendGroup) -> int | None:
         """How many collectives a group has made so far, by its last entry in the ring. This is slow."""
         entries = json.loads(self._dump(True)).get("entries", [])
         numbers = [entry["collective_seq_id"] for entry in entries if entry["process_group"][0] == group.torch_name]

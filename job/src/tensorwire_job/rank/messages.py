@@ -3,7 +3,7 @@
 gloo tells the Flight Recorder nothing of send and recv, so a rank that waits for one would seem to be in no operation.
 Nor does a work name its peer. So these two operations pass a kernel of the dispatcher all the time, as all do while
 they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines of torch.distributed.pipelining
-too. The work that they return notes how long somebody waits for it. That costs a message thirty microseconds or so,
+too. The work that they return notes how long it is waited for. That costs a message thirty microseconds or so,
 most of it torch's detour through Python, and costs other operations nothing.
 
 A message is counted when it is called, so the counts of both ends grow alike even if one of them never waits. The first
@@ -32,12 +32,12 @@ from .process_groups import pair_id
 
 if TYPE_CHECKING:
     from .lines import Line
-    from .process_groups import Group, Groups
+    from .process_groups import BackendGroup, BackendGroups
 
 OPERATIONS: Final = {"send": "send", "recv_": "recv", "recv_any_source_": ""}  # by name of c10d's; "": only counted
 _ENDS: Final = {"send": "dst", "recv_": "src"}  # the argument that has the peer
 _NO_PEER: Final = -1
-_MAX_SLOTS: Final = 34  # of the page in use: from here on messages have none before somebody waits, groups go first
+_MAX_SLOTS: Final = 34  # of the page in use: from here on messages have none before a wait for them, groups go first
 
 
 class _Way:
@@ -53,7 +53,7 @@ class _Way:
         self.peer = peer
         self.count = 0
         self.waited = 0  # nanoseconds, in waits that are over
-        self.group: Group | None = None  # once it has a slot
+        self.group: BackendGroup | None = None  # once it has a slot
         self.slot = -1
         self.shown: tuple[int, int, int] = (0, 0, 0)  # what the page says: count, time waited, open message
 
@@ -63,7 +63,7 @@ class _Way:
         return (self.rank, self.peer) if self.operation == "send" else (self.peer, self.rank)
 
 
-class _Wait(NamedTuple):
+class _ThreadWait(NamedTuple):
     """A thread's wait for a message."""
 
     way: _Way
@@ -91,11 +91,11 @@ class Messages:
 
     __reduce_ex__ = not_copied("kernels and the page of this process", "attach in the other process")
 
-    def __init__(self, handle: int, groups: Groups) -> None:
+    def __init__(self, handle: int, groups: BackendGroups) -> None:
         self._handle = handle
         self._groups = groups
         self._ways: dict[tuple[str, str, int], _Way] = {}
-        self._waits: dict[int, _Wait] = {}  # by thread
+        self._waits: dict[int, _ThreadWait] = {}  # by thread
         self._calling: set[int] = set()  # threads
         self._last: deque[_Message] = deque(maxlen=MAX_CALLS)
         self._num_marked = 0
@@ -119,7 +119,7 @@ class Messages:
         num_completed, has_shown = self.num_completed, False
         now = monotonic_ns()
         waiting: dict[_Way, int] = {}
-        longest: dict[_Way, _Wait] = {}
+        longest: dict[_Way, _ThreadWait] = {}
         for wait in list(self._waits.values()):
             waiting[wait.way] = waiting.get(wait.way, 0) + max(now - wait.since, 0)
             if now - wait.since >= 1e9 * OPEN_SECONDS:
@@ -178,7 +178,7 @@ class Messages:
             f"{number:016x}", operation, line_hash(line.code.co_filename, line.code.co_name, line.number) if line else 0
         )
 
-    def _show(self, way: _Way, waited: int, wait: _Wait | None) -> bool:
+    def _show(self, way: _Way, waited: int, wait: _ThreadWait | None) -> bool:
         """Whether the page has something new."""
         if way.peer == _NO_PEER:
             way.group = way.group or self._groups.find(way.torch_name, way.description, "gloo")
@@ -198,7 +198,7 @@ class Messages:
             way.slot = self._groups.pair(way.group, *way.ends)
         return True
 
-    def _write(self, way: _Way, wait: _Wait | None) -> None:
+    def _write(self, way: _Way, wait: _ThreadWait | None) -> None:
         assert way.group is not None
         count, waited, _ = way.shown
         info = native.OperationInfo(
@@ -268,7 +268,7 @@ class Messages:
         return kernel
 
     def _watched(self, boxed: Any, way: _Way, dtype: Any, numel: int, tag: int) -> Any:
-        """A work in place of gloo's, which knows no more of its end before somebody has waited for it."""
+        """A work in place of gloo's, which knows no more of its end before it was waited for."""
         from torch._C._distributed_c10d import PythonCallbackWork, Work
 
         work: Any = Work.unbox(boxed)
@@ -277,7 +277,7 @@ class Messages:
         def wait(timeout: Any) -> bool:
             thread = threading.get_ident()
             since = monotonic_ns()
-            waits[thread] = _Wait(way, sequence, dtype, numel, tag, since)
+            waits[thread] = _ThreadWait(way, sequence, dtype, numel, tag, since)
             try:
                 done: bool = work.wait(timeout) if timeout else work.wait()
                 self.num_completed += 1
@@ -294,5 +294,5 @@ def _dtype_code(dtype: Any) -> int:
     return native.DTYPES.index(name) if name in native.DTYPES else 0
 
 
-def _global_rank(group: Group, rank: int) -> int:
+def _global_rank(group: BackendGroup, rank: int) -> int:
     return group.ranks[rank] if group.ranks else rank

@@ -36,7 +36,7 @@ from .process_groups import sequence_number
 if TYPE_CHECKING:
     from ..page.control import Control
     from .flight_recorder import FlightRecorder
-    from .process_groups import Group, Groups
+    from .process_groups import BackendGroup, BackendGroups
 
 
 class _Kind(NamedTuple):
@@ -80,7 +80,7 @@ class _Timed:
     """A group while timing is enabled."""
 
     slot: int
-    group: Group
+    group: BackendGroup
     offset: int = 0  # what torch's numbers count besides collectives
     counter: int | None = None  # where torch does not number the operations
 
@@ -93,7 +93,7 @@ class _Timed:
 
 
 @dataclass(slots=True)
-class _State:
+class _Window:
     """Keeps no process group alive: that would keep threads of gloo's alive, and none may be left at the end."""
 
     control: Control
@@ -108,12 +108,12 @@ class Dispatcher:
 
     __reduce_ex__ = not_copied("kernels and the page of this process", "attach in the other process")
 
-    def __init__(self, handle: int, groups: Groups, recorder: FlightRecorder | None) -> None:
+    def __init__(self, handle: int, groups: BackendGroups, recorder: FlightRecorder | None) -> None:
         self._handle = handle
         self._groups = groups
         self._recorder = recorder
         self._number = 0
-        self._state: _State | None = None
+        self._state: _Window | None = None
         self._library: Any = None
         self._lock = threading.Lock()
         self._awaited: WeakSet[Callable[..., None]] = WeakSet()  # callbacks that threads of torch's are still to make
@@ -127,7 +127,7 @@ class Dispatcher:
             self.disable()
             return
         native.enable_timing(self._handle, True, control.number)
-        self._state = _State(control)
+        self._state = _Window(control)
         self._register()
 
     def disable(self) -> None:
@@ -228,7 +228,7 @@ class Dispatcher:
 
         return kernel
 
-    def _timed(self, state: _State, process_group: Any) -> _Timed:
+    def _timed(self, state: _Window, process_group: Any) -> _Timed:
         """The group, on its first operation while timing is enabled."""
         group = self._groups.find(process_group.group_name, process_group.group_desc, "gloo")
         timed = state.groups[process_group] = _Timed(group.slot, group)
@@ -262,7 +262,7 @@ class Dispatcher:
         return result
 
     def _watch(self, work: Any, end: Callable[..., None]) -> Any:
-        """A work in place of one without a future. It is over when somebody has waited for it."""
+        """A work in place of one without a future. It is over when it has been waited for."""
         from torch._C._distributed_c10d import PythonCallbackWork
 
         def wait(timeout: Any) -> bool:
@@ -274,7 +274,7 @@ class Dispatcher:
 
         return PythonCallbackWork(wait).boxed()
 
-    def _complete(self, state: _State, timed: _Timed, token: int, _: object = None) -> None:
+    def _complete(self, state: _Window, timed: _Timed, token: int, _: object = None) -> None:
         now = time.monotonic_ns()
         if state is self._state:
             native.complete(self._handle, timed.slot, token, now)

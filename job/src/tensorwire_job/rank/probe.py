@@ -268,12 +268,12 @@ class _Sampler:
         from .flight_recorder import FlightRecorder
         from .messages import Messages
         from .operation_timing import Dispatcher
-        from .process_groups import Groups
+        from .process_groups import BackendGroups
 
         self._handle, self._path, self._directory = handle, path, path.parent
         self._lock = threading.Lock()
         self._num_completed = 0
-        self._groups = groups = Groups(handle)
+        self._groups = groups = BackendGroups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, f"{name}_json", None) for name in _DUMPS}
         pickled = [getattr(c10d, name, None) for name in _DUMPS]
         self._messages = Messages(handle, groups)
@@ -339,7 +339,7 @@ class _Sampler:
             self.poll_closely()
 
     def close(self) -> None:
-        """To be called once nobody polls any more."""
+        """To be called once no thread polls any more."""
         self._dispatcher.close()
 
 

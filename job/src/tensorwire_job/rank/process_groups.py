@@ -16,7 +16,7 @@ _MAX_UNUSED: Final = 32  # groups in the page that have a slot before their firs
 
 
 @dataclass(slots=True)
-class Group:
+class BackendGroup:
     """A process group on one backend."""
 
     id: int
@@ -27,14 +27,14 @@ class Group:
     pairs: set[int] = field(default_factory=set)  # of ranks that have sent something in it
 
 
-class Groups:
+class BackendGroups:
     """Finds groups by torch's name of them. For the threads of the rank: the GIL is lock enough."""
 
     __reduce_ex__ = not_copied("the page of this process", "attach in the other process")
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups: dict[tuple[str, str], BackendGroup] = {}
         self._pairs: dict[int, int] = {}  # slots of pairs of ranks; -1: the page has no room
         self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
 
@@ -57,7 +57,7 @@ class Groups:
             backend = _main_backend(configurations.get(process_group, ""))
             self.find(process_group.group_name, process_group.group_desc, backend)
 
-    def find(self, torch_name: str, description: str, backend: str) -> Group:
+    def find(self, torch_name: str, description: str, backend: str) -> BackendGroup:
         """The group that the Flight Recorder calls by these names."""
         group = self._groups.get((torch_name, backend))
         if group is None:
@@ -65,7 +65,7 @@ class Groups:
             # Ranks of one job may use one name for different groups; their members tell those apart.
             identity = f"{backend}|{torch_name}|{','.join(map(str, ranks))}"
             number = native.hash64(identity.encode()) or 1
-            group = Group(number, -1, shown_name(torch_name, description), ranks, torch_name)
+            group = BackendGroup(number, -1, shown_name(torch_name, description), ranks, torch_name)
             self._show(group)
             if ranks:
                 self._groups[torch_name, backend] = group
@@ -73,11 +73,11 @@ class Groups:
                 native.retire(self._handle, group.slot)
         return group
 
-    def _show(self, group: Group) -> None:
+    def _show(self, group: BackendGroup) -> None:
         group.slot = native.slot(self._handle, group.id, group.name.encode(), len(group.ranks))
         _show_members(self._handle, group.slot, group.ranks)
 
-    def pair(self, group: Group, source: int, target: int) -> int:
+    def pair(self, group: BackendGroup, source: int, target: int) -> int:
         """The slot of the messages from one rank of a group to another."""
         number = pair_id(group, source, target)
         slot = self._pairs.get(number)
@@ -86,12 +86,12 @@ class Groups:
             group.pairs.add(number)
         return slot
 
-    def known(self, torch_name: str, backend: str) -> Group | None:
+    def known(self, torch_name: str, backend: str) -> BackendGroup | None:
         """The group that has this name at present, as far as it was looked for."""
         return self._groups.get((torch_name, backend))
 
     def last_number(self, torch_name: str) -> int | None:
-        """torch's number of a group's last operation, whatever it was; None where it is not known."""
+        """torch's number of a group's last operation of any kind; None where it is not known."""
         from torch._C._distributed_c10d import _resolve_process_group
 
         try:
@@ -121,7 +121,7 @@ class Groups:
         native.set_flag(self._handle, native.OVERFLOW, lack)
 
 
-def pair_id(group: Group, source: int, target: int) -> int:
+def pair_id(group: BackendGroup, source: int, target: int) -> int:
     """The id of the messages from one rank of a group to another, the same at both ends."""
     return native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
 

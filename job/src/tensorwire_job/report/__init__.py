@@ -49,7 +49,7 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
     episodes = sorted(history.episodes.values(), key=lambda one: _weight(history, one))
     suspects = charts.suspects_of(episodes)
     groups = status_groups(history.statuses, apart=suspects)
-    start = history.samples[0].start
+    start = history.intervals[0].start
     curves, still = charts.curves(history)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__name__, "."),

@@ -16,7 +16,7 @@ from .rank_status import STATES, status_text, statuses
 if TYPE_CHECKING:
     from ..model import Link
     from ..numbered import Family
-    from .history import Episode, History, Sample
+    from .history import Episode, History, Interval
 
 _MAX_LANES = 64  # of single ranks; blocks of them, for larger jobs, are half as many
 _MAX_FAMILIES = 6
@@ -57,7 +57,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Part:
+class LanePart:
     """A part of a lane in words: who, from when to when, in what state."""
 
     who: str
@@ -87,7 +87,7 @@ class Lanes(_Plot):
     labels: list[Mark]  # those of suspects have a style
     boxes: list[Box]
     texts: list[Mark]  # in boxes, with their styles
-    parts: list[Part]
+    parts: list[LanePart]
     num_parts: int
     ranks_per_lane: int
 
@@ -159,8 +159,8 @@ def suspects_of(episodes: Sequence[Episode]) -> list[int]:
 
 def lanes(history: History, suspects: Sequence[int]) -> Lanes:
     """The lanes of all ranks. Where one stands for several ranks, suspects have lanes of their own, first."""
-    samples = history.samples
-    world = max(len(sample.states) for sample in samples)
+    intervals = history.intervals
+    world = max(len(interval.states) for interval in intervals)
     step = 1 if world <= _MAX_LANES else ceil(world / (_MAX_LANES // 2))
     if step == 1:
         rows = [(f"rank {rank}", range(rank, rank + 1)) for rank in range(world)]
@@ -169,19 +169,19 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
         blocks = [range(first, min(first + step, world)) for first in range(0, world, step)]
         rows += [(f"ranks {ranks[0]}-{ranks[-1]}", ranks) for ranks in blocks]
     height = 22.0 if len(rows) <= 16 else 15.0
-    at = _time_axis(samples)
+    at = _time_axis(intervals)
     accused = _accused(history)
     boxes, texts, parts = [], [], []
     for row, (label, ranks) in enumerate(rows):
-        drawn = [(sample, _gravest(sample, ranks)) for sample in samples]
+        drawn = [(interval, _gravest(interval, ranks)) for interval in intervals]
         for state, run in groupby(drawn, key=lambda pair: pair[1]):
-            part = [sample for sample, _ in run]
+            part = [interval for interval, _ in run]
             start, end = part[0].start, part[-1].end
             style = "unseen" if state == UNSEEN else STATES[state]
             if style == "absent" and not any(_is_within(start, end, accused.get(rank, ())) for rank in ranks):
                 style = "behind"  # ranks come later than others all the time: that is no trouble yet
-            span = _span(start - samples[0].start, end - samples[0].start)
-            parts.append(Part(label, span, style))
+            span = _span(start - intervals[0].start, end - intervals[0].start)
+            parts.append(LanePart(label, span, style))
             if style == "unseen":
                 continue
             left, width = at(start), max(round(at(end) - at(start), 2), _LEAST_WIDTH)
@@ -199,7 +199,7 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
         texts=texts,
         parts=parts[:_MAX_PARTS],
         num_parts=len(parts),
-        ticks=_ticks(samples, at, bottom + 14),
+        ticks=_ticks(intervals, at, bottom + 14),
         findings=_beginnings(history, at),
         ranks_per_lane=step,
     )
@@ -223,13 +223,13 @@ def _is_within(start: float, end: float, spans: Iterable[tuple[float, float]]) -
 def curves(history: History) -> tuple[list[Curve], list[Family]]:
     """Rounds per second, the families that findings name first, then the largest groups; and families that stood
     still."""
-    samples = history.samples
+    intervals = history.intervals
     named = {episode.finding.process_group for episode in history.episodes.values()}
     named |= {without_number(name) for name in named}
-    families: list[Family] = list(dict.fromkeys(family for sample in samples for family in sample.rates))
+    families: list[Family] = list(dict.fromkeys(family for interval in intervals for family in interval.rates))
     families.sort(key=lambda family: (family.name not in named, -family.size, family.name))
-    moved = [family for family in families if any(s.rates[family].high > 0 for s in samples if family in s.rates)]
-    at = _time_axis(samples)
+    moved = [family for family in families if any(s.rates[family].high > 0 for s in intervals if family in s.rates)]
+    at = _time_axis(intervals)
     return [_curve(history, family, at) for family in moved[:_MAX_FAMILIES]], [
         family for family in families if family not in moved
     ]
@@ -282,14 +282,16 @@ def rank_rows(history: History, suspects: Sequence[int]) -> list[tuple[str, ...]
 
 
 def _curve(history: History, family: Family, at: Callable[[float], float]) -> Curve:
-    samples = [sample for sample in history.samples if family in sample.rates]
-    rates = [sample.rates[family] for sample in samples]
+    intervals = [interval for interval in history.intervals if family in interval.rates]
+    rates = [interval.rates[family] for interval in intervals]
     top = max((rate.high for rate in rates), default=0.0) or 1.0
 
     def points(values: Iterable[float]) -> list[str]:
-        """A sample is a step: its rate is the mean over its time."""
+        """A interval is a step: its rate is the mean over its time."""
         ys = [round(_CURVE_HEIGHT - value / top * (_CURVE_HEIGHT - 2), 1) for value in values]
-        return [f"{at(x)},{y}" for sample, y in zip(samples, ys, strict=True) for x in (sample.start, sample.end)]
+        return [
+            f"{at(x)},{y}" for interval, y in zip(intervals, ys, strict=True) for x in (interval.start, interval.end)
+        ]
 
     upper, lower = points(rate.high for rate in rates), points(rate.low for rate in rates)
     return Curve(
@@ -298,7 +300,7 @@ def _curve(history: History, family: Family, at: Callable[[float], float]) -> Cu
         height=_CURVE_HEIGHT,
         band=" ".join(upper + lower[::-1]),
         line=" ".join(points(rate.middle for rate in rates)),
-        ticks=_ticks(history.samples, at, _CURVE_HEIGHT + 15),
+        ticks=_ticks(history.intervals, at, _CURVE_HEIGHT + 15),
         findings=_beginnings(history, at),
     )
 
@@ -368,19 +370,19 @@ def _range_text(values: list[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _gravest(sample: Sample, ranks: range) -> int:
-    seen = [state for state in sample.states[ranks.start : ranks.stop] if state != UNSEEN]
+def _gravest(interval: Interval, ranks: range) -> int:
+    seen = [state for state in interval.states[ranks.start : ranks.stop] if state != UNSEEN]
     return max(seen, default=UNSEEN)
 
 
-def _time_axis(samples: Sequence[Sample]) -> Callable[[float], float]:
-    start, end = samples[0].start, samples[-1].end
+def _time_axis(intervals: Sequence[Interval]) -> Callable[[float], float]:
+    start, end = intervals[0].start, intervals[-1].end
     scale = 100.0 / ((end - start) or 1.0)
     return lambda time: round(min(max(time - start, 0.0), end - start) * scale, 2)
 
 
-def _ticks(samples: Sequence[Sample], at: Callable[[float], float], y: float) -> list[Mark]:
-    start, end = samples[0].start, samples[-1].end
+def _ticks(intervals: Sequence[Interval], at: Callable[[float], float], y: float) -> list[Mark]:
+    start, end = intervals[0].start, intervals[-1].end
     if end <= start:
         return []
     steps = [unit * factor for unit in (1, 60, 3600, 86400) for factor in (1, 2, 5, 10, 20, 30)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..columns import Places
     from ..model import Finding, ProcessGroup
 
-MAX_SAMPLES = 240
+MAX_INTERVALS = 240
 _RECENT_POLLS = 10
 _SLOW: Final = ("TW-S1", "TW-S2", "TW-S3")
 _NOTHING = Observation(0.0, "", 0, {})
@@ -41,7 +41,7 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Sample:
+class Interval:
     """The time between two observations, or several such times in one.
 
     Attributes:
@@ -73,8 +73,8 @@ class Episode:
 class History:
     """Takes the observations and findings of a job in the order of time. Not safe for concurrent use.
 
-    At most MAX_SAMPLES samples are kept: when there are more, neighbours are merged, and the more serious of two states
-    stays.
+    At most MAX_INTERVALS intervals are kept: when there are more, neighbours are merged, and the more serious of two
+    states stays.
 
     Args:
         with_past: begin with the time before the first observation, as far as its pages tell it.
@@ -93,7 +93,7 @@ class History:
         self._with_past = with_past
         self.recorded = recorded
         self.polled_from = 0.0
-        self.samples: list[Sample] = []
+        self.intervals: list[Interval] = []
         self.last: Observation | None = None
         self.previous: Observation | None = None
         self.statuses = statuses(_NOTHING)
@@ -122,7 +122,7 @@ class History:
         self._waited.append((observation.time, ranks.places))
         rates = self._rates(ranks, observation.time - start)
         self._recent.append((observation.time - start, rates))
-        self._append(Sample(start, observation.time, self._states(observation), rates))
+        self._append(Interval(start, observation.time, self._states(observation), rates))
         started = []
         for finding in findings:
             episode = self.episodes.get(finding.identity())
@@ -159,7 +159,7 @@ class History:
             return 0.0
         setups, ages = self.ranks.setups
         running = ages[setups == SETUPS.index("initialized")]
-        return float(np.fmax.reduce(running, initial=last.time - self.samples[0].start))
+        return float(np.fmax.reduce(running, initial=last.time - self.intervals[0].start))
 
     @property
     def ranks(self) -> RankColumns:
@@ -207,21 +207,21 @@ class History:
     def _begin_with(self, past: Sequence[Observation]) -> None:
         for earlier, one in pairwise(past):
             self.statuses = statuses(one, earlier)
-            self.samples.append(Sample(earlier.time, one.time, self._states(one), _remembered(one)))
+            self.intervals.append(Interval(earlier.time, one.time, self._states(one), _remembered(one)))
 
     def _end_of_past(self, observation: Observation) -> float:
-        return self.samples[-1].end if self.samples else observation.time
+        return self.intervals[-1].end if self.intervals else observation.time
 
-    def _append(self, sample: Sample) -> None:
-        # The newest sample grows until it spans as much time as the others; the first poll spans none at all.
-        if self.samples and self.samples[-1].end - self.samples[-1].start <= self._open_span:
-            self.samples[-1] = _merge(self.samples[-1], sample)
+    def _append(self, interval: Interval) -> None:
+        # The newest interval grows until it spans as much time as the others; the first poll spans none at all.
+        if self.intervals and self.intervals[-1].end - self.intervals[-1].start <= self._open_span:
+            self.intervals[-1] = _merge(self.intervals[-1], interval)
             return
-        self.samples.append(sample)
-        if len(self.samples) > MAX_SAMPLES:
-            pairs = [self.samples[i : i + 2] for i in range(0, len(self.samples), 2)]
-            self.samples = [_merge(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-            self._open_span = (sample.end - self.samples[0].start) / MAX_SAMPLES
+        self.intervals.append(interval)
+        if len(self.intervals) > MAX_INTERVALS:
+            pairs = [self.intervals[i : i + 2] for i in range(0, len(self.intervals), 2)]
+            self.intervals = [_merge(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+            self._open_span = (interval.end - self.intervals[0].start) / MAX_INTERVALS
 
     def _states(self, observation: Observation) -> bytes:
         numbers = self.statuses.numbers
@@ -272,14 +272,14 @@ def _remembered(observation: Observation) -> dict[Family, Rate]:
     return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
 
 
-def _merge(a: Sample, b: Sample) -> Sample:
+def _merge(a: Interval, b: Interval) -> Interval:
     shorter, longer = sorted((a.states, b.states), key=len)
     states = _graver(shorter, longer[: len(shorter)]) + longer[len(shorter) :]
     rates = dict(a.rates)
     for family, rate in b.rates.items():
         other = rates.get(family)
         rates[family] = rate if other is None else _mean(other, a.end - a.start, rate, b.end - b.start)
-    return Sample(a.start, b.end, states, rates)
+    return Interval(a.start, b.end, states, rates)
 
 
 def _graver(one: bytes, other: bytes) -> bytes:

@@ -41,7 +41,7 @@ class RankStatus:
 
     Attributes:
         operation, sequence, process group: where it waits or is absent, else "", 0 and "".
-        seconds: how long it has waited, others have waited for it, or its process is gone; 0 where nobody waits.
+        seconds: how long it has waited, others have waited for it, or its process is gone; 0 where no rank waits.
         behind: operations by which it is behind the first rank of the same group, the most over its groups.
         seconds_per_round: mean T over the rounds that all ranks timed, None where they did not.
     """

@@ -18,7 +18,7 @@ _WINDOW = 0.1  # of slow_seconds
 
 
 @dataclass(slots=True)
-class Timing:
+class TimingRequest:
     """Windows of `num_rounds` operations of these process groups, each from a sequence number on, for all ranks to
     time; none if there are no groups."""
 
@@ -37,7 +37,7 @@ class Decision:
     """
 
     findings: list[Finding]
-    timing: Timing | None
+    timing: TimingRequest | None
     stacks_of: list[int]
 
 
@@ -48,7 +48,7 @@ class Controller:
         self._analyzer = Analyzer(thresholds)
         self._thresholds = thresholds
         self._asked: dict[int, float] = {}
-        self.timing = Timing()
+        self.timing = TimingRequest()
 
     def decide(self, observation: Observation) -> Decision:
         with no_collection():
@@ -56,7 +56,7 @@ class Controller:
         changed = analysis.time_from != self.timing.first
         if changed:
             num_rounds = self._num_rounds(observation, analysis.time_from) if analysis.time_from else 0
-            self.timing = Timing(analysis.time_from, num_rounds)
+            self.timing = TimingRequest(analysis.time_from, num_rounds)
         now = observation.time
         self._asked = {rank: time for rank, time in self._asked.items() if now - time < _ASK_AGAIN_SECONDS}
         stacks_of = [rank for rank in analysis.stacks_of if rank not in self._asked]

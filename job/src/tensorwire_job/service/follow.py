@@ -20,7 +20,7 @@ _ANSWER_SECONDS: Final = 40.0  # enough for a dozen operations of three seconds 
 _CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
 
-class Source(Protocol):
+class PolledJob(Protocol):
     """Where observations and findings of a job come from."""
 
     def poll(self) -> tuple[Observation, list[Finding]]:
@@ -37,7 +37,7 @@ class Poll(NamedTuple):
 
 
 def follow(
-    source: Source, history: History, thresholds: Thresholds, *, seconds: float | None, interval: float | None = None
+    source: PolledJob, history: History, thresholds: Thresholds, *, seconds: float | None, interval: float | None = None
 ) -> Iterator[Poll]:
     """Poll once an `interval` (a second), for `seconds` or until the job has ended; `history` gets the observations.
 
@@ -55,7 +55,7 @@ def follow(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def follow_to_answer(source: Source, history: History, thresholds: Thresholds, *, seconds: float) -> Iterator[Poll]:
+def follow_to_answer(source: PolledJob, history: History, thresholds: Thresholds, *, seconds: float) -> Iterator[Poll]:
     """Poll as `follow` does, and for up to 40 s longer if an answer is due.
 
     An answer is due if ranks time their operations because they seem slow and nothing is found yet, or if a suspect's
@@ -72,7 +72,7 @@ def follow_to_answer(source: Source, history: History, thresholds: Thresholds, *
                 return
 
 
-def ask(jobs: Sequence[tuple[Source, History]], thresholds: Thresholds, *, seconds: float) -> list[list[Finding]]:
+def ask(jobs: Sequence[tuple[PolledJob, History]], thresholds: Thresholds, *, seconds: float) -> list[list[Finding]]:
     """The findings on each job at the end of `follow_to_answer`, or as soon as two polls in a row had the same, all
     certain. The jobs are polled in turn, so that all take as long as one."""
     found: list[list[Finding]] = [[] for _ in jobs]
@@ -105,7 +105,7 @@ def check_in_view(history: History, path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, message, str(path))
 
 
-def _is_answer_due(source: Source, history: History, findings: list[Finding]) -> bool:
+def _is_answer_due(source: PolledJob, history: History, findings: list[Finding]) -> bool:
     ranks = history.last.ranks.values() if history.last else ()
     return source.awaits_stacks or (not findings and any(rank.timed for rank in ranks))
 

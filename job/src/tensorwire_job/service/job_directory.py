@@ -23,7 +23,7 @@ def root_of(directory: Path | None) -> Path:
 
 
 def find_directory(directory: Path | None) -> Path | None:
-    """The directory with the newest page; None if there is none, or somebody else may have made it."""
+    """The directory with the newest page; None if there is none, or another user may have made it."""
     return next(iter(_pages_by_directory(directory)), None)
 
 
@@ -56,7 +56,7 @@ def jobs_here() -> tuple[list[Path], dict[Path, float]]:
 
 
 def _pages_by_directory(directory: Path | None) -> dict[Path, list[Path]]:
-    """The pages in each directory, that with the newest page first; none where somebody else may have made them."""
+    """The pages in each directory, that with the newest page first; none where another user may have made them."""
     root = root_of(directory)
     if root == root_directory() and not is_ours(root):
         return {}

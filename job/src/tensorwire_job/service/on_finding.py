@@ -1,4 +1,4 @@
-"""A command of the user's that is run for each new finding: a page to somebody, a message to a channel.
+"""A command of the user's that is run for each new finding: a page to a person, a message to a channel.
 
 Texts from ranks reach it as data only, on standard input and in its environment. No shell reads any of them.
 """
@@ -148,7 +148,7 @@ class FindingCommand:
                 data = os.read(process.stderr.fileno(), 1 << 16)
                 words, is_open = (words + data)[-_MAX_STDERR:], bool(data)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # nobody has waited for it: the number is still its own
+            os.killpg(process.pid, signal.SIGKILL)  # it was not waited for: the number is still its own
         process.wait()
         return "" if self._is_left.is_set() else f"it took longer than {LIMIT_SECONDS:g} s and was killed"
 

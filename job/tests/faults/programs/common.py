@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FAULT = "fault"  # a file in TW_FAULTS_DIR, there from the moment of the fault
+STEPS_BEFORE = 70  # that a job trains well: a second and a half, and more
+STEPS_BEFORE_SLOW = 240  # where the fault makes it slow: six seconds and more
+
+
+def befallen_rank() -> int:
+    return int(os.environ["TW_FAULTS_RANK"])
 
 
 def is_befallen() -> bool:
     """Whether the fault befalls this rank."""
-    return int(os.environ["RANK"]) == int(os.environ["TW_FAULTS_RANK"])
+    return int(os.environ["RANK"]) == befallen_rank()
+
+
+def befalls(step: int, last: int = STEPS_BEFORE) -> bool:
+    """Whether the fault befalls this rank in this step; if so, it is marked."""
+    is_now = step == last and is_befallen()
+    if is_now:
+        mark_fault()
+    return is_now
+
+
+def gets_slow(step: int) -> bool:
+    """Whether this rank is slow in this step, as it is from some step on; if so, it is marked."""
+    return step >= STEPS_BEFORE_SLOW and befalls(step, step)
 
 
 def case() -> str:
     """The name of the variant."""
     return os.environ["TW_FAULTS_CASE"]
+
+
+def chosen(names: dict[str, Any]) -> Callable[..., Any]:
+    """The function of a program that variants.csv has for the variant."""
+    function: Callable[..., Any] = names[os.environ["TW_FAULTS_FUNCTION"]]
+    return function
 
 
 def folder() -> Path:
@@ -36,8 +66,14 @@ def mark_fault() -> None:
 
 
 def stay_away() -> None:
-    """The fault: this rank waits for a lock that nobody gives back."""
+    """The fault: this rank waits for a lock that is never given back."""
     lock = threading.Lock()
     lock.acquire()
     mark_fault()
     lock.acquire()
+
+
+def wait_for_server() -> None:
+    """The server never answers."""
+    client, _server = socket.socketpair()
+    client.recv(64)

@@ -1,4 +1,4 @@
-"""Training in which the process of one rank ends, or is no use any more, in ways that leave few words."""
+"""Training in which the process of one rank ends, is ended or is no use any more, in ways that leave few words."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import resource
 import signal
 import sys
 import threading
-from functools import partial
 from typing import Any
 
 import torch
 
-from .common import case, folder
+from .common import chosen, folder, stay_away
 from .small_training import Training, start
 
 
@@ -46,30 +45,32 @@ def close_descriptors() -> None:
     os.closerange(3, 4096)
 
 
-def be_preempted(training: Training) -> None:
+def be_preempted() -> None:
     """The scheduler takes back the node of one rank, which saves and leaves as it was asked to."""
 
     def leave(*_: object) -> None:
-        torch.save(training.model.state_dict(), folder() / "preempted.pt")
+        torch.save(torch.ones(64, 64), folder() / "preempted.pt")
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, leave)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-ENDS = {
-    "ended-with-thread": end_with_uploader,
-    "cpu-limit": exceed_cpu_time,
-    "deep-recursion": overflow_stack,
-    "closed-descriptors": close_descriptors,
-}
+def interrupt() -> None:
+    """Ctrl-C reaches one rank alone."""
+    os.kill(os.getpid(), signal.SIGINT)
 
 
-def main() -> None:
-    start()
-    training = Training()
-    training.train(ENDS.get(case()) or partial(be_preempted, training))
+def hang_up() -> None:
+    """The terminal of one rank is closed."""
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+def await_end() -> None:
+    """The rank waits for a lock. The runner ends all ranks, one after another."""
+    stay_away()
 
 
 if __name__ == "__main__":
-    main()
+    start()
+    Training().train(chosen(globals()))

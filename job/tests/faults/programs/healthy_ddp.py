@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from job.tests.faults.programs.common import case, folder, is_befallen, mark_fault
+from .common import case, folder, is_befallen, mark_fault
 
 
 class Samples(Dataset[torch.Tensor]):

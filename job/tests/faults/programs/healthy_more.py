@@ -1,12 +1,14 @@
-"""More jobs in which nothing is wrong: compressed messages, signals to all, a ring, steps without the others."""
+"""More jobs in which nothing is wrong: compressed messages, signals to all, many groups, steps without the others."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import threading
 import time
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -15,8 +17,8 @@ from torch import nn
 from tensorwire.torch import traffic
 from tests.support.sharded_models import Case, optimizer_of, sharded, train_step
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import Training, start
+from .common import chosen, folder, is_befallen, mark_fault
+from .small_training import Training, mesh_groups, pass_on, start, steps
 
 _SIGNAL_SECONDS = 8.0  # between two signals to all
 _SYNCHRONIZED_SECONDS = 4.0  # of steps that a rank takes by itself
@@ -25,8 +27,7 @@ _SYNCHRONIZED_SECONDS = 4.0  # of steps that a rank takes by itself
 def compress_ddp() -> None:
     training = Training(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).bfloat16())
     traffic.attach_ddp(training.model)
-    for step in itertools.count():
-        time.sleep(0.02)
+    for step in steps():
         training.optimizer.zero_grad()
         training.model(torch.randn(4, 64).bfloat16()).square().mean().backward()
         training.optimizer.step()
@@ -39,8 +40,7 @@ def compress_fsdp() -> None:
     model = sharded(kind)
     traffic.attach_fsdp(model, gradients=traffic.Exact())
     optimizer = optimizer_of(model, kind)
-    for step in itertools.count():
-        time.sleep(0.02)
+    for step in steps():
         train_step(model, optimizer, kind, step)
 
 
@@ -72,16 +72,10 @@ def save_when_told() -> None:
 
 def pass_round() -> None:
     """Blocks of keys and values go round a ring, as context parallelism has it."""
-    rank, size = dist.get_rank(), dist.get_world_size()
     while True:
-        for _ in range(size - 1):
+        for _ in range(dist.get_world_size() - 1):
             time.sleep(0.005)
-            block, received = torch.ones(4096), torch.empty(4096)
-            ends = [
-                dist.P2POp(dist.isend, block, (rank + 1) % size),
-                dist.P2POp(dist.irecv, received, (rank - 1) % size),
-            ]
-            for work in dist.batch_isend_irecv(ends):
+            for work in pass_on(torch.ones(4096), torch.empty(4096)):
                 work.wait()
         dist.all_reduce(torch.ones(256))
 
@@ -111,18 +105,56 @@ def generate_in_turn() -> None:
         second.step()
 
 
-CASES = {
-    "healthy-compressed-ddp": compress_ddp,
-    "healthy-compressed-fsdp": compress_fsdp,
-    "healthy-compressed-experts": compress_experts,
-    "healthy-signals": save_when_told,
-    "healthy-ring": pass_round,
-    "healthy-local-steps": synchronize_seldom,
-    "healthy-two-models": generate_in_turn,
-}
+def train_on_mesh() -> None:
+    """tp in each layer, dp once a step; a group that is first used after a while."""
+    dp, tp = mesh_groups("dp", "tp")
+    late = dist.new_group()
+    for step in count():
+        for _ in range(6):
+            time.sleep(0.004)
+            dist.all_reduce(torch.ones(512), group=tp)
+        dist.all_reduce(torch.ones(4096), group=dp)
+        if step > 200 and step % 100 == 0:
+            dist.barrier(late)
+
+
+def route_to_experts() -> None:
+    """all_to_all of uneven sizes, which the ranks tell each other first."""
+    world = dist.get_world_size()
+    while True:
+        sent = torch.randint(1, 500, (world,))
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        output = torch.empty(int(received.sum()))
+        dist.all_to_all_single(output, torch.ones(int(sent.sum())), received.tolist(), sent.tolist())
+        time.sleep(0.02)
+
+
+def roll_out() -> None:
+    """One rank makes samples for a second or two, and the others wait for them."""
+    while True:
+        samples = torch.ones(1000)
+        if is_befallen():
+            time.sleep(random.uniform(0.5, 2.0))
+        source = torch.tensor(dist.get_rank() if is_befallen() else -1)
+        dist.all_reduce(source, dist.ReduceOp.MAX)
+        dist.broadcast(samples, int(source))
+        for _ in range(20):
+            time.sleep(0.01)
+            dist.all_reduce(torch.ones(64))
+
+
+def end_early() -> None:
+    """The job is done, and its ranks end one after another, the one that saves the model last."""
+    for _ in range(300):
+        time.sleep(0.01)
+        dist.all_reduce(torch.ones(64))
+    dist.barrier()
+    dist.destroy_process_group()
+    time.sleep(8.0 if is_befallen() else random.uniform(0.0, 1.0))
 
 
 if __name__ == "__main__":
     start()
     mark_fault()
-    CASES[case()]()
+    chosen(globals())()

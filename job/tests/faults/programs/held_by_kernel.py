@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..needs import FREEZER
-from .common import case, folder
+from .common import chosen, folder
 from .small_training import Training, die_with_parent, start
 
 _PTRACE_ATTACH = 16
@@ -21,7 +21,7 @@ _SIGKILL_PENDING = 1 << (signal.SIGKILL - 1)
 
 
 def log_to_stopped_reader() -> None:
-    """Standard output is a pipe, and somebody stops its reader, as Ctrl-S does."""
+    """Standard output is a pipe, and its reader is stopped, as by Ctrl-S."""
     reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent)
     assert reader.stdin is not None
     reader.send_signal(signal.SIGSTOP)
@@ -38,7 +38,7 @@ def spawn_from_stalled_storage() -> None:
 
 
 def be_debugged() -> None:
-    """Somebody attaches a debugger, and leaves it there."""
+    """A debugger is attached, and stays there."""
     rank = os.getpid()
     if os.fork() == 0:
         die_with_parent()
@@ -56,7 +56,7 @@ def be_frozen() -> None:
     group = FREEZER / f"tensorwire-faults-{rank}"
     if os.fork() == 0:
         for left in FREEZER.glob("tensorwire-faults-*"):
-            with suppress(OSError):  # somebody is in it
+            with suppress(OSError):  # a process is in it
                 left.rmdir()
         group.mkdir()
         (group / "cgroup.procs").write_text(str(rank))
@@ -86,19 +86,6 @@ def crash_in_thread() -> None:
     threading.Thread(target=ctypes.string_at, args=(0,)).start()
 
 
-HELD = {
-    "stopped-reader": log_to_stopped_reader,
-    "spawn": spawn_from_stalled_storage,
-    "debugger": be_debugged,
-    "frozen": be_frozen,
-    "segfault": crash_in_thread,
-}
-
-
-def main() -> None:
-    start()
-    Training().train(HELD[case()])
-
-
 if __name__ == "__main__":
-    main()
+    start()
+    Training().train(chosen(globals()))

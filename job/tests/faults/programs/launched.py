@@ -1,32 +1,22 @@
-"""A rank that waits for a lock, in a job that somebody else starts: accelerate, torchrun, or transformers' Trainer."""
+"""A rank that waits for a lock, in a job started by accelerate, torchrun or transformers' Trainer."""
 
 from __future__ import annotations
 
 import time
-from itertools import count
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from job.tests.faults.programs.common import case, folder, is_befallen, stay_away
+from .common import chosen, folder, is_befallen, stay_away
+from .small_training import Training, start, steps
 
 FAULT_STEP = 120
 
 
 def train() -> None:
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(nn.Linear(64, 64))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    for step in count():
-        if step == FAULT_STEP and is_befallen():
-            stay_away()
-        model(torch.randn(8, 64)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        time.sleep(0.015)
+    start()
+    Training().train(stay_away)
 
 
 def train_with_accelerate() -> None:
@@ -35,13 +25,12 @@ def train_with_accelerate() -> None:
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(64, 64)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 1e-3))
-    for step in count():
+    for step in steps():
         if step == FAULT_STEP and is_befallen():
             stay_away()
         accelerator.backward(model(torch.randn(8, 64)).sum())
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.015)
 
 
 def train_with_trainer() -> None:
@@ -75,15 +64,5 @@ def train_with_trainer() -> None:
     Trainer(model=Model(), args=arguments, train_dataset=data, callbacks=[Hang()]).train()
 
 
-def main() -> None:
-    name = case()
-    if name == "accelerate-launch":
-        train_with_accelerate()
-    elif name == "hf-trainer":
-        train_with_trainer()
-    else:
-        train()
-
-
 if __name__ == "__main__":
-    main()
+    chosen(globals())()

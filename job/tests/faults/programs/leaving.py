@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from itertools import count
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from .common import STEPS_BEFORE, case, is_befallen, mark_fault, stay_away
+from .small_training import Training, start
 
-from job.tests.faults.programs.common import case, is_befallen, mark_fault, stay_away
-
-FAULT_STEP = 120
+if TYPE_CHECKING:
+    import torch
 
 
 def leave() -> None:
@@ -33,26 +30,22 @@ def leave() -> None:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    start()
+    training = Training()
     if case() == "exception-and-a-thread":
         threading.Thread(target=threading.Event().wait).start()  # such as a logger's, which is not a daemon
-    model = DistributedDataParallel(nn.Linear(128, 128))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    steps = count()
+    numbers = count()
 
     def check_gradient(gradient: torch.Tensor) -> None:
-        if next(steps) == FAULT_STEP and is_befallen():
+        if next(numbers) == STEPS_BEFORE and is_befallen():
             if case() == "ctrl-c-healthy":
                 mark_fault()
             else:
                 leave()
 
-    model.module.weight.register_hook(check_gradient)
+    training.model.module[0].weight.register_hook(check_gradient)
     while True:
-        model(torch.randn(8, 128)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        time.sleep(0.015)
+        training.step()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import socket
 import sys
 import time
 from datetime import timedelta
@@ -15,17 +14,23 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, STEPS_BEFORE_SLOW, Training, start
-
-
-def wait_for_server() -> None:
-    client, _server = socket.socketpair()
-    client.recv(64)
+from .common import (
+    STEPS_BEFORE,
+    STEPS_BEFORE_SLOW,
+    befallen_rank,
+    befalls,
+    chosen,
+    folder,
+    gets_slow,
+    is_befallen,
+    mark_fault,
+    wait_for_server,
+)
+from .small_training import Training, start, steps
 
 
 def run_out_of_time() -> None:
-    """One rank waits for a server; the others give up after 4 s, before anybody calls it a hang."""
+    """One rank waits for a server; the others give up after 4 s, before the hang gate."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=4))
     Training().train(wait_for_server)
@@ -42,10 +47,8 @@ def gather_metrics() -> None:
     start()
     training = Training()
     rank = dist.get_rank()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+    for step in training.steps():
+        if befalls(step):
             wait_for_server()
         metrics = [torch.empty(16) for _ in range(dist.get_world_size())] if rank == 0 else None
         dist.gather(torch.ones(16), metrics, dst=0)
@@ -55,8 +58,7 @@ def save_by_some() -> None:
     """One rank does not take part in a distributed checkpoint, and goes on to the next step."""
     start()
     training = Training(nn.Linear(64, 8))
-    for step in itertools.count(1):
-        training.step()
+    for step in training.steps(1):
         if step == STEPS_BEFORE:
             if is_befallen():
                 mark_fault()
@@ -68,14 +70,12 @@ def route_tokens() -> None:
     """Mixture of experts: one rank's router sends another number of tokens than it has announced."""
     start()
     rank, size = dist.get_rank(), dist.get_world_size()
-    for step in itertools.count():
-        time.sleep(0.02)
+    for step in steps():
         counts = torch.tensor([16 + (rank + peer + step) % 3 for peer in range(size)])
         expected = torch.empty_like(counts)
         dist.all_to_all_single(expected, counts)
         sent = counts.tolist()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+        if befalls(step):
             sent[(rank + 1) % size] += 8
         received = torch.empty(int(expected.sum()), 32)
         dist.all_to_all_single(received, torch.ones(sum(sent), 32), expected.tolist(), sent)
@@ -108,11 +108,9 @@ def be_late_in_pipeline() -> None:
 def be_late_as_root() -> None:
     """One rank reads batches for all and broadcasts them; its storage gets slow."""
     start()
-    source = int(os.environ["TW_FAULTS_RANK"])
-    for step in itertools.count():
-        time.sleep(0.02)
-        if step >= STEPS_BEFORE_SLOW and is_befallen():
-            mark_fault()
+    source = befallen_rank()
+    for step in steps():
+        if gets_slow(step):
             time.sleep(0.2)
         dist.broadcast(torch.ones(4096), src=source)
 
@@ -121,7 +119,7 @@ def be_late_by_two() -> None:
     """Two ranks share a node that got slow: both take 0.2 s longer for each step."""
     start()
     training = Training()
-    late = (int(os.environ["TW_FAULTS_RANK"]) + 1) % dist.get_world_size()
+    late = (befallen_rank() + 1) % dist.get_world_size()
     for step in itertools.count():
         if step >= STEPS_BEFORE_SLOW and (is_befallen() or dist.get_rank() == late):
             mark_fault()
@@ -140,18 +138,5 @@ def vary_lengths() -> None:
         training.step(min(0.8, lengths.expovariate(20.0)))
 
 
-CASES = {
-    "short-timeout": run_out_of_time,
-    "re-exec": restart_in_place,
-    "missed-gather": gather_metrics,
-    "partial-save": save_by_some,
-    "token-counts": route_tokens,
-    "late-stage": be_late_in_pipeline,
-    "late-root": be_late_as_root,
-    "two-late": be_late_by_two,
-    "varying-lengths": vary_lengths,
-}
-
-
 if __name__ == "__main__":
-    CASES[case()]()
+    chosen(globals())()

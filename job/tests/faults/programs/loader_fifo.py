@@ -1,4 +1,4 @@
-"""DDP whose data loader has a worker; the worker blocks in a FIFO that nobody writes to."""
+"""DDP whose data loader has a worker; the worker blocks in a FIFO without a writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from job.tests.faults.programs.common import folder, is_befallen, mark_fault
+from .common import folder, is_befallen, mark_fault
 
 FAULT_BATCH = 150
 

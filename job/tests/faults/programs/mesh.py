@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
-from job.tests.faults.programs.common import case, is_befallen, mark_fault, stay_away
+from .common import befalls, case, chosen, is_befallen, mark_fault, stay_away
+from .small_training import mesh_groups, start
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -26,8 +26,7 @@ def reduce(group: ProcessGroup | None = None) -> None:
 def leave_early(tp: ProcessGroup, dp: ProcessGroup) -> None:
     """The rank goes on to dp while the others are still in the loop over tp."""
     for step in count():
-        if step == 150 and is_befallen():
-            mark_fault()
+        if befalls(step, 150):
             break
         reduce(tp)
     while True:
@@ -68,20 +67,11 @@ def stick_before_new_dp(tp: ProcessGroup, dp: ProcessGroup) -> None:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    tp, dp = mesh["tp"].get_group(), mesh["dp"].get_group()
-    name = case()
-    if "used" in name:
+    start()
+    dp, tp = mesh_groups("dp", "tp")
+    if "used" in case():
         reduce(dp)
-    if "steps" in name:
-        leave_each_step_early(tp, dp)
-    elif "leave" in name:
-        leave_early(tp, dp)
-    elif "first" in name:
-        stick_before_first(tp, dp)
-    else:
-        stick_before_new_dp(tp, dp)
+    chosen(globals())(tp, dp)
 
 
 if __name__ == "__main__":

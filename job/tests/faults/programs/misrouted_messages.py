@@ -1,15 +1,12 @@
-"""Ranks that pass messages: a pipeline, and a ring as context parallelism has it."""
+"""Ranks that pass messages: a pipeline, a chain, and a ring as context parallelism has it."""
 
 from __future__ import annotations
-
-import itertools
-import time
 
 import torch
 import torch.distributed as dist
 
-from .common import case, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, start
+from .common import STEPS_BEFORE, befalls, is_befallen, stay_away
+from .small_training import after, before, pass_on, run, steps
 
 MICRO_BATCHES = 4
 
@@ -31,31 +28,55 @@ def pass_through_stages(num_micro_batches: int) -> None:
 
 def run_pipeline() -> None:
     """One stage has another number of micro-batches configured from some step on."""
-    for step in itertools.count():
-        time.sleep(0.02)
-        num_micro_batches = MICRO_BATCHES
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            num_micro_batches += 1
-        pass_through_stages(num_micro_batches)
+    for step in steps():
+        pass_through_stages(MICRO_BATCHES + befalls(step))
 
 
 def run_ring() -> None:
     """One rank sends its block to the rank after the next, once."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    for step in itertools.count():
-        time.sleep(0.02)
-        neighbour = (rank + 1) % size
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            neighbour = (rank + 2) % size
-        block, received = torch.ones(1024), torch.empty(1024)
-        operations = [dist.P2POp(dist.isend, block, neighbour), dist.P2POp(dist.irecv, received, (rank - 1) % size)]
-        for work in dist.batch_isend_irecv(operations):
+    for step in steps():
+        for work in pass_on(torch.ones(1024), torch.empty(1024), after(2) if befalls(step) else after()):
             work.wait()
         dist.all_reduce(torch.ones(256))
 
 
+def skip_step() -> None:
+    """One stage takes a batch for a bad one, and goes on with the next step."""
+    for step in steps():
+        if not befalls(step):
+            pass_through_stages(MICRO_BATCHES)
+        dist.all_reduce(torch.ones(256))
+
+
+def skip_turn() -> None:
+    """The block goes round once a step. One rank neither takes nor passes it on once."""
+    block = torch.ones(1024)
+    for step in steps():
+        if befalls(step):
+            pass
+        elif dist.get_rank() == 0:
+            dist.send(block, after())
+            dist.recv(block, before())
+        else:
+            dist.recv(block, before())
+            dist.send(block, after())
+        dist.all_reduce(torch.ones(256))
+
+
+def wait_in_chain() -> None:
+    """A pipeline by hand: each rank gets from the one before and sends to the next. One rank waits for a lock."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    weights = torch.eye(64)
+    for step in steps():
+        activations = torch.ones(8, 64)
+        if rank > 0:
+            dist.recv(activations, rank - 1)
+        if step == STEPS_BEFORE and is_befallen():
+            stay_away()
+        activations = activations @ weights
+        if rank < last:
+            dist.send(activations, rank + 1)
+
+
 if __name__ == "__main__":
-    start()
-    {"micro-batches": run_pipeline, "wrong-neighbour": run_ring}[case()]()
+    run(globals())

@@ -1,44 +1,35 @@
-"""Training in which one rank calls other collectives than the rest, as its branches have it."""
+"""Training in which one rank calls other collectives than the rest, which gloo may abort for it."""
 
 from __future__ import annotations
 
 import itertools
-import socket
+import time
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from .common import case, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, start
-
-
-def wait_for_server() -> None:
-    client, _server = socket.socketpair()
-    client.recv(64)
+from .common import STEPS_BEFORE, befalls, case, is_befallen, mark_fault, stay_away, wait_for_server
+from .small_training import Training, mesh_groups, run, steps
 
 
 def gather_objects_by_some() -> None:
     """Every rank gathers the messages of its peers, but one has another interval configured."""
-    training = Training()
-    for step in itertools.count(1):
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+    for step in Training().steps(1):
         interval = STEPS_BEFORE + 30 if is_befallen() else STEPS_BEFORE
-        if step % interval == 0:
+        if not befalls(step) and step % interval == 0:
             messages: list[str | None] = [None] * dist.get_world_size()
             dist.all_gather_object(messages, f"step {step}: loss is finite")
 
 
 def destroy_early() -> None:
     """One rank's early stopping ends its process group; it then uploads its logs, and the others train on."""
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+    for step in Training().steps():
+        if befalls(step):
             dist.destroy_process_group()
             wait_for_server()
 
@@ -51,8 +42,7 @@ def skip_synchronisation() -> None:
     micro_batches = 2 * STEPS_BEFORE
     accumulated = 0
     for micro_batch in range(micro_batches):
-        if micro_batch == micro_batches - 5 and is_befallen():
-            mark_fault()
+        if befalls(micro_batch, micro_batches - 5):
             continue  # its loss would be NaN
         accumulated += 1
         if accumulated % 2 == 0:
@@ -67,8 +57,7 @@ def skip_branch() -> None:
     """A batch without images leaves a branch of the model unused on one rank."""
     training = Training(Branches())
     for step in itertools.count():
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+        if befalls(step):
             training.model.module.has_images = False
         training.step()
 
@@ -90,10 +79,8 @@ def clean_up_with_barrier() -> None:
     """One rank fails, and cleans up with a barrier before the exception gets out."""
     training = Training()
     try:
-        for step in itertools.count():
-            training.step()
-            if step == STEPS_BEFORE and is_befallen():
-                mark_fault()
+        for step in training.steps():
+            if befalls(step):
                 raise ValueError("the loss is NaN")
     finally:
         dist.barrier()
@@ -102,9 +89,7 @@ def clean_up_with_barrier() -> None:
 
 def miss_monitored_barrier() -> None:
     """One rank waits for a server while the others wait in a monitored barrier."""
-    training = Training()
-    for step in itertools.count(1):
-        training.step()
+    for step in Training().steps(1):
         if step % 20 == 0:
             if step >= STEPS_BEFORE and is_befallen():
                 mark_fault()
@@ -112,20 +97,77 @@ def miss_monitored_barrier() -> None:
             dist.monitored_barrier(timeout=timedelta(minutes=30))
 
 
-CASES = {
-    "some-gather": gather_objects_by_some,
-    "destroyed-early": destroy_early,
-    "skipped-sync": skip_synchronisation,
-    "unused-branch": skip_branch,
-    "cleanup-barrier": clean_up_with_barrier,
-    "monitored-barrier": miss_monitored_barrier,
-}
+_TOKENS = 32  # for each expert
+_WIDTH = 16
 
 
-def main() -> None:
-    start()
-    CASES[case()]()
+def route_too_many() -> None:
+    """Each rank sends as many tokens to every expert. One rank's router sends one token more from some step on."""
+    size = dist.get_world_size()
+    for step in steps():
+        sent = [_TOKENS + 1] * size if befalls(step) else [_TOKENS] * size
+        tokens = torch.ones(sum(sent), _WIDTH)
+        dist.all_to_all_single(torch.empty(_TOKENS * size, _WIDTH), tokens, [_TOKENS] * size, sent)
+        dist.all_reduce(torch.ones(1))  # the loss
+
+
+class Balanced(nn.Module):
+    """A branch in which ranks share the load of its experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.image = nn.Linear(64, 8), nn.Linear(64, 8)
+        self.has_image = True
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.text(batch)
+        if self.has_image:
+            load = torch.distributed.nn.functional.all_reduce(torch.ones(8))
+            output = output + self.image(batch) * load
+        return output
+
+
+def leave_out_branch() -> None:
+    """A batch of one rank has no image. DDP allows for unused parameters, but the branch has a collective."""
+    training = Training(Balanced(), partial(DistributedDataParallel, find_unused_parameters=True))
+    for step in training.steps():
+        training.model.module.has_image = not befalls(step)
+
+
+def clip_alone() -> None:
+    """Tensor parallel layers; one rank clips, with the norm over its tp group, as its own configuration has it."""
+    dp, tp = mesh_groups("dp", "tp")
+    for step in itertools.count():
+        for _ in range(4):
+            time.sleep(0.005)
+            dist.all_reduce(torch.ones(512), group=tp)
+        if befalls(step):
+            dist.all_reduce(torch.ones(1), group=tp)
+        dist.all_reduce(torch.ones(4096), group=dp)
+
+
+SHORT, LONG = 120, 4000
+
+
+def go_on() -> None:
+    name = case()
+    if name == "uneven-then-barrier":
+        dist.barrier()
+    elif name == "uneven-then-evaluation":
+        if is_befallen():
+            stay_away()
+    elif name == "uneven-then-metric":
+        dist.all_reduce(torch.zeros(1))
+
+
+def run_out_of_batches() -> None:
+    """Ranks have unequal numbers of batches; one runs out of them first, and does what comes next."""
+    training = Training()
+    for _ in range(SHORT if is_befallen() else LONG):
+        training.step()
+    mark_fault()
+    go_on()
 
 
 if __name__ == "__main__":
-    main()
+    run(globals())

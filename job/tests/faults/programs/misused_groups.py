@@ -12,8 +12,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, die_with_parent, start, start_with_hosted_store
+from .common import STEPS_BEFORE, befallen_rank, befalls, chosen, folder, is_befallen, mark_fault
+from .small_training import Training, die_with_parent, start, start_with_hosted_store, steps
 
 _WORLD = range(4)
 
@@ -48,8 +48,7 @@ def lock_in_other_order() -> None:
         with metrics.lock:
             dist.all_reduce(torch.ones(256))
         if step % 5 == 0:
-            if step == 30 and is_befallen():
-                mark_fault()
+            if befalls(step, 30):
                 metrics.seconds = 0.5
             metrics.is_due.set()
 
@@ -59,25 +58,21 @@ def create_group_by_members() -> None:
     (TORCH_DIST_INIT_BARRIER).
     """
     start()
-    training = Training()
-    for step in itertools.count():
-        training.step()
+    for step in Training().steps():
         if step == STEPS_BEFORE:
             if is_befallen():
                 mark_fault()
             else:
-                dist.new_group([rank for rank in _WORLD if rank != int(os.environ["TW_FAULTS_RANK"])])
+                dist.new_group([rank for rank in _WORLD if rank != befallen_rank()])
 
 
 def miss_group_of_three() -> None:
     """Three of four ranks share a group; one of them waits for the lock of a file before it enters."""
     start()
-    outsider = (int(os.environ["TW_FAULTS_RANK"]) + 1) % len(_WORLD)
+    outsider = (befallen_rank() + 1) % len(_WORLD)
     group = dist.new_group([rank for rank in _WORLD if rank != outsider], group_desc="experts")
-    for step in itertools.count():
-        time.sleep(0.02)
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+    for step in steps():
+        if befalls(step):
             _wait_for_file()
         if dist.get_rank() != outsider:
             dist.all_reduce(torch.ones(256), group=group)
@@ -112,13 +107,45 @@ def freeze_store() -> None:
     Training().train(lambda: os.kill(host, signal.SIGSTOP), make_group)
 
 
-CASES = {
-    "lock-order": lock_in_other_order,
-    "members-only": create_group_by_members,
-    "group-of-three": miss_group_of_three,
-    "frozen-store": freeze_store,
-}
+def lose_store() -> None:
+    """The process that hosts the store is killed, and then all make the next group, which asks the store."""
+    host = start_with_hosted_store()
+
+    def end_store() -> None:
+        os.kill(host, signal.SIGKILL)
+        os.waitpid(host, 0)
+
+    def make_group() -> None:
+        dist.barrier()
+        dist.new_group()
+
+    Training().train(end_store, make_group)
+
+
+def leave_loop_early() -> None:
+    """Two groups of all ranks, used in a loop each; a rank leaves the first loop early."""
+    start()
+    generator, discriminator = dist.new_group(), dist.new_group()
+    for step in range(400):
+        time.sleep(0.01)
+        if befalls(step, 200):
+            break
+        dist.all_reduce(torch.ones(100), group=generator)
+    while True:
+        time.sleep(0.01)
+        dist.all_reduce(torch.ones(100), group=discriminator)
+
+
+def stop_before_group() -> None:
+    """A rank is stopped, and the others make the next group, which all have to."""
+    start()
+    for step in Training().steps():
+        if step == STEPS_BEFORE:
+            if is_befallen():
+                mark_fault()
+                os.kill(os.getpid(), signal.SIGSTOP)
+            dist.new_group()
 
 
 if __name__ == "__main__":
-    CASES[case()]()
+    chosen(globals())()

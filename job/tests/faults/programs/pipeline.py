@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from job.tests.faults.programs.common import case, is_befallen, mark_fault, stay_away
+from .common import case, is_befallen, mark_fault, stay_away
 
 FAULT_FORWARD = 150
 MICROBATCHES = 4

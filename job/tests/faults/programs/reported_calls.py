@@ -9,11 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
-from .common import case, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, start
+from .common import befalls, is_befallen, mark_fault
+from .small_training import Training, run, sharded, steps
 
 _EPOCH = 20  # steps
 
@@ -22,12 +20,9 @@ def save_behind_guard() -> None:
     """alan-turing-institute/autocast#386: one rank saves a checkpoint at the end of an epoch, behind a guard that lets
     it alone in. The save ends in a barrier, which pairs with the barrier that all ranks come to after it.
     """
-    training = Training()
-    for step in itertools.count(1):
-        training.step()
+    for step in Training().steps(1):
         if step % _EPOCH == 0:
-            if step == 4 * _EPOCH and is_befallen():
-                mark_fault()
+            if befalls(step, 4 * _EPOCH):
                 dist.barrier()  # of the save
             dist.barrier()
 
@@ -37,12 +32,8 @@ def compute_own_capacity() -> None:
     batch, and one rank sends more to each expert than the others do.
     """
     router, expert = nn.Linear(64, 64), nn.Linear(64, 64)
-    for step in itertools.count():
-        time.sleep(0.02)
-        capacity = 4  # tokens for each expert; an expert on each rank
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            capacity = 5
+    for step in steps():
+        capacity = 5 if befalls(step) else 4  # tokens for each expert; an expert on each rank
         with torch.no_grad():
             tokens = router(torch.randn(dist.get_world_size() * capacity, 64))
             dispatched = torch.empty_like(tokens)
@@ -56,13 +47,10 @@ def save_without_state() -> None:
     """NVIDIA/Megatron-LM#4910: before a save, the ranks gather what each holds of an entry of the optimizer's state,
     entry by entry. One rank has no state for one of the entries, and leaves out its gather.
     """
-    training = Training()
-    for step in itertools.count(1):
-        training.step()
+    for step in Training().steps(1):
         if step % _EPOCH == 0:
             entries = ["exp_avg", "exp_avg_sq", "master"]
-            if step == 4 * _EPOCH and is_befallen():
-                mark_fault()
+            if befalls(step, 4 * _EPOCH):
                 entries.remove("exp_avg_sq")
             for entry in entries:
                 pieces: list[Any] = [None] * dist.get_world_size()
@@ -108,30 +96,14 @@ def call_head_thrice() -> None:
     rank has three entities, those of the others have one.
     """
     model = Tagger()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for module in (model.trunk, model.head, model):
-        fully_shard(module, mesh=mesh)
+    sharded(model, model.trunk, model.head)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for step in itertools.count():
-        time.sleep(0.02)
-        num_entities = 1
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            num_entities = 3
+    for step in steps():
+        num_entities = 3 if befalls(step) else 1
         optimizer.zero_grad()
         model(torch.randn(4, 64), num_entities).backward()
         optimizer.step()
 
 
-CASES = {
-    "save-behind-guard": save_behind_guard,
-    "own-capacity": compute_own_capacity,
-    "lacking-state": save_without_state,
-    "error-logged": go_on_after_error,
-    "head-called-thrice": call_head_thrice,
-}
-
-
 if __name__ == "__main__":
-    start()
-    CASES[case()]()
+    run(globals())

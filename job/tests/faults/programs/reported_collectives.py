@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,17 +11,11 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import case, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, start
-
-
-def befallen_rank() -> int:
-    return int(os.environ["TW_FAULTS_RANK"])
+from .common import STEPS_BEFORE, befallen_rank, befalls, is_befallen
+from .small_training import Training, run, sharded, steps
 
 
 def skip_step_of_sharded_optimizer() -> None:
@@ -31,14 +24,10 @@ def skip_step_of_sharded_optimizer() -> None:
     """
     training = Training()
     optimizer = ZeroRedundancyOptimizer(training.model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-3)
-    for step in itertools.count():
-        time.sleep(0.02)
+    for step in steps():
         optimizer.zero_grad()
         training.loss().backward()
-        overflows = step == STEPS_BEFORE and is_befallen()
-        if overflows:
-            mark_fault()
-        else:
+        if not befalls(step):
             optimizer.step()
 
 
@@ -60,11 +49,9 @@ def retry_batch() -> None:
 
     for number, parameter in enumerate(blocks.parameters()):
         parameter.register_post_accumulate_grad_hook(lambda each, number=number: reduce(number, each.grad))
-    for step in itertools.count():
-        time.sleep(0.02)
+    for step in steps():
         batch = torch.randn(4, 64)
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+        if befalls(step):
             lacks_memory = True
         optimizer.zero_grad()
         try:
@@ -84,12 +71,9 @@ def log_other_keys() -> None:
     """Lightning-AI/pytorch-lightning#19106: one rank logs a key more than the others. Each key is reduced by itself,
     behind a barrier, as Lightning does.
     """
-    training = Training()
-    for step in itertools.count(1):
-        training.step()
+    for step in Training().steps(1):
         metrics = {"loss": 1.0, "accuracy": 0.5}
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+        if befalls(step):
             metrics["skipped"] = 1.0
         if step % 10 == 0:
             for value in metrics.values():
@@ -174,85 +158,49 @@ def leave_out_module() -> None:
 
 
 def train_with_unused(model: nn.Module, flag: str) -> None:
-    parallel = DistributedDataParallel(model, find_unused_parameters=True)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3)
-    for step in itertools.count():
-        time.sleep(0.02)
-        optimizer.zero_grad()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+    for step in Training(model, partial(DistributedDataParallel, find_unused_parameters=True)).steps():
+        if befalls(step):
             setattr(model, flag, False)
-        parallel(torch.randn(16, 64)).square().mean().backward()
-        optimizer.step()
 
 
-def sharded_model() -> nn.Sequential:
+def sharded_training() -> Training:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for layer in (model[0], model[2]):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
+    return Training(model, lambda whole: sharded(whole, model[0], model[2]))
 
 
 def save_if_best() -> None:
     """pytorch/pytorch#77562: the loss of the validation is reduced to one rank only, which alone sees that it is the
     best yet, and saves the FSDP model.
     """
-    model = sharded_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    training = sharded_training()
     best, interval = float("inf"), STEPS_BEFORE // 4
-    for step in itertools.count(1):
-        time.sleep(0.02)
-        optimizer.zero_grad()
-        model(torch.randn(4, 64)).square().mean().backward()
-        optimizer.step()
+    for step in training.steps(1):
         if step % interval == 0:
             loss = torch.ones(1)
-            if step == 2 * interval and is_befallen():
-                mark_fault()
+            if befalls(step, 2 * interval):
                 loss *= 0.1
             total = loss.clone()
             dist.reduce(total, dst=befallen_rank())
             seen = total if is_befallen() else loss
             if seen.item() < best:
                 best = seen.item()
-                get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+                get_model_state_dict(training.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 
 
 def generate_until_end() -> None:
     """deepspeedai/DeepSpeed#8262: ranks generate with a sharded model, and one has its last token sooner: it goes on to
     gather the answers, while the others gather parameters for their next token.
     """
-    model = sharded_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for step in itertools.count():
-        num_tokens = 12
-        if step == STEPS_BEFORE // 4 and is_befallen():
-            mark_fault()
-            num_tokens = 3
+    training = sharded_training()
+    for step in training.steps():
+        num_tokens = 3 if befalls(step, STEPS_BEFORE // 4) else 12
         with torch.no_grad():
             for _ in range(num_tokens):
                 time.sleep(0.005)
-                model(torch.randn(4, 64))
+                training.model(torch.randn(4, 64))
         answers: list[list[int] | None] = [None] * dist.get_world_size()
         dist.all_gather_object(answers, [step] * num_tokens)
-        model(torch.randn(4, 64)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-CASES = {
-    "overflow-of-one": skip_step_of_sharded_optimizer,
-    "retried-batch": retry_batch,
-    "other-keys": log_other_keys,
-    "no-tokens": train_without_tokens,
-    "uncalled-norm": leave_out_module,
-    "best-for-one": save_if_best,
-    "early-last-token": generate_until_end,
-}
 
 
 if __name__ == "__main__":
-    start()
-    CASES[case()]()
+    run(globals())

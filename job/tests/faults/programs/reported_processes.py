@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import queue
 import signal
@@ -14,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from .common import case, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, STEPS_BEFORE_SLOW, Training, start
+from .common import STEPS_BEFORE, STEPS_BEFORE_SLOW, befalls, gets_slow, is_befallen, mark_fault
+from .small_training import Training, run, steps
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -43,11 +42,8 @@ def fail_in_thread() -> None:
 
     def train() -> None:
         try:
-            training = Training()
-            for step in itertools.count():
-                training.step()
-                if step == STEPS_BEFORE and is_befallen():
-                    mark_fault()
+            for step in Training().steps():
+                if befalls(step):
                     raise ValueError("the batch has no labels")
         except ValueError as error:
             errors.put(error)
@@ -61,9 +57,7 @@ def hang_up() -> None:
     same, since a library has set a handler of its own.
     """
     signal.signal(signal.SIGHUP, signal.SIG_DFL if is_befallen() else signal.SIG_IGN)
-    training = Training()
-    for step in itertools.count():
-        training.step()
+    for step in Training().steps():
         if step == STEPS_BEFORE:
             if is_befallen():
                 mark_fault()
@@ -79,25 +73,14 @@ def compile_each_length() -> None:
     # This backend spares the build of kernels, and its time: a machine busy with jobs would take minutes for it.
     model = DistributedDataParallel(torch.compile(nn.Sequential(*layers), backend="eager"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for step in itertools.count():
-        time.sleep(0.02)
+    for step in steps():
         length = 16
-        if step >= STEPS_BEFORE_SLOW and is_befallen():
-            mark_fault()
+        if gets_slow(step):
             length += step - STEPS_BEFORE_SLOW + 1
         optimizer.zero_grad()
         model(torch.randn(2, length, 16)).square().mean().backward()
         optimizer.step()
 
 
-CASES = {
-    "loader-killed": lose_loader_worker,
-    "error-kept": fail_in_thread,
-    "hung-up": hang_up,
-    "new-lengths": compile_each_length,
-}
-
-
 if __name__ == "__main__":
-    start()
-    CASES[case()]()
+    run(globals())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import multiprocessing
 import os
@@ -15,14 +14,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils import cpp_extension
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+from .common import STEPS_BEFORE, chosen, folder, is_befallen, mark_fault
+from .small_training import Training, die_with_parent, start
 
 
 def train() -> None:
-    training = Training()
-    for _ in itertools.count():
-        training.step()
+    for _ in Training().steps():
+        pass
 
 
 def count_one_too_many() -> None:
@@ -70,6 +68,7 @@ def start_logger() -> None:
     """EleutherAI/bergson#249: the logger of one rank waits for an answer of its service, which cannot reach its server.
     The others wait for that rank in new_group.
     """
+    start()
     training = Training()
     for _ in range(STEPS_BEFORE):
         training.step()
@@ -93,6 +92,7 @@ def tokenize_first() -> None:
     """hiyouga/LlamaFactory#360: one rank tokenizes the dataset first, in processes of its own, and the others wait in a
     barrier until it has written its cache.
     """
+    start()
     if is_befallen():
         mark_fault()
         context = multiprocessing.get_context("fork")
@@ -105,21 +105,5 @@ def tokenize_first() -> None:
     train()
 
 
-WITHOUT_GROUP = {
-    "world-size": count_one_too_many,
-    "local-rank": join_by_local_rank,
-    "stale-lock": build_behind_stale_lock,
-    "resume-of-some": resume_by_some,
-}
-CASES = {
-    "logger-start": start_logger,
-    "tokenize-first": tokenize_first,
-}
-
-
 if __name__ == "__main__":
-    if case() in WITHOUT_GROUP:
-        WITHOUT_GROUP[case()]()
-    else:
-        start()
-        CASES[case()]()
+    chosen(globals())()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+from .common import befallen_rank, befalls, folder, mark_fault
+from .small_training import Training, die_with_parent, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,9 @@ _BATCH_BYTES = 4096  # of a mapped dataset
 
 def save_without_worker() -> None:
     """NVIDIA-NeMo/RL#2225: three ranks train in a group of their own, and one generates on request. A save gathers over
-    all ranks, and nobody has asked the one that generates to take part.
+    all ranks, and the one that generates is not asked to take part.
     """
-    befallen = int(os.environ["TW_FAULTS_RANK"])
+    befallen = befallen_rank()
     worker = befallen if befallen >= 0 else 3
     trainers = [rank for rank in range(dist.get_world_size()) if rank != worker]
     group = dist.new_group(trainers)
@@ -74,13 +74,9 @@ def leave_out_report() -> None:
         while len(list(folder().glob(f"report-{number}-*"))) < dist.get_world_size():
             time.sleep(_POLL_SECONDS)
 
-    for step in itertools.count(1):
-        training.step()
-        if step % _EPOCH == 0:
-            if step == 4 * _EPOCH and is_befallen():
-                mark_fault()
-            else:
-                report(step // _EPOCH)
+    for step in training.steps(1):
+        if step % _EPOCH == 0 and not befalls(step, 4 * _EPOCH):
+            report(step // _EPOCH)
 
 
 def park() -> None:
@@ -93,11 +89,8 @@ def park() -> None:
         is_told.set()
 
     signal.signal(signal.SIGTERM, note)
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
+    for step in Training().steps():
+        if befalls(step):
             os.kill(os.getpid(), signal.SIGTERM)
         if is_told.is_set():
             threading.Event().wait()
@@ -116,15 +109,13 @@ def await_last_save() -> None:
     training = Training()
     context = multiprocessing.get_context("fork")
     writer = None
-    for step in itertools.count(1):
-        training.step()
+    for step in training.steps(1):
         if step % _EPOCH == 0:
             if writer is not None:
                 writer.join()
             shard = folder() / f"shard-{step}-{dist.get_rank()}"
-            if step == 4 * _EPOCH and is_befallen():
-                mark_fault()
-                os.mkfifo(shard)  # nobody reads from it: to open it takes for ever
+            if befalls(step, 4 * _EPOCH):
+                os.mkfifo(shard)  # it has no reader: to open it takes for ever
             writer = context.Process(target=write_shard, args=(shard,), daemon=True)
             writer.start()
 
@@ -135,43 +126,26 @@ def parse_answer() -> None:
     """
     training = Training()
     calls = re.compile(r"^(?:(?:<call>)?\w+;?)+</call>$")
-    for step in itertools.count():
-        training.step()
-        answer = "<call>sum;</call>"
-        if step == STEPS_BEFORE and is_befallen():
-            mark_fault()
-            answer = "<call>" + "sum;" * 40
+    for step in training.steps():
+        answer = "<call>" + "sum;" * 40 if befalls(step) else "<call>sum;</call>"
         calls.search(answer)
 
 
 def read_truncated_file() -> None:
     """hpcaitech/ColossalAI#3556: one rank dies of SIGBUS (exit code -7). Its mapped dataset has become shorter, since
-    somebody prepares it again.
+    it is prepared again.
     """
     path = folder() / f"tokens-{dist.get_rank()}"
     path.write_bytes(bytes(_BATCH_BYTES << 10))
     training = Training()
     checksum = 0
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as tokens:
-        for step in itertools.count():
-            training.step()
-            if step == STEPS_BEFORE and is_befallen():
-                mark_fault()
+        for step in training.steps():
+            if befalls(step):
                 os.truncate(path, 0)
             first = step * _BATCH_BYTES % len(tokens)
             checksum = zlib.crc32(tokens[first : first + _BATCH_BYTES], checksum)
 
 
-CASES = {
-    "worker-not-asked": save_without_worker,
-    "report-left-out": leave_out_report,
-    "parked": park,
-    "last-save": await_last_save,
-    "backtracking": parse_answer,
-    "truncated-dataset": read_truncated_file,
-}
-
-
 if __name__ == "__main__":
-    start()
-    CASES[case()]()
+    run(globals())

@@ -1,4 +1,4 @@
-"""DDP that saves a checkpoint to storage that turns out to be slow."""
+"""Training that saves a checkpoint to storage that turns out to be slow, or does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from job.tests.faults.programs.common import case, folder, is_befallen, mark_fault
+from .common import STEPS_BEFORE, case, chosen, folder, is_befallen, mark_fault
+from .small_training import Training, start
 
 SAVE_EVERY = 120
 SLOW_SECONDS = 40.0
@@ -54,7 +55,7 @@ def save(model: nn.Module) -> None:
     dist.barrier()
 
 
-def main() -> None:
+def save_now_and_then() -> None:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
@@ -66,5 +67,44 @@ def main() -> None:
             save(model)
 
 
+_SLOW_SECONDS = 3.0
+
+
+class Storage(dcp.FileSystemWriter):
+    """Slow in all ranks, or without an answer in one."""
+
+    is_hung = False
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        if self.is_hung:
+            mark_fault()
+            time.sleep(1000.0)
+        time.sleep(_SLOW_SECONDS)
+        return super().write_data(plan, planner)
+
+
+def save_in_background() -> None:
+    """Saves asynchronously, with a process group of its own, as torch recommends."""
+    start()
+    training = Training()
+    group = dist.new_group(group_desc="checkpoint")
+    is_healthy = case().startswith("healthy")
+    if is_healthy:
+        mark_fault()
+    saved = None
+    for step in training.steps(1):
+        if is_healthy:
+            is_over = torch.tensor(float(saved is None or saved.done()))
+            dist.all_reduce(is_over, dist.ReduceOp.MIN)
+            is_due = step % STEPS_BEFORE == 0 and bool(is_over)
+        else:
+            is_due = step == STEPS_BEFORE
+        if is_due:
+            writer = Storage(folder() / f"checkpoint-{step}")
+            writer.is_hung = not is_healthy and is_befallen()
+            state = {"model": training.model.module.state_dict()}
+            saved = dcp.async_save(state, storage_writer=writer, process_group=group)
+
+
 if __name__ == "__main__":
-    main()
+    chosen(globals())()

@@ -1,20 +1,25 @@
-"""Training in which one rank gets slow: in a mesh, in a ring, while it is debugged, and behind a slow reader."""
+"""Training in which one rank gets slow, by itself or since another process slows it down."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
+from itertools import count
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
-from .common import case, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE_SLOW, Training, die_with_parent, start
+from .common import STEPS_BEFORE_SLOW, befallen_rank, befalls, case, folder, gets_slow, is_befallen, mark_fault
+from .small_training import Training, die_with_parent, mesh_groups, pass_on, run
 
 _LAYERS = 4
 _BLOCKS = 3
@@ -22,32 +27,25 @@ _BLOCKS = 3
 
 def be_slow_in_mesh() -> None:
     """2 x 2 mesh, groups of two only: each layer of one rank takes 0.1 s longer."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    dp, tp = mesh_groups("dp", "tp")
     for step in itertools.count():
         for _ in range(_LAYERS):
             time.sleep(0.006)
-            if step >= STEPS_BEFORE_SLOW and is_befallen():
-                mark_fault()
+            if gets_slow(step):
                 time.sleep(0.1)
-            dist.all_reduce(torch.ones(512), group=mesh["tp"].get_group())
-        dist.all_reduce(torch.ones(4096), group=mesh["dp"].get_group())
+            dist.all_reduce(torch.ones(512), group=tp)
+        dist.all_reduce(torch.ones(4096), group=dp)
 
 
 def be_slow_in_ring() -> None:
     """Blocks of keys and values go round a ring; one rank takes 0.1 s longer for each block."""
-    rank, size = dist.get_rank(), dist.get_world_size()
     for step in itertools.count():
         block = torch.ones(1024)
         for _ in range(_BLOCKS):
             received = torch.empty_like(block)
-            operations = [
-                dist.P2POp(dist.isend, block, (rank + 1) % size),
-                dist.P2POp(dist.irecv, received, (rank - 1) % size),
-            ]
-            works = dist.batch_isend_irecv(operations)
+            works = pass_on(block, received)
             time.sleep(0.008)
-            if step >= STEPS_BEFORE_SLOW and is_befallen():
-                mark_fault()
+            if gets_slow(step):
                 time.sleep(0.1)
             for work in works:
                 work.wait()
@@ -70,11 +68,10 @@ class Unrolled(nn.Module):
 
 
 def detect_anomalies() -> None:
-    """Somebody looks for the source of NaN on one rank: anomaly detection, and statistics of every weight."""
+    """One rank looks for the source of NaN: anomaly detection, and statistics of every weight."""
     training = Training(Unrolled())
     for step in itertools.count():
-        if step == STEPS_BEFORE_SLOW and is_befallen():
-            mark_fault()
+        if befalls(step, STEPS_BEFORE_SLOW):
             torch.autograd.set_detect_anomaly(True)
             for parameter in training.model.parameters():
                 parameter.register_hook(describe)
@@ -91,8 +88,7 @@ def log_to_slow_reader() -> None:
     training = Training()
     reader = None
     for step in itertools.count():
-        if step == STEPS_BEFORE_SLOW and is_befallen():
-            mark_fault()
+        if befalls(step, STEPS_BEFORE_SLOW):
             reader = subprocess.Popen(
                 [sys.executable, "-c", "import os, time\nwhile os.read(0, 1 << 16): time.sleep(0.15)"],
                 stdin=subprocess.PIPE,
@@ -103,14 +99,71 @@ def log_to_slow_reader() -> None:
         training.step()
 
 
-CASES = {
-    "slow-in-mesh": be_slow_in_mesh,
-    "slow-ring": be_slow_in_ring,
-    "anomaly-mode": detect_anomalies,
-    "slow-reader": log_to_slow_reader,
-}
+def starve(pid: int, cpu: int) -> None:
+    """As the other program does, which starts on the CPU of that rank."""
+    time.sleep(_BEFORE_SECONDS)
+    mark_fault()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), [cpu])
+        os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
+    subprocess.Popen(["taskset", "--cpu-list", str(cpu), sys.executable, "-c", "while True: pass"])
+
+
+def be_starved() -> None:
+    """DDP; the rank is given low priority on a CPU that another program keeps busy."""
+    rank, befallen = dist.get_rank(), befallen_rank()
+    if is_befallen():
+        (folder() / "pid").write_text(str(os.getpid()))
+    dist.barrier()
+    if rank == (befallen + 1) % dist.get_world_size():
+        pid = int((folder() / "pid").read_text())
+        threading.Thread(target=starve, args=(pid, max(os.sched_getaffinity(0))), daemon=True).start()
+    model = DistributedDataParallel(nn.Linear(256, 256))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for _ in count():
+        for _ in range(4):
+            torch.randn(256, 256) @ torch.randn(256, 256)
+        model(torch.randn(64, 256)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+
+
+STOP_AND_GO = {"stopped-most-of-the-time": (0.3, 0.1), "stopped-now-and-then": (0.3, 1.7)}  # seconds
+_BEFORE_SECONDS = 7.0
+
+
+def stop_neighbour(pid: int, stop: float, go: float) -> None:
+    time.sleep(_BEFORE_SECONDS)
+    mark_fault()
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(stop)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(go)
+
+
+def be_stopped() -> None:
+    """FSDP2; the rank is stopped and continued again and again, as by a debugger or a checkpointing container."""
+    rank, befallen = dist.get_rank(), befallen_rank()
+    (folder() / f"pid-{rank}").write_text(str(os.getpid()))
+    dist.barrier()
+    if rank == (befallen + 1) % dist.get_world_size() and case() in STOP_AND_GO:
+        pid = int((folder() / f"pid-{befallen}").read_text())
+        threading.Thread(target=stop_neighbour, args=(pid, *STOP_AND_GO[case()]), daemon=True).start()
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(2)))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in count():
+        if step == 0 and case() not in STOP_AND_GO and rank == 0:
+            mark_fault()
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
-    start()
-    CASES[case()]()
+    run(globals())

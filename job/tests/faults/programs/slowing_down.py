@@ -11,8 +11,8 @@ import time
 
 import torch
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE_SLOW, Training, start
+from .common import STEPS_BEFORE_SLOW, befalls, chosen, folder
+from .small_training import Training, start
 
 _FRESH = 256 << 20  # bytes in each step
 
@@ -78,23 +78,13 @@ class Bursts:
             time.sleep(1.5)
 
 
-SLOW = {
-    "synced-log": SyncedLog,
-    "growing-history": GrowingHistory,
-    "busy-threads": BusyThread,
-    "fresh-memory": FreshMemory,
-    "bursts": Bursts,
-}
-
-
 def main() -> None:
     start()
     training = Training()
     slow_down = None
     for step in itertools.count():
-        if step == STEPS_BEFORE_SLOW and is_befallen():
-            mark_fault()
-            slow_down = SLOW[case()]()
+        if befalls(step, STEPS_BEFORE_SLOW):
+            slow_down = chosen(globals())()
         if slow_down is not None:
             slow_down()
         training.step()

@@ -8,22 +8,22 @@ import os
 import signal
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import is_befallen, mark_fault
+from .common import STEPS_BEFORE, befalls, chosen, is_befallen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-STEPS_BEFORE = 70  # that a job trains well: a second and a half, and more
-STEPS_BEFORE_SLOW = 240  # where the fault makes it slow: six seconds and more
 _COMPUTE_SECONDS = 0.02
-_TIMEOUT = timedelta(minutes=30)  # longer than anybody looks on
+_TIMEOUT = timedelta(minutes=30)  # longer than a run is watched
 _PR_SET_PDEATHSIG = 1
 
 
@@ -31,6 +31,12 @@ def start() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", timeout=_TIMEOUT)
+
+
+def run(names: dict[str, Any]) -> None:
+    """`start`, and call the function that is `chosen`."""
+    start()
+    chosen(names)()
 
 
 def start_with_hosted_store() -> int:
@@ -49,11 +55,59 @@ def start_with_hosted_store() -> int:
     return host
 
 
-class Training:
-    """Steps of a perceptron in DDP: compute, asleep for the most part, and the reduction of the gradients."""
+def steps(first: int = 0) -> Iterator[int]:
+    """The number of each step, without end; each begins with a little compute."""
+    for step in itertools.count(first):
+        time.sleep(_COMPUTE_SECONDS)
+        yield step
 
-    def __init__(self, model: nn.Module | None = None) -> None:
-        self.model = DistributedDataParallel(model or nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)))
+
+def mesh_groups(*names: str) -> list[dist.ProcessGroup]:
+    """The groups of this rank in a 2 x 2 mesh, by the names of its dimensions."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    return [mesh[name].get_group() for name in names]
+
+
+def after(distance: int = 1) -> int:
+    """The next rank of a ring, or one that is further on."""
+    return (dist.get_rank() + distance) % dist.get_world_size()
+
+
+def before() -> int:
+    return after(-1)
+
+
+def pass_on(block: torch.Tensor, received: torch.Tensor, receiver: int | None = None) -> list[dist.Work]:
+    """Begin to send a block to the next rank of a ring, or to another one, and to receive from the rank before."""
+    receiver = after() if receiver is None else receiver
+    ends = [dist.P2POp(dist.isend, block, receiver), dist.P2POp(dist.irecv, received, before())]
+    return list(dist.batch_isend_irecv(ends))
+
+
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+
+
+def sharded(model: nn.Module, *parts: nn.Module) -> nn.Module:
+    """Shard a model with FSDP2 over all ranks, and these parts of it by themselves."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for module in (*parts, model):
+        fully_shard(module, mesh=mesh)
+    return model
+
+
+class Training:
+    """Steps of a perceptron in DDP: compute, asleep for the most part, and the reduction of the gradients.
+
+    Args:
+        model: in place of the perceptron.
+        wrap: in place of DDP.
+    """
+
+    def __init__(
+        self, model: nn.Module | None = None, wrap: Callable[[nn.Module], nn.Module] = DistributedDataParallel
+    ) -> None:
+        self.model: Any = wrap(model or perceptron())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
 
     def loss(self) -> torch.Tensor:
@@ -66,17 +120,21 @@ class Training:
         self.loss().backward()
         self.optimizer.step()
 
+    def steps(self, first: int = 0) -> Iterator[int]:
+        """Take steps without end; gives the number of each when it is done."""
+        for step in itertools.count(first):
+            self.step()
+            yield step
+
     def train(self, fault: Callable[[], object], then: Callable[[], object] = lambda: None) -> None:
         """Take steps for ever. After a while the fault befalls its rank, and then all ranks do something else once."""
-        for step in itertools.count():
-            self.step()
+        for step in self.steps():
+            if befalls(step):
+                fault()
             if step == STEPS_BEFORE:
-                if is_befallen():
-                    mark_fault()
-                    fault()
                 then()
 
 
 def die_with_parent() -> None:
-    """In a child: whoever ends the rank ends it too."""
+    """In a child: what ends the rank ends it too."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
+import importlib.abc
 import logging
 import multiprocessing
 import os
@@ -14,12 +14,18 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from .common import case, folder, is_befallen, mark_fault
-from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+from .common import STEPS_BEFORE, befallen_rank, case, chosen, folder, is_befallen, mark_fault, wait_for_server
+from .small_training import Training, before, die_with_parent, start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 
 def wait_for_key() -> None:
@@ -86,7 +92,7 @@ def import_in_circle() -> None:
 
 
 def wait_for_dead_thread() -> None:
-    """The thread that prefetches batches fails; nobody tells whoever waits for the next one."""
+    """The thread that prefetches batches fails; the main thread, which waits for the next one, does not learn it."""
     batches: queue.Queue[torch.Tensor] = queue.Queue(2)
 
     def prefetch() -> None:
@@ -100,7 +106,7 @@ def wait_for_dead_thread() -> None:
 
 
 def debug_in_backward_hook() -> None:
-    """Somebody left a breakpoint in a hook of the backward pass."""
+    """A breakpoint was left in a hook of the backward pass."""
     _master, slave = os.openpty()
     sys.stdin = os.fdopen(slave)
     activation = torch.ones(4, requires_grad=True)
@@ -156,39 +162,46 @@ def two_at_once() -> None:
         lock = threading.Lock()
         lock.acquire()
         lock.acquire()
-    client, _server = socket.socketpair()
-    client.recv(64)
+    wait_for_server()
 
 
-STUCK = {
-    "store-key": wait_for_key,
-    "gil-in-network": query_with_lock,
-    "rejection-loop": sample_forever,
-    "disk-full": retry_on_full_disk,
-    "signal-handler": save_in_signal_handler,
-    "import-lock": import_in_circle,
-    "dead-thread": wait_for_dead_thread,
-    "hook-breakpoint": debug_in_backward_hook,
-    "fork-lock": fork_with_lock,
-    "pool-worker": lose_pool_worker,
-    "heals": read_slow_storage,
-    "two-faults": two_at_once,
-}
+def wait_for_lock_file() -> None:
+    """Waits until no process holds the index of the data set. The process that made the lock file is dead."""
+    lock = folder() / "index.lock"
+    lock.touch()
+    while lock.exists():
+        time.sleep(0.1)
 
 
-def befalls() -> bool:
-    is_next = dist.get_rank() == (int(os.environ["TW_FAULTS_RANK"]) + 1) % dist.get_world_size()
-    return is_befallen() or (case() == "two-faults" and is_next)
+_IMPORTED = "torch._dynamo.symbolic_convert"
+_HELD = "torch._dynamo.exc"  # imported by it
+
+
+class SilentStorage(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == _HELD:
+            time.sleep(1000.0)
+        return None
+
+
+def import_from_silent_storage() -> None:
+    """Imports what torch.compile needs, from storage that does not answer."""
+    for name in (_IMPORTED, _HELD):  # as if nothing had needed them so far
+        sys.modules.pop(name, None)
+    sys.meta_path.insert(0, SilentStorage())
+    __import__(_IMPORTED)
+
+
+def is_struck() -> bool:
+    return is_befallen() or (case() == "two-faults" and before() == befallen_rank())
 
 
 def main() -> None:
     start()
-    training = Training()
-    for step in itertools.count():
-        training.step()
-        if step == STEPS_BEFORE and befalls():
+    for step in Training().steps():
+        if step == STEPS_BEFORE and is_struck():
             mark_fault()
-            STUCK[case()]()
+            chosen(globals())()
 
 
 if __name__ == "__main__":

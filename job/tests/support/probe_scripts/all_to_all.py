@@ -6,24 +6,19 @@ A line of JSON each: the way, T of each rank summed over the rounds, and how man
 from __future__ import annotations
 
 import json
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from own_page import directory, page, rank, size, wait_until
 
 from tensorwire_job.page.control import write_control
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import Page, read_page
 
 if TYPE_CHECKING:
     from tensorwire_job.model import ProcessGroup
 
 LATE, DELAY, ROUNDS = 2, 0.1, 6
-directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 WAYS = {
     "even": [[64] * size for _ in range(size)],
     "uneven": [[1 + (7 * source + 13 * target) % 50 for target in range(size)] for source in range(size)],
@@ -32,22 +27,9 @@ WAYS = {
 }
 
 
-def page() -> Page:
-    found = read_page(page_path(directory, rank, 0))
-    assert found is not None
-    return found
-
-
 def group() -> ProcessGroup:
     (found,) = page().process_groups(time.monotonic())
     return found
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, page()
-        time.sleep(0.02)
 
 
 def exchange(shares: list[list[int]], listed: bool) -> None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
-import time
 import weakref
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from own_page import directory, rank, wait_until
 
 from tensorwire_job.page.control import write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-
-directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-rank = int(os.environ["RANK"])
 
 
 def is_timed() -> bool:
@@ -27,8 +22,7 @@ def is_timed() -> bool:
 dist.init_process_group("gloo")
 if rank == 0:
     write_control(directory, {}, 10)
-while not is_timed():
-    time.sleep(0.01)
+wait_until(is_timed)
 dist.barrier()
 value = torch.ones(1)
 if rank == 0:

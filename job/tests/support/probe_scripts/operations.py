@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,27 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from own_page import directory, page, rank, wait_until
 
 from tensorwire_job import phase
 from tensorwire_job.page import native, worker_server
 from tensorwire_job.page.control import request_servers, write_control
 from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import Page, read_page
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Operation, ProcessGroup, Timing
 
-directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-rank = int(os.environ["RANK"])
 met: list[str] = []
 tensor = torch.arange(4.0)
 halves = [tensor[:2].clone(), tensor[2:].clone()]
-
-
-def page(of: int = rank) -> Page:
-    found = read_page(page_path(directory, of, 0))
-    assert found is not None
-    return found
 
 
 def group(name: str = "default_pg", of: int = rank, pair: bool = False) -> ProcessGroup:
@@ -72,13 +63,6 @@ def slot() -> native.Slot:
     identity = int(group().id, 16)
     (found,) = (slot for slot in page().slots if slot.id == identity)
     return found
-
-
-def wait_until(condition: Any, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, page()
-        time.sleep(0.02)
 
 
 def meet() -> None:

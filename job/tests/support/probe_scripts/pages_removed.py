@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from own_page import directory, rank
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire_job import attach
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS, REMOVED_BEFORE = 30, 5
-directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-path = page_path(directory, int(os.environ["RANK"]), 0)
+path = page_path(directory, rank, 0)
 
 
 def train(before: Callable[[int], None]) -> list[str]:

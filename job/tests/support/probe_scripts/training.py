@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from own_page import directory, rank
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,8 +17,7 @@ from tensorwire_job.page.control import write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
 
-directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-path = page_path(directory, int(os.environ["RANK"]), 0)
+path = page_path(directory, rank, 0)
 
 
 def model() -> torch.nn.Sequential:

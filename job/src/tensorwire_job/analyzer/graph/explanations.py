@@ -1,4 +1,4 @@
-"""The vertices that explain a standstill: were one of them replaced by one that does whatever the others need, nobody
+"""The vertices that explain a standstill: were one of them replaced by one that does all that the others need, none
 would stand still.
 
 A vertex that waits for nothing stands still for a reason of its own, unless it is done: nothing else explains it. An
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .graph import Graph, Vertex
 
-_MOST = 64  # vertices that are tried; a circle of more names nobody: all are as likely
+_MOST = 64  # vertices that are tried; a circle of more names none: all are as likely
 
 
 @dataclass(frozen=True, slots=True)

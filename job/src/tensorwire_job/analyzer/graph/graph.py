@@ -23,7 +23,7 @@ class Graph:
 
     Args:
         needs: of each vertex that waits. It goes on once every one of its needs is met.
-        free: vertices that may do whatever others need: nothing is known of them.
+        free: vertices that may do all that others need: nothing is known of them.
         done: vertices that wait for nothing, and have nothing more to do.
     """
 
@@ -48,10 +48,10 @@ class Graph:
         """Vertices that are waited for in vain, and wait for nothing themselves."""
         self.sinks -= self.needs.keys() | self._free
         self.stuck = waiting | (self.sinks - frozenset(done))
-        """The vertices that stand still for ever if nothing changes, for whatever reason."""
+        """The vertices that stand still for ever if nothing changes, for any reason."""
 
     def released(self, replaced: Iterable[Vertex]) -> set[Vertex]:
-        """All that go on if these vertices did whatever others need: these, and whoever waits for none but such."""
+        """All that go on if these vertices did all that others need: these, and all that wait for none but such."""
         found = {*replaced, *self._free}
         left = [1 if need.is_any else len(set(need.of)) for need in self._all]
         unmet = {vertex: len(needs) for vertex, needs in self.needs.items()}
@@ -93,7 +93,7 @@ class Graph:
                 for vertices in touching.pop(vertex, ()):
                     queue += vertices
                     part |= vertices
-                    vertices.clear()  # whoever else is in it is in the queue: once is enough
+                    vertices.clear()  # all others in it are in the queue: once is enough
             if part:
                 parts.append(part)
         return parts

@@ -106,7 +106,7 @@ def _earliest(histories: Mapping[int, Sequence[Entry]], first: Mapping[Hashable,
 
 
 def last_stray(histories: Mapping[int, Sequence[Hashable]]) -> list[int]:
-    """The rank that of late followed a call by one that nobody ever made after it, though it had made that one before:
+    """The rank that of late followed a call by one that no rank ever made after it, though it had made that one before:
     a loop makes the same calls again and again. Where several did, the last of them, if it was the last by far.
 
     Args:

@@ -1,8 +1,8 @@
 """Process groups that were timed while the job was slow: whose ranks are late, and what kept them.
 
-P is after CCL-D (arXiv 2605.04478). In a pipeline all stages wait for whoever takes longer. T of messages alone says
-little: the stages wait for each other when all is well, the first and the last for longer than the rest, and longer yet
-where all of them have more to do.
+P is after CCL-D (arXiv 2605.04478). In a pipeline all stages wait for the slowest one. T of messages alone says little:
+the stages wait for each other when all is well, the first and the last for longer than the rest, and longer yet where
+all of them have more to do.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def own_time(one: Slow, measured: Iterable[Slow]) -> tuple[dict[int, float], dic
 def held_back(job: Job, one: Slow) -> dict[int, str]:
     """Members that were kept from running far more than the others, the most first, each with the fact.
 
-    Their transfers are slow too, so that P looks mixed. Whoever waits for a CPU has to be late as well, and about as
-    long as the others wait for it.
+    Their transfers are slow too, so that P looks mixed. A rank that waits for a CPU has to be late as well, and about
+    as long as the others wait for it.
     """
     time, ranks, work = job.time, job.columns, job.work
     throttled = work.per_second(time, ranks, lambda ranks: ranks.places.throttled_seconds)

@@ -1,6 +1,6 @@
 """Jobs of which processes have ended: what stood still before, or else the process that ended first.
 
-A rank that ends because another has, or because somebody ended the job, says nothing of the cause. It keeps the wait
+A rank that ends because another has, or because the job was told to end, says nothing of the cause. It keeps the wait
 that it ended in: what the job was in at the first end is judged as that of a job that lives.
 """
 
@@ -44,7 +44,7 @@ _TOGETHER = 10.0  # in which a signal reaches all ranks, if one after the other;
 _AT_ONCE = 0.05  # in which a signal reaches all ranks that it is sent to; a launcher takes longer once one has gone
 _LAUNCHER_SECONDS = 1.2  # in which it has seen that one has gone, and ends the others
 # Ranks of a job that trains wait for one another for milliseconds, but also for a checkpoint, an evaluation or a first
-# batch. Somebody who ends a job that hangs has watched it for longer than that.
+# batch. A person who ends a job that hangs has watched it for longer than that.
 _WATCHED = 10.0
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
 _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
@@ -89,7 +89,7 @@ class _Ended:
 
     def _change(self) -> tuple[float, bool]:
         """How long ago the job changed first, and whether ranks had been silent until then: they were not gone, or the
-        others would have lost a connection at once. Who fails of something else tells nothing about that."""
+        others would have lost a connection at once. A rank that fails of something else tells nothing about that."""
         ages = self.asked | {n: max(said(rank), self.asked.get(n, 0.0)) for n, rank in self.failed.items()}
         silent = {n for n, rank in self.failed.items() if is_silent(rank) and n not in self.asked}
         if self.asked and not self.are_noted:  # those that are killed with one that speaks may be heard of before
@@ -133,7 +133,7 @@ class _Ended:
             if aborted:
                 what = f"{words.ranks(aborted)} aborted in a message, as gloo does on more data than it expects"
                 return self._two_sides(aborted, what)
-            # They died of a connection that somebody closed: a rank that left just before, if there is one.
+            # They died of a connection that another rank closed: a rank that left just before, if there is one.
             left = {n: rank for n, rank in self.left.items() if 0.0 < gone(rank) - self.first <= _AFTERMATH}
             if left and len(left) <= len(failed) and all(map(is_secondary, failed.values())):
                 return self._lost(left)
@@ -161,8 +161,8 @@ class _Ended:
         return min(self._way(number) for number, age in self.asked.items() if age == self.start)
 
     def _asked_alone(self) -> list[Verdict] | None:
-        """LOST on the ranks that somebody ended alone; [] where most got the signal, and nothing shows that others did
-        not: it was sent to all, though perhaps to one after the other.
+        """LOST on the ranks that alone were told to end; [] where most got the signal, and nothing shows that others
+        did not: it was sent to all, though perhaps to one after the other.
 
         A launcher ends all others at once by SIGTERM, a while after one has gone. Clocks of two nodes are not compared.
         """
@@ -268,7 +268,7 @@ class _Ended:
     def _lost(
         self, candidates: dict[int, Rank], *, certain: bool = False, all_of: bool = False
     ) -> list[Verdict] | None:
-        """The first of these to end, or all. What others lack is a process: nobody would find a stack of it.
+        """The first of these to end, or all. What others lack is a process: no stack of it could be found.
 
         None of several that died because another had is named: that may be one that is not in view, or no rank.
         """
@@ -340,7 +340,7 @@ def _aborted(rank: Rank) -> bool:
 
 
 def _is_in_message(rank: Rank) -> bool:
-    """Messages from any source, and those that nobody numbers alike, are in no comparison of calls."""
+    """Messages from any source, and those that ranks do not number alike, are in no comparison of calls."""
     last = rank.calls[-1].operation.is_pairwise if rank.calls else False
     is_open = any(group.is_pairwise and group.open_seconds is not None for group in rank.process_groups)
     return last or is_open or is_waiting(rank)

@@ -73,7 +73,7 @@ def _lacks_one(job: Job, wait: Wait) -> bool:
 
 
 def _is_ending(job: Job, wait: Wait) -> bool:
-    """Whether somebody has entered or left the operation of late: it was this rank that the others waited for, however
+    """Whether a rank has entered or left the operation of late: it was this rank that the others waited for, however
     long that took, and they are about to leave as well."""
     group = wait.group
     if group is None or wait.missing:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..view.verdict import Verdict
 
 _EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
-_WHOLE = 0.8  # of the window that samples go back: whoever has looked for less may have met with a pause
+_WHOLE = 0.8  # of the window that samples go back: in less of it the analyzer may have met with a pause
 _MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
 _MAX_STACKS = 32
 _MAX_FACTS = 6
@@ -31,7 +31,7 @@ def find_no_progress(job: Job, first_seen: dict[int, float]) -> list[Verdict]:
 
     Unknown trouble if no rank works; a notice if one does, has of late, or has declared what it does: a rank that
     writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later. A notice,
-    too, if none has a process group any more: whoever lives on keeps nobody waiting.
+    too, if none has a process group any more: a rank that lives on keeps none waiting.
 
     Args:
         first_seen: of each rank, on the clock of observations.
@@ -49,7 +49,7 @@ def find_no_progress(job: Job, first_seen: dict[int, float]) -> list[Verdict]:
     if seconds < LONG * job.thresholds.hang_seconds:  # slow storage may show nothing of it
         active = (job.ranks[number] for number in columns.activities)
         works = {rank.rank: f"is in {rank.activity}" for rank in active if job.is_busy(rank)} | works
-    # Messages that nobody counts, or a transfer that takes long.
+    # Messages that are not counted, or a transfer that takes long.
     moving = transport.moving(job, recent, _EXCHANGED)
     for number in moving.keys() & set(alive):
         exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"

@@ -30,7 +30,7 @@ _MAX_WAITS = 4  # that the evidence has
 _MAX_ACCOUNTS = 5
 _COMPILES = "torch.compile"
 _OUT_OF_HABIT = "its last calls do not follow each other as those before did, and those of the others do"
-_WITH_ANOTHER_PEER = "nobody is at the other end of its message, and a rank waits for it with a message that would fit"
+_WITH_ANOTHER_PEER = "no rank is at the other end of its message, and a rank waits for it with a message that would fit"
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Part:
         if len(explanation.single) > 1:
             return self._tie(ranks)
         if ranks:
-            return self._of(self._in_order(ranks), Basis.COMPARISON if explanation.partly else Basis.STATE)
+            return self._of(self._likeliest_first(ranks), Basis.COMPARISON if explanation.partly else Basis.STATE)
         return self._nobody()
 
     def _hang(self, code: Code, wait: Wait, suspects: list[int], summary: str, facts: list[str], basis: Basis,
@@ -77,7 +77,7 @@ class Part:
     def _tie(self, ranks: list[int]) -> Verdict:
         """Several explain it as well: their histories decide, or else the order that all others follow.
 
-        A few that wait for a key may wait for one that nobody has to set.
+        A few that wait for a key may wait for one that no rank has to set.
         """
         for wait in self.waits:
             if wait.call == FOR_KEY and 2 * len(wait.inside) < len(self.job.ranks) and set(wait.inside) <= set(ranks):
@@ -113,7 +113,7 @@ class Part:
         met = {(peer, number) for number, peer, _ in ends}
         return [n for n, peer, sends in ends if n in ranks and (n, sends) in others and (n, peer) not in met]
 
-    def _in_order(self, ranks: Sequence[int]) -> list[int]:
+    def _likeliest_first(self, ranks: Sequence[int]) -> list[int]:
         """Ranks that have declared what they do are suspected last, and first the one that is furthest behind."""
 
         def entered(number: int) -> int:
@@ -173,7 +173,7 @@ class Part:
         return sorted(stopped & members - set(ranks))
 
     def _account(self, wait: Wait, number: int) -> str:
-        """ "rank 2 waits for nobody: it has entered #25 and nothing since; its process is in state S"."""
+        """ "rank 2 waits for no rank: it has entered #25 and nothing since; its process is in state S"."""
         rank, works = self.job.ranks[number], ""
         what = "is in no operation that the probe sees"
         if wait.call == IN_INIT:
@@ -184,7 +184,7 @@ class Part:
         if wait.group is None:
             works = self.job.doing(rank) or works
         if rank.process.is_alive and number not in self.states.moving and not self.states.of[number]:
-            what = f"waits for nobody: it {what}"
+            what = f"waits for no rank: it {what}"
         return self.job.account(number, where=what, works=works)
 
     def _summary(self, wait: Wait, named: list[int], also: list[int], victims: set[int], *, is_meant: bool) -> str:
@@ -210,7 +210,7 @@ class Part:
         job, doubts = self.job, []
         moving = [number for number in ranks if number in self.states.moving]
         if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
-            doubts.append("until operations are timed, nobody sees that a rank waits for what isend or irecv began")
+            doubts.append("until operations are timed, it is not seen that a rank waits for what isend or irecv began")
         if moving:
             completes = words.verb(moving, "completes", "complete")
             doubts.append(f"{words.ranks(moving)} {completes} other operations meanwhile")
@@ -240,7 +240,7 @@ class Part:
         return self._hang("TW-H2", own, [number], summary, [*facts, *why], basis, seconds=seconds)
 
     def _nobody(self) -> Verdict:
-        """Nobody alone explains it: what they are in is what divides them."""
+        """No rank alone explains it: what they are in is what divides them."""
         lacked = {number for each in self.waits for number in each.missing}
         sides = [sorted(lacked.intersection(each.blocked)) for each in self.waits]
         return self._sides([side for side in sides if side])

@@ -1,4 +1,4 @@
-"""When ranks were last heard of, what they said, and whether somebody ended them."""
+"""When ranks were last heard of, what they said, and whether they were told to end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...model import Rank
 
 LEFT = ("exit 0", REPLACED)  # exit reasons of those who left by themselves, at their end or too early
-# Exit reasons of those who die because another did, or somebody ended them: lost connections, time-outs, signals.
+# Exit reasons of ranks that die because another did, or were told to end: lost connections, time-outs, signals.
 _SECONDARY = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
     "distbackenderror", "monitoredbarrier", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint",
@@ -23,8 +23,8 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 def gone(rank: Rank) -> float:
-    """Seconds since the last sign of life; 0 of one that lives. One that noted a signal lived then, whatever it had
-    said before."""
+    """Seconds since the last sign of life; 0 of one that lives. One that noted a signal lived then, even if it had said
+    otherwise before."""
     process = rank.process
     seconds = process.gone_seconds or 0.0
     return seconds if process.signal_seconds is None else min(seconds, process.signal_seconds)
@@ -71,7 +71,7 @@ def alike(ranks: Mapping[int, Rank]) -> list[int]:
 
 
 def was_interrupted(rank: Rank) -> bool:
-    """Whether it says that somebody ended it."""
+    """Whether it says that it was told to end."""
     return rank.process.exit_kind == "interruption" or bool(_INTERRUPTED.search(rank.process.exit_reason))
 
 

@@ -50,7 +50,7 @@ class Group:
 
     @property
     def is_whole(self) -> bool:
-        """All members are in view, so that whoever lacks in an operation is known."""
+        """All members are in view, so that all that lack in an operation are known."""
         return len(self.numbers) >= self.size
 
     @property
@@ -135,11 +135,11 @@ class Groups(Mapping[str, Group]):
         self._world_size = world_size
         numbers, places = columns.rows.groups, columns.rows.places
         order = np.argsort(numbers, kind="stable")
-        # A rank is a member once, whatever it says: the last row counts.
+        # A rank is a member once, though it may say otherwise: the last row counts.
         self._order = order[_ends_of_runs(numbers[order]) | _ends_of_runs(places[order])]
-        in_order = numbers[self._order]
-        self._starts = np.flatnonzero(np.roll(_ends_of_runs(in_order), 1))
-        self._ends = np.append(self._starts[1:], len(in_order))
+        by_group = numbers[self._order]
+        self._starts = np.flatnonzero(np.roll(_ends_of_runs(by_group), 1))
+        self._ends = np.append(self._starts[1:], len(by_group))
         self._made: dict[int, Group] = {}
 
     @cached_property
@@ -208,7 +208,7 @@ class Groups(Mapping[str, Group]):
         """
         places, overflow = self._columns.place_of, self._columns.places.overflow
         ranks = self.ranks_of(group)
-        # A rank that claims a group of a million ranks makes nobody walk through them.
+        # A rank may claim a group of a million ranks: they are not walked through.
         few, others = (ranks, places) if len(ranks) <= len(places) else (sorted(places), ranks)
         in_view = [number for number in few if number in others]
         return [number for number in in_view if number not in group.members and not overflow[places[number]]]

@@ -74,7 +74,7 @@ class Job:
     silent_nodes: list[str]
     edges: EdgeColumns
     thresholds: Thresholds
-    phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
+    phases: dict[int, str]  # declared by ranks, now or within the hang gate: a rank that ends one gets the gate's time
     samples: Sequence[Sample] = ()  # of the transport, the oldest first
     work: Work = field(default_factory=Work)
     histories: Histories = field(default_factory=Histories)

@@ -25,13 +25,13 @@ def rewound(job: Job, seconds: float, gate: float) -> Job:
     another one, and since those that have not entered it had been in no operation of the group. Where a rank ran out
     of time in it, it was open for the gate.
     """
-    groups = {group.id: _Group(job, group, seconds, gate) for group in job.groups.values()}
+    groups = {group.id: _PastOperations(job, group, seconds, gate) for group in job.groups.values()}
     ranks = {number: _rank(rank, seconds, groups) for number, rank in job.ranks.items()}
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
     return replace(job, ranks=ranks, phases=phases, thresholds=replace(job.thresholds, hang_seconds=gate), work=Work())
 
 
-def _rank(rank: Rank, seconds: float, groups: dict[str, _Group]) -> Rank:
+def _rank(rank: Rank, seconds: float, groups: dict[str, _PastOperations]) -> Rank:
     process = rank.process
     has_left = process.exit_reason in LEFT and gone(rank) > seconds
     if not process.is_alive and not has_left:
@@ -55,7 +55,7 @@ def _page_seconds(rank: Rank) -> float:
     return max(rank.heartbeat_seconds, gone(rank))
 
 
-class _Group:
+class _PastOperations:
     """The operations that the members of one group were in."""
 
     def __init__(self, job: Job, group: Group, seconds: float, gate: float) -> None:
@@ -91,7 +91,7 @@ class _Group:
         outside = self._outside(number)
         ages = [self._open.get(number, 0.0)] if outside is None else [outside, *_since_last(rank, own, self._seconds)]
         waited = max(min(ages), self._gate if has_timed_out else 0.0)
-        if waited == _UNKNOWN:  # of the first operation of all: nobody says since when it could have been open
+        if waited == _UNKNOWN:  # of the first operation of all: it is not known since when it could have been open
             waited = self._gate
         return replace(
             own, completed=number - 1, operation=_called(rank, own, number), open_seconds=waited, idle_seconds=waited

@@ -28,7 +28,7 @@ def recent(job: Job) -> float:
     """Seconds within which things happened that go on: operations are completed, bytes move.
 
     Ranks of a job that is well compute for some time in between, and at the end of a large transfer the last one waits
-    with the rest at rest; whoever is stuck since the hang began has done nothing for the whole gate.
+    with the rest at rest; a rank that is stuck since the hang began has done nothing for the whole gate.
     """
     return _RECENT_SHARE * job.thresholds.hang_seconds
 
@@ -36,7 +36,7 @@ def recent(job: Job) -> float:
 def is_unusual(job: Job, group: Group, seconds: float) -> bool:
     """Whether its group used to complete operations so often that a wait of this length is none of a job that is well.
 
-    It is taken for granted where nobody knows for how long the group's ranks had run, but not where the group has
+    It is taken for granted where it is not known for how long the group's ranks had run, but not where the group has
     completed few operations.
     """
     rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .job import Job
 
 _BEFORE_INIT, _IN_INIT = SETUPS.index("before init"), SETUPS.index("in init")
-_ROOTED = ("broadcast", "scatter", "gather")  # nobody but the root waits for all
+_ROOTED = ("broadcast", "scatter", "gather")  # the root alone waits for all
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
 _MAX_LINKS = 32
 _UNSEEN = -1  # the vertex of all ranks that are not in view
@@ -36,7 +36,7 @@ class States:
         stuck: the ranks that stand still in each wait.
         moving: ranks that complete operations: they are in no wait that a standstill is made of.
         by_vertex: the wait of each vertex that is no rank.
-        graph: ranks that wait for the same, and for which nobody waits, are alike. A few of them stand for all.
+        graph: ranks that wait for the same, and for which none waits, are alike. A few of them stand for all.
     """
 
     def __init__(self, job: Job, goes_on: Callable[[Wait], bool] = lambda _: False) -> None:
@@ -110,7 +110,7 @@ class States:
         return found
 
     def _moving(self) -> set[int]:
-        """Ranks that have completed an operation of late, of a group that nobody waits in."""
+        """Ranks that have completed an operation of late, of a group that no rank waits in."""
         rows, columns = self.job.columns.rows, self.job.columns
         waited_in = np.zeros(rows.groups.max(initial=-1) + 1, dtype=np.bool_)
         waited_in[rows.groups[rows.open_seconds >= self._least]] = True
@@ -119,7 +119,7 @@ class States:
         return set(columns.row_numbers[are_moving].tolist())
 
     def _at_the_end(self) -> list[int]:
-        """Ranks that have run their script to its end, whether their processes have gone or not. Nobody waits in them,
+        """Ranks that have run their script to its end, whether their processes have gone or not. No rank waits in them,
         and their counts are not read any more."""
         return [n for n in self.job.columns.exit_reasons if self.job.ranks[n].process.exit_kind == "end"]
 
@@ -155,12 +155,12 @@ class States:
     def _needs_in(self, wait: Wait) -> list[tuple[Need, Collection[int]]]:
         """The needs in it, each with the ranks that have it."""
         lacked = [*wait.missing, *(number for side in wait.sides for number in side)]
-        may_move = wait.is_any and not self.moving.isdisjoint(wait.missing)  # whoever goes on may be the one
+        may_move = wait.is_any and not self.moving.isdisjoint(wait.missing)  # a rank that goes on may be the one
         if not wait.sides and (wait.unseen or not wait.is_complete or may_move):
             lacked.append(_UNSEEN)
         needs: list[tuple[Need, Collection[int]]] = [(Need(wait.lacked_by(side[0])), side) for side in wait.sides]
         for operation, ranks in wait.calls if wait.missing and not wait.sides and not wait.is_pairwise else ():
-            if operation.name in _ROOTED and operation.root >= 0:  # nobody waits for more than a root that has not come
+            if operation.name in _ROOTED and operation.root >= 0:  # none waits for more than a root that has not come
                 root = self.job.groups.ranks_of(wait.of_group)[operation.root : operation.root + 1]
                 if root and root[0] in wait.missing:
                     needs.append((Need(root), ranks))

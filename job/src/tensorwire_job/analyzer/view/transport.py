@@ -180,7 +180,7 @@ def _endpoints(flows: Flows, weights: Floats, striking: Bools, basis: Basis) -> 
     """The fewest ranks at which these edges end: the one with most of their weight, then the one with most of the rest.
 
     A single edge has its sender named: data that leaves a rank slowly is choked there more often than where it
-    arrives. Of the striking edges, the busiest are told.
+    arrives. The busiest of the striking edges are told.
     """
     busiest = np.argsort(np.where(striking, -flows.shares, np.inf), kind="stable")
     facts = [flows.told(place) for place in busiest[: min(striking.sum(), _MAX_FACTS)]]

@@ -21,7 +21,7 @@ class Verdict:
 
     kind: str
     finding: Finding
-    witnesses: list[int] = field(default_factory=list)  # whose stacks tell more, where nobody is suspected
+    witnesses: list[int] = field(default_factory=list)  # whose stacks tell more, where no rank is suspected
 
     @property
     def stacks_of(self) -> list[int]:

@@ -37,7 +37,7 @@ class Wait:
     seconds: float  # that the longest of the blocked ranks has waited
     is_pairwise: bool = False
     is_any: bool = False  # one of the missing is enough
-    vertex: int = 0  # in the graph: what is waited for if nobody is missing
+    vertex: int = 0  # in the graph: what is waited for if no rank is missing
     is_complete: bool = True  # the members are known
     sides: list[list[int]] = field(default_factory=list)  # of those inside, by what they called; none where all agree
     is_fresh: bool = True  # it rests on no page that is old

@@ -2,10 +2,8 @@
 //
 // The order of calls: writer.cpp has the calls of a process about its page, and changes slots by the functions of
 // slot.cpp, which neither lock nor publish. pulse.cpp has the thread that shows life, signals.cpp the handlers; both
-// write to the header alone, without its mutex. All three ask writer.cpp for the time, and the latter two whether the
-// process is the page's own, by writes(). writer.cpp calls the latter two once: tw_probe_close() takes the page from
-// the handlers, then ends the thread, then frees the page. This makes the circle: the call that frees the page must
-// know that nobody uses it any more.
+// write to the header alone, without its mutex. tw_probe_close() in writer.cpp takes the page from the handlers, then
+// ends the thread, then frees the page.
 #pragma once
 #include <pthread.h>
 
@@ -14,6 +12,7 @@
 #include <mutex>
 
 #include "page.h"
+#include "process.h"
 
 namespace tw::probe {
 
@@ -80,7 +79,7 @@ struct SlotState {
 
 // A last look before the end.
 struct Look {
-  std::atomic<uint64_t> asked_ns{0};  // when somebody asked last whether one is wanted
+  std::atomic<uint64_t> asked_ns{0};  // when it was asked last whether one is wanted
   std::atomic<bool> is_wanted{false};
   std::atomic<bool> is_taken{false};
 };
@@ -100,7 +99,9 @@ struct Probe {
 };
 
 // Whether this process is the one that made it.
-bool writes(const Probe* probe);
+inline bool writes(const Probe* probe) {
+  return probe != nullptr && probe->num_forks == num_forks.load(std::memory_order_relaxed);
+}
 
 // Signals are not noted in its page any more.
 void forget_signals(const Probe* probe);
