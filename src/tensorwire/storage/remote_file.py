@@ -82,7 +82,7 @@ class RemoteFile:
         if ahead is not None:
             return ahead
         held = self.beginning
-        if start > len(held) or stop > _MAX_BEGINNING_NBYTES:
+        if stop > (_MAX_BEGINNING_NBYTES if start <= len(held) else BEGINNING_NBYTES):
             return self._fetch([(start, stop)])[0]
         if stop > len(held):
             held += self._fetch([(len(held), max(stop, min(self.nbytes, BEGINNING_NBYTES)))])[0]
