@@ -10,10 +10,14 @@ from .local import InputFile
 from .remote_file import RemoteFile
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from .locations import Location
 
+    Opened: TypeAlias = InputFile | RemoteFile
 
-def open_input(location: Location) -> InputFile | RemoteFile:
+
+def open_input(location: Location) -> Opened:
     """A file or an object to be read."""
     return InputFile(location) if isinstance(location, Path) else RemoteFile(location)
 

@@ -50,13 +50,6 @@ def check_slashes(path: Any) -> None:
         raise ValueError(f"expected a URL with two slashes behind {found[1]}, got one; write {written!r}")
 
 
-def locate_all(base: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """`base` as a caller names it, one or several, with its URLs located."""
-    if isinstance(base, (list, tuple)):
-        return [locate_all(each, storage_options) for each in base]
-    return locate(base, storage_options) if is_url(base) else base
-
-
 def same(a: Location, b: Location) -> bool:
     """Whether both lead to one file or folder, whatever they are called; of URLs, whether they are one."""
     if isinstance(a, Path) and isinstance(b, Path):

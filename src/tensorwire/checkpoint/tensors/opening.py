@@ -10,10 +10,10 @@ from ...errors import CorruptDataError, TensorwireError
 from ...files.loader import check_verify
 from ...files.names import shown
 from ...files.reader import StoredFile
-from ...storage.locations import locate, locate_all, path_in
-from ...storage.streams import SpoolFile
+from ...storage.locations import locate, path_in
+from ...storage.spool import SpoolFile
+from ..bases import enter
 from ..directory.shards import find_shards
-from .bases import open_base
 from .target import Target
 from .tensor_reader import TensorReader
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ...codec import Framework
     from ...files.loader import Verify
     from ...files.reader import StoredTensor
+    from ..bases import PathOrArrays
     from ..directory.shards import Shards
-    from .bases import PathOrArrays
 
     Device: TypeAlias = str | int | torch.device
     StrPath: TypeAlias = str | os.PathLike[str]
@@ -181,10 +181,7 @@ def _open(
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
         files = [stack.enter_context(StoredFile(location)) for location in shards.files]
-        opened = None
-        if base is not None:
-            located = locate_all(base, storage_options)
-            opened = stack.enter_context(closing(open_base(located, takes_arrays=True)))
+        opened = enter(stack, base, storage_options, takes_arrays=True)
         for file in files:
             file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)
