@@ -217,7 +217,7 @@ def test_places_without_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_tensors_go_to_the_device_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorwire.checkpoint.operations import tensor_reader
+    from tensorwire.checkpoint.tensors import tensor_reader
 
     monkeypatch.setattr(tensor_reader, "_TRANSFER_NBYTES", 50_000)
     sizes: list[int] = []

@@ -153,7 +153,7 @@ def test_a_missing_bucket_is_told_before_the_work(
         raise AssertionError("it has begun")
 
     monkeypatch.setattr("tensorwire.checkpoint.operations.conversion.Converter.run", work)
-    monkeypatch.setattr("tensorwire.checkpoint.operations.saving.write_with_bases", work)
+    monkeypatch.setattr("tensorwire.checkpoint.tensors.saving.write_with_bases", work)
     text = r"no such bucket; make it first, or name another one: 's3://none'"
     for name in ("s3://none/c", "s3://none"):
         with pytest.raises(FileNotFoundError, match=text):

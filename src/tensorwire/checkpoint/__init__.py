@@ -9,10 +9,6 @@ from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
-from .operations.opening import load_file, open_file
-from .operations.saving import save_file
-from .operations.tensor_reader import TensorReader
-from .operations.tensor_slice import TensorSlice
 from .operations.verification import verify
 from .results import (
     ChangedFile,
@@ -30,6 +26,10 @@ from .results import (
     TensorInfo,
     VerifyReport,
 )
+from .tensors.opening import load_file, open_file
+from .tensors.saving import save_file
+from .tensors.tensor_reader import TensorReader
+from .tensors.tensor_slice import TensorSlice
 
 __all__ = [
     "ChangedFile",

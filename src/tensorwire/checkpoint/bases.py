@@ -8,22 +8,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._ground.filesystem import resolved
-from ...codec import check_takes_base
-from ...files.arrays import ArrayFile
-from ...files.base import OUT_OF_ORDER, Base
-from ...files.reader import StoredFile
-from ...files.torch_file import open_stored
-from ...files.transfer import file_sha256
-from ...storage.locations import inside, is_path, locate, said, same
-from ..directory.manifest import read_manifest
-from ..directory.shards import tensor_files
+from .._ground.filesystem import resolved
+from ..codec import check_takes_base
+from ..files.arrays import ArrayFile
+from ..files.base import OUT_OF_ORDER, Base
+from ..files.reader import StoredFile
+from ..files.torch_file import open_stored
+from ..files.transfer import file_sha256
+from ..storage.locations import inside, is_path, locate, said, same
+from .directory.manifest import read_manifest
+from .directory.shards import tensor_files
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from ...codec import Profile
-    from ...storage.locations import Location
+    from ..codec import Profile
+    from ..storage.locations import Location
 
     StrPath: TypeAlias = str | os.PathLike[str]
     BasePath: TypeAlias = StrPath | Sequence[StrPath]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import load_file as _load_file
 from ..checkpoint import save_file as _save_file
-from ..checkpoint.operations.opening import load_bytes
-from ..checkpoint.operations.saving import save_bytes
+from ..checkpoint.tensors.opening import load_bytes
+from ..checkpoint.tensors.saving import save_bytes
 from .backend import check_backend
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What a caller asks for: convert, verify, inspect, compare checkpoints; save and load tensors."""
+"""What a caller asks for of whole checkpoints: convert, verify, inspect, compare."""

@@ -15,11 +15,11 @@ from ...files.transfer import file_sha256
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
+from ..bases import open_base
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import tensor_files
 from ..results import DiffReport, TensorDiff
-from .bases import open_base
 from .delta_stats import DeltaCounter
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...files.base import BaseTensor
     from ...storage.locations import Location
     from ...storage.progress import Progress
-    from .bases import BasePath
+    from ..bases import BasePath
 
 
 def diff(

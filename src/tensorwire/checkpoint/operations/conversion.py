@@ -17,12 +17,12 @@ from ...storage.locations import locate, locate_all, on_this_machine, said
 from ...storage.progress import Meter
 from ...storage.staging import Staging, part_of
 from ...storage.upload import Upload, in_order
+from ..bases import check_another, check_apart, check_apart_from, fingerprint, name_of, open_base
 from ..directory.manifest import OF_TENSORS
 from ..directory.paths import MANIFEST_NAME, is_config, is_index
 from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import check_compressed, check_original, compressed, originals
 from ..results import CheckpointReport, FileReport
-from .bases import check_another, check_apart, check_apart_from, fingerprint, name_of, open_base
 from .converter import Converter, Task
 from .outcome import Outcome
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
     from ...storage.progress import Progress
     from ...storage.remote import RemotePath
+    from ..bases import BasePath
     from ..directory.sources import Sources
-    from .bases import BasePath
     from .converter import Action
 
 

@@ -18,12 +18,12 @@ from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import OutputFile
 from ...storage.locations import open_input
+from ..bases import BaseFiles
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
 from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
-from .bases import BaseFiles
 from .outcome import current_sha256
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
+from ..bases import name_of, open_base
 from ..directory.manifest import read_manifest
 from ..directory.shards import tensor_files
 from ..results import InspectReport, RecordedBase, TensorInfo
-from .bases import name_of, open_base
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...files.reader import StoredFile, StoredTensor
     from ...storage.locations import Location
     from ...storage.progress import Progress
-    from .bases import BasePath
+    from ..bases import BasePath
 
 
 def inspect(

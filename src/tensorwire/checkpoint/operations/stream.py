@@ -33,9 +33,9 @@ from ...storage.progress import Meter
 from ...storage.remote import RemotePath
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
+from ..bases import check_another, check_apart, name_of, open_base
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import Sources, check_compressed, check_original
-from .bases import check_another, check_apart, name_of, open_base
 from .converter import report_of_tensors
 from .outcome import Outcome
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...storage.progress import Progress
     from ...storage.readable import Writable
+    from ..bases import BasePath
     from ..results import CheckpointReport
-    from .bases import BasePath
     from .converter import Action
 
     PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]

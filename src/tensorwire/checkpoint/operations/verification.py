@@ -15,12 +15,12 @@ from ...files.torch_file import open_stored
 from ...storage.locations import locate, locate_all, said
 from ...storage.pipeline import Worker, read_windows
 from ...storage.progress import Meter
+from ..bases import name_of, open_base
 from ..directory.distributed import DISTRIBUTED_NAME, is_distributed, named_files, open_shard
 from ..directory.manifest import OF_TENSORS, REPLACED
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..results import ChangedFile, Problem, VerifyReport
-from .bases import name_of, open_base
 from .outcome import current_sha256, find_change
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
     from ...storage.pipeline import Chunk
     from ...storage.progress import Progress
-    from .bases import BasePath
+    from ..bases import BasePath
 
 
 def verify(

@@ -12,8 +12,8 @@ from ...files.names import shown
 from ...files.reader import StoredFile
 from ...storage.locations import locate, locate_all, path_in
 from ...storage.streams import SpoolFile
+from ..bases import open_base
 from ..directory.shards import find_shards
-from .bases import open_base
 from .target import Target
 from .tensor_reader import TensorReader
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ...codec import Framework
     from ...files.loader import Verify
     from ...files.reader import StoredTensor
+    from ..bases import PathOrArrays
     from ..directory.shards import Shards
-    from .bases import PathOrArrays
 
     Device: TypeAlias = str | int | torch.device
     StrPath: TypeAlias = str | os.PathLike[str]

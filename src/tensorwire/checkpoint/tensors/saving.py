@@ -20,7 +20,7 @@ from ...storage.locations import locate, locate_all, on_this_machine
 from ...storage.staging import Staging
 from ...storage.streams import SpoolFile
 from ...storage.upload import check_bucket, put_file
-from .bases import check_apart, open_base
+from ..bases import check_apart, open_base
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...files.base import BaseTensor
     from ...files.writer import Written
     from ...storage.readable import Writable
-    from .bases import PathOrArrays
+    from ..bases import PathOrArrays
 
 
 def save_file(

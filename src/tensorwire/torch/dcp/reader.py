@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ...checkpoint import open_file
+from ...checkpoint.bases import checked_base
 from ...checkpoint.directory import distributed
-from ...checkpoint.operations.bases import checked_base
 from ...codec import num_threads
 from ...errors import CorruptDataError, ErrorContext
 from ...files.names import shown
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...checkpoint import TensorReader
-    from ...checkpoint.operations.bases import BasePath
+    from ...checkpoint.bases import BasePath
     from ...storage.locations import Location
     from .metadata import Place
 

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from ...checkpoint.bases import checked_base
 from ...checkpoint.directory.distributed import (
     DISTRIBUTED_NAME,
     PICKLE_NAME,
@@ -23,8 +24,7 @@ from ...checkpoint.directory.distributed import (
     entry_name,
     named_files,
 )
-from ...checkpoint.operations.bases import checked_base
-from ...checkpoint.operations.saving import write_file
+from ...checkpoint.tensors.saving import write_file
 from ...codec import Profile, num_threads
 from ...errors import ErrorContext, TensorwireError
 from ...storage.locations import locate, said
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
-    from ...checkpoint.operations.bases import BasePath
+    from ...checkpoint.bases import BasePath
 
 
 class TensorwireWriter(StorageWriter):  # type: ignore[misc]
