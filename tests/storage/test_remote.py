@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tensorwire.errors import TruncatedDataError
-from tensorwire.storage.locations import inside, locate, locate_all, open_input, read_file, said, same
+from tensorwire.storage.locations import inside, locate, open_input, read_file, said, same
 from tensorwire.storage.remote import RemotePath, is_url
 from tensorwire.storage.remote_file import BATCH, GAP_NBYTES, PIECE_NBYTES, Pieces, RemoteFile, merged
 from tensorwire.storage.secret_text import shown
@@ -152,7 +152,6 @@ def test_paths() -> None:
         assert not (root / "none").exists()
         with pytest.raises(FileNotFoundError, match="faulty:///run/model/none"):
             (root / "none").stat()
-        assert locate_all(["/x", "faulty://run", {"w": 1}], None) == ["/x", locate("faulty://run"), {"w": 1}]
 
 
 def test_reads_are_the_ranges_that_were_asked_for() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from .directory.manifest import read_manifest
 from .directory.shards import tensor_files
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
     from typing import TypeAlias
 
     from ..codec import Profile
@@ -35,9 +35,16 @@ _MAX_LINKS = 100
 """Each keeps its files open, and its tensors are decoded by a call inside that of the next newer ones."""
 
 
-def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_arrays: bool = False) -> Base:
+def enter(
+    stack: ExitStack,
+    base: PathOrArrays | None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    profile: Profile | None = None,
+    takes_arrays: bool = False,
+) -> Base | None:
     """All tensors of a file, directory or index, plain or compressed; of a delta with those of its own bases behind it.
-    The caller closes it.
+    None without a base. `stack` closes it.
 
     Args:
         profile: of what is to be compressed with it.
@@ -50,6 +57,8 @@ def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_array
         TypeError: one is neither a path nor a mapping that may stand there.
         UnsupportedTensorError: an array has no bytes that can be read.
     """
+    if base is None:
+        return None
     if profile is not None:
         check_takes_base(profile)
     links: list[Any] = [base]
@@ -58,12 +67,10 @@ def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_array
     if not 1 <= len(links) <= _MAX_LINKS:
         raise ValueError(f"expected a base of 1 to {_MAX_LINKS} checkpoints, newest first, got {len(links)}")
     opened: Base | None = None
-    with ExitStack() as stack:
-        for number, link in reversed(list(enumerate(links, 1))):
-            may_be_arrays = takes_arrays and number == len(links)
-            opened = _open_link(link, opened, stack, may_be_arrays=may_be_arrays)
-            _check_link(opened)
-        stack.pop_all()
+    for number, link in reversed(list(enumerate(links, 1))):
+        may_be_arrays = takes_arrays and number == len(links)
+        opened = _open_link(link, storage_options, opened, stack, may_be_arrays=may_be_arrays)
+        _check_link(opened)
     assert opened is not None
     _suspect_order(opened)
     return opened
@@ -94,7 +101,9 @@ def checked_base(base: BasePath | None) -> BasePath | None:
     return base
 
 
-def _open_link(link: Any, older: Base | None, stack: ExitStack, *, may_be_arrays: bool) -> Base:
+def _open_link(
+    link: Any, storage_options: Mapping[str, Any] | None, older: Base | None, stack: ExitStack, *, may_be_arrays: bool
+) -> Base:
     """One checkpoint, in front of those that it may be relative to."""
     if hasattr(link, "items") and may_be_arrays:
         return Base(None, "", {"": stack.enter_context(StoredFile(ArrayFile(link)))})
@@ -103,7 +112,7 @@ def _open_link(link: Any, older: Base | None, stack: ExitStack, *, may_be_arrays
             f"expected the path of a checkpoint as base, got {type(link).__name__}; arrays are a base of save_file, "
             "load_file and open_file, the only one or the last of several"
         )
-    root = locate(link)
+    root = locate(link, storage_options)
     files = {file: stack.enter_context(open_stored(place)) for file, place in tensor_files(root).items()}
     named = resolved(root) if isinstance(root, Path) and root.name in ("", "..") else root
     return Base(root, named.name, files, older)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from .._ground.copies import not_copied
 from ..codec import content_hash, new_buffer
 from ..errors import ErrorContext
+from ..storage.pool import run_all
 
 if TYPE_CHECKING:
     from .reader import StoredFile, StoredTensor
@@ -53,7 +53,7 @@ def load_bytes(
     tasks: list[Task] = []
     for tensor, out in sorted(zip(tensors, outs, strict=True), key=lambda pair: pair[0].compressed):
         tasks += content_tasks(stored, tensor, out, verify)  # the long ones first
-    _run_all(tasks, min(threads, len(tasks)))
+    run_all(tasks, min(threads, len(tasks)), lambda: Scratch().memory, "tensorwire-load")
     for tensor, out in zip(tensors, outs, strict=True):
         if verify and stored.is_relative(tensor):  # the blocks of others have their checksums
             stored.check_hash(tensor, stored.recorded_hash(tensor), content_hash(out, threads=threads))
@@ -134,34 +134,3 @@ class Scratch(threading.local):
 
     def __init__(self) -> None:
         self.memory = new_buffer(TASK_NBYTES + (TASK_NBYTES >> 3))
-
-
-def _run_all(tasks: Sequence[Task], threads: int) -> None:
-    """Run tasks on this thread and others; raise the first error."""
-    remaining = iter(tasks)
-    lock = threading.Lock()
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        scratch = Scratch().memory
-        try:
-            while not errors:
-                with lock:
-                    task = next(remaining, None)
-                if task is None:
-                    return
-                task(scratch)
-        except BaseException as error:
-            errors.append(error)
-
-    helpers: list[threading.Thread] = []
-    with suppress(RuntimeError):  # no more threads: those that are there do all
-        for _ in range(threads - 1):
-            helper = threading.Thread(target=work, name="tensorwire-load", daemon=True)
-            helper.start()
-            helpers.append(helper)
-    work()
-    for helper in helpers:
-        helper.join()
-    if errors:
-        raise errors[0]

@@ -53,13 +53,6 @@ def check_slashes(path: Any) -> None:
         raise ValueError(f"expected a URL with two slashes behind {found[1]}, got one; write {written!r}")
 
 
-def locate_all(base: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """`base` as a caller names it, one or several, with its URLs located."""
-    if isinstance(base, (list, tuple)):
-        return [locate_all(each, storage_options) for each in base]
-    return locate(base, storage_options) if is_url(base) else base
-
-
 def open_input(location: Location) -> InputFile | RemoteFile:
     """A file or an object to be read."""
     return InputFile(location) if isinstance(location, Path) else RemoteFile(location)

@@ -14,17 +14,18 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from .._ground.filesystem import mark_of, remove_empty
 from .._ground.new_file import NewFile
 from .background import begin
 from .local import sync_directory
+from .pool import as_ended
 from .secret_text import CREDENTIAL
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from .progress import Meter
     from .remote import RemotePath
     from .staging import Staging
-
-_Result = TypeVar("_Result")
 
 UPLOAD_NAME = ".tensorwire-upload"
 """The object that stands in a folder as long as an upload into it has not ended."""
@@ -173,7 +172,7 @@ class Upload:
         missing = [path for path in paths if not self._stands(work, path, there, meter)]
         small = {path for path in missing if (work.result / path).stat().st_size <= SMALL_NBYTES}
         calls = {path: partial(_send, work.result / path, self.target / path) for path in missing if path in small}
-        for path, identity in _at_once(self.target, calls):
+        for path, identity in as_ended(calls, _most_at_once(self.target), _THREAD):
             self._note(work, path, identity)
             meter.begin(path, (work.result / path).stat().st_size)
             meter.end()
@@ -218,7 +217,8 @@ class Upload:
         return (place.stat().identity if place.exists() else None) == identity
 
     def _remove(self, paths: Iterable[str]) -> None:
-        for _ in _at_once(self.target, {path: partial(remove_if_there, self.target / path) for path in sorted(paths)}):
+        calls = {path: partial(remove_if_there, self.target / path) for path in sorted(paths)}
+        for _ in as_ended(calls, _most_at_once(self.target), _THREAD):
             pass
 
     def _mark(self, work: Staging, paths: Collection[str], there: Mapping[str, list[int]]) -> None:
@@ -358,26 +358,8 @@ def _put_by(call: Callable[..., object], target: RemotePath, *, exclusive: bool)
         call()
 
 
-def _at_once(target: RemotePath, calls: Mapping[str, Callable[[], _Result]]) -> Iterator[tuple[str, _Result]]:
-    """What calls to the store of `target` return, as they end; several at a time where the store can.
-
-    After an error none is begun, and those under way are told of before it is raised.
-    """
-    left, under_way = iter(calls.items()), dict[Any, str]()
-    failed: BaseException | None = None
-    most = AT_ONCE if target.store.async_impl else 1
-    while True:
-        for path, call in islice(left, 0 if failed else most - len(under_way)):
-            under_way[begin(call, _THREAD)] = path
-        if not under_way:
-            break
-        for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-            path, error = under_way.pop(future), future.exception()
-            if error is None:
-                yield path, future.result()
-            failed = failed or error
-    if failed is not None:
-        raise failed
+def _most_at_once(target: RemotePath) -> int:
+    return AT_ONCE if target.store.async_impl else 1
 
 
 def _workspace(target: RemotePath) -> Path:

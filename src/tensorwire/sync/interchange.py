@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import operator
 import re
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +20,7 @@ from ..files.header import check_dtype
 from ..files.json_object import load
 from ..files.names import shown
 from ..files.reader import StoredFile
+from ..storage.pool import mapped
 from .checkpoints import named_pairs
 from .encodings import (
     CHECKSUMS,
@@ -40,16 +39,13 @@ from .versions import INDEX_NAME, MAX_NUMBER, folder_name, number_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
-    from typing import TypeVar
 
     from ..codec import Framework, TensorView
     from ..files.header import TensorEntry
     from .encodings import Encoding
 
-    Item = TypeVar("Item")
-    Result = TypeVar("Result")
 
 __all__ = ["read_version", "write_version"]
 
@@ -107,7 +103,7 @@ def write_version(
     folder = absolute(directory) / folder_name(version)
     work = partial(_store, base=base, encoding=encoding, checksum_format=metadata["checksum_format"])
     with NewVersion(folder, {"format": "pt"} if base is None else {}, max_shard_nbytes) as new:
-        with closing(_in_order(work, named_pairs(named_tensors), count)) as stored:
+        with closing(mapped(work, named_pairs(named_tensors), count, "tensorwire-version")) as stored:
             for tensor in stored:
                 if tensor is not None:
                     new.add(tensor)
@@ -167,18 +163,6 @@ def _old_view(name: str, view: TensorView, base: Mapping[str, Any]) -> TensorVie
         expected, found = (f"{each.dtype} {each.shape}" for each in (old, view))
         raise ValueError(f"tensor {shown(name)}: expected {expected} as in base, got {found}; {advice}")
     return old
-
-
-def _in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Generator[Result, None, None]:
-    """The results of `work`, in the order of `items`; a few are made ahead, by so many threads."""
-    running = deque[Any]()
-    with ThreadPoolExecutor(threads, thread_name_prefix="tensorwire-version") as pool:
-        for item in items:
-            if len(running) == 2 * threads:
-                yield running.popleft().result()
-            running.append(pool.submit(work, item))
-        while running:
-            yield running.popleft().result()
 
 
 class _Index(NamedTuple):
@@ -253,7 +237,7 @@ def read_version(
         for file, names in index.files.items():
             stored = stack.enter_context(_open_shard(folder.joinpath(*file.split("/")), names))
             parts += [_part(stored, entry, index, base) for entry in stored.header.entries]
-        return dict(stack.enter_context(closing(_in_order(read, parts, count))))
+        return dict(stack.enter_context(closing(mapped(read, parts, count, "tensorwire-version"))))
 
 
 def _read_index(folder: Path) -> _Index:

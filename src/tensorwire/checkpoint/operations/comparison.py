@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from ...codec import dtype_bits, new_buffer
 from ...files.base import Base
 from ...files.torch_file import open_stored
 from ...files.transfer import file_sha256
-from ...storage.locations import locate, locate_all, said
+from ...storage.locations import locate, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
-from ..bases import open_base
+from ..bases import enter
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import tensor_files
@@ -63,7 +63,7 @@ def diff(
     started = time.monotonic()
     root_a, root_b = locate(a, storage_options), locate(b, storage_options)
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(locate_all(base, storage_options))))
+        opened = enter(stack, base, storage_options)
         all_a, all_b = _open(root_a, stack, opened), _open(root_b, stack, opened)
         by_file = any(len(both.names()) < len(both.tensors()) for both in (all_a, all_b))
         tensors_a, tensors_b = _by_key(all_a, by_file), _by_key(all_b, by_file)

@@ -13,11 +13,11 @@ from ..._ground.destination import Destination
 from ..._ground.version import __version__
 from ...errors import ErrorContext
 from ...files.torch_file import open_stored
-from ...storage.locations import locate, locate_all, on_this_machine, said
+from ...storage.locations import locate, on_this_machine, said
 from ...storage.progress import Meter
 from ...storage.staging import Staging, part_of
 from ...storage.upload import Upload, in_order
-from ..bases import check_another, check_apart, check_apart_from, fingerprint, name_of, open_base
+from ..bases import check_another, check_apart, check_apart_from, enter, fingerprint, name_of
 from ..directory.manifest import OF_TENSORS
 from ..directory.paths import MANIFEST_NAME, is_config, is_index
 from ..directory.replaceable import made_by_us, made_of, restored_from
@@ -211,10 +211,7 @@ def _convert(
         sources = _only(sources, options.files, source)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
-        opened = None
-        if options.base is not None:
-            base = locate_all(options.base, options.storage_options)
-            opened = stack.enter_context(closing(open_base(base, profile)))
+        opened = enter(stack, options.base, options.storage_options, profile=profile)
         if opened is not None and profile is not None:
             check_another(source, opened)
         if opened is not None:

@@ -6,7 +6,6 @@ import random
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from math import sqrt
 from statistics import fmean, stdev
@@ -17,6 +16,7 @@ from ...errors import ErrorContext
 from ...files.torch_file import open_stored, places
 from ...files.writer import may_save, saves
 from ...storage.locations import locate, open_input, said
+from ...storage.pool import mapped
 from ..directory.manifest import OF_TENSORS
 from ..directory.sources import check_original, originals
 from ..results import Estimate
@@ -113,8 +113,12 @@ def tensors_of(stored: StoredFile) -> list[Place]:
 def sampled_share(tensors: Sequence[Place], profile: Profile, threads: int | None) -> Share:
     """What compressing tensors is expected to give, from the samples that `estimate_ratio` describes."""
     samples = _samples([tensor.entry.nbytes for tensor in tensors])
-    with ThreadPoolExecutor(num_threads(threads)) as pool:
-        sizes = list(pool.map(lambda sample: _encode(tensors[sample[0]], sample[1], profile), samples))
+
+    def encode(sample: tuple[int, int]) -> tuple[int, int]:
+        index, start = sample
+        return _encode(tensors[index], start, profile)
+
+    sizes = list(mapped(encode, samples, num_threads(threads), "tensorwire-sample"))
     sample_nbytes = sum(nbytes for nbytes, _ in sizes)
     whole = sample_nbytes == sum(tensor.entry.nbytes for tensor in tensors)
     shares = [small / nbytes for nbytes, small in sizes]

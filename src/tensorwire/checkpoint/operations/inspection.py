@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import log2, prod
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
 from ...files.torch_file import open_stored
-from ...storage.locations import locate, locate_all, said
+from ...storage.locations import locate, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
-from ..bases import name_of, open_base
+from ..bases import enter, name_of
 from ..directory.manifest import read_manifest
 from ..directory.shards import tensor_files
 from ..results import InspectReport, RecordedBase, TensorInfo
@@ -57,7 +57,7 @@ def inspect(
             it is relative to.
     """
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(locate_all(base, storage_options))))
+        opened = enter(stack, base, storage_options)
         report = _inspect(locate(path, storage_options), names, threads, progress, opened)
     return replace(report, path=said(path), base=name_of(base))
 

@@ -33,7 +33,7 @@ from ...storage.progress import Meter
 from ...storage.remote import RemotePath
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
-from ..bases import check_another, check_apart, name_of, open_base
+from ..bases import check_another, check_apart, enter, name_of
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import Sources, check_compressed, check_original
 from .converter import report_of_tensors
@@ -82,7 +82,7 @@ def convert_stream(
     started = time.monotonic()
     _check_apart(src, dst)
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
+        opened = enter(stack, base, profile=profile)
         if opened is not None:
             _check_base_apart(dst, opened)
             if profile is not None and is_path(src):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.text import escape
@@ -12,10 +12,10 @@ from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatE
 from ...files.original_record import SAFETENSORS, Spliced
 from ...files.original_view import OriginalReader
 from ...files.torch_file import open_stored
-from ...storage.locations import locate, locate_all, said
+from ...storage.locations import locate, said
 from ...storage.pipeline import Worker, read_windows
 from ...storage.progress import Meter
-from ..bases import name_of, open_base
+from ..bases import enter, name_of
 from ..directory.distributed import DISTRIBUTED_NAME, is_distributed, named_files, open_shard
 from ..directory.manifest import OF_TENSORS, REPLACED
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
@@ -66,7 +66,7 @@ def verify(
     root = locate(path, storage_options)
     root.stat()
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(locate_all(base, storage_options))))
+        opened = enter(stack, base, storage_options)
         verifier = _Verifier(threads, progress, strict, opened)
         if not root.is_dir():
             verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])

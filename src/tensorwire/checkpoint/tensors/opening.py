@@ -10,9 +10,9 @@ from ...errors import CorruptDataError, TensorwireError
 from ...files.loader import check_verify
 from ...files.names import shown
 from ...files.reader import StoredFile
-from ...storage.locations import locate, locate_all, path_in
+from ...storage.locations import locate, path_in
 from ...storage.streams import SpoolFile
-from ..bases import open_base
+from ..bases import enter
 from ..directory.shards import find_shards
 from .target import Target
 from .tensor_reader import TensorReader
@@ -181,10 +181,7 @@ def _open(
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
         files = [stack.enter_context(StoredFile(location)) for location in shards.files]
-        opened = None
-        if base is not None:
-            located = locate_all(base, storage_options)
-            opened = stack.enter_context(closing(open_base(located, takes_arrays=True)))
+        opened = enter(stack, base, storage_options, takes_arrays=True)
         for file in files:
             file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)

@@ -16,11 +16,11 @@ from ...files.names import METADATA_PREFIX, shown
 from ...files.reader import BASE_HASH_KEY
 from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
-from ...storage.locations import locate, locate_all, on_this_machine
+from ...storage.locations import locate, on_this_machine
 from ...storage.staging import Staging
 from ...storage.streams import SpoolFile
 from ...storage.upload import check_bucket, put_file
-from ..bases import check_apart, open_base
+from ..bases import check_apart, enter
 
 if TYPE_CHECKING:
     import os
@@ -108,10 +108,7 @@ def write_file(
         else:
             check_bucket(target)
             location = Path(stack.enter_context(TemporaryDirectory(prefix="tensorwire-"))) / target.name
-        opened = None
-        if base is not None:
-            located = locate_all(base, storage_options)
-            opened = stack.enter_context(closing(open_base(located, profile, takes_arrays=True)))
+        opened = enter(stack, base, storage_options, profile=profile, takes_arrays=True)
         if opened is not None:
             check_apart(target, opened)
         coding = Coding(profile, threads, opened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from ...codec import num_threads
 from ...errors import CorruptDataError, ErrorContext
 from ...files.names import shown
 from ...storage.locations import locate
+from ...storage.pool import mapped
 from .metadata import parse
 from .stored_form import from_form
 
@@ -158,11 +159,9 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
         reader.expect([self._entry(item) for item in whole])
         for item in whole:
             self._give(item, self._content(item, reader), planner)
-        with ThreadPoolExecutor(at_once, thread_name_prefix="tensorwire-dcp") as pool:
-            for first in range(0, len(parts), at_once):
-                some = parts[first : first + at_once]
-                for item, found in zip(some, pool.map(lambda item: self._content(item, reader), some), strict=True):
-                    self._give(item, found, planner)
+        with closing(mapped(lambda item: self._content(item, reader), parts, at_once, "tensorwire-dcp")) as contents:
+            for item, found in zip(parts, contents, strict=True):
+                self._give(item, found, planner)
 
     def _content(self, item: ReadItem, reader: TensorReader[Any]) -> torch.Tensor:
         with ErrorContext(tensor=item.storage_index.fqn):
