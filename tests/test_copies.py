@@ -22,7 +22,7 @@ from tensorwire.codec.memory import BytesBuilder
 from tensorwire.codec.products import PlacedFrame
 from tensorwire.storage.direct import DirectFile
 from tensorwire.storage.local import InputFile, OutputFile
-from tensorwire.storage.streams import SpoolFile
+from tensorwire.storage.spool import SpoolFile
 from tests.support.checkpoint_models import container
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -103,14 +103,14 @@ DOORS = {
     ("peers", "codec"): {""},
     ("storage", "codec"): {""},
     ("files", "codec"): {"", "dtypes"},
-    ("files", "storage"): {"ahead", "local", "locations", "pipeline", "pool", "readable", "remote", "streams"},
+    ("files", "storage"): {"ahead", "local", "locations", "pipeline", "pool", "readable", "remote", "spool"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
         "arrays", "base", "foreign", "header", "json_object", "loader", "names", "original_record", "original_view",
         "pickle_stack", "reader", "torch_file", "transfer", "writer",
     },
     ("checkpoint", "storage"): {
-        "access", "local", "locations", "pipeline", "pool", "progress", "readable", "remote", "staging", "streams",
+        "access", "local", "locations", "pipeline", "pool", "progress", "readable", "remote", "spool", "staging",
         "upload",
     },
     ("safetensors", "checkpoint"): {"", "tensors.opening", "tensors.saving"},
@@ -182,7 +182,7 @@ FOLDERS = {
         "direct": {"local"},
         "pages": set(),
         "staging": {"access", "local"},
-        "streams": {"local", "readable"},
+        "spool": {"local"},
         "upload": {"background", "local", "locations", "pool", "progress", "remote", "secret_text", "staging"},
     },
     "files": {
@@ -239,7 +239,7 @@ FOLDERS = {
         "application": {"outcome", "steps"},
         "comparison": {"delta_stats"},
         "converter": {"outcome"},
-        "stream": {"converter", "outcome"},
+        "stream": set(),
         "conversion": {"converter", "outcome"},
     },
     "safetensors": {

@@ -3,7 +3,6 @@ is what was hashed."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import warnings
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ import pytest
 
 import tensorwire
 from tensorwire import checkpoint, codec
-from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import core
 from tensorwire.codec import relative as _relative
 from tensorwire.files import arrays as given
@@ -193,31 +191,6 @@ def test_a_directory_that_another_process_maps_and_writes_is_compressed(tmp_path
     report = checkpoint.verify(tmp_path / "packed")
     assert report.exact
     checkpoint.decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
-
-
-def test_a_stream_of_a_file_that_is_written_to(tmp_path: Path) -> None:
-    source = tmp_path / "model.safetensors"
-    start = write_file(source, arrays(9))
-    with mapped_and_written(source, start), source.open("rb") as stream:
-        convert_stream("compress", stream, tmp_path / "packed", profile="fast")
-    assert checkpoint.verify(tmp_path / "packed").exact
-
-
-def test_a_stream_with_a_base(tmp_path: Path) -> None:
-    """It is kept in a temporary file, so that a tensor whose base is lost can be read again."""
-    source, base = tmp_path / "model.safetensors", tmp_path / "base.safetensors"
-    tensors = arrays(10)
-    start = write_file(base, tensors)
-    write_file(source, tensors)
-    with (
-        mapped_and_written(base, start) as wait,
-        first(wait, BaseTensor, "still_has"),
-        source.open("rb") as stream,
-    ):
-        report = convert_stream("compress", stream, tmp_path / "packed", profile="fast", base=base)
-    assert [note for note in report.notices if "stored without a base" in note]
-    checkpoint.decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
-    assert hashlib.sha256((tmp_path / "restored").read_bytes()).digest() == hashlib.sha256(source.read_bytes()).digest()
 
 
 def test_a_file_that_changes_its_size_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

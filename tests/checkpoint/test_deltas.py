@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tensorwire import BaseMismatchError, CorruptDataError, checkpoint, compress
-from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import content_hash
 from tensorwire.files import base as base_module
 from tensorwire.files.names import payload_name
@@ -274,8 +273,6 @@ def test_a_source_is_not_its_own_base(pair: Paths, tmp_path: Path, src: str, bas
     shutil.copytree(pair["new"], tmp_path / "old" / "inner")
     with pytest.raises(ValueError, match="are the same or lie in each other"):
         checkpoint.compress_checkpoint(tmp_path / src, tmp_path / "x", base=tmp_path / base)
-    with pytest.raises(ValueError, match="are the same or lie in each other"):
-        convert_stream("compress", tmp_path / src / FIRST, tmp_path / "x", profile="fast", base=tmp_path / src)
 
 
 def test_a_result_never_replaces_its_base(pair: Paths, tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ from tensorwire.checkpoint import (
     transcode_checkpoint,
     verify,
 )
+from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.errors import CorruptDataError
+from tensorwire.storage.locations import locate
 from tests.support.stores import FaultyStore, faulty_store
 
 
@@ -72,6 +74,18 @@ def test_one_file() -> None:
         with open_file("faulty://m/a.safetensors") as reader:
             assert np.array_equal(reader.get_slice("layer.1")[7:9], tensors()["layer.1"][7:9])
         assert verify("faulty://m/a.safetensors").ok
+        assert left_behind() == []
+
+
+def test_standard_input_and_output(model: Path, tmp_path: Path) -> None:
+    shard, back = model / "model-00001-of-00002.safetensors", tmp_path / "back"
+    url = "faulty://m/a.safetensors"
+    with faulty_store():
+        with shard.open("rb") as stream:
+            assert convert_stream(compress_checkpoint, stream, locate(url)).src == "-"
+        with back.open("wb") as stream:
+            assert convert_stream(decompress_checkpoint, locate(url), stream).dst == "-"
+        assert back.read_bytes() == shard.read_bytes()
         assert left_behind() == []
 
 

@@ -312,10 +312,11 @@ def test_a_file_alone_out_of_a_directory_gives_its_storages(trained: Path, tmp_p
 def test_a_result_on_standard_output(trained: Path, tmp_path: Path) -> None:
     from tensorwire.checkpoint.operations.stream import convert_stream
 
-    for action, source, target in (("compress", "optimizer.pt", "packed"), ("decompress", "packed", "restored")):
+    source = trained / "optimizer.pt"
+    for operation, target in ((compress_checkpoint, "packed"), (decompress_checkpoint, "restored")):
         with (tmp_path / target).open("wb") as stream:
-            place = (trained if action == "compress" else tmp_path) / source
-            convert_stream(action, place, stream, profile="fast" if action == "compress" else None)  # type: ignore[arg-type]
+            convert_stream(operation, source, stream)
+        source = tmp_path / target
     assert (tmp_path / "restored").read_bytes() == (trained / "optimizer.pt").read_bytes()
 
 

@@ -18,8 +18,6 @@ from tests.support.checkpoint_models import container, layer
 class Memory:
     """A Readable and a Writable."""
 
-    in_order = False
-
     def __init__(self, data: bytes = b"") -> None:
         self.path = Path("an object")
         self.data = bytearray(data)
@@ -40,7 +38,6 @@ class Memory:
 
     def read_ahead(self, offset: int, nbytes: int) -> None: ...
     def expect(self, ranges: object) -> None: ...
-    def stop(self) -> None: ...
     def check_size(self) -> None: ...
     def check_unchanged(self) -> None: ...
 
@@ -53,17 +50,6 @@ class Memory:
 
     def truncate(self, nbytes: int) -> None:
         del self.data[nbytes:]
-
-
-class OnlyInOrder:
-    """An Appendable."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        assert offset == len(self.data)
-        self.data += data
 
 
 def advance(nbytes: int) -> None:
@@ -83,7 +69,7 @@ def test_a_file_in_memory_is_compressed_and_restored(tmp_path: Path, original: b
     with StoredFile(source) as stored:
         compress_file(OriginalReader(stored, None, 1), packed, Coding("fast", 1), keep_record=True, advance=advance)
     assert packed.data == (tmp_path / "packed").read_bytes()
-    restored = OnlyInOrder()
+    restored = Memory()
     with StoredFile(Memory(bytes(packed.data))) as stored:
         restore_file(OriginalReader(stored, stored.record(), 1), restored, advance=advance)
     assert restored.data == original

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from .._ground.text import escape
-from ..storage.remote import RemotePath
 from . import output as printing
 from .failures import FINDING
 from .options import STANDARD_STREAM, as_written, standard_input, standard_output
@@ -54,7 +53,7 @@ def convert(
     if isinstance(dst, Path) and not dst.parent.is_dir():
         raise click.UsageError(f"no directory {str(dst.parent)!r}: make it first, or name another DST")
     if dst is not None and STANDARD_STREAM in (sources[0], dst):
-        return _convert_stream(action, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
+        return _convert_stream(action, operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, None if dst is None else as_written(dst), beside)
     if len(sources) > 1:
         _check_sources(action, sources, settings.get("exclude", ()))
@@ -113,12 +112,17 @@ def _convert_one(
 
 
 def _convert_stream(
-    action: Action, source: Location, dst: Location, *, as_json: bool, quiet: bool, **settings: Any
+    action: Action,
+    operation: Operation,
+    source: Location,
+    dst: Location,
+    *,
+    as_json: bool,
+    quiet: bool,
+    **settings: Any,
 ) -> int:
     from ..checkpoint.operations.stream import convert_stream
 
-    if isinstance(dst, RemotePath):
-        raise click.UsageError(f"'-' goes to a file of this machine: name one, and copy it to {str(dst)!r}")
     to_stdout = dst == STANDARD_STREAM
     for option in ("exclude", "files", "strict"):
         if settings.get(option):
@@ -127,14 +131,11 @@ def _convert_stream(
         raise click.UsageError("--json and DST '-' both need standard output: name a file as DST")
     with printing.progress(action, quiet=quiet) as progress:
         report = convert_stream(
-            action,
+            operation,
             standard_input() if source == STANDARD_STREAM else source,
             standard_output(force=settings["force"]) if to_stdout else dst,
-            profile=settings.get("profile"),
-            base=settings["base"],
-            threads=settings["threads"],
-            force=settings["force"],
             progress=progress,
+            **settings,
         )
     with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
         _print(report, as_json=as_json, quiet=quiet)

@@ -36,8 +36,7 @@ def command(
 
     Without DST the result stands next to SRC: MODEL.tensorwire becomes MODEL, A.tensorwire.safetensors becomes
     A.safetensors; a name without the suffix gains .decompressed. If there are several SRC, DST is a directory. SRC
-    "-" is standard input and DST "-" is standard output, for one .safetensors file. What goes to standard output is
-    checked as it goes: wait for exit code 0 before you use it.
+    "-" is standard input and DST "-" is standard output, for one .safetensors file.
 
     If SRC was compressed with --base, it needs the same OLD. With --in-place OLD itself is changed, and there is no
     DST. Every file of OLD is checked before the first one is changed. If the run is interrupted, each file is the old

@@ -178,9 +178,9 @@ def readable(path: Path) -> Iterator[Path]:
     if path != STANDARD_STREAM:
         yield path
         return
-    from ..checkpoint.operations.stream import spooled
+    from ..checkpoint.operations.stream import received
 
-    with spooled(standard_input()) as location:
+    with received(standard_input()) as location:
         yield location
 
 

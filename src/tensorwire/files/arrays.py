@@ -217,7 +217,6 @@ class ArrayFile:
     read, and nothing tells whether somebody has written to an array."""
 
     path = Path("the mapping given as base")
-    in_order = False
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._arrays = held_arrays(tensors)
@@ -242,8 +241,6 @@ class ArrayFile:
     def read_ahead(self, offset: int, nbytes: int) -> None: ...
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None: ...
-
-    def stop(self) -> None: ...
 
     def check_size(self) -> None: ...
 

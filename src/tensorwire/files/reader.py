@@ -60,8 +60,7 @@ ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
 _NEAR_GUESS_NBYTES, _FAR_GUESS_NBYTES = 1 << 10, 1 << 14
 """How much of a frame is read at once in the hope that its header is not longer: on this machine, where another read
-costs little, and from a store. A stream is read no further than the shortest header, since a byte of the blocks cannot
-be read again."""
+costs little, and from a store."""
 
 
 class StoredTensor(NamedTuple):
@@ -140,8 +139,6 @@ class StoredFile:
     def __init__(self, source: Location | Readable) -> None:
         """Open a file, and check the header. What is open already is closed with this.
 
-        If the source is read in order, `forget` a tensor after its last byte.
-
         Raises:
             FormatError: the header is not valid; all classes.
             OSError: reading fails.
@@ -159,8 +156,7 @@ class StoredFile:
                 raw = file.read(8, length)
                 if len(raw) < length:
                     raise TruncatedDataError(f"expected a header of {length} bytes, got {len(raw)}", byte=8 + len(raw))
-                self.header = parse_header(raw, None if file.in_order else file.nbytes - 8 - length)
-                file.nbytes = self.header.data_start + self.header.data_nbytes
+                self.header = parse_header(raw, file.nbytes - 8 - length)
                 self._interpret()
         except BaseException:
             file.close()
@@ -251,8 +247,6 @@ class StoredFile:
     def _frame_header(self, start: int, nbytes: int) -> bytes:
         """The header of a frame of `nbytes` bytes."""
         guess = _NEAR_GUESS_NBYTES if isinstance(self.file.path, Path) else _FAR_GUESS_NBYTES
-        if self.file.in_order:
-            guess = FrameReader.MIN_HEADER_NBYTES
         prefix = self.file.read(start, min(nbytes, guess))
         length = FrameReader.header_size(prefix)
         if length > nbytes:

@@ -52,8 +52,6 @@ class TorchFile:
         starts: where each of them begins there.
     """
 
-    in_order = False
-
     def __init__(self, file: Readable) -> None:
         """Raises FormatError with the reason if a file cannot be looked into."""
         self._file = file
@@ -95,9 +93,6 @@ class TorchFile:
         """Where in the torch file a byte of the data is."""
         index = bisect_right(self._positions, offset) - 1
         return self.starts[index] + offset - self._positions[index]
-
-    def stop(self) -> None:
-        self._file.stop()
 
     def check_size(self) -> None:
         self._file.check_size()

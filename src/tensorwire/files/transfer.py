@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import CorruptDataError
 from ..storage.locations import open_input
 from ..storage.pipeline import Worker, read_windows
-from ..storage.streams import SpoolFile
+from ..storage.spool import SpoolFile
 from .names import REQUIRED_KEY
 from .original_record import TORCH, Gap, Spliced, pack
 from .original_view import OriginalReader
@@ -21,33 +21,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..storage.locations import Location
-    from ..storage.pipeline import Chunk, Window
-    from ..storage.readable import Appendable, Readable, Writable
+    from ..storage.pipeline import Window
+    from ..storage.readable import Readable, Writable
     from .base import BaseTensor
     from .writer import Coding
 
     Advance = Callable[[int], None]
     Windows = AbstractContextManager[Iterator[Window]]
-
-
-class KeptTensors:
-    """Tensors of a stream that will be read again, and for as long as it is not known whether it will be, the last."""
-
-    def __init__(self, file: SpoolFile) -> None:
-        self._file = file
-        self._places: dict[int, int] = {}
-        self._end = 0
-
-    def put(self, chunk: Chunk, data: memoryview, *, again: bool) -> None:
-        """Add a chunk; `again` with the last one of a tensor says whether to keep it."""
-        self._file.write(self._end + chunk.start, data)
-        if again:
-            self._places[chunk.tensor] = self._end
-            self._end += chunk.stop
-
-    def read(self, index: int, start: int, out: memoryview) -> None:
-        """Put content of tensor `index` from byte `start` on into `out`."""
-        self._file.read_into(self._places[index] + start, out)
 
 
 def compress_file(
@@ -57,7 +37,6 @@ def compress_file(
     *,
     keep_record: bool,
     advance: Advance,
-    kept: KeptTensors | None = None,
 ) -> Written:
     """Write an original compressed; it may come from a file that is compressed itself.
 
@@ -67,7 +46,6 @@ def compress_file(
     Args:
         keep_record: put the record into the file, and the hash of the base; otherwise somebody else keeps them.
         advance: called with the number of uncompressed bytes that were done since the last call.
-        kept: where tensors are kept that must be read again, if the original comes from a stream.
 
     Raises:
         OSError: the file got longer or shorter.
@@ -94,8 +72,6 @@ def compress_file(
             def consume(window: Window) -> None:
                 for chunk, data in window.split():
                     writer.put(chunk.tensor, chunk.start, data)
-                    if kept is not None:
-                        kept.put(chunk, data, again=writer.is_plain(chunk.tensor))
 
             _consume(_windows(original), Spliced(original.form.gaps, digest.update), consume, advance)
             sha256 = _checked_digest(original, digest)
@@ -103,7 +79,7 @@ def compress_file(
                 writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
                 if coding.base is not None and bases:
                     writer.set_metadata(BASE_HASH_KEY, coding.base.tensors_hash(coding.threads))
-            return writer.finish(original.reread if kept is None else kept.read)._replace(sha256=sha256)
+            return writer.finish(original.reread)._replace(sha256=sha256)
 
     def write(bases: Mapping[int, BaseTensor]) -> Written:
         written = write_once(original, bases)
@@ -130,7 +106,7 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
             yield OriginalReader(copy, original.record, original.threads, original.form)
 
 
-def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance) -> Written:
+def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) -> Written:
     """Write an original."""
     original.check_labels()
     stored = original.stored
@@ -143,7 +119,7 @@ def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance
     return Written(original.nbytes, original.header.data_nbytes, compressed, frozenset(stored.relative), sha256=sha256)
 
 
-def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
+def copy_file(source: Readable, file: Writable, *, advance: Advance) -> str:
     """Copy a file as it is; return its SHA-256."""
     digest = hashlib.sha256()
     _write(_raw_windows(source), (), digest, file, advance)
@@ -167,10 +143,10 @@ def _raw_windows(source: Readable) -> Windows:
 
 def _windows(original: OriginalReader) -> Windows:
     """The content of a file, read ahead."""
-    return read_windows(original.sizes, original.fill, original.stored.file.stop, original.block_nbytes)
+    return read_windows(original.sizes, original.fill, original.block_nbytes)
 
 
-def _write(source: Windows, gaps: Sequence[Gap], digest: hashlib._Hash, file: Appendable, advance: Advance) -> None:
+def _write(source: Windows, gaps: Sequence[Gap], digest: hashlib._Hash, file: Writable, advance: Advance) -> None:
     """Write windows one behind the other, and what stands between their data, and hash all of it."""
     position = 0
 

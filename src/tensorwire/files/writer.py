@@ -211,10 +211,6 @@ class CompressedWriter:
         self._frames[tensor.name] = info.frame_nbytes
         self._encoder = None
 
-    def is_plain(self, index: int) -> bool:
-        """Whether the tensor that was put last, all of it, stays plain and is read again in the end."""
-        return bool(self._plain) and self._plain[-1][0] == index
-
     def set_metadata(self, key: str, text: str) -> None:
         """Replace a value that was given at first; the new one must not be longer."""
         self._metadata[key] = text

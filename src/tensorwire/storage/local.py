@@ -68,8 +68,6 @@ class InputFile:
 
     __reduce_ex__ = not_copied("an open file", "open it again by its path")
 
-    in_order = False
-
     def __init__(self, path: Path, number: int | None = None) -> None:
         """`number`: the descriptor of the file where it is open already; it is closed with this."""
         self.path = path
@@ -129,9 +127,6 @@ class InputFile:
         flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
         with naming(self.path):
             return mmap.mmap(self.descriptor.number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-
-    def stop(self) -> None:
-        """A file's read does not wait for long."""
 
     def check_size(self) -> None:
         """Raise OSError if the file got longer or shorter since it was opened."""

@@ -149,14 +149,12 @@ class Worker:
 def read_windows(
     sizes: Sequence[int],
     fill: Callable[[Chunk, memoryview], None],
-    stop: Callable[[], None] = lambda: None,
     unit: Callable[[int], int] = one_byte,
 ) -> Iterator[Iterator[Window]]:
     """Windows over tensors of the given sizes, filled ahead by a thread. Every window must be released.
 
     ``fill(chunk, out)`` puts the bytes of a chunk into `out`; it is called in order, on the thread, and what it raises
-    is raised to the consumer. `unit` is that of `plan_windows`. ``stop()`` is called after an error: it ends a `fill`
-    that waits.
+    is raised to the consumer. `unit` is that of `plan_windows`.
     """
     free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
     filled: queue.SimpleQueue[Window | None] = queue.SimpleQueue()
@@ -182,9 +180,6 @@ def read_windows(
         reader.submit(read, done=lambda: filled.put(None))
         try:
             yield windows()
-        except BaseException:
-            stop()
-            raise
         finally:
             over = True
             free.put(None)

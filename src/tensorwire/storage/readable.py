@@ -1,4 +1,4 @@
-"""What bytes are read from and written to: a file, a stream, or whatever else has these methods."""
+"""What bytes are read from and written to: a file, or what else has these methods."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ if TYPE_CHECKING:
 
 
 class Readable(Protocol):
-    """Bytes that must not change while they are read.
+    """Bytes that must not change while they are read. Reads are thread-safe.
 
     Attributes:
-        nbytes: its size; of a stream the size that is expected, which the reader of the header sets.
-        in_order: each byte can be read once, in order of the offsets. Otherwise reads are thread-safe.
+        nbytes: its size.
     """
 
     nbytes: int
-    in_order: bool
 
     @property
     def path(self) -> Location:
@@ -40,9 +38,6 @@ class Readable(Protocol):
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Ranges [start, stop) will be read, about in the order of their offsets: what is far away is fetched ahead."""
 
-    def stop(self) -> None:
-        """End a read that waits in another thread."""
-
     def check_size(self) -> None:
         """Raise an error if there is more or less than `nbytes`."""
 
@@ -52,14 +47,10 @@ class Readable(Protocol):
     def close(self) -> None: ...
 
 
-class Appendable(Protocol):
-    """Takes bytes in order: each write begins where the last one has ended."""
+class Writable(Protocol):
+    """Takes bytes in any order."""
 
     def write(self, offset: int, data: memoryview | bytes) -> None: ...
-
-
-class Writable(Appendable, Protocol):
-    """Takes bytes in any order."""
 
     def truncate(self, nbytes: int) -> None:
         """Cut off what is behind `nbytes`, or fill up with zeros."""

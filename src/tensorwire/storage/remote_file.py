@@ -33,8 +33,6 @@ class RemoteFile:
 
     __reduce_ex__ = not_copied("an open object of a store", "open it again by its URL")
 
-    in_order = False
-
     def __init__(self, path: RemotePath) -> None:
         self.path = path
         if path.is_dir():
@@ -89,9 +87,6 @@ class RemoteFile:
                 return
             self._pieces.stop()
         self._pieces = Pieces(self.path.fetch, self.check_unchanged, ranges)
-
-    def stop(self) -> None:
-        """A fetch ends by itself."""
 
     def check_size(self) -> None:
         self.check_unchanged()

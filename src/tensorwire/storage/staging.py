@@ -68,7 +68,7 @@ class Staging:
         self._destination = destination
         self._dst = destination.path
         self._purpose = purpose
-        self._partial = _partial(self._dst)
+        self._partial = partial_path(self._dst)
         destination.check_no_source_in(self._partial)
         self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
@@ -252,7 +252,7 @@ class Staging:
         self.result.mkdir(0o700, exist_ok=True)
         for path in paths:
             part = part_of(self._destination, path)
-            if not os.path.lexists(_partial(part.path)):  # nor where such a name would be too long
+            if not os.path.lexists(partial_path(part.path)):  # nor where such a name would be too long
                 continue
             with Staging(part, self._purpose) as theirs:
                 if path in theirs.finished and (theirs.result / path).is_file():
@@ -345,7 +345,8 @@ def part_of(destination: Destination, path: str) -> Destination:
     return replace(destination, path=destination.path.with_name(name), source_files=())
 
 
-def _partial(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
+    """The staging directory of a destination."""
     return path.with_name(path.name + _SUFFIX)
 
 

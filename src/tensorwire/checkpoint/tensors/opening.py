@@ -11,7 +11,7 @@ from ...files.loader import check_verify
 from ...files.names import shown
 from ...files.reader import StoredFile
 from ...storage.locations import locate, path_in
-from ...storage.streams import SpoolFile
+from ...storage.spool import SpoolFile
 from ..bases import enter
 from ..directory.shards import find_shards
 from .target import Target

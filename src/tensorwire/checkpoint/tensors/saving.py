@@ -17,8 +17,8 @@ from ...files.reader import BASE_HASH_KEY
 from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
 from ...storage.locations import locate, on_this_machine
+from ...storage.spool import SpoolFile
 from ...storage.staging import Staging
-from ...storage.streams import SpoolFile
 from ...storage.upload import check_bucket, put_file
 from ..bases import check_apart, enter
 

@@ -1,0 +1,63 @@
+"""A temporary file without a name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from .._ground.copies import not_copied
+from .._ground.filesystem import naming
+from .local import write_at
+
+_CHUNK_NBYTES = 1 << 20
+_PIPE_NBYTES = 1 << 20
+
+
+class SpoolFile:
+    """A temporary file without a name, as a `Writable`: it is gone when it is closed, or the process is.
+
+    Attributes:
+        path: the directory that it is in, for errors.
+        nbytes: end of what has been written.
+    """
+
+    __reduce_ex__ = not_copied("a temporary file without a name", "write its bytes into another one")
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="tensorwire-", buffering=0)  # noqa: SIM115 - `close` closes it
+        self._fd = self._file.fileno()
+        self.path = Path(tempfile.gettempdir())
+        self.nbytes = 0
+
+    @property
+    def location(self) -> Path:
+        """A path by which this process can open the file again, as long as it is not closed."""
+        return Path(f"/proc/self/fd/{self._fd}")
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        write_at(self._fd, offset, memoryview(data), self.path)
+        self.nbytes = max(self.nbytes, offset + len(data))
+
+    def truncate(self, nbytes: int) -> None:
+        with naming(self.path):
+            os.ftruncate(self._fd, nbytes)
+        self.nbytes = nbytes
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out`, which must have been written, from `offset` on."""
+        with naming(self.path):
+            done = 0
+            while done < len(out):
+                count = os.preadv(self._fd, [out[done:]], offset + done)
+                assert count, "the end of a temporary file"
+                done += count
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """At most `nbytes` bytes from `offset` on; fewer at the end of what was written."""
+        data = bytearray(max(0, min(nbytes, self.nbytes - offset)))
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def close(self) -> None:
+        self._file.close()
