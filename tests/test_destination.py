@@ -1,4 +1,4 @@
-"""What may be replaced: the table of docs/cli.md, each of its cells tried as the user that runs this and as another."""
+"""What may be replaced: the table of docs/cli.md, each of its cells tried by examples."""
 
 from __future__ import annotations
 
@@ -8,91 +8,78 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.destination_cells import (
-    APPLIED,
-    APPLIED_DIRECTORY,
     BASE,
     COLUMNS,
+    DIRECTORIES,
+    EXAMPLES,
     FORCE,
-    NEEDS_ROOT,
-    NONE,
-    OTHER_USER,
+    IN_PLACE,
+    MODEL,
+    NO,
+    OURS,
     TABLE,
     WRITERS,
     YES,
 )
 
-Tried = dict[tuple[int, str, str, bool], dict[str, Any]]
-USERS = ["me", "another"]
-CELLS = [
-    (row, name)
-    for row, verdicts in TABLE.items()
-    for name, writer in WRITERS.items()
-    if verdicts[COLUMNS.index(writer.column)] != NONE
-]
-# The reasons that a directory is refused for, where nothing else speaks against replacing it.
-REASONS = {
-    "a compressed directory that holds another file, at any depth": "holds a file that the result does not replace",
-    "a mount point": "is a mount point",
-    "a directory that holds a mount point": "mount point",
-    "the working directory": "working directory",
-    "a directory that holds the working directory": "working directory",
-    "your home directory": "home directory",
-    "SRC, by whatever name": "are the same",
-    "a directory that holds SRC": "lie in each other",
-    "a directory in SRC": "lie in each other",
-}
+KINDS = "FileExistsError|ValueError|FileNotFoundError|NotADirectoryError|BaseMismatchError"
+IN_PLACE_KINDS = f"{KINDS}|LimitExceededError|FormatError"
 
 
 @pytest.fixture(scope="module")
-def tried() -> Any:
-    """All cells of the table, tried in a process of their own."""
-    command = [sys.executable, "-m", "tests.support.destination_cells"]
+def tried(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """All tries, in a process of their own."""
+    command = [sys.executable, "-m", "tests.support.destination_cells", str(tmp_path_factory.mktemp("places"))]
     unshare = shutil.which("unshare")
     if os.geteuid() == 0 and unshare is not None:  # what is mounted goes with the process
         command = [unshare, "--mount", *command]
-    with tempfile.TemporaryDirectory() as name:  # tmp_path is its owner's alone
-        Path(name).chmod(0o755)
-        done = subprocess.run([*command, name], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return {(one["user"], one["row"], one["writer"], one["force"]): one for one in lines}
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("user", USERS)
-@pytest.mark.parametrize(("row", "writer"), CELLS)
-def test_what_may_be_replaced(tried: Tried, row: str, writer: str, user: str) -> None:
-    if os.geteuid() != 0 and (row in NEEDS_ROOT or user == "another"):
-        pytest.skip("needs root")
-    column = WRITERS[writer].column
-    verdict = TABLE[row][COLUMNS.index(column)]
-    for force in (False, True):
-        one = tried[OTHER_USER if user == "another" else os.geteuid(), row, writer, force]
-        own = one["destination"] + "/"
-        mounted = "outside/" if row == "a mount point" and verdict == BASE else own  # its files, by another name
-        lost = [path for path in one["lost"] if not path.startswith((own, mounted))]
-        assert not lost, "everything else stands as it stood"
-        if verdict in (YES, BASE) or (verdict == FORCE and force):
-            assert one["error"] == ""
-            assert one["replaced"] or (verdict == BASE and one["lost"])
-            assert all(path == own[:-1] or path.startswith(own) for path in one["new"]), "nothing is left behind"
-            continue
-        kinds = "FileExistsError|ValueError|FileNotFoundError|NotADirectoryError|BaseMismatchError"
-        assert re.match(kinds + ("|LimitExceededError|FormatError" if column == APPLIED else ""), one["error"])
-        assert (one["lost"], one["new"], one["replaced"]) == ([], [], False)
-        if verdict == FORCE:
-            assert "pass force=True to replace it" in one["error"]
-        else:
-            assert "force" not in one["error"], "it would not help"
-            assert re.search("name|move|remove", one["error"]), "what to do instead"
-        if WRITERS[writer].is_directory and column != APPLIED_DIRECTORY:
-            assert REASONS.get(row, "") in one["error"]
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("row", TABLE)
+def test_what_may_be_replaced(tried: list[dict[str, Any]], row: str, column: str) -> None:
+    found = [one for one in tried if one["row"] == row and WRITERS[one["writer"]].column == column]
+    assert found
+    for one in found:
+        check(one, TABLE[row][COLUMNS.index(column)])
+
+
+def check(one: dict[str, Any], verdict: str) -> None:
+    """One try: what it says, and what became of all that stood there."""
+    writer, example, row = WRITERS[one["writer"]], EXAMPLES[one["example"]], one["row"]
+    if (row in DIRECTORIES and not writer.is_directory) or (row in (OURS, MODEL) and writer.is_directory):
+        verdict = NO
+    if verdict == BASE and not (example.is_base and writer.is_directory == (row != MODEL)):
+        verdict = NO
+    if one["writer"] == "save_file" and verdict == FORCE:
+        verdict = YES
+    own = one["destination"] + "/"
+    mounted = "outside/" if one["example"] == "a mount point" and verdict == BASE else own  # its files, by another name
+    lost = [path for path in one["lost"] if not path.startswith((own, mounted))]
+    assert not lost, f"{one}: everything else stands as it stood"
+    if verdict in (YES, BASE) or (verdict == FORCE and one["force"]):
+        assert one["error"] == "", one
+        assert one["replaced"] or (verdict == BASE and one["lost"]), one
+        assert all(path == own[:-1] or path.startswith(own) for path in one["new"]), f"{one}: nothing is left behind"
+        return
+    assert re.match(IN_PLACE_KINDS if writer.column == IN_PLACE else KINDS, one["error"]), one
+    assert (one["lost"], one["new"], one["replaced"]) == ([], [], False), one
+    if verdict == FORCE:
+        assert "pass force=True to replace it" in one["error"], one
+        return
+    assert "force" not in one["error"], f"{one}: it would not help"
+    assert re.search("name|move|remove", one["error"]), f"{one}: what to do instead"
+    if writer.is_directory and writer.column != IN_PLACE:
+        assert example.reason in one["error"], one
 
 
 def test_the_table_of_the_manual_has_these_cells(repository: Path) -> None:

@@ -1,8 +1,8 @@
 """Every writer against everything that may stand at its destination: what docs/cli.md says, tried out.
 
-Run as ``python -m tests.support.destination_cells DIRECTORY`` it builds a place for each pair of the two, lets the
-writer write, compares all that stood there before and prints a line of JSON for each try: first as the user that runs
-it, then, if that is root, as another. Mount points and devices need root, and a mount namespace of their own.
+Run as ``python -m tests.support.destination_cells DIRECTORY`` it builds a place for each example and writer, lets the
+writer write, compares all that stood there before and prints a line of JSON for each try. Mount points and devices need
+root, and a mount namespace of their own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import socket
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -33,108 +32,173 @@ from tests.support.checkpoint_models import container, layer, write_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OTHER_USER = 65534
-YES, FORCE, BASE, NO, NONE = "yes", "force", "base", "no", "\N{EN DASH}"
-"""Replaces; with force; if it is the base, which it is here; never; there is no SRC."""
+YES, FORCE, BASE, NO = "yes", "force", "base", "no"
+COLUMNS = COMPRESSED, RESTORED, IN_PLACE = "`compress`, `transcode`", "`decompress`", "`decompress --in-place`"
 
-FILE, RESTORED, DIRECTORY, RESTORED_DIRECTORY, APPLIED, APPLIED_DIRECTORY, SAVED, DRAWN = COLUMNS = (
-    "`compress`, `transcode` a file",
-    "`decompress` a file",
-    "`compress`, `transcode` a directory",
-    "`decompress` a directory",
-    "`--in-place` a file",
-    "`--in-place` a directory",
-    "`save_file`",
-    "`--plot`",
+NOTHING, OURS, MODEL, EMPTY, PACKED, PLAIN, AROUND, ELSE = (
+    "nothing",
+    "a file that tensorwire wrote, or that is no model",
+    "a model in a file that tensorwire did not write",
+    "an empty directory",
+    "a compressed directory, as its manifest lists it",
+    "a directory of files that are all written anew",
+    "a mount point, the working directory, your home directory, or a directory that holds one of them",
+    "anything else",
 )
-
-NEVER = (NO,) * 8
-NEVER_OF_SRC = (NO, NO, NO, NO, NO, NO, NONE, NONE)
-WHEREVER = (NO, NO, NO, NO, NO, BASE, NO, NO)
-"""Files in it are replaced, it is not."""
-TABLE: dict[str, tuple[str, ...]] = {
-    "nothing": (YES, YES, YES, YES, NO, NO, YES, YES),
-    "a safetensors file that tensorwire wrote": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE),
-    "any other safetensors file": (NO, FORCE, NO, NO, BASE, NO, YES, FORCE),
-    "a model in another format": (NO, FORCE, NO, NO, NO, NO, YES, FORCE),
-    "any other regular file": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE),
-    "an empty directory": (NO, NO, FORCE, FORCE, NO, NO, NO, NO),
-    "a compressed directory": (NO, NO, FORCE, NO, NO, NO, NO, NO),
-    "a compressed directory that holds another file, at any depth": NEVER,
-    "a compressed directory in which an original stands in a compressed file's place": NEVER,
-    "a directory of files that are all written anew": (NO, NO, NO, FORCE, NO, BASE, NO, NO),
-    "any other directory": NEVER,
-    "a link to a file": NEVER,
-    "a link to a directory": NEVER,
-    "a link that leads nowhere": NEVER,
-    "a device": NEVER,
-    "a pipe": NEVER,
-    "a socket": NEVER,
-    "a mount point": WHEREVER,
-    "a directory that holds a mount point": WHEREVER,
-    "the working directory": WHEREVER,
-    "a directory that holds the working directory": WHEREVER,
-    "your home directory": WHEREVER,
-    "SRC, by whatever name": NEVER_OF_SRC,
-    "a directory that holds SRC": NEVER_OF_SRC,
-    "a directory in SRC": NEVER_OF_SRC,
+TABLE = {
+    NOTHING: (YES, YES, NO),
+    OURS: (FORCE, FORCE, NO),
+    MODEL: (NO, FORCE, BASE),
+    EMPTY: (FORCE, FORCE, NO),
+    PACKED: (FORCE, NO, NO),
+    PLAIN: (NO, FORCE, BASE),
+    AROUND: (NO, NO, BASE),
+    ELSE: (NO, NO, NO),
 }
-NEEDS_ROOT = {"a device", "a mount point", "a directory that holds a mount point"}
-"""And a mount namespace."""
+DIRECTORIES = (EMPTY, PACKED, PLAIN, AROUND)
+"""Rows of directories; for a result that is a file they are anything else, as OURS and MODEL are for a directory."""
 
 
-@dataclass
-class Place:
-    """Where one try takes place: `dst` is what it writes to, `src` what it is made from."""
+class Example(NamedTuple):
+    """Something that may stand at a destination.
 
-    base: Path
-    kit: Path
-    writer: Writer
-    dst: Path
-    src: Path
+    Attributes:
+        build: puts it at a path.
+        is_base: whether it is what the deltas of the kit are relative to, or in its place.
+        reason: why a directory of this kind is refused.
+    """
 
-    def put_replaceable(self, path: Path) -> None:
-        """What the writer may replace if nothing else speaks against it."""
-        if not self.writer.is_directory:
-            name = "a.safetensors" if self.writer.column == APPLIED else "small.safetensors"
-            shutil.copy(self.kit / name, path)
-        else:
-            self.put_directory(path)
-
-    def put_directory(self, path: Path) -> None:
-        is_plain = self.writer.column in (RESTORED_DIRECTORY, APPLIED_DIRECTORY)
-        shutil.copytree(self.kit / ("model" if is_plain else "packed"), path)
+    row: str
+    build: Callable[[Place], object]
+    is_base: bool = False
+    reason: str = ""
 
 
-@dataclass
-class Writer:
-    """Something that writes: the column of the table, and a function of source, destination and force."""
+class Writer(NamedTuple):
+    """Something that writes: the column of the table, what it reads, and a function of source, destination, force."""
 
     column: str
     source: str
     write: Callable[[Path, Path, bool], object]
-
-    @property
-    def is_directory(self) -> bool:
-        return self.column in (DIRECTORY, RESTORED_DIRECTORY, APPLIED_DIRECTORY)
+    is_directory: bool = False
 
 
 WRITERS = {
-    "compress file": Writer(FILE, "a.safetensors", lambda a, b, f: compress_checkpoint(a, b, force=f)),
+    "compress file": Writer(COMPRESSED, "a.safetensors", lambda a, b, f: compress_checkpoint(a, b, force=f)),
     "transcode file": Writer(
-        FILE, "small.safetensors", lambda a, b, f: transcode_checkpoint(a, b, profile="enec", force=f)
+        COMPRESSED, "small.safetensors", lambda a, b, f: transcode_checkpoint(a, b, profile="enec", force=f)
     ),
     "decompress file": Writer(RESTORED, "small.safetensors", lambda a, b, f: decompress_checkpoint(a, b, force=f)),
-    "compress directory": Writer(DIRECTORY, "model", lambda a, b, f: compress_checkpoint(a, b, force=f)),
+    "plot": Writer(RESTORED, "", lambda a, b, f: NewFile(b, force=f, example="x.svg").write(b"<svg>")),
+    "save_file": Writer(RESTORED, "", lambda a, b, f: save_file({"w": np.arange(9.0)}, b)),
+    "apply file": Writer(IN_PLACE, "delta.safetensors", lambda a, b, f: apply_checkpoint(a, b, force=f)),
+    "compress directory": Writer(COMPRESSED, "model", lambda a, b, f: compress_checkpoint(a, b, force=f), True),
     "transcode directory": Writer(
-        DIRECTORY, "packed", lambda a, b, f: transcode_checkpoint(a, b, profile="enec", force=f)
+        COMPRESSED, "packed", lambda a, b, f: transcode_checkpoint(a, b, profile="enec", force=f), True
     ),
-    "decompress directory": Writer(RESTORED_DIRECTORY, "packed", lambda a, b, f: decompress_checkpoint(a, b, force=f)),
-    "apply file": Writer(APPLIED, "delta.safetensors", lambda a, b, f: apply_checkpoint(a, b, force=f)),
-    "apply directory": Writer(APPLIED_DIRECTORY, "delta", lambda a, b, f: apply_checkpoint(a, b, force=f)),
-    "save_file": Writer(SAVED, "", lambda a, b, f: save_file({"w": np.arange(9.0)}, b)),
-    "plot": Writer(DRAWN, "", lambda a, b, f: NewFile(b, force=f, example="x.svg").write(b"<svg>")),
+    "decompress directory": Writer(RESTORED, "packed", lambda a, b, f: decompress_checkpoint(a, b, force=f), True),
+    "apply directory": Writer(IN_PLACE, "delta", lambda a, b, f: apply_checkpoint(a, b, force=f), True),
 }
+
+
+class Place:
+    """Where one try takes place: `dst` is what `writer` writes to, `src` what it is made from."""
+
+    def __init__(self, base: Path, kit: Path, example: str, writer: Writer) -> None:
+        self.base, self.kit, self.writer = base, kit, writer
+        (base / "place").mkdir(parents=True)
+        name = {"a model in another format": "x.pt", "any other file": "x.txt"}.get(example, "x.safetensors")
+        self.dst, self.src, self.outside = base / "place" / name, base / "src", base / "outside"
+        if writer.source:
+            self.copy(writer.source, self.src)
+        EXAMPLES[example].build(self)
+
+    def copy(self, name: str, path: Path | None = None) -> Path:
+        """Something of the kit."""
+        source, path = self.kit / name, self.dst if path is None else path
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, path)
+        return path
+
+    def put_replaceable(self, path: Path | None = None) -> Path:
+        """What the writer may replace if nothing else speaks against it."""
+        if not self.writer.is_directory:
+            return self.copy("a.safetensors" if self.writer.column == IN_PLACE else "small.safetensors", path)
+        return self.put_directory(path)
+
+    def put_directory(self, path: Path | None = None) -> Path:
+        return self.copy("packed" if self.writer.column == COMPRESSED else "model", path)
+
+    def mount(self) -> None:
+        self.put_replaceable(self.outside)
+        self.dst.mkdir() if self.writer.is_directory else self.dst.touch()
+        subprocess.run(["mount", "--bind", self.outside, self.dst], check=True)
+
+    def mount_inside(self) -> None:
+        inside = self.put_directory() / "vae"
+        subprocess.run(["mount", "--bind", inside, inside], check=True)
+
+    def bind(self) -> None:
+        """A socket, whose name may be long."""
+        with socket.socket(socket.AF_UNIX) as server:
+            old = Path.cwd()
+            os.chdir(self.dst.parent)
+            server.bind(self.dst.name)
+            os.chdir(old)
+
+    def link_source(self) -> None:
+        if not self.writer.is_directory:
+            os.link(self.src, self.dst)
+            return
+        self.src.rename(self.dst)
+        (self.base / "alias").symlink_to(self.dst.parent)
+        self.src = self.base / "alias" / self.dst.name
+
+    def put_around_source(self) -> None:
+        self.put_directory()
+        self.src = self.src.rename(self.dst / "inside")
+
+    def put_in_source(self) -> None:
+        if not self.writer.is_directory:
+            self.src = self.src.rename(self.copy("model", self.base / "srcs") / "src")
+        self.dst = (self.src if self.writer.is_directory else self.src.parent) / "inside"
+        self.dst.mkdir()
+
+
+EXAMPLES = {
+    "nothing": Example(NOTHING, lambda p: None),
+    "a compressed file": Example(OURS, lambda p: p.copy("small.safetensors")),
+    "any other file": Example(OURS, lambda p: p.dst.write_bytes(b"PK or whatever")),
+    "a safetensors file": Example(MODEL, lambda p: p.copy("a.safetensors"), is_base=True),
+    "a model in another format": Example(MODEL, lambda p: p.dst.write_bytes(b"PK or whatever")),
+    "an empty directory": Example(EMPTY, lambda p: p.dst.mkdir()),
+    "a compressed directory": Example(PACKED, lambda p: p.copy("packed")),
+    "a model": Example(PLAIN, lambda p: p.copy("model"), is_base=True),
+    "a mount point": Example(AROUND, Place.mount, True, "is a mount point"),
+    "a directory that holds a mount point": Example(AROUND, Place.mount_inside, True, "mount point"),
+    "the working directory": Example(AROUND, Place.put_directory, True, "working directory"),
+    "a directory that holds the working directory": Example(AROUND, Place.put_directory, True, "working directory"),
+    "your home directory": Example(AROUND, Place.put_directory, True, "home directory"),
+    "a compressed directory that holds another file": Example(
+        ELSE,
+        lambda p: (p.copy("packed") / "vae" / "notes.txt").write_text("mine"),
+        reason="holds a file that the result does not replace",
+    ),
+    "a compressed directory with an original": Example(
+        ELSE, lambda p: shutil.copy(next((p.kit / "model").glob("model-*")), p.copy("packed"))
+    ),
+    "any other directory": Example(ELSE, lambda p: (p.dst.mkdir(), (p.dst / "thesis.tex").write_text("mine"))),
+    "a link to a file": Example(ELSE, lambda p: p.dst.symlink_to(p.copy("small.safetensors", p.outside))),
+    "a link to a directory": Example(ELSE, lambda p: p.dst.symlink_to(p.put_directory(p.outside))),
+    "a link that leads nowhere": Example(ELSE, lambda p: p.dst.symlink_to(p.outside)),
+    "a device": Example(ELSE, lambda p: os.mknod(p.dst, 0o666 | stat.S_IFCHR, os.makedev(1, 3))),
+    "a pipe": Example(ELSE, lambda p: os.mkfifo(p.dst)),
+    "a socket": Example(ELSE, Place.bind),
+    "SRC by another name": Example(ELSE, Place.link_source, reason="are the same"),
+    "a directory that holds SRC": Example(ELSE, Place.put_around_source, reason="lie in each other"),
+    "a directory in SRC": Example(ELSE, Place.put_in_source, reason="lie in each other"),
+}
+NEEDS_ROOT = {"a device", "a mount point", "a directory that holds a mount point"}
+"""And a mount namespace."""
 
 
 def make_kit(kit: Path) -> None:
@@ -150,80 +214,6 @@ def make_kit(kit: Path) -> None:
     compress_checkpoint(kit / "next", kit / "delta", base=kit / "model")
     (kit / "next.safetensors").write_bytes(container(layer(0, 30, 40)))
     compress_checkpoint(kit / "next.safetensors", kit / "delta.safetensors", base=kit / "a.safetensors")
-
-
-def build(row: str, place: Place) -> None:
-    """Put there what the row names."""
-    dst, kit, outside = place.dst, place.kit, place.base / "outside"
-    if row == "nothing":
-        pass
-    elif row == "a safetensors file that tensorwire wrote":
-        shutil.copy(kit / "small.safetensors", dst)
-    elif row == "any other safetensors file":
-        shutil.copy(kit / "a.safetensors", dst)
-    elif row in ("a model in another format", "any other regular file"):
-        dst.write_bytes(b"PK or whatever")
-    elif row == "an empty directory":
-        dst.mkdir()
-    elif row.startswith("a compressed directory"):
-        shutil.copytree(kit / "packed", dst)
-        if row.endswith("depth"):
-            (dst / "vae" / "notes.txt").write_text("mine")
-        elif row.endswith("place"):
-            shutil.copy(next((kit / "model").glob("model-*")), dst)
-    elif row == "a directory of files that are all written anew":
-        shutil.copytree(kit / "model", dst)
-    elif row == "any other directory":
-        dst.mkdir()
-        (dst / "thesis.tex").write_text("mine")
-    elif row == "a link to a file":
-        shutil.copy(kit / "small.safetensors", outside)
-        dst.symlink_to(outside)
-    elif row == "a link to a directory":
-        place.put_directory(outside)
-        dst.symlink_to(outside)
-    elif row == "a link that leads nowhere":
-        dst.symlink_to(outside)
-    elif row == "a device":
-        os.mknod(dst, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    elif row == "a pipe":
-        os.mkfifo(dst)
-    elif row == "a socket":
-        _bind(dst)
-    elif row == "a mount point":
-        place.put_replaceable(outside)
-        dst.mkdir() if place.writer.is_directory else dst.touch()
-        subprocess.run(["mount", "--bind", outside, dst], check=True)
-    elif row == "a directory that holds a mount point":
-        place.put_directory(dst)
-        subprocess.run(["mount", "--bind", dst / "vae", dst / "vae"], check=True)
-    elif row == "SRC, by whatever name":
-        if place.writer.is_directory:
-            place.src.rename(dst)
-            (place.base / "alias").symlink_to(dst.parent)
-            place.src = place.base / "alias" / dst.name
-        else:
-            os.link(place.src, dst)
-    elif row == "a directory that holds SRC":
-        place.put_directory(dst)
-        place.src = place.src.rename(dst / "inside")
-    elif row == "a directory in SRC":
-        if not place.writer.is_directory:
-            shutil.copytree(kit / "model", place.base / "srcs")
-            place.src = place.src.rename(place.base / "srcs" / "src")
-        place.dst = (place.src if place.writer.is_directory else place.src.parent) / "inside"
-        place.dst.mkdir()
-    else:  # the working directory, one above it, and home
-        place.put_directory(dst)
-
-
-def _bind(path: Path) -> None:
-    """A socket, whose name may be long."""
-    with socket.socket(socket.AF_UNIX) as server:
-        old = Path.cwd()
-        os.chdir(path.parent)
-        server.bind(path.name)
-        os.chdir(old)
 
 
 def snapshot(base: Path) -> dict[str, list[object]]:
@@ -242,17 +232,16 @@ def snapshot(base: Path) -> dict[str, list[object]]:
     return found
 
 
-def attempt(row: str, place: Place, *, force: bool) -> dict[str, object]:
+def attempt(example: str, place: Place, *, force: bool) -> dict[str, object]:
     """Let the writer write, and say what became of it and of everything that stood there."""
     before = snapshot(place.base)
-    home = os.environ.get("HOME", "")
-    old = Path.cwd()
+    home, old = os.environ.get("HOME", ""), Path.cwd()
     try:
-        if row == "the working directory":
+        if example == "the working directory":
             os.chdir(place.dst)
-        elif row == "a directory that holds the working directory":
-            os.chdir(place.dst / "vae" if place.dst.is_dir() else place.base)
-        elif row == "your home directory":
+        elif example == "a directory that holds the working directory":
+            os.chdir(place.dst / "vae")
+        elif example == "your home directory":
             os.environ["HOME"] = str(place.dst)
         try:
             place.writer.write(place.src, place.dst, force)
@@ -273,45 +262,16 @@ def attempt(row: str, place: Place, *, force: bool) -> dict[str, object]:
     }
 
 
-def make_place(root: Path, kit: Path, row: str, writer: str, *, force: bool) -> Place:
-    base = root / f"{list(TABLE).index(row)}-{writer.replace(' ', '-')}-{force}"
-    (base / "place").mkdir(parents=True)
-    chosen = WRITERS[writer]
-    name = "x" if chosen.is_directory else "x.safetensors"
-    if row == "a model in another format":
-        name = "x.pt"
-    elif row == "any other regular file":
-        name = "x.txt"
-    place = Place(base, kit, chosen, base / "place" / name, base / "src")
-    if chosen.source:
-        source = kit / chosen.source
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, place.src)
-    build(row, place)
-    return place
-
-
 def main(root: Path) -> None:
-    is_root = os.geteuid() == 0
     make_kit(root / "kit")
-    for user in (os.geteuid(), OTHER_USER) if is_root else (os.geteuid(),):
-        area = root / str(user)
-        places = {
-            (row, writer, force): make_place(area, root / "kit", row, writer, force=force)
-            for row, verdicts in TABLE.items()
-            if is_root or row not in NEEDS_ROOT
-            for writer, chosen in WRITERS.items()
-            if verdicts[COLUMNS.index(chosen.column)] != NONE
-            for force in (False, True)
-        }
-        if user != os.geteuid():
-            for path in (area, *area.rglob("*")):
-                os.chown(path, user, user, follow_symlinks=False)
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
-        for (row, writer, force), place in places.items():
-            tried = attempt(row, place, force=force)
-            print(json.dumps({"user": user, "row": row, "writer": writer, "force": force, **tried}))
+    for number, (name, example) in enumerate(EXAMPLES.items()):
+        for writer, chosen in WRITERS.items():
+            if (name in NEEDS_ROOT and os.geteuid() != 0) or ("SRC" in name and not chosen.source):
+                continue
+            for force in (False, True):
+                place = Place(root / f"{number}-{writer}-{force}", root / "kit", name, chosen)
+                tried = attempt(name, place, force=force)
+                print(json.dumps({"row": example.row, "example": name, "writer": writer, "force": force, **tried}))
 
 
 if __name__ == "__main__":
