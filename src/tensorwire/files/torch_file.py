@@ -12,11 +12,13 @@ import zipfile
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import dtype_bits
 from ..errors import FormatError
 from ..storage.locations import open_input
+from ..storage.remote import RemotePath
 from .foreign import PREFIX_NBYTES, TORCH_FILE, TORCH_PICKLE, recognise
 from .header import Header, TensorEntry, build_header
 from .names import shown
@@ -26,7 +28,7 @@ from .torch_pickle import BYTES, read_storages
 from .writer import check_names
 
 if TYPE_CHECKING:
-    from ..storage.locations import Location
+    from ..storage.locations import Location, Opened
     from ..storage.readable import Readable
 
 MAX_PICKLE_NBYTES = 16 << 20
@@ -104,9 +106,10 @@ class TorchFile:
         self._file.close()
 
 
-def open_stored(path: Location) -> StoredFile:
-    """A safetensors file, plain or compressed, or a torch file as the one that `TorchFile` makes of it."""
-    file = open_input(path)
+def open_stored(source: Location | Readable) -> StoredFile:
+    """A safetensors file, plain or compressed, or a torch file as the one that `TorchFile` makes of it. What is open
+    already is closed with this."""
+    file: Readable = open_input(source) if isinstance(source, (Path, RemotePath)) else source
     if recognise(file.read(0, PREFIX_NBYTES)) is not TORCH_FILE:
         return StoredFile(file)
     try:
@@ -123,21 +126,22 @@ def places(stored: StoredFile) -> list[int]:
     return [stored.header.data_start + entry.start for entry in stored.header.entries]
 
 
-def torch_record(path: Location) -> bytes | None:
-    """What a record keeps of a torch file with a large storage, and nothing of one that was compressed; None for
-    any other file.
+def torch_view(file: Opened) -> Readable | None:
+    """A torch file with a large storage as the `TorchFile` of it, and one that was compressed as it is; None for any
+    other file. `file` stays open.
 
     Raises:
         FormatError: it is a torch file that cannot be looked into.
     """
-    with open_input(path) as file:
-        kind = recognise(file.read(0, PREFIX_NBYTES))
-        if kind not in (TORCH_FILE, TORCH_PICKLE):
-            with suppress(FormatError):
-                return b"" if may_be_compressed(file) and StoredFile(file).kind == TORCH else None
-            return None
-    with open_stored(path) as stored:
-        return stored.file.form.content if stored.tensors and isinstance(stored.file, TorchFile) else None
+    kind = recognise(file.read(0, PREFIX_NBYTES))
+    if kind is TORCH_FILE:
+        view = TorchFile(file.duplicate())
+        return view if StoredFile(view).tensors else None
+    if kind is TORCH_PICKLE:
+        StoredFile(file.duplicate())  # which says what to do with it
+    with suppress(FormatError):
+        return file if may_be_compressed(file) and StoredFile(file.duplicate()).kind == TORCH else None
+    return None
 
 
 class _Member(NamedTuple):

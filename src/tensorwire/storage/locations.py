@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Location: TypeAlias = Path | RemotePath
     """What has a name, a parent, and perhaps files in it; `str` of it says nothing that may be secret."""
+    Opened: TypeAlias = InputFile | RemoteFile
 
 _LOCAL = ("file://", "local://")
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+:)/(?!/)")
@@ -53,7 +54,7 @@ def check_slashes(path: Any) -> None:
         raise ValueError(f"expected a URL with two slashes behind {found[1]}, got one; write {written!r}")
 
 
-def open_input(location: Location) -> InputFile | RemoteFile:
+def open_input(location: Location) -> Opened:
     """A file or an object to be read."""
     return InputFile(location) if isinstance(location, Path) else RemoteFile(location)
 

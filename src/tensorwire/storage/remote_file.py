@@ -6,11 +6,10 @@ import errno
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from .._ground.copies import not_copied
+from .._ground.copies import not_copied, twin_of
 from ..errors import TruncatedDataError
 from .background import begin
 from .store_errors import CHANGED
@@ -21,15 +20,20 @@ if TYPE_CHECKING:
 
     from .remote import RemotePath
 
-BEGINNING_NBYTES = 7 << 10
-"""What is read of an object at first: the header of a compressed file with twenty tensors or so."""
+BEGINNING_NBYTES, _MAX_BEGINNING_NBYTES = 7 << 10, 256 << 10
+"""What is read of an object at first: the header of a compressed file with twenty tensors or so. What is read behind it
+is kept too, up to so much: a larger header."""
 
 PIECE_NBYTES, GAP_NBYTES, BATCH = 16 << 20, 64 << 10, 4
 """Ranges less than a gap apart are one piece, as long as it is no larger; so many pieces are asked for at once."""
 
 
 class RemoteFile:
-    """An object as a `Readable`. `nbytes` and `identity` are those of when it was opened."""
+    """An object as a `Readable`. `nbytes` and `identity` are those of when it was opened.
+
+    Attributes:
+        beginning: as much as is kept of it.
+    """
 
     __reduce_ex__ = not_copied("an open object of a store", "open it again by its URL")
 
@@ -38,24 +42,32 @@ class RemoteFile:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         self.nbytes, self.identity = path.stat()
-        self._size = self.nbytes
+        self.beginning = b""
         self._pieces: Pieces | None = None
         self._closed = False
+        self._num_fetched, self._num_checked = 0, -1
+        self._lock = Lock()
 
-    @cached_property
-    def _beginning(self) -> bytes:
-        return self.path.fetch([(0, min(self._size, BEGINNING_NBYTES))])[0]
+    def duplicate(self) -> RemoteFile:
+        """The same object once more, which is closed on its own."""
+        return twin_of(self)
+
+    def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        found = self.path.fetch(ranges)
+        with self._lock:
+            self._num_fetched += len(found)
+        return found
 
     def read_into(self, offset: int, out: memoryview) -> None:
         if self._closed:
             raise ValueError(f"{self.path} is closed: read from it inside its with statement")
         self.path.check_process()
         stop = offset + len(out)
-        if stop > self._size:
+        if stop > self.nbytes:
             raise TruncatedDataError(
-                f"expected {len(out)} bytes from {offset} on, got {max(0, self._size - offset)}",
+                f"expected {len(out)} bytes from {offset} on, got {max(0, self.nbytes - offset)}",
                 file=self.path,
-                byte=max(offset, self._size),
+                byte=max(offset, self.nbytes),
             )
         done = 0
         while done < len(out):
@@ -69,12 +81,16 @@ class RemoteFile:
         ahead = None if pieces is None else pieces.part(start, stop)
         if ahead is not None:
             return ahead
-        if stop <= BEGINNING_NBYTES:
-            return self._beginning[start:stop]
-        return self.path.fetch([(start, stop)])[0]
+        held = self.beginning
+        if stop > (_MAX_BEGINNING_NBYTES if start <= len(held) else BEGINNING_NBYTES):
+            return self._fetch([(start, stop)])[0]
+        if stop > len(held):
+            held += self._fetch([(len(held), max(stop, min(self.nbytes, BEGINNING_NBYTES)))])[0]
+            self.beginning = held
+        return held[start:stop]
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        data = bytearray(max(0, min(nbytes, self._size - offset)))
+        data = bytearray(max(0, min(nbytes, self.nbytes - offset)))
         self.read_into(offset, memoryview(data))
         return bytes(data)
 
@@ -82,18 +98,22 @@ class RemoteFile:
         """`expect` says it for all."""
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        ranges = [each for each in ranges if each[1] > len(self.beginning)]
         if self._pieces is not None:
             if self._pieces.cover(ranges):
                 return
             self._pieces.stop()
-        self._pieces = Pieces(self.path.fetch, self.check_unchanged, ranges)
+        self._pieces = Pieces(self._fetch, self.check_unchanged, ranges)
 
     def check_size(self) -> None:
-        self.check_unchanged()
+        if self._num_fetched != self._num_checked:  # what came has been checked behind the last piece
+            self.check_unchanged()
 
     def check_unchanged(self) -> None:
+        fetched = self._num_fetched
         if self.path.again().stat().identity != self.identity:
             raise OSError(errno.EBUSY, CHANGED, str(self.path))
+        self._num_checked = fetched
 
     def close(self) -> None:
         self._closed = True

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError
 from ...files.json_object import load
 from ...files.names import shown
-from ...files.torch_file import torch_record
-from ...storage.locations import path_in
+from ...files.torch_file import torch_view
+from ...storage.locations import open_input, path_in
 from .config_and_index import weight_map
 from .distributed import is_distributed, named_files, open_shard
 from .manifest import read_index
@@ -94,7 +94,10 @@ def tensor_files(root: Location) -> dict[str, Location]:
 
 def _holds_tensors(file: FoundFile) -> bool:
     with suppress(FormatError):
-        return is_safetensors(file.path) or torch_record(file.location) is not None
+        if is_safetensors(file.path):
+            return True
+        with open_input(file.location) as opened:
+            return torch_view(opened) is not None
     return False
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import resource
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +15,8 @@ from ...files.json_object import check_nbytes
 from ...files.names import shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
-from ...files.torch_file import open_stored, torch_record
+from ...files.torch_file import TorchFile, open_stored, torch_view
+from ...storage.local import InputFile
 from ...storage.locations import open_input, read_file
 from .config_and_index import is_compressed_config
 from .distributed import is_distributed
@@ -22,9 +24,14 @@ from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, M
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
-    from ...storage.locations import Location
+    from ...storage.locations import Location, Opened
+    from ...storage.readable import Readable
 
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
+
+MAX_KEPT, MAX_KEPT_NBYTES = 256, 64 << 20
+"""So many files of this machine stay open from their first look until their turn, and so much of the beginnings of
+objects is kept. Further ones are opened again."""
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
@@ -39,6 +46,7 @@ class SourceFile(NamedTuple):
         kind: SAFETENSORS, TORCH, REPLACED (it may have to be) or COPIED.
         nbytes: size of the original.
         known: its entry in the manifest; None if it is the original itself.
+        kept: the open file, as its first look has left it; see `open`.
     """
 
     path: str
@@ -46,6 +54,18 @@ class SourceFile(NamedTuple):
     kind: str
     nbytes: int
     known: ManifestFile | None = None
+    kept: list[Readable] | None = None
+
+    def open(self) -> Readable:
+        """The file, which the caller closes: as its first look has opened it, if that is kept and was not taken."""
+        return self.kept.pop() if self.kept else open_input(self.location)
+
+    def identity(self) -> list[int]:
+        """Numbers that differ once the file has other bytes."""
+        if self.kept:
+            return self.kept[0].identity
+        with open_input(self.location) as file:
+            return file.identity
 
     def record(self, stored: StoredFile) -> Record | None:
         """What restores the original of `stored`, which is this file."""
@@ -59,9 +79,9 @@ class SourceFile(NamedTuple):
         if self.known is not None:
             with ErrorContext(file=self.location):
                 return self.known.unpacked_content()
-        with ErrorContext(file=self.location):
-            check_nbytes(self.nbytes, MAX_JSON_NBYTES, "JSON")
-        return read_file(self.location, MAX_JSON_NBYTES)
+        with closing(self.open()) as file, ErrorContext(file=self.location):
+            check_nbytes(file.nbytes, MAX_JSON_NBYTES, "JSON")
+            return file.read(0, file.nbytes)
 
 
 class Sources(NamedTuple):
@@ -130,28 +150,75 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
         raise _distributed(root, "; its files are compressed already")
     if any(file.path == MANIFEST_NAME for file in found):
         raise ValueError(f"{root} {_USE_TRANSCODE}")
-    for file in found:
+    looks = _Looks(root)
+    files = sorted(map(looks.look, sorted(found, key=lambda file: (not is_config(file.path), file.path))))
+    if not any(file.kind in OF_TENSORS for file in files):
+        raise ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
+    return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(looks.notices))
+
+
+class _Looks:
+    """The first look at each file of an original directory.
+
+    Attributes:
+        notices: why files are copied that might have been compressed.
+    """
+
+    def __init__(self, root: Location) -> None:
+        self._root = root
+        if isinstance(root, Path):  # a quarter of the files that the process may open, at most
+            self._room = min(MAX_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        else:
+            self._room = MAX_KEPT_NBYTES
+        self._records_room = _MAX_RECORDS_NBYTES
+        self.notices: list[str] = []
+
+    def look(self, file: FoundFile) -> SourceFile:
+        """
+        Raises:
+            ValueError: it is compressed already, or says that the model beside it is.
+        """
+        opened = open_input(file.location)
+        kind, view = self._kind(file, opened)
+        if kind in OF_TENSORS:
+            self._refuse_compressed(file, opened)
+        self._room -= 1 if isinstance(opened, InputFile) else len(opened.beginning)
+        return SourceFile(file.path, file.location, kind, file.nbytes, kept=[view] if self._room >= 0 else None)
+
+    def _kind(self, file: FoundFile, opened: Opened) -> tuple[str, Readable]:
+        """What is to become of a file, and as what it is read."""
+        if is_safetensors(file.path):
+            return SAFETENSORS, opened
         is_small_config = is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES
-        if is_small_config and is_compressed_config(read_file(file.location, MAX_JSON_NBYTES)):
-            if file.location.parent == root:
-                raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
-            raise _holds_compressed(root, "model", file.path.rpartition("/")[0])
-    notices: list[str] = []
-    records: list[int] = []
-    files = tuple(SourceFile(*file[:2], _kind(file, notices, records), file.nbytes) for file in found)
-    of_tensors = [file for file in files if file.kind in OF_TENSORS]
-    for source in of_tensors:
-        _refuse_compressed(source, root)
-    if not of_tensors:
-        raise ValueError(f"{root} holds no .safetensors file{_other_model(found)}")
-    return Sources(files, tuple(directories), excluded=tuple(excluded), notices=tuple(notices))
+        if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
+            if file.location.parent == self._root:
+                raise ValueError(f"{file.location} says that {self._root} {_USE_TRANSCODE}")
+            raise _holds_compressed(self._root, "model", file.path.rpartition("/")[0])
+        try:
+            view = torch_view(opened)
+            if view is not None:
+                self._take_room(view)
+                return TORCH, view
+        except FormatError as error:
+            self.notices.append(f"copied as it is: {file.path}: {error.message}")
+        return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
 
+    def _take_room(self, view: Readable) -> None:
+        """Count what the record of a torch file takes in the manifest. A file for whose record there is no room is
+        copied."""
+        nbytes = len(pack(view.form.content)) if isinstance(view, TorchFile) else len(pack(b""))
+        if nbytes > self._records_room:
+            raise LimitExceededError(
+                f"expected a torch file whose record fits into the {self._records_room} bytes that are left of the "
+                f"manifest, got {nbytes}"
+            )
+        self._records_room -= nbytes
 
-def _refuse_compressed(file: SourceFile, root: Location) -> None:
-    """Before the work: a result that stands among originals, where compressing a shard puts it."""
-    with open_input(file.location) as opened, suppress(FormatError):
-        if may_be_compressed(opened) and StoredFile(opened).compressed:
-            raise _holds_compressed(root, "file", file.path)
+    def _refuse_compressed(self, file: FoundFile, opened: Opened) -> None:
+        """Before the work: a result that stands among originals, where compressing a shard puts it."""
+        with suppress(FormatError):
+            if may_be_compressed(opened) and StoredFile(opened.duplicate()).compressed:
+                raise _holds_compressed(self._root, "file", file.path)
 
 
 def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
@@ -248,41 +315,11 @@ def _refuse_hub_cache(root: Location) -> None:
     raise ValueError(f"{root} is a model's directory in a hub cache, which holds each file twice; {advice}")
 
 
-def _other_model(found: Sequence[FoundFile]) -> str:
+def _other_model(files: Sequence[SourceFile]) -> str:
     """What is said of the largest file that holds a model in another format; nothing if there is none."""
-    for file in sorted(found, key=lambda file: -file.nbytes):
-        with open_input(file.location) as opened:
+    for file in sorted(files, key=lambda file: -file.nbytes):
+        with closing(file.open()) as opened:
             foreign = recognise(opened.read(0, PREFIX_NBYTES))
         if foreign is not None and foreign.holds_tensors:
             return f"; {shown(file.path)} is {foreign.name}: {foreign.advice}"
     return ": there is nothing to compress"
-
-
-def _kind(file: FoundFile, notices: list[str], records: list[int]) -> str:
-    """What is to become of a file; a notice says why one is copied that might have been compressed.
-
-    `records` has what the records of torch files take in the manifest. A file for whose record there is no room is
-    copied.
-    """
-    if is_safetensors(file.path):
-        return SAFETENSORS
-    try:
-        record = torch_record(file.location)
-        if record is not None:
-            records.append(_record_nbytes(record, _MAX_RECORDS_NBYTES - sum(records)))
-            return TORCH
-    except FormatError as error:
-        notices.append(f"copied as it is: {file.path}: {error.message}")
-    if is_index(file.path) or (is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES):
-        return REPLACED
-    return COPIED
-
-
-def _record_nbytes(record: bytes, room: int) -> int:
-    """What a record takes in the manifest; LimitExceededError if that is more than there is room for."""
-    nbytes = len(pack(record))
-    if nbytes > room:
-        raise LimitExceededError(
-            f"expected a torch file whose record fits into the {room} bytes that are left of the manifest, got {nbytes}"
-        )
-    return nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,7 +18,6 @@ from ...files.transfer import compress_file, copy_file, file_sha256, restore_fil
 from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import OutputFile
-from ...storage.locations import open_input
 from ..bases import BaseFiles
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
@@ -142,7 +142,7 @@ class Converter:
         return OutputFile(location, access)
 
     def _transfer(self, source: SourceFile, access: Access) -> None:
-        with open_stored(source.location) as stored, self._output(source.path, access) as file:
+        with open_stored(source.open()) as stored, self._output(source.path, access) as file:
             (check_original if self._task.action == "compress" else check_compressed)(stored)
             stored.use_base(self._task.base, source.path)
             record = source.record(stored) if self._task.action != "compress" else None
@@ -184,7 +184,7 @@ class Converter:
         return entry if self._base_files is None else entry._replace(base_sha256=self._base_files.sha256(entry.path))
 
     def _copy(self, source: SourceFile, access: Access) -> None:
-        with open_input(source.location) as origin, self._output(source.path, access) as file:
+        with closing(source.open()) as origin, self._output(source.path, access) as file:
             sha256 = copy_file(origin, file, advance=self._meter.advance)
             if source.known is not None:
                 self._outcome.note_change(source, sha256)
@@ -278,11 +278,11 @@ class Converter:
         location = self._place(source.path)
         if not location.is_file() or location.stat().st_size != facts["report"]["nbytes_out"]:
             return None
-        with open_input(source.location) as origin:
-            if facts["source"] == origin.identity:
-                return facts
+        identity = source.identity()
+        if facts["source"] == identity:
+            return facts
         # Touched, but perhaps not changed.
-        may_be_same = self._task.action == "compress" and facts["source"][0] == origin.nbytes
+        may_be_same = self._task.action == "compress" and facts["source"][0] == identity[0]
         return facts if may_be_same and file_sha256(source.location) == facts["entry"]["sha256"] else None
 
     def _place(self, path: str) -> Path:

@@ -82,7 +82,7 @@ def estimate_ratio(
     tensors: list[Place] = []
     for source in sources.files:
         if source.kind in OF_TENSORS:
-            with open_stored(source.location) as stored:
+            with open_stored(source.open()) as stored:
                 check_original(stored)
                 tensors += tensors_of(stored)
     share = sampled_share(tensors, profile, threads)

@@ -1,0 +1,81 @@
+"""Each file of a directory is opened once: what is read before the work serves the work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tensorwire.checkpoint import compress_checkpoint
+from tests.support.checkpoint_models import tree_hashes
+from tests.support.stores import counted_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+COUNT = """
+import json, os, sys
+from collections import Counter
+from tensorwire import compress_checkpoint
+
+opened = Counter()
+root = sys.argv[1] + os.sep
+
+def count(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(root):
+        opened[str(arguments[0]).removeprefix(root)] += 1
+
+sys.addaudithook(count)
+compress_checkpoint(*sys.argv[1:])
+print(json.dumps(opened))
+"""
+
+
+def test_each_file_is_opened_once(model: Path, tmp_path: Path) -> None:
+    (model / "large.json").write_bytes(b"x" * 100_000)
+    command = [sys.executable, "-c", COUNT, str(model), str(tmp_path / "packed")]
+    opened = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    files = {path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file()}
+    assert opened == dict.fromkeys(files, 1)
+
+
+def test_files_for_which_there_is_no_room_are_opened_again(
+    model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("MAX_KEPT", "MAX_KEPT_NBYTES"):
+        monkeypatch.setattr(f"tensorwire.checkpoint.directory.sources.{limit}", 2)
+    compress_checkpoint(model, tmp_path / "again")
+    assert tree_hashes(tmp_path / "again") == tree_hashes(packed)
+
+
+def test_a_file_that_is_replaced_after_the_first_look_is_the_one_that_was_looked_at(
+    model: Path, packed: Path, tmp_path: Path
+) -> None:
+    def replace(done: int, total: int, path: str) -> None:
+        (tmp_path / "new").write_text("another text")
+        (tmp_path / "new").replace(model / "README.md")
+
+    compress_checkpoint(model, tmp_path / "again", progress=replace)
+    assert (model / "README.md").read_text() == "another text"
+    assert tree_hashes(tmp_path / "again") == tree_hashes(packed)
+
+
+def test_what_a_store_is_asked_for(model: Path, tmp_path: Path) -> None:
+    """The first look takes the first 7 KiB. A larger object takes what is left, and each one a last look whether it is
+    the same; but for those that were read whole at once for what stands in them."""
+    (model / "large.json").write_bytes(b"x" * 100_000)
+    with counted_store() as store:
+        store.objects.update({
+            f"/m/{path.relative_to(model).as_posix()}": path.read_bytes()
+            for path in model.rglob("*") if path.is_file()
+        })  # fmt: skip
+        compress_checkpoint("counted://m", tmp_path / "again")
+        asked = {key: Counter(name for name, each in store.asked if each == key) for key in store.objects}
+    for key, requests in asked.items():
+        assert requests["info"] == (0 if key.endswith(("config.json", "index.json")) else 1), key
+        expected = 2 if key.endswith((".safetensors", "large.json")) else 0 if key.endswith("empty.txt") else 1
+        assert requests["cat_file"] == expected, key
