@@ -110,8 +110,8 @@ DOORS = {
         "pickle_stack", "reader", "torch_file", "transfer", "writer",
     },
     ("checkpoint", "storage"): {
-        "access", "local", "locations", "pipeline", "pool", "progress", "readable", "remote", "spool", "staging",
-        "upload",
+        "access", "local", "locations", "pipeline", "pool", "progress", "readable", "remote", "result", "spool",
+        "staging", "upload",
     },
     ("safetensors", "checkpoint"): {"", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
@@ -182,6 +182,7 @@ FOLDERS = {
         "direct": {"local"},
         "pages": set(),
         "staging": {"access", "local"},
+        "result": {"progress", "staging"},
         "spool": {"local"},
         "upload": {"background", "local", "locations", "pool", "progress", "remote", "secret_text", "staging"},
     },

@@ -13,9 +13,9 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -26,11 +26,12 @@ from .._ground.new_file import NewFile
 from .background import begin
 from .local import sync_directory
 from .pool import as_ended
+from .progress import Meter
 from .secret_text import CREDENTIAL
 
 if TYPE_CHECKING:
     from .locations import Location
-    from .progress import Meter
+    from .progress import Progress
     from .remote import RemotePath
     from .staging import Staging
 
@@ -56,8 +57,22 @@ class Upload:
         place: the path at which the result is made on this machine.
     """
 
-    def __init__(self, target: RemotePath, *, force: bool, owned: Callable[[Location], Collection[str]]) -> None:
-        """`owned` says what gives way to the result, as `Destination` asks for it.
+    def __init__(
+        self,
+        target: RemotePath,
+        *,
+        force: bool,
+        owned: Callable[[Location], Collection[str]],
+        is_directory: bool = False,
+        last: Sequence[Callable[[str], bool]] = (),
+        gone_first: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        """
+        Args:
+            force, is_directory: as for `Destination`.
+            owned: says what gives way to the result, as `Destination` asks for it.
+            last: which paths are put behind all others, in this order. Readers go by the very last one.
+            gone_first: what old readers go by, which is removed before the first object is put.
 
         Raises:
             OSError: there is no room of our own in the directory for temporary files.
@@ -65,10 +80,12 @@ class Upload:
         self.target = target
         self.place = _workspace(target) / (target.name or "result")
         self._force, self._owned = force, owned
+        self._is_directory, self._last, self._gone_first = is_directory, last, gone_first
         self._old: set[str] = set()
-        self._is_sending = False
+        self._may_have: set[str] = set()
+        self._is_claimed = False
 
-    def check(self, work: Staging, *, is_directory: bool) -> None:
+    def check(self, work: Staging) -> None:
         """Look at what stands there before the work. A run of ours that was interrupted has put what it had begun.
 
         Raises:
@@ -80,10 +97,10 @@ class Upload:
         if not self.target.exists():
             check_bucket(self.target)
             return
-        if self.target.is_dir() != is_directory:
+        if self.target.is_dir() != self._is_directory:
             kinds = ("a folder", "an object") if self.target.is_dir() else ("an object", "a folder")
             raise self._refusal(f"is {kinds[0]}, and the result is {kinds[1]}")
-        if is_directory:
+        if self._is_directory:
             self._old = {place.path_in(self.target) for place in self.target.files()}
             if not self._old:
                 return
@@ -91,33 +108,27 @@ class Upload:
             owned: Collection[str] = {UPLOAD_NAME, *self._marked()["paths"]}
         else:
             owned = self._owned(self.target)
-        if is_directory and (others := sorted(self._old - set(owned))):
+        if self._is_directory and (others := sorted(self._old - set(owned))):
             raise self._refusal(f"holds an object that the result does not replace: {others[0]!r}")
         if not self._force:
             if UPLOAD_NAME in self._old:
                 raise self._refusal("holds an upload that has not ended; pass force=True to take its place")
             raise self._refusal("already exists; pass force=True to replace it")
 
-    @contextmanager
-    def claimed(self, work: Staging, paths: Collection[str]) -> Iterator[None]:
+    def claim(self, work: Staging, paths: Collection[str]) -> None:
         """A new folder is marked before the work, so that a store which takes nothing says so by then. A folder that
-        is to be replaced is marked behind the work: it can be read until then.
-
-        Args:
-            paths: those that the result may have.
-        """
-        if _begun(work) or self._old:
-            yield
+        is to be replaced is marked behind the work: it can be read until then."""
+        self._may_have = set(paths)
+        if not self._is_directory or _begun(work) or self._old:
             return
         self._begin(work)
-        try:
-            self._mark(work, paths, {})
-            yield
-        except BaseException:
-            if not self._is_sending:
-                with suppress(OSError):
-                    self._withdraw(work)
-            raise
+        self._is_claimed = True
+        self._mark(work, paths, {})
+
+    def give_up(self, work: Staging) -> None:
+        if self._is_claimed:
+            with suppress(OSError):
+                self._withdraw(work)
 
     def _begin(self, work: Staging) -> None:
         old = sorted(self._old - {UPLOAD_NAME})
@@ -131,21 +142,18 @@ class Upload:
         if self._marked()["token"] == token:
             remove_if_there(self.target / UPLOAD_NAME)
 
-    def put(self, work: Staging, groups: Sequence[Sequence[str]], first_gone: Collection[str], meter: Meter) -> None:
+    def put(self, work: Staging, paths: Collection[str], progress: Progress | None) -> None:
         """Put the result there, and drop it here. Until all of it stands in a folder, an object there says so.
-
-        Args:
-            groups: of its paths, each put when all of the one before stand. The last one has one path, by which readers
-                go; of a single file it is the empty path.
-            first_gone: what old readers go by, which is removed before the first object is put.
 
         Raises:
             OSError: the store refuses, or has other bytes than were sent.
             FileExistsError: another process has begun an upload to there, or put the last object meanwhile.
         """
-        self._is_sending = True
-        paths = [path for group in groups for path in group]
-        is_folder = paths != [""]
+        self._is_claimed = False
+        is_folder = self._is_directory
+        paths = [path for path in paths if not path.endswith("/")] if is_folder else [""]  # it knows no empty folders
+        groups = in_order(paths, self._last)
+        meter = Meter(progress, sum((work.result / path).stat().st_size for path in paths))
         there: dict[str, list[int]] = {}
         if not _begun(work):
             self._begin(work)
@@ -154,7 +162,8 @@ class Upload:
         begun = work.finished[_BEGUN]
         if is_folder:
             self._mark(work, paths, there)
-            self._remove(path for path in begun["old"] if path in first_gone and _name(path) not in work.finished)
+            gone = [path for path in begun["old"] if path in self._may_have and self._gone_first(path)]
+            self._remove(path for path in gone if _name(path) not in work.finished)
         for group in groups[:-1]:
             self._put_group(work, group, there, meter)
         [last] = groups[-1]

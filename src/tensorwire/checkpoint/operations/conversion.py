@@ -15,8 +15,9 @@ from ...errors import ErrorContext
 from ...files.torch_file import open_stored
 from ...storage.locations import locate, on_this_machine, said
 from ...storage.progress import Meter
+from ...storage.result import Local, Result
 from ...storage.staging import Staging, part_of
-from ...storage.upload import Upload, in_order
+from ...storage.upload import Upload
 from ..bases import check_another, check_apart, check_apart_from, enter, fingerprint, name_of
 from ..directory.manifest import OF_TENSORS
 from ..directory.paths import MANIFEST_NAME, is_config, is_index
@@ -212,21 +213,15 @@ def _convert(
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = enter(stack, options.base, options.storage_options, profile=profile)
-        if opened is not None and profile is not None:
-            check_another(source, opened)
         if opened is not None:
+            if profile is not None:
+                check_another(source, opened)
             check_apart(target, opened)
         written = {*(file.path for file in sources.files), *sources.directories}
         owned = _owned(action, sources, written)
-        upload = None
-        if isinstance(target, Path):
-            place = target
-        else:
-            check_apart_from(target, source)
-            upload = stack.enter_context(closing(Upload(target, force=options.force, owned=owned)))
-            place = upload.place
+        result = stack.enter_context(closing(_result(source, target, force=options.force, owned=owned)))
         destination = Destination(
-            place,
+            result.place,
             force=options.force,
             is_directory=is_directory,
             source=source if isinstance(source, Path) else None,
@@ -244,41 +239,51 @@ def _convert(
             destination.check()
             for file in sources.files:
                 with Staging(part_of(destination, file.path), purpose) as work:
-                    if upload is not None:
-                        upload.check(work, is_directory=True)
+                    result.check(work)
                     converter(work).run(sources._replace(files=(file,)))
             return outcome.report(action, said(src), said(dst), name_of(options.base), started)
         work = stack.enter_context(Staging(destination, purpose))
-        if upload is not None:
-            upload.check(work, is_directory=is_directory)
-            if is_directory:
-                stack.enter_context(upload.claimed(work, {*written, MANIFEST_NAME}))
-        if action == "compress" and is_directory:
-            work.adopt(file.path for file in sources.files if file.kind in OF_TENSORS)
-        conversion = converter(work)
-        with ErrorContext(file=source):
-            conversion.run(sources)
-            if is_directory:
-                nbytes_in = (source / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
-                nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
-                outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
-        paths = {*conversion.written, *sources.directories}
-        written.intersection_update(paths)
-        if upload is None:
-            like = source if is_directory and isinstance(source, Path) else None
-            work.commit(paths if is_directory else None, like)
-        else:
-            _put(upload, work, conversion.written if is_directory else [""], progress)
+        result.check(work)
+        try:
+            result.claim(work, {*written, MANIFEST_NAME})
+            if action == "compress" and is_directory:
+                work.adopt(file.path for file in sources.files if file.kind in OF_TENSORS)
+            conversion = converter(work)
+            with ErrorContext(file=source):
+                conversion.run(sources)
+                if is_directory:
+                    nbytes_in = (source / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
+                    nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
+                    outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
+            paths = {*conversion.written, *sources.directories}
+            written.intersection_update(paths)
+            result.put(work, paths, progress)
+        except BaseException:
+            result.give_up(work)
+            raise
     outcome.notices += work.notices
     return outcome.report(action, said(src), said(dst), name_of(options.base), started)
 
 
-def _put(upload: Upload, work: Staging, paths: Collection[str], progress: Progress | None) -> None:
-    """Send a whole result to its store: what readers go by comes last, and of an old one goes first."""
-    groups = in_order(paths, [is_config, is_index, lambda path: path == MANIFEST_NAME])
-    sizes = [(work.result / path if path else work.result).stat().st_size for path in paths]
-    going_by = [path for path in (*paths, MANIFEST_NAME) if is_index(path) or path == MANIFEST_NAME]
-    upload.put(work, groups, going_by, Meter(progress, sum(sizes)))
+def _result(source: Location, target: Location, *, force: bool, owned: Callable[[Location], Collection[str]]) -> Result:
+    """Where the result is to stand. An upload puts what readers go by last, and removes it first from an old result."""
+    is_directory = source.is_dir()
+    if isinstance(target, Path):
+        like = source if is_directory and isinstance(source, Path) else None
+        return Local(target, is_directory=is_directory, like=like)
+    check_apart_from(target, source)
+    return Upload(
+        target,
+        force=force,
+        owned=owned,
+        is_directory=is_directory,
+        last=[is_config, is_index, _is_manifest],
+        gone_first=lambda path: is_index(path) or _is_manifest(path),
+    )
+
+
+def _is_manifest(path: str) -> bool:
+    return path == MANIFEST_NAME
 
 
 def _owned(action: Action, sources: Sources, written: Collection[str]) -> Callable[[Location], Collection[str]]:
