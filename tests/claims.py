@@ -9,11 +9,12 @@ definition, a threshold, a rule of the format) goes into `NOT_MEASURED` with the
 
 from __future__ import annotations
 
+from statistics import median
+
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from tests.support.figures import (
     BF16,
-    F8,
     F16,
     LARGE,
     alone,
@@ -26,7 +27,6 @@ from tests.support.figures import (
     span,
     step,
     turn,
-    verdicts,
 )
 
 BOTH = "exact differences and gradients"
@@ -39,42 +39,16 @@ def _command(name: str) -> str:
     return f"{files['nbytes'] / 1e9 / seconds:.2f}"
 
 
-def _loading(name: str) -> str:
-    found = next(each for each in results("codecs")["files"]["loading"] if each["name"] == name)
-    return f"{found['vs_baseline']['median']:.2f}"
-
-
 def _second_read(*shares: float) -> str:
     """How many times as long `compress` takes with a base that it reads twice, where these shares of words changed."""
     found = results("second-read")
     return span(each["times"][found["changed"].index(share)] for each in found["rows"] for share in shares)
 
 
-def _pcodec() -> str:
-    """By how many percent pcodec's result is smaller than that of `compact`, tensor by tensor."""
-    pairs = [(epyc(data, "pcodec 12 int"), epyc(data, "tensorwire compact")) for data in (BF16, *F8)]
-    return span(100 * (1 - ours["by_tensor"]["ratio"] / peer["by_tensor"]["ratio"]) for peer, ours in pairs)
-
-
 def _on_h200(what: str) -> str:
     """How many times as long a token takes as with dense weights."""
     dense, ours = (row("device-h200", "models", what=each)["tokens"] for each in ("dense", what))
     return f"{dense / ours:.1f}"
-
-
-def _inference(target: str, subject: str) -> float:
-    return next(
-        each.measured or 0
-        for each in verdicts("inference", "inference")
-        if (each.target, each.subject) == (target, subject)
-    )
-
-
-def _one_round(contender: str) -> str:
-    """Times dense torch for a token, held to AVX2, in the group that has one round."""
-    wanted = {"contender": contender, "cpu": "avx2", "threads": 2}
-    *_, last = (each for each in results("inference")["turns"] if wanted.items() <= each.items())
-    return f"{last['token']['vs_dense']:.2f}"
 
 
 def _reshard(storage: str) -> str:
@@ -100,12 +74,12 @@ def _bitx(what: str) -> str:
 
 
 BYTES = f"{1 / step('200 Mbit/s', BOTH)['bytes of FSDP2']:.1f}"
-AT_MEMCPY = span(
-    epyc(data, "tensorwire fast", cpu=cpu)["decompress"]["vs_memcpy"]
-    for data in (BF16, LARGE)
-    for cpu in (None, "avx2")
-)
+FAST = [epyc(data, "tensorwire fast", cpu=cpu)["decompress"] for data in (BF16, LARGE) for cpu in (None, "avx2")]
+AT_MEMCPY = f"decodes BF16 on one core at {span(each['vs_memcpy'] for each in FAST)} of memcpy's speed"
 EXACT = ("exact, fast", "exact, resident")
+TWELVE = ("exact, fast", "streaming all, fast", "dense, mmap")
+FIRST_TOKENS = [alone(f"{each}, from_pretrained")["load_to_first_by_run"] for each in ("exact", "dense")]
+FIRST_TOKEN = median(ours / theirs for ours, theirs in zip(*FIRST_TOKENS, strict=True))
 SLOW, FASTER = (step(link, BOTH, "minilm") for link in ("200 Mbit/s", "1000 Mbit/s"))
 LINK, EVEN = _sync("links", suffix=", of dense", link=1), _sync("break-even")
 FILES = _sync("break-even", "Publisher and Follower")
@@ -116,7 +90,7 @@ IN_32 = {width: 100 * (1 - (1 - SHAPES[f"escapes_{width}_percent"] / 100) ** 32)
 CLAIMS: dict[str, list[str]] = {
     "README.md": [
         f"{BYTES} times fewer bytes between ranks",
-        f"decodes BF16 on one core at {AT_MEMCPY} of memcpy's speed",
+        AT_MEMCPY,
         f"two cores compress at {_command('tensorwire compress')} GB/s and decompress at "
         f"{_command('tensorwire decompress')}.",
         f"takes {turn('exact, resident', cpu='avx2')} times as long as with dense torch in `resident`, "
@@ -125,30 +99,14 @@ CLAIMS: dict[str, list[str]] = {
         + span(alone(each)["token"]["median"] / alone("dense")["token"]["median"] for each in EXACT),
         f"a token takes {_on_h200('exact, fast')} times as long as with dense weights in `fast`, "
         f"{_on_h200('fused, resident')} times in `resident` and *fused*",
-        "{:.1f} s a token with all weights in memory, {:.1f} s with a fifth of them on the disk, {:.1f} s with all on "
-        "the disk. The mapped dense model takes {:.0f} s".format(
-            *(
-                alone(each, "12b")["token"]["median"]
-                for each in ("exact, fast", "streaming, fast", "streaming all, fast", "dense, mmap")
-            )
-        ),
+        "{:.1f} s a token with all weights in memory, {:.1f} s with all on the disk. The mapped dense model takes "
+        "{:.0f} s".format(*(alone(each, "12b")["token"]["median"] for each in TWELVE)),
     ],
-    "docs/index.md": [f"decodes BF16 on one core at {AT_MEMCPY} of memcpy's speed"],
-    "docs/choose.md": [
-        "With AVX-512 it decodes BF16 of MiniLM at {:.1f} GB/s and `resident` at {:.1f}, with AVX2 at {:.1f} and "
-        "{:.1f}".format(
-            *(
-                epyc(BF16, f"tensorwire {profile}", cpu=cpu)["decompress"]["median"]
-                for cpu in (None, "avx2")
-                for profile in ("fast", "resident")
-            )
-        ),
-    ],
+    "docs/index.md": [AT_MEMCPY],
     "docs/inference.md": [
         f"The model has {results('served')['model']['parameters'] / 1e9:.2f} billion",
         f"{met('inference')} targets are met",
-        f"`resident` took {_one_round('exact, resident')} times and `fast` {_one_round('exact, fast')} times as long",
-        f"takes {_inference('load to first token, of from_pretrained', 'exact, from_pretrained'):.1f} times as",
+        f"takes {FIRST_TOKEN:.1f} times as",
         f"{1e3 * row('inference', 'turns', contender='dense')['token']['median']:.0f} ms against "
         f"{1e3 * alone('dense')['token']['median']:.0f} ms a token",
     ],
@@ -157,10 +115,7 @@ CLAIMS: dict[str, list[str]] = {
         f"1.8 % of the words changed, and {_second_read(0.5)} times if half of them did",
         f"{met('codecs')} targets are met",
         f"It met {met('codecs', 'xeon-avx512/codecs')}",
-        f"takes {_loading('tensorwire.load_file')} of the time of safetensors.numpy, and "
-        f"{_loading('tensorwire.load_file, torch')} of that of safetensors.torch",
-        f"pcodec is {_pcodec()} % smaller on BF16 and F8, and compresses at "
-        f"{epyc(BF16, 'pcodec 12 int')['compress']['median']:.2f} GB/s",
+        f"and compresses at {epyc(BF16, 'pcodec 12 int')['compress']['median']:.2f} GB/s",
     ],
     "docs/decisions.md": [
         f"the size changes by {span((each['change_percent'] for each in results('geometry')['blocks']), '+.3f')} %",
