@@ -81,7 +81,7 @@ def fast() -> Rows:
 def missed() -> Rows:
     """Targets of codecs that some data miss: what is asked for, what those have, and how many they are."""
     groups: dict[str, list[Verdict]] = {}
-    for each in verdicts("codecs", "codecs"):
+    for each in (each for each in verdicts("codecs", "codecs") if each.met is not None):
         groups.setdefault(f"{each.target} | {each.cpu or '-'}", []).append(each)
     rows = {}
     for name, every in groups.items():
