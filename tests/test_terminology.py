@@ -39,7 +39,7 @@ CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a
 PERSONS = re.compile(r"(?i)\b(?:nobody|somebody|whoever|whatever|anybody|everybody|someone|anyone|everyone)\b")
 PERSONS_LIMIT = 0.2
 # How many still stand where they are too many, at most. Mend them, then delete the line.
-UNMENDED_PERSONS = {"src/": 41}
+UNMENDED_PERSONS = {"src/": 38}
 
 
 def texts(*folders: str) -> list[tuple[str, list[str]]]:
