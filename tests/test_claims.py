@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tensorwire.cli import _commands
 from tests.claims import CLAIMS, NOT_MEASURED
 from tests.support.prose import figures, is_said, prose, texts, without_measurement
+from tests.tables import PAGES, ROOT, TABLES, known, rendered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +29,24 @@ def test_claims_say_what_was_measured(said: dict[str, str]) -> None:
 
 
 def test_no_figure_is_without_a_measurement(said: dict[str, str]) -> None:
-    unclaimed = without_measurement(said, CLAIMS, NOT_MEASURED)
-    assert not unclaimed, "add these to CLAIMS or NOT_MEASURED in tests/claims.py:\n" + "\n".join(unclaimed)
+    tables = {page.relative_to(ROOT).as_posix(): known(page.read_text()) for page in PAGES}
+    unclaimed = without_measurement(said, tables, CLAIMS, NOT_MEASURED)
+    advice = "put these into a table (tests/tables.py), or into CLAIMS or NOT_MEASURED in tests/claims.py:\n"
+    assert not unclaimed, advice + "\n".join(unclaimed)
+
+
+def test_tables_say_what_was_measured() -> None:
+    pages = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
+    assert [name for name, text in pages.items() if rendered(text) != text] == [], "run python -m tests.tables"
+    assert {name for text in pages.values() for name in re.findall("<!-- table (.*?) -->\n\\|", text)} == set(TABLES)
+
+
+def test_a_table_keeps_what_is_the_pages_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLES, "numbers", lambda: {"a | b": "1 | 2", "c": "3"})
+    text = "x\n<!-- table numbers -->\n| | |\n|---|---|\n| a | b | 7 | 8 | why | |\n| a | own |\n\ny | 9 |\n"
+    expected = text.replace("7 | 8", "1 | 2").replace("own |\n", "own |\n| c | 3 |\n")
+    assert rendered(text) == rendered(expected) == expected
+    assert known(text) == ["| a | b | 1 | 2 |", "| c | 3 |"]
 
 
 def test_what_is_not_measured_stands_in_its_text(said: dict[str, str]) -> None:

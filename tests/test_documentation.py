@@ -219,6 +219,13 @@ def wide_lines(page: Path) -> list[str]:
     ]
 
 
+def test_a_page_of_1000_pixels_shows_whole_signatures() -> None:
+    pages = [page for page in PAGES if page.parent == ROOT / "docs" and page.name.startswith(("api", "sync"))]
+    blocks = [match for page in pages for match in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S)]
+    assert len(blocks) >= 40
+    assert [line for block in blocks for line in block.splitlines() if "(" in line and len(line) > 88] == []
+
+
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_lines_are_not_wide(page: Path) -> None:
     assert not wide_lines(page)

@@ -19,11 +19,11 @@ from benchmarks.device.model import INSTRUCTIONS, counted, instructions, modelle
 from benchmarks.device.sections import FIRST, SECTIONS, counters  # noqa: E402
 from benchmarks.device.sections.products import check  # noqa: E402
 from benchmarks.device.splitzip import SplitZip  # noqa: E402
-from tests.support.device_figures import DEVICE  # noqa: E402
 from tests.support.fake_sections import sections  # noqa: E402
-from tests.support.figures import RESULTS  # noqa: E402
+from tests.support.figures import RESULTS, results  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+DEVICE = results("device-h200")
 ON_A_CPU = (*(section.name for section in FIRST), "offload", "generate")
 
 

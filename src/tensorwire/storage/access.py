@@ -23,7 +23,7 @@ class Access(NamedTuple):
     gid: int
 
     def without_group(self) -> Access:
-        """Members of the group get what everybody gets."""
+        """Members of the group get what all others get."""
         return self._replace(mode=self.mode & ~0o070 | (self.mode & 0o007) << 3)
 
     def meet(self, other: Access) -> Access:
@@ -34,7 +34,7 @@ class Access(NamedTuple):
 
 def access_of(path: Path | RemotePath) -> Access:
     """What a file or directory allows; of an object, what a new file does. Links are followed. Where it has an access
-    control list, the bits of the group are the most that the list gives to anybody, and do not count."""
+    control list, the bits of the group are the most that the list gives to any user, and do not count."""
     if not isinstance(path, Path):
         return Access(0o666 & ~_umask(), os.geteuid(), os.getegid())
     status = path.stat()

@@ -24,7 +24,7 @@ ALIGNMENT = 4096
 
 _MAX_ENTRIES = 16
 _LINGER_SECONDS = 0.5
-"""How long a thread waits for work before it ends. So it keeps nothing alive for long, whatever was interrupted."""
+"""How long a thread waits for work before it ends. So it keeps nothing alive for long, also after an interrupt."""
 
 _POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0
@@ -53,7 +53,7 @@ class OwnMemory(Work[WorkKey], Protocol[WorkKey]):
 
 @dataclass(eq=False)
 class _Part:
-    """A range of an entry that a thread is at. Once nothing refers to it no thread is, whatever has ended that one."""
+    """A range of an entry that a thread is at. Once nothing refers to it no thread is, however that one has ended."""
 
     entry: _Entry[Any]
     start: int
@@ -221,7 +221,7 @@ class Ahead(Generic[Key]):
 
     def forget(self) -> None:
         """Free the memory, and let the threads end once they have done what they are at. What is in use stays as it is.
-        It does not wait: the garbage collector may call it in any thread, whatever that holds.
+        It does not wait: the garbage collector may call it in any thread, with any lock held.
         """
         with self._lock:
             self._closed = True
@@ -256,7 +256,7 @@ class Ahead(Generic[Key]):
     def _meanwhile(self, entry: _Entry[Key]) -> _Part | None:
         """Wait for other threads that are at parts of an entry; a part to make meanwhile, None once nothing is left.
 
-        A part of the calling thread is not waited for: it was interrupted, and whatever keeps the exception keeps the
+        A part of the calling thread is not waited for: it was interrupted, and what keeps the exception keeps the
         part; or it is at work below, and a signal handler has come in between.
         """
         own = threading.get_ident()

@@ -13,7 +13,7 @@ _Result = TypeVar("_Result")
 
 
 def begin(call: Callable[[], _Result], name: str) -> Future[_Result]:
-    """Call it in a thread of that name, which nobody has to wait for: neither an interrupt nor the end of Python."""
+    """Call it in a thread of that name, for which neither an interrupt nor the end of Python has to wait."""
     from concurrent.futures import Future
 
     future: Future[_Result] = Future()

@@ -167,7 +167,7 @@ class OutputFile:
         self._flusher: threading.Thread | None = None
         self._flush_error: OSError | None = None
         self._num_unflushed = 0
-        path.unlink(missing_ok=True)  # an earlier run's, or a link that somebody has put there
+        path.unlink(missing_ok=True)  # an earlier run's, or a link that was put there
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o666 if access is None else PRIVATE)
 

@@ -43,7 +43,7 @@ def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Locat
 
 
 def check_slashes(path: Any) -> None:
-    """Raise ValueError for a URL with one slash. It would be a path of this machine, which nobody means."""
+    """Raise ValueError for a URL with one slash. It would be a path of this machine, which is never meant."""
     found = _ONE_SLASH.match(path) if isinstance(path, str) else None
     if found is not None and not os.path.lexists(found[1]):
         written = said(f"{found[1]}//{path[found.end() - (found[1] == 'file:') :]}")
@@ -51,7 +51,7 @@ def check_slashes(path: Any) -> None:
 
 
 def same(a: Location, b: Location) -> bool:
-    """Whether both lead to one file or folder, whatever they are called; of URLs, whether they are one."""
+    """Whether both lead to one file or folder, by any names; of URLs, whether they are one."""
     if isinstance(a, Path) and isinstance(b, Path):
         return is_same(a, b)
     return a == b

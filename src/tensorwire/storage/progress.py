@@ -43,7 +43,7 @@ class Meter:
         self._report()
 
     def end(self) -> None:
-        """The file at work is done, whatever has been counted."""
+        """The file at work is done, even if less of it was counted."""
         self._done = self._target
         self._report()
 

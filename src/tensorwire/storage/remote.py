@@ -1,4 +1,4 @@
-"""Objects and folders of other stores, by URL: whatever fsspec reaches.
+"""Objects and folders of other stores, by URL: all that fsspec reaches.
 
 Files of fsspec have a cache that fetches many times what is used, so nothing is read through one: every read is a range
 that the caller named. Several go out at a time where the store is asynchronous. The other stores are asked one thing
@@ -95,7 +95,7 @@ class RemotePath:
                 f"{shown(url)} needs fsspec, which is not installed: pip install 'tensorwire[remote]'"
             ) from error
         with clear_errors(shown(url), Secrets(url, storage_options)):
-            # A listing that is kept may be older than the objects; some stores keep it whatever they are told.
+            # A listing that is kept may be older than the objects; some stores keep it all the same.
             store, key = url_to_fs(url, use_listings_cache=False, **(storage_options or {}))
             store.invalidate_cache(key)
         path = cls(store, key, secrets=Secrets(url, store.storage_options))

@@ -288,7 +288,7 @@ class Staging:
         sync_directory(self._dst.parent)
 
     def _finish_directories(self, paths: set[str], like: Path | None) -> None:
-        """Drop what an earlier run has left and nobody wants now, make empty directories, sync all."""
+        """Drop what an earlier run has left and this one does not want, make empty directories, sync all."""
         for directory, _, names in os.walk(self.result, topdown=False):
             place = Path(directory)
             for name in names:
@@ -335,7 +335,7 @@ class Staging:
         # What is large first, and the lock last: the next run finds the rest should this one be killed.
         for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
             _remove(self._partial / name)
-        remove_empty(self._partial)  # what somebody has put in stays
+        remove_empty(self._partial)  # what another process has put in stays
 
 
 def part_of(destination: Destination, path: str) -> Destination:
@@ -400,7 +400,7 @@ def _is_all_ours(partial: Path) -> bool:
     for path, status in walk(partial):
         directory = stat.S_ISDIR(status.st_mode)
         first, _, inside = path.partition("/")
-        if first == _OLD and inside:  # whatever came into what stood at the destination
+        if first == _OLD and inside:  # what came into what stood at the destination
             continue
         if first not in _NAMES or not (directory or stat.S_ISREG(status.st_mode)):
             return False

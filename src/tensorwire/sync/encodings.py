@@ -93,7 +93,7 @@ def encode(encoding: Encoding, new: memoryview, old: memoryview) -> bytes | None
 def decode(encoding: str, differences: memoryview, old: memoryview) -> memoryview:
     """The new bytes of a tensor.
 
-    Memory is taken for as many bytes as the old ones allow, whatever the differences claim.
+    Memory is taken for as many bytes as the old ones allow, even if the differences claim more.
 
     Raises:
         BaseMismatchError: the differences do not fit so many old bytes.

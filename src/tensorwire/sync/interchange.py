@@ -63,7 +63,7 @@ def write_version(
     max_shard_nbytes: int = 5_000_000_000,
     threads: int | None = None,
 ) -> Path:
-    """Write a version of weights as slime does, for SGLang and whatever else reads its layout.
+    """Write a version of weights as slime does, for SGLang and all others that read its layout.
 
     The version is the folder ``weight_v000017`` in `directory`. It is there for readers once it has its index, which is
     written last. If anything goes wrong, what was written of it is removed.
@@ -89,7 +89,7 @@ def write_version(
         TypeError: a name is not a string.
         UnsupportedTensorError: a tensor has a device, layout or dtype that cannot be stored.
         LimitExceededError: a tensor is too large for "overwrite", or a header would exceed 100 MB.
-        BufferError: somebody has freed, moved or cut the memory of a tensor meanwhile.
+        BufferError: the memory of a tensor was freed, moved or cut meanwhile.
         ImportError: the package zstandard is missing.
         FileExistsError: the folder has an index or safetensors files already.
         OSError: writing fails.

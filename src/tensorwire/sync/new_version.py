@@ -31,7 +31,7 @@ class NewTensor(NamedTuple):
     view: TensorView | None
 
     def check_memory(self) -> None:
-        """Raise BufferError if somebody has freed, moved or cut the memory of `data`."""
+        """Raise BufferError if the memory of `data` was freed, moved or cut."""
         if self.view is not None:
             self.view.check_memory()
 

@@ -162,7 +162,7 @@ class Publisher:
         Args:
             named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors on the CPU: a mapping, or
                 pairs in any order, of which one at a time is in use. One may be written to meanwhile; then
-                followers get words of different moments, the same ones that the next version is relative to.
+                followers get a mix of old and new values, the same ones that the next version is relative to.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
 
         Raises:

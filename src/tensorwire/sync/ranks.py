@@ -3,8 +3,8 @@
 Rank 0 offers it: it puts ``rank-00000.json`` beside the versions, with a token that was never used before, and says
 what tensors may be relative to. Each other rank puts its files, and then its part, ``rank-0000N.json``, with that
 token. When all parts are there, rank 0 puts the index. A part of an earlier attempt has another token, and a rank that
-waits puts its part anew for an offer that takes the place of the one it has seen. So what a dead process has left is
-never taken for what a living one says.
+waits puts its part anew for an offer that takes the place of the one it has seen. So files left by a dead process are
+never mistaken for those of a live one.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Call:
         self, driver: Driver, kernel: Kernel, threads: int, shared_nbytes: int = 0, **arguments: torch.Tensor | int
     ) -> None:
         """`arguments`, by the names and in the order of the kernel's parameters: tensors, of which the address is taken
-        and which somebody else keeps alive, and integers of 32 bits, which are the lower halves of their places."""
+        and which the caller keeps alive, and integers of 32 bits, which are the lower halves of their places."""
         self._function = driver.function(kernel, shared_nbytes)
         self._threads = threads
         self._shared_nbytes = shared_nbytes

@@ -159,7 +159,7 @@ def _tried_slabs(of_weight: Kind, device: torch.device, library: Library, slab: 
 
 
 def _kind_of(x: torch.Tensor, rows: int, bias: torch.Tensor | None) -> Kind:
-    """Torch makes one matrix of contiguous inputs, whatever their shape. Whether it then adds a bias in the library may
+    """Torch makes one matrix of contiguous inputs of any shape. Whether it then adds a bias in the library may
     depend on how many dimensions they have."""
     strides, shape = strides_of(x.shape, x.stride()), tuple(x.shape)
     if strides is Strides.USUAL and len(shape) > 2:

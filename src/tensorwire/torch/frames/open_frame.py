@@ -230,7 +230,7 @@ class OpenFrame:
         return PlacedFrame(self._reader, self.blocks.part(0, self.info.data_nbytes), verify=self.origin.verify)
 
     def check(self) -> None:
-        """Check the checksums of all blocks, before the frame goes where nobody does.
+        """Check the checksums of all blocks, before the frame goes where none are checked.
 
         Raises:
             FormatError: a block is damaged.
@@ -271,7 +271,7 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     if device is not None and device.type != "cpu":
         opened(source).check()
     twin = source.to(device or frame.device, non_blocking=non_blocking, copy=True)
-    check_unchanged(frame)  # nobody would ask again
+    check_unchanged(frame)  # nothing would ask again
     return twin if found is None or twin.device.type != "cpu" else attach(twin, found.origin)
 
 
@@ -295,7 +295,7 @@ def sendable(frame: Tensor) -> Tensor:
 
 
 class AnyFrame(Protocol):
-    """What an operator needs of an open frame, on whatever device.
+    """What an operator needs of an open frame, on any device.
 
     Attributes:
         dtype, shape: of the tensor.
@@ -399,7 +399,7 @@ def is_open(frame: Tensor) -> bool:
 
 
 def close(frame: Tensor) -> None:
-    """Forget that a frame on a device is open; its tables are freed once nobody uses them."""
+    """Forget that a frame on a device is open; its tables are freed once they are out of use."""
     _device_frames.pop(frame, None)
 
 

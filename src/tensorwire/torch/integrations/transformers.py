@@ -316,7 +316,7 @@ class _Files:
                         "decompress DELTA FOLDER --base OLD, and load FOLDER"
                     )
             self._directory = mkdtemp(prefix="tensorwire-")
-            # Also where loading fails and nobody closes this, without the warning of a TemporaryDirectory.
+            # Also where loading fails and this is not closed, without the warning of a TemporaryDirectory.
             stack.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
             self._tensors = [list(stored.tensors.values()) for stored in self._stored]
             tensors = [(stored, tensor) for stored in self._stored for tensor in stored.tensors.values()]

@@ -40,7 +40,7 @@ class _Weight:
             return values
 
     def part(self, shape: Sequence[int], first: int) -> Tensor:
-        """The host decodes it: whoever wants a few rows does not wait for all of them."""
+        """The host decodes it, so a caller that wants a few rows does not wait for all of them."""
         if math.prod(shape) == math.prod(self.shape):
             return self.decode().view(shape)
         values: Tensor = torch.ops.tensorwire.decode(self._weight.frame, self.dtype, shape, first)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST_MISSES = 2
-"""So often in a row nobody takes the parts that are left: then the weights do not meet the same input."""
+"""So often in a row the parts that are left are not taken: then the weights do not meet the same input."""
 
 _Written = tuple[object, ...]
 _Summed = tuple[Sequence[int], Any]
@@ -104,7 +104,7 @@ class Group:
         self._unlike.update((shape, order) for order in orders)
 
     def was_missed(self, missed: bool) -> None:
-        """Count how often nobody took what had been computed along."""
+        """Count how often what had been computed along was not taken."""
         self._misses = self._misses + 1 if missed else 0
         if self._misses == _MOST_MISSES:
             self._product = None
@@ -153,7 +153,7 @@ class _Parts:
         return all(part is None for part in self._parts)
 
     def drop(self) -> None:
-        """Nobody else takes a part."""
+        """No other product takes a part."""
         self.group.was_missed(not (self._taken or self._unlike))
 
 

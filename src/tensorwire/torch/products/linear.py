@@ -65,7 +65,7 @@ class _Scratch(threading.local):
         memory, self._memory = self._memory, None
         if memory is None or memory.numel() < nbytes:
             memory = None  # the old piece is freed before the new one is asked for
-            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu")  # whatever the default device is
+            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu")  # even if the default device is another one
         return memory
 
     def give_back(self, memory: Tensor) -> None:

@@ -3,7 +3,7 @@
 Decoding is bound by memory and such a product by arithmetic, so both at once take less time than one after the other.
 The order of weights is learned from one pass and followed in the next one. A weight that comes out of turn is decoded
 on the caller's own stream. There are two buffers. A stream that uses one waits for the streams that used it before, by
-events: so results are right whatever streams and threads the callers have.
+events: so results are right with all streams and threads of callers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Streams(Protocol):
         wait for one that was not recorded is nothing."""
 
     def keep(self, memory: Tensor, stream: Any) -> None:
-        """Give freed memory to nobody else until all that was launched on a stream is done."""
+        """Give freed memory to no other tensor until all that was launched on a stream is done."""
 
 
 class CudaStreams:
@@ -123,7 +123,7 @@ class SideStream:
         self._last: weakref.ref[AnyFrame] | None = None
         self._idle = 0
         self._at_work: list[tuple[Any, AnyFrame]] = []
-        """Frames that the side stream may still read, which nobody else may keep alive, until an event is reached."""
+        """Frames that the side stream may still read, which nothing else may keep alive, until an event is reached."""
 
     def multiply(self, x: Tensor, frame: AnyFrame, shape: Sequence[int], bias: Tensor | None) -> Tensor:
         """``torch.nn.functional.linear`` of `x`, on the current stream, with the decoded weight."""

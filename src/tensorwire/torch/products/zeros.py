@@ -24,7 +24,7 @@ def zeros(nbytes: int) -> Tensor:
 def zeros_around(parts: Sequence[tuple[int, Tensor]], nbytes: int) -> Tensor:
     """The same, 1 byte or more, with some parts that are not zero, each by its start and its bytes, contiguous.
 
-    Whatever reads all of it reads one large page of zeros again and again, where the system has large pages.
+    A program that reads all of it reads one large page of zeros again and again, where the system has large pages.
 
     Raises:
         MemoryError: the system has no such memory.

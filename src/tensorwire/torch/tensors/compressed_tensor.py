@@ -52,7 +52,7 @@ class CompressedTensor(LazyTensor):
     _elsewhere: Elsewhere | None = None
     """None if the frame is on the tensor's device."""
     _held: list[Tensor | CompressedTensor]
-    """The frame; or, until somebody asks for it, the tensor of another dtype that it is made of. All that pass for
+    """The frame; or, until it is asked for, the tensor of another dtype that it is made of. All that pass for
     views of one tensor, such as its `detach()`, hold it together, so that all see what is written to one of them. A
     list: it can be unpickled with `weights_only=True`."""
 
@@ -127,7 +127,7 @@ class CompressedTensor(LazyTensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether somebody differentiates by it. Parameters are frozen: what they are asked for is only remembered, and
+        """Whether autograd differentiates by it. Parameters are frozen: what they are asked for is only remembered, and
         ``load_state_dict(assign=True)`` asks for what the dense parameter had."""
         return bool(torch.Tensor.requires_grad.__get__(self))
 
@@ -485,8 +485,8 @@ CompressedTensor._operations = {
 def _linear_of_frame(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Any:
-    """The operator for inputs that somebody differentiates by, or that vmap takes: torch's rules for its own linear."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(frame):  # as all arguments are, whatever is asked for
+    """The operator for inputs that autograd differentiates by, or that vmap takes: torch's rules for its own linear."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(frame):  # as all arguments then are
         frame = torch._C._functorch.get_unwrapped(frame)
     return torch.nn.functional.linear(x, _wrap([frame], dtype, shape, mode), bias)
 

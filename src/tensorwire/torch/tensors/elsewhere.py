@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_ADDRESS = 1 << 62
-"""Set in a number that nobody can read memory by."""
+"""Set in a number that is no address of memory."""
 
 
 class _Pickling(threading.local):

@@ -33,8 +33,8 @@ class Link:
         self.nbytes_seconds += nbytes * seconds
 
     def fit(self) -> tuple[float, float]:
-        """Seconds of a message without bytes, and of each byte. Where messages are about as large as each other nobody
-        can tell the two apart, and all is counted for the bytes."""
+        """Seconds of a message without bytes, and of each byte. Where messages are about as large as each other the
+        two cannot be told apart, and all is counted for the bytes."""
         if not self.messages or not self.nbytes:
             return 0.0, 0.0
         mean, average = self.nbytes / self.messages, self.seconds / self.messages

@@ -11,7 +11,7 @@ nothing is read behind a stream; a run then may come twice.
 
 That is for threads, each of which can load from an address of its own. A vector processor loads words that follow each
 other. For it, `lead` is BY_GROUP: a tile has an element for each group of a run, 64 in one row, in their order. It
-loads whatever surrounds a computed place and gathers in registers, so up to OVERREAD bytes behind a stream are read.
+loads what surrounds a computed place and gathers in registers, so up to OVERREAD bytes behind a stream are read.
 
 The language is that of Triton 3.2. Registers are unsigned; counts and places are 32-bit integers.
 """

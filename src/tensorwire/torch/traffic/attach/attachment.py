@@ -151,7 +151,7 @@ class Attachment:
 
 def _call_behind_each_step(attachment: Attachment) -> Callable[[], None]:
     """Have all optimizers tell of their steps, and return what ends that. Torch holds the hook, which must keep
-    no model that nobody has any longer."""
+    no model that is out of use."""
     found = ref(attachment)
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -240,7 +240,7 @@ def _key(row: Row, *others: int) -> int:
 
 
 def check_choice(choice: Any, what: str, *, several: bool = False, budget: bool = False) -> None:
-    """Raise TypeError if it is no codec, function or "auto"; or a `Budget` that nobody would tell of gradients."""
+    """Raise TypeError if it is no codec, function or "auto"; or a `Budget` that no gradients would reach."""
     codecs: Sequence[Any] = choice if several and isinstance(choice, tuple) else (choice,)
     for each in codecs:
         if isinstance(each, type):

@@ -1,4 +1,4 @@
-"""A process group whose sums travel through a codec: tensor parallelism, and whatever else calls torch.distributed."""
+"""A process group whose sums travel through a codec: tensor parallelism, and all else that calls torch.distributed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
 
     Raises:
         ValueError: something is attached, DDP has a hook already, the ranks have called this with unlike arguments, or
-            another rank has raised one of these errors. A rank whose model is not under DDP tells nobody.
+            another rank has raised one of these errors. A rank whose model is not under DDP tells no other.
         TypeError: the model is not under DDP, or the codec is none.
         RuntimeError: from backward, on all ranks, with the text of an ExchangeError: one of them could not encode.
     """

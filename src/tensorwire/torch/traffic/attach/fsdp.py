@@ -61,7 +61,7 @@ def attach_fsdp(
         ValueError: the model has no module of FSDP2, something is attached to it, a module has several groups of
             parameters, there is a pair of codecs or `ranks_per_node` without the other, the ranks have called this with
             unlike arguments, or another rank has raised one of these errors. A rank whose model has no module of FSDP2
-            is in no group, and tells nobody.
+            is in no group, and tells no other.
         TypeError: a codec is none, or is a `Budget`; or `ranks_per_node` is no integer.
         BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
         ExchangeError: from a later collective, on all ranks: one of them could not encode.
@@ -180,7 +180,7 @@ class _AllGather:
     """
 
     def __init__(self, attachment: Attachment, parameters: Any, name: str, choice: Choice, *, alone: bool) -> None:
-        """`alone`: nothing else of ours travels between these ranks, so that none fails while nobody hears of it."""
+        """`alone`: nothing else of ours travels between these ranks, so that none fails unheard."""
         self._attachment, self._parameters, self._name, self._choice = attachment, parameters, name, choice
         self._alone = alone
         self._replicas: dict[tuple[int, int, torch.dtype], Replica] = {}
