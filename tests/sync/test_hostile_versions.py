@@ -361,7 +361,7 @@ def test_a_version_is_never_replaced(tmp_path: Path) -> None:
     place = write_version(tmp_path, NEW, version=1)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     for left in (INDEX, "model-00001-of-00001.safetensors"):
-        with pytest.raises(FileExistsError, match="already; if nobody writes this version, remove it"):
+        with pytest.raises(FileExistsError, match="already; if no process writes this version, remove it"):
             write_version(tmp_path, OLD, version=1)
         assert {path.name: path.read_bytes() for path in place.iterdir()} == before
         (place / left).unlink()

@@ -2,7 +2,7 @@
 
 Everything in this package that writes to a path that a user named goes through here. The rules are in docs/cli.md,
 "What may be replaced". In short: a file replaces only a regular file, a directory replaces only a directory in which
-every file is one that the writer answers for, and whatever came while the result was being made stays.
+every file is one that the writer answers for, and all that came while the result was being made stays.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Destination:
         owned: Collection[str] | None = None
         directories: set[str] = set()
         for path, entry in walk(self.path):
-            if owned is None:  # an empty directory belongs to nobody
+            if owned is None:  # an empty directory has no owner
                 owned = frozenset(() if self.owned is None else self.owned(self.path))
                 directories = {str(parent) for path in owned for parent in Path(f"{path}*").parents}
             mode = entry.st_mode

@@ -44,7 +44,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def close(descriptor: int) -> None:
-    """Close, whatever the system answers: what has to last is synced, and after an error the descriptor is gone too."""
+    """Close, and ignore the answer: what has to last is synced, and after an error the descriptor is gone too."""
     with suppress(OSError):
         os.close(descriptor)
 
@@ -80,7 +80,7 @@ def mark(status: os.stat_result) -> str:
 
 
 def is_same(a: Path, b: Path) -> bool:
-    """Whether two paths, links followed, lead to one file or directory, whatever they are called."""
+    """Whether two paths, links followed, lead to one file or directory, under any names."""
     try:
         return os.path.samestat(a.stat(), b.stat())
     except OSError:  # nothing is there, or a link leads in a circle
@@ -117,7 +117,7 @@ def holds(directory: os.stat_result, path: Path) -> bool:
 
 
 def lies_in(path: Path, directory: Path) -> bool:
-    """Whether a path leads to the directory or into it, links followed, whatever they are called."""
+    """Whether a path leads to the directory or into it, links followed, under any names."""
     try:
         return directory.is_dir() and holds(directory.stat(), path)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ def command(
 ) -> int:
     """Restore a checkpoint, byte for byte.
 
-    Every file is checked against the SHA-256 of its original. Somebody may have edited or lost a file beside the
+    Every file is checked against the SHA-256 of its original. A user may have edited or lost a file beside the
     tensors, such as README.md. It is restored if tensorwire.json holds the original; else it is kept as it is, and
     the exit code is 3.
 

@@ -145,7 +145,7 @@ def prove_on_cpu(progress: Callable[[int, int, str], None] | None = None) -> lis
             verdict = ends[target] or "did not end" if row is None else _differing(row, right)
             results.append(Result(case.name, case.dtype, case.shape, target, verdict))
             if row is None:
-                break  # what killed it was this tensor; nobody knows of those behind it
+                break  # what killed it was this tensor; those behind it are not known
     return results
 
 

@@ -7,7 +7,7 @@ above this one.
 Buffers are anything with the buffer protocol; sizes and offsets are in bytes; "content" means the uncompressed bytes of
 a tensor. All functions are thread-safe and release the GIL while they work. `threads` defaults to all usable cores; a
 call starts its own threads and ends them before it returns, so that a process may fork between calls. Equal input gives
-equal frames whatever the machine, the CPU target and the number of threads.
+equal frames on any machine, CPU target and number of threads.
 """
 
 from .frame.base_check import base_mismatch

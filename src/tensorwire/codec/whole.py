@@ -108,7 +108,7 @@ def compress(
             another dtype or size; `base_hash` is no hash, or there is no base; or `out` is too small, read-only, not
             contiguous or in the memory of `array` or `base`.
         TypeError: `dtype` is not a string, or `layout` is no Layout.
-        BufferError: somebody has freed, moved or cut the memory of `array` or `base` meanwhile.
+        BufferError: the memory of `array` or `base` was freed, moved or cut meanwhile.
     """
     source = tensor_view(array, dtype, shape, word_bits(layout))
     count = num_threads(threads)
@@ -183,7 +183,7 @@ def decompress(
         verify: check the checksum of each block. The checksum of header and index is always checked. Without it
             damaged data may decode to wrong values, but never reads or writes out of bounds. The content hash of a
             plain frame is not compared: the checksums of blocks cover their bytes, that of the header their order. If
-            someone swaps blocks and corrects every checksum, the frame still decodes; to detect that, compare
+            an attacker swaps blocks and corrects every checksum, the frame still decodes; to detect that, compare
             ``codec.content_hash(data)`` with `FrameInfo.content_hash`. For a relative frame the content hashes of base
             and result are compared, which costs a read of each; without `verify` only the size of the base is checked.
 

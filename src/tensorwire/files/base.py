@@ -43,7 +43,7 @@ class BaseTensor:
         stored: that file.
         tensor: what the file says of it.
         is_relative: whether it can be read only with a base of its own.
-        known_hash: its content hash; None as long as nobody knows it.
+        known_hash: its content hash; None as long as it is not known.
     """
 
     __reduce_ex__ = not_copied("an open file", "open the base again by its path")
@@ -113,7 +113,7 @@ class BaseTensor:
 
 
 class _Alike(NamedTuple):
-    """The tensors of one dtype and size: those whose content nobody has asked for, the first one last, and the first
+    """The tensors of one dtype and size: those whose content was not asked for, the first one last, and the first
     of each content hash."""
 
     rest: list[BaseTensor]

@@ -44,7 +44,7 @@ class Arrays:
         """All content of an array: where each window begins, and its bytes.
 
         Raises:
-            BufferError: somebody has freed, moved or cut the memory.
+            BufferError: the memory was freed, moved or cut.
         """
         view = self.view(index)
         for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
@@ -213,7 +213,7 @@ def _entry(entries: Sequence[TensorEntry], name: str, dtype: str, shape: tuple[i
 
 class ArrayFile:
     """The arrays of a mapping as a `Readable`: the safetensors file that they would be. Nothing is copied before it is
-    read, and nothing tells whether somebody has written to an array."""
+    read, and nothing tells whether an array was written to."""
 
     path = Path("the mapping given as base")
 

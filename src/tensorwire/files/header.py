@@ -2,7 +2,7 @@
 
 A file is 8 bytes N (little-endian), N bytes of JSON, and the data. The JSON maps each name to dtype, shape and its
 range of the data, and ``__metadata__`` to an object of strings. Ranges leave no hole, do not overlap and end with the
-file. Whatever breaks a rule is refused before anything is allocated for it.
+file. What breaks a rule is refused before anything is allocated for it.
 """
 
 from __future__ import annotations

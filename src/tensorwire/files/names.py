@@ -2,8 +2,8 @@
 
 A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under
 its own name stands an empty tensor, the marker. Its dtype is one that safetensors has and that no framework can hold,
-so a loader that does not know us fails when it reads it, whatever it was told to ignore. The leading underscore keeps
-the renaming patterns of model libraries away from the payload.
+so a loader that does not know us fails when it reads it, even if it was told to ignore what it does not know. The
+leading underscore keeps the renaming patterns of model libraries away from the payload.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ def compress_file(
 ) -> Written:
     """Write an original compressed; it may come from a file that is compressed itself.
 
-    Somebody may write to the file meanwhile. What is written is then what was read once, words of different moments;
-    the SHA-256 is that of a file with this content.
+    Another process may write to the file meanwhile. What is written is then what was read once, a mix of old and new
+    values; the SHA-256 is that of a file with this content.
 
     Args:
-        keep_record: put the record into the file, and the hash of the base; otherwise somebody else keeps them.
+        keep_record: put the record into the file, and the hash of the base; otherwise the caller keeps them.
         advance: called with the number of uncompressed bytes that were done since the last call.
 
     Raises:
@@ -85,7 +85,7 @@ def compress_file(
         written = write_once(original, bases)
         if not written.changed:
             return written
-        # SHA-256 is that of what was read first. From a copy that nobody else knows the same is read twice.
+        # SHA-256 is that of what was read first. From a private copy the same is read twice.
         with _private_copy(original) as copy:
             return write_once(copy, bases)
 

@@ -39,7 +39,7 @@ _MAX_ATTEMPTS = 3
 
 
 def may_save(dtype: str, nbytes: int) -> bool:
-    """Whether a tensor is encoded at all. Nobody knows what a dtype of the future takes per element."""
+    """Whether a tensor is encoded at all. What a dtype of the future takes per element is not known."""
     return dtype_bits(dtype) > 0 and nbytes > _MIN_GAIN_NBYTES
 
 
@@ -152,7 +152,7 @@ class CompressedWriter:
         """Add the content of tensor `index` from byte `start` on: a window or all that is left."""
         tensor = self._tensors[index]
         if tensor.nbytes <= _MIN_GAIN_NBYTES:  # comes in one window
-            self._small[index] = bytes(data)  # which is hashed: somebody may write to the tensor meanwhile
+            self._small[index] = bytes(data)  # which is hashed: the tensor may be written to meanwhile
             self._metadata[HASH_PREFIX + tensor.name] = content_hash(self._small[index], threads=1)
             self._plain.append((index, tensor))
             return

@@ -54,7 +54,9 @@ class NewVersion:
         folder.mkdir(exist_ok=True)
         for path in (*folder.glob("*.safetensors"), folder / INDEX_NAME):
             if path.exists():
-                text = f"holds {path.name!r} already; if nobody writes this version, remove it, or name another number"
+                text = (
+                    f"holds {path.name!r} already; if no process writes this version, remove it, or name another number"
+                )
                 raise FileExistsError(errno.EEXIST, text, str(folder))
 
     def add(self, tensor: NewTensor) -> None:

@@ -71,7 +71,7 @@ def check_config(ours: Mapping[str, Any]) -> None:
 def new_config(data: bytes, profile: str, dtype: str | None = None) -> bytes | None:
     """config.json with our ``quantization_config``, one that is there kept inside ours; None if it is no JSON object.
 
-    Whatever reads config.json then knows that it needs tensorwire. A configuration of transformers that does not tell
+    A reader of config.json then knows that it needs tensorwire. A configuration of transformers that does not tell
     the dtype of the model gains `dtype`: else transformers looks for it in the file, where frames are U8.
     """
     try:

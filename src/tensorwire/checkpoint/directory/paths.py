@@ -63,7 +63,7 @@ def parents(path: str) -> list[str]:
 
 
 def is_plain_relative(path: str) -> bool:
-    """Whether a path names something inside the directory that it is relative to, whatever the platform."""
+    """Whether a path names something inside the directory that it is relative to, on any platform."""
     return (
         0 < len(path) <= _MAX_PATH_LENGTH
         and path.count("/") <= _MAX_DEPTH

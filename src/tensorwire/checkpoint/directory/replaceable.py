@@ -41,7 +41,7 @@ def made_by_us(path: Location) -> frozenset[str]:
         place = path.joinpath(*file.path.split("/"))
         if not place.is_file() or place.is_symlink():
             continue
-        if file.kind in OF_TENSORS or is_safetensors(file.path):  # whatever a manifest claims
+        if file.kind in OF_TENSORS or is_safetensors(file.path):  # even if a manifest says otherwise
             _check_file(place)
         elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")

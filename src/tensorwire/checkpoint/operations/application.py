@@ -113,7 +113,7 @@ def apply_checkpoint(
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Keep other runs off a directory: two deltas that take turns file by file would leave nobody's checkpoint.
+    """Keep other runs off a directory: two deltas that take turns file by file would leave the checkpoint of neither.
 
     Raises:
         BlockingIOError: one is at work.

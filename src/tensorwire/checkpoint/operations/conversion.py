@@ -55,8 +55,8 @@ def compress_checkpoint(
 ) -> CheckpointReport:
     """Compress a checkpoint.
 
-    Somebody may write to the files of `src` meanwhile, without changing their sizes. The result then holds what was
-    read, which may be words of different moments (docs/api.md).
+    Another process may write to the files of `src` meanwhile, without changing their sizes. The result then holds what
+    was read, which may be a mix of old and new values (docs/api.md).
 
     Args:
         src: a .safetensors file, a file of torch.save (docs/pytorch-files.md) or a directory.

@@ -73,7 +73,7 @@ def is_whole_new(source: SourceFile, place: Path, found: str, new: str, *, force
 
     Args:
         found, new: SHA-256 of what stands there, and of what shall.
-        force: replace it whatever it is.
+        force: replace it in any case.
 
     Raises:
         FileExistsError: it is neither the new one nor the base's.

@@ -80,7 +80,7 @@ def load_file(
         device: of the torch tensors. They are decoded by the CPU and copied to it.
         base: the checkpoint that `path` is relative to: a file, directory or index, plain or compressed, or arrays by
             name. If it is a delta, it comes in a list with what it is relative to, newest first; arrays may stand in
-            last place. It is not looked at for tensors that are not relative, and nobody may write to its arrays as
+            last place. It is not looked at for tensors that are not relative, and no code may write to its arrays as
             long as it is read.
         threads: by default all usable cores.
         verify: check the checksums of the data, and of relative tensors the content hashes of base and result. With

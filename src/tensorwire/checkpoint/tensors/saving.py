@@ -50,7 +50,7 @@ def save_file(
     whole, which gets the permissions of the old one. Only a regular file is replaced: never a directory, a link, a
     device or a pipe.
 
-    Somebody may write to the tensors meanwhile. The file then holds words of different moments (docs/api.md).
+    Another thread may write to the tensors meanwhile. The file then holds a mix of old and new values (docs/api.md).
 
     Args:
         tensors: NumPy arrays or torch tensors by name. Or, for each tensor, name, dtype (as safetensors writes it),
@@ -73,7 +73,7 @@ def save_file(
         BaseMismatchError: `base` is relative to another one that is not the one behind it.
         FileExistsError: something stands at `path` that is not a regular file.
         BlockingIOError: another process is writing the same `path`.
-        BufferError: somebody has freed, moved or cut the memory of a tensor meanwhile.
+        BufferError: the memory of a tensor was freed, moved or cut meanwhile.
         OSError: writing fails; the old file is unchanged.
     """
     written = write_file(

@@ -52,7 +52,7 @@ class FrameEncoder:
 
     Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress`.
     Each byte of content and base is read once: the frame is sound even
-    if others write to this memory meanwhile, and holds words of different moments then. The header of a relative frame
+    if others write to this memory meanwhile, and holds a mix of old and new values then. The header of a relative frame
     that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
     Attributes:
@@ -218,7 +218,7 @@ class FrameEncoder:
 
 
 class FrameReader:
-    """Decode ranges of a frame whose bytes are fetched by somebody else.
+    """Decode ranges of a frame whose bytes the caller fetches.
 
     ::
 
@@ -258,7 +258,7 @@ class FrameReader:
             CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
         """
         view = memoryview(header).cast("B")
-        # A copy: the core trusts a header that it has checked, so nobody else may write to it.
+        # A copy: the core trusts a header that it has checked, so no other code may write to it.
         header_bytes = bytes(view[: max(core.claimed_header_size(view), core.SHAPED_HEADER_NBYTES)])
         self._frame = core.decode_header(header_bytes)
         self._header = header_bytes[: self._frame.header_nbytes]

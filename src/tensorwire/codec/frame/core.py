@@ -225,7 +225,7 @@ def header_size(src: Buffer) -> int:
         status = _decode_fixed(source.address, source.nbytes, frame, None)
     if status not in (_OK, _TRUNCATED) or frame.header_nbytes == 0:
         frame = decode_fixed(src)  # which raises what is wrong
-    # The shape stands in the header, whatever this says of its own size: decoding finds then that it is too small.
+    # The shape stands in the header, even behind the size that this claims: decoding then finds that it is too small.
     return int(max(frame.header_nbytes, FIXED_HEADER_NBYTES + 8 * frame.ndim))
 
 

@@ -70,9 +70,9 @@ def compress_into(
     if base is not None:
         base.check_memory()
         if not known_base and hash_of(base.data, threads) != bytes(frame.base_hash).hex():
-            # What the frame is relative to is what the base was while it was read, which nobody has.
+            # What the frame is relative to is what the base was while it was read, which is gone.
             warnings.warn(
-                "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to "
+                "the base changed while it was read, so the frame is a plain one; give a base that does not change "
                 "meanwhile",
                 RuntimeWarning,
                 stacklevel=3,
@@ -95,7 +95,7 @@ def compress_over(
 ) -> bytes:
     """The frame of a tensor relative to memory of ours with this hash, which becomes the tensor on the way.
 
-    The memory holds what the frame does, even if somebody writes to `content` meanwhile.
+    The memory holds what the frame does, even if another thread writes to `content` meanwhile.
 
     Raises:
         UnsupportedTensorError, ValueError: as `compress`. After any error the memory holds anything.

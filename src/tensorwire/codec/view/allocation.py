@@ -1,4 +1,4 @@
-"""The memory that we allocate: for arrays, and for bytes objects that are filled before anybody sees them."""
+"""The memory that we allocate: for arrays, and for bytes objects that are filled before a caller sees them."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def torch_name(dtype: str) -> str | None:
 
 
 def check_dtype_name(dtype: object) -> str:
-    """`dtype`, if it is a name of safetensors or one of its own that nobody means as a name of another library.
+    """`dtype`, if it is a name of safetensors or one of its own that is no name of another library.
 
     Raises:
         ValueError: it cannot be a name, or is what others call a dtype of safetensors; the message has the near ones.

@@ -113,7 +113,7 @@ class _Buffer:
 class SideStream:
     """Decodes the weights of one device ahead. Thread-safe: one caller at a time launches its work."""
 
-    __reduce_ex__ = not_copied("memory of a device", "nobody holds it beyond a process")
+    __reduce_ex__ = not_copied("memory of a device", "it ends with its process")
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
