@@ -70,18 +70,16 @@ test: ctest $(VENV)/.test $(VENV)/.job ## The quick test suite, of tensorwire an
 	$(QUICK)
 	@$(MAKE) --no-print-directory test-neon
 
-test-codec: ctest $(VENV)/.test ## The part of it for frames: the core, the codec, the reference
+test-codec: ctest-core $(VENV)/.test ## The part of it for frames: the core, the codec, the reference
 	$(QUICK) $(CODEC_TESTS)
 
 test-files: $(VENV)/.test ## The part for files, stores, checkpoints and versions
 	$(QUICK) $(FILES_TESTS)
 
-test-torch: $(VENV)/.test $(VENV)/.job ## The part for torch on the CPU, distributed checkpoints and traffic
+test-torch: $(VENV)/.test ## The part for torch on the CPU, distributed checkpoints and traffic
 	$(QUICK) $(TORCH_TESTS)
 
-test-job: $(VENV)/.test $(VENV)/.job ## The part for tensorwire-job
-	cmake --build build/job
-	ctest --test-dir build/job --output-on-failure --no-tests=error -j $(JOBS)
+test-job: ctest-job $(VENV)/.test ## The part for tensorwire-job
 	$(QUICK) job/tests
 
 test-rest: $(VENV)/.test $(VENV)/.job ## All that no other part has
@@ -93,10 +91,15 @@ test-slow: $(VENV)/.package $(VENV)/.job $(VENV)/.test $(VENV)/.model ## Large t
 	  $(VENV)/bin/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" --hypothesis-profile new; \
 	done
 
-ctest: $(VENV)/.package $(VENV)/.job
-	set -e; for core in core job; do \
-	  cmake --build build/$$core; ctest --test-dir build/$$core --output-on-failure --no-tests=error -j $(JOBS); \
-	done
+ctest: ctest-core ctest-job
+
+ctest-core: $(VENV)/.package
+
+ctest-job: $(VENV)/.job
+
+ctest-core ctest-job: ctest-%:
+	cmake --build build/$*
+	ctest --test-dir build/$* --output-on-failure --no-tests=error -j $(JOBS)
 
 test-neon: $(VENV)/.tools ## Tests of both cores for aarch64, under qemu
 	@if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then \
@@ -123,7 +126,7 @@ docs: $(VENV)/.docs ## The pages as HTML in build/docs; a broken link fails
 	$(VENV)/bin/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/docs
 	@echo "open build/docs/index.html"
 
-sanitize: $(VENV)/.test ## The core's tests, the codec's and MUTATIONS damaged frames under address and undefined-behaviour sanitizers
+sanitize: $(VENV)/.test ## The tests of both cores, the codec's and MUTATIONS damaged frames under address and undefined-behaviour sanitizers
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	cmake -S job -B build/sanitize/job -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTW_SANITIZE=address,undefined
@@ -196,7 +199,7 @@ sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
-device: $(VENV)/.package $(VENV)/.test ## Kernels on the GPU of this machine: decoding, products and a model, beside dense weights
+device: $(VENV)/.package $(VENV)/.job $(VENV)/.test ## Kernels on the GPU of this machine: decoding, products and a model, beside dense weights
 	$(VENV)/bin/python -m benchmarks.device $(DEVICE)
 
 # NVIDIA's compiler and disassemblers run without a GPU. COUNTS=--write writes the figures that are to be committed.
@@ -207,7 +210,7 @@ device-test: $(VENV)/.package $(VENV)/.test $(DEVICE_ENV)/.ready ## Kernels in C
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-codec test-files test-torch test-job test-rest test-slow ctest test-neon check docs sanitize fuzz wheel \
+.PHONY: help demo test test-codec test-files test-torch test-job test-rest test-slow ctest ctest-core ctest-job test-neon check docs sanitize fuzz wheel \
   bench deltas traffic dcp remote sync inference device device-test \
   vllm oldest ascend clean
 

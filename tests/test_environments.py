@@ -78,7 +78,7 @@ def brought_by(name: str, extras: Iterable[str]) -> list[str]:
     """The requirements of a distribution."""
     for project in (PROJECT, JOB):
         if name == project["name"]:
-            optional = project["optional-dependencies"]
+            optional = project.get("optional-dependencies", {})
             return [*project["dependencies"], *(text for extra in extras for text in optional[extra])]
     if name in BRINGS:
         return BRINGS[name]

@@ -41,7 +41,7 @@ int make_directory(char* path) {
   return is_ours ? 0 : EPERM;
 }
 
-// The name of a run's directory: as diagnosis/page/directory.py has it, up to 100 characters of its id, odd ones
+// The name of a run's directory: as tensorwire_job/page/directory.py has it, up to 100 characters of its id, odd ones
 // replaced.
 void append_name(char* directory, size_t room, const char* run) {
   size_t length = std::strlen(directory);
@@ -78,7 +78,7 @@ bool is_left_behind(const char* path) {
          probe::start_time(page.header.pid) != page.header.start_time;
 }
 
-// The launcher's id of the run; where it has none, one that its ranks share, as diagnosis/rank/probe.py has it: on
+// The launcher's id of the run; where it has none, one that its ranks share, as tensorwire_job/rank/probe.py has it: on
 // several nodes the address at which they meet, on one the launcher.
 const char* identify_run() {
   static char made[512];

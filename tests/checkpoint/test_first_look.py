@@ -8,14 +8,14 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import tree_hashes
 from tests.support.stores import counted_store
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 COUNT = """
 import json, os, sys
@@ -52,16 +52,26 @@ def test_files_for_which_there_is_no_room_are_opened_again(
     assert tree_hashes(tmp_path / "again") == tree_hashes(packed)
 
 
-def test_a_file_that_is_replaced_after_the_first_look_is_the_one_that_was_looked_at(
-    model: Path, packed: Path, tmp_path: Path
-) -> None:
-    def replace(done: int, total: int, path: str) -> None:
-        (tmp_path / "new").write_text("another text")
-        (tmp_path / "new").replace(model / "README.md")
+@pytest.mark.parametrize("how", ["replaced", "appended to"])
+def test_a_file_that_changes_after_the_first_look_is_read_as_it_is_then(model: Path, tmp_path: Path, how: str) -> None:
+    """With its own permissions: what was secret is not copied to where the new file may be read."""
+    path = model / "train.log"
+    path.write_text("secret")
+    path.chmod(0o600)
 
-    compress_checkpoint(model, tmp_path / "again", progress=replace)
-    assert (model / "README.md").read_text() == "another text"
-    assert tree_hashes(tmp_path / "again") == tree_hashes(packed)
+    def change(done: int, total: int, name: str) -> None:
+        if how == "appended to":
+            path.write_text("secret, and more")
+        elif path.stat().st_mode & 0o777 == 0o600:
+            (tmp_path / "new").write_text("another text")
+            (tmp_path / "new").chmod(0o644)
+            (tmp_path / "new").replace(path)
+
+    compress_checkpoint(model, tmp_path / "again", progress=change)
+    copy = tmp_path / "again" / "train.log"
+    assert (copy.read_text(), copy.stat().st_mode & 0o777) == (
+        ("another text", 0o644) if how == "replaced" else ("secret, and more", 0o600)
+    )
 
 
 def test_what_a_store_is_asked_for(model: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
@@ -60,8 +61,13 @@ def test_the_first_screen_lists_all_commands(run: Run) -> None:
 class Point:
     """An entry point that gives a command."""
 
-    @staticmethod
-    def load() -> click.Command:
+    def __init__(self, distribution: str, error: ImportError | None = None) -> None:
+        self.dist = SimpleNamespace(name=distribution)
+        self._error = error
+
+    def load(self) -> click.Command:
+        if self._error is not None:
+            raise self._error
         return click.Command("job", callback=lambda: print("found"), help="Another distribution's.")
 
 
@@ -72,7 +78,7 @@ def test_a_command_of_another_distribution_is_found_by_its_entry_point(
 
     def entry_points(**which: str) -> list[Point]:
         asked.append(which)
-        return [Point()]
+        return [Point("foreign", ImportError("no such module")), Point("tensorwire_job")]
 
     monkeypatch.setattr(group, "entry_points", entry_points)
     assert run("job") == Ran(0, "found\n", "")
@@ -90,7 +96,17 @@ def test_a_command_of_a_distribution_that_is_missing_says_how_to_get_it(
     assert (ran.code, ran.err.splitlines()[0]) == (2, f"tensorwire: {expected}")
     if "--json" in arguments:
         assert ran.json["error"]["message"] == expected
-    assert "Not installed: pip install tensorwire-job." in run("--help").out
+    assert "Is not installed: pip install tensorwire-job." in run("--help").out
+
+
+def test_a_distribution_that_cannot_be_loaded_says_so_and_leaves_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Point("tensorwire-job", ImportError("No module named 'jinja2'"))
+    monkeypatch.setattr(group, "entry_points", lambda **_: [broken])
+    expected = "job is a command of tensorwire-job, which cannot be loaded: No module named 'jinja2'"
+    assert run("job", "diagnose") == Ran(2, "", f"tensorwire: {expected}\n")
+    assert run("--help").code == 0
 
 
 def test_version(run: Run) -> None:

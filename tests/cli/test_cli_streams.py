@@ -134,6 +134,17 @@ def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: 
     ])  # fmt: skip
 
 
+def test_a_result_of_a_stream_is_no_more_readable_than_what_it_comes_from(original: Path) -> None:
+    target = original.with_name("target.safetensors")
+    original.chmod(0o600)
+    with original.open("rb") as file:
+        assert run("compress", "-", target, stdin=file).returncode == 0
+    assert target.stat().st_mode & 0o777 == 0o600
+    original.chmod(0o644)
+    assert run("compress", "-", target, "--force", input=original.read_bytes()).returncode == 0
+    assert target.stat().st_mode & 0o777 == 0o600, "a pipe has no permissions, so they stay"
+
+
 def test_a_pipe_to_a_file_and_transcode(original: Path, small: Path) -> None:
     direct, target = (original.with_name(name) for name in ("direct.safetensors", "target.safetensors"))
     assert run("compress", original, direct, "--profile", "compact").returncode == 0

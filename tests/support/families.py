@@ -22,7 +22,7 @@ def name_of_family(case: Any) -> str:
 def _failure(test: Callable[..., None], case: object, arguments: dict[str, Any]) -> BaseException | None:
     try:
         test(case, **arguments)
-    except (Exception, pytest.fail.Exception) as error:
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # a case that is skipped guards nothing
         return error
     return None
 

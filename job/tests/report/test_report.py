@@ -18,6 +18,7 @@ from job.tests.support.hung_job import hang, not_entered
 from job.tests.support.observations import member, observed, rank
 from tensorwire_job import model, report, words
 from tensorwire_job.model import Confidence
+from tensorwire_job.rank import probe as rank_probe
 from tensorwire_job.report import rank_status
 from tensorwire_job.report.codes import RECORDED, confidence_text
 from tensorwire_job.report.history import MAX_INTERVALS, UNSEEN
@@ -426,7 +427,7 @@ def test_nobody_is_behind_in_messages() -> None:
 
 
 def test_the_thread_of_the_script_comes_first() -> None:
-    probe = 'Thread 0x1 (most recent call first):\n  File "x/tensorwire/diagnosis/rank/probe.py", line 1 in _run'
+    probe = f'Thread 0x1 (most recent call first):\n  File "{rank_probe.__file__}", line 1 in _run'
     worker = 'Thread 0x2 (most recent call first):\n  File "loader.py", line 1 in work'
     script = 'Thread 0x3 (most recent call first):\n  File "train.py", line 9 in <module>'
     native = "Thread 0x4 (most recent call first):\n  <no Python frame>"
@@ -443,7 +444,11 @@ def test_what_started_the_script_is_not_in_its_stack(line: str) -> None:
         return "\n".join(["Thread 0x1 (most recent call first):", *(line.format(*call) for call in calls)])
 
     own = [("a.py", "load"), ("<frozen runpy>", "run_path"), ("train.py", "<module>")]
-    launch = [("<frozen runpy>", "run_module"), ("x/tensorwire/probe.py", "main"), ("<frozen runpy>", "_run_code")]
+    launch = [
+        ("<frozen runpy>", "run_module"),
+        (rank_probe.__file__.replace("rank/probe", "__main__"), "main"),
+        ("<frozen runpy>", "_run_code"),
+    ]
     assert for_reader(stack(*own, *launch)) == stack(*own)
     assert for_reader(stack(*own)) == stack(*own), "attached by the script itself"
     assert for_reader(stack(*launch[1:])) == stack(*launch[1:]), "better than nothing"

@@ -42,10 +42,16 @@ class CommandGroup(click.Group):
             return command
         if cmd_name not in self._others:
             return None
+        distribution = self._others[cmd_name]
         for point in entry_points(group=ENTRY_POINTS, name=cmd_name):
-            command = point.load()
+            if point.dist is None or point.dist.name.replace("_", "-") != distribution:
+                continue
+            try:
+                command = point.load()
+            except ImportError as error:
+                return _refusing(cmd_name, distribution, "Cannot be loaded", str(error))
             return command
-        return _missing(cmd_name, self._others[cmd_name])
+        return _refusing(cmd_name, distribution, "Is not installed", f"pip install {distribution}")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:  # click's own help here is no error before 8.2
@@ -64,19 +70,24 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _missing(name: str, distribution: str) -> click.Command:
-    """A command that says how to get the one that is asked for."""
+class _UnavailableError(click.ClickException):
+    """A command of another distribution, which is not there. Its help would say no more."""
+
+    exit_code = failures.USAGE
+
+
+def _refusing(name: str, distribution: str, reason: str, more: str) -> click.Command:
+    """A command that says why it is not there."""
 
     def refuse(arguments: tuple[str, ...]) -> None:
-        raise click.UsageError(
-            f"{name} is a command of {distribution}, which is not installed: pip install {distribution}"
-        )
+        text = f"{name} is a command of {distribution}, which {reason[0].lower()}{reason[1:]}: {more}"
+        raise _UnavailableError(text)
 
     return click.Command(
         name,
         callback=refuse,
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
-        help=f"Not installed: pip install {distribution}.",
+        help=f"{reason}: {more}.",
         add_help_option=False,
         context_settings={"ignore_unknown_options": True},
     )

@@ -41,10 +41,10 @@ class Descriptor:
         close(self.number)
 
 
-def identity(number: int) -> list[int]:
-    """What changes when the file behind a descriptor does: its size, times and inode. Machines that share a file system
-    know it by different devices."""
-    status = os.fstat(number)
+def identity_of(file: int | Path) -> list[int]:
+    """What changes when a file does, which a path or a descriptor leads to: its size, times and inode. Machines that
+    share a file system know it by different devices."""
+    status = os.stat(file)  # noqa: PTH116 - or a descriptor
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -80,7 +80,7 @@ class InputFile:
         if not stat.S_ISREG(os.fstat(descriptor.number).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         self._descriptor: Descriptor | None = descriptor
-        self.identity = identity(descriptor.number)
+        self.identity = identity_of(descriptor.number)
         self.nbytes = self.identity[0]
 
     def duplicate(self) -> InputFile:

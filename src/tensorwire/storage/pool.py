@@ -64,8 +64,8 @@ def run_all(
     errors: list[BaseException] = []
 
     def work() -> None:
-        own = scratch()
         try:
+            own = scratch()
             while not errors:
                 with lock:
                     task = next(remaining, None)

@@ -10,9 +10,6 @@ from .._ground.copies import not_copied
 from .._ground.filesystem import naming
 from .local import write_at
 
-_CHUNK_NBYTES = 1 << 20
-_PIPE_NBYTES = 1 << 20
-
 
 class SpoolFile:
     """A temporary file without a name, as a `Writable`: it is gone when it is closed, or the process is.

@@ -177,7 +177,7 @@ class Connection:
     def _greet(self) -> bool:
         size = len(_GREETING) + _NONCE_NBYTES
         if self._input[: len(_GREETING)] != _GREETING[: len(self._input)]:
-            raise RefusedError("expected the greeting of a tensorwire agent or analyzer of this version")
+            raise RefusedError("expected the greeting of a tensorwire-job agent or analyzer of this version")
         if len(self._input) < size:
             return False
         other = bytes(self._input[len(_GREETING) : size])

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_PROBE = re.compile(r'tensorwire/probe\.py[":]')
-_DULL = ("tensorwire/diagnosis/rank/probe.py", "<no Python frame>")
+_LAUNCHER = re.compile(r'tensorwire_job/__main__\.py[":]')
+_DULL = ("tensorwire_job/rank/probe.py", "<no Python frame>")
 
 
 def for_reader(stack: str) -> str:
@@ -26,7 +26,7 @@ def for_reader(stack: str) -> str:
 
 def _of_script(thread: str) -> str:
     lines = thread.split("\n")
-    end = next((index for index, line in enumerate(lines) if _PROBE.search(line)), len(lines))
+    end = next((index for index, line in enumerate(lines) if _LAUNCHER.search(line)), len(lines))
     while end < len(lines) and end > 1 and "<frozen runpy>" in lines[end - 1]:
         end -= 1
     return "\n".join(lines[:end]) if end > 1 else thread

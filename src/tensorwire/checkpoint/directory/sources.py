@@ -17,7 +17,7 @@ from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
 from ...storage.inputs import open_input, read_file
-from ...storage.local import InputFile
+from ...storage.local import InputFile, identity_of
 from .config_and_index import is_compressed_config
 from .distributed import is_distributed
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
@@ -58,15 +58,23 @@ class SourceFile(NamedTuple):
     kept: list[Readable] | None = None
 
     def open(self) -> Readable:
-        """The file, which the caller closes: as its first look has opened it, if that is kept and was not taken."""
+        """The file, which the caller closes: as its first look has opened it, if that is kept, was not taken, and the
+        file is still the same."""
+        self._drop_changed()
         return self.kept.pop() if self.kept else open_input(self.location)
 
     def identity(self) -> list[int]:
         """Numbers that differ once the file has other bytes."""
+        self._drop_changed()
         if self.kept:
             return self.kept[0].identity
         with open_input(self.location) as file:
             return file.identity
+
+    def _drop_changed(self) -> None:
+        """Close what is kept of a file that was written to or replaced since. A new one has its own permissions."""
+        if self.kept and isinstance(self.location, Path) and self.kept[0].identity != identity_of(self.location):
+            self.kept.pop().close()
 
     def record(self, stored: StoredFile) -> Record | None:
         """What restores the original of `stored`, which is this file."""
@@ -167,8 +175,9 @@ class _Looks:
 
     def __init__(self, root: Location) -> None:
         self._root = root
-        if isinstance(root, Path):  # a quarter of the files that the process may open, at most
-            self._room = min(MAX_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        if isinstance(root, Path):  # a quarter of the files that the process may still open, at most
+            left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(list(Path("/proc/self/fd").iterdir()))
+            self._room = min(MAX_KEPT, left // 4)
         else:
             self._room = MAX_KEPT_NBYTES
         self._records_room = _MAX_RECORDS_NBYTES
@@ -183,8 +192,12 @@ class _Looks:
         kind, view = self._kind(file, opened)
         if kind in OF_TENSORS:
             self._refuse_compressed(file, opened)
-        self._room -= 1 if isinstance(opened, InputFile) else len(opened.beginning)
-        return SourceFile(file.path, file.location, kind, file.nbytes, kept=[view] if self._room >= 0 else None)
+        takes = 1 if isinstance(opened, InputFile) else len(opened.beginning)
+        if takes > self._room:
+            opened.close()
+            return SourceFile(file.path, file.location, kind, file.nbytes)
+        self._room -= takes
+        return SourceFile(file.path, file.location, kind, file.nbytes, kept=[view])
 
     def _kind(self, file: FoundFile, opened: Opened) -> tuple[str, Readable]:
         """What is to become of a file, and as what it is read."""

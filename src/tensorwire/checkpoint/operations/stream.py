@@ -19,11 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import absolute, naming
+from ..._ground.filesystem import absolute
 from ...errors import FormatError, TensorwireError
 from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.header import checked_length, parse_header
+from ...storage.access import access_of, give_access
+from ...storage.local import write_at
 from ...storage.locations import is_path, locate, on_this_machine, said
+from ...storage.remote import is_url
 from ...storage.staging import partial_path
 from ..directory.shards import tensor_files
 
@@ -60,20 +63,26 @@ def convert_stream(
                 raise ValueError(f"{said(src)} is a directory: a stream holds one .safetensors file")
             _check_base_apart(dst, settings.get("base"))
             target = stack.enter_context(_temporary_file("stdout"))
-        report = operation(src if is_path(src) else stack.enter_context(received(src)), target, **settings)
+        source = src if is_path(src) else stack.enter_context(received(src, like=dst if is_path(dst) else None))
+        report = operation(source, target, **settings)
         if not is_path(dst):
             _send(target, dst)
     return replace(report, src=_name(src), dst=_name(dst))
 
 
 @contextmanager
-def received(stream: IO[bytes]) -> Iterator[Path]:
+def received(stream: IO[bytes], like: PathOrStream | None = None) -> Iterator[Path]:
     """The path of a temporary file with all of a stream. Errors call it stdin.
 
-    If a stream is longer than its header says, or has none that is valid, it holds as much as shows that.
+    If a stream is longer than its header says, or has none that is valid, it holds as much as shows that. It has the
+    permissions of the file behind the stream, or else those of `like`, if that is there: its result will have them.
     """
     with _temporary_file("stdin") as path:
         with path.open("w+b", buffering=0) as file:
+            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                give_access(file.fileno(), access_of(Path(f"/proc/self/fd/{stream.fileno()}")))
+            elif isinstance(like, (str, os.PathLike)) and (place := absolute(like)).is_file():
+                give_access(file.fileno(), access_of(place))
             _receive(stream, file)
         yield path
 
@@ -98,12 +107,12 @@ def _receive(stream: IO[bytes], file: Any) -> None:
     def until(nbytes: int) -> None:
         """Copy until the file has so many bytes, or the stream ends."""
         while (left := nbytes - file.tell()) > 0:
-            select.select([stream], [], [])  # a process that shares it may have made it one that does not wait
+            _wait(stream, select.POLLIN)
             data = os.read(stream.fileno(), min(left, _CHUNK_NBYTES))
             if not data:
                 break
-            with naming(Path(file.name).parent):
-                file.write(data)
+            write_at(file.fileno(), file.tell(), memoryview(data), Path(file.name).parent)
+            file.seek(len(data), os.SEEK_CUR)
 
     until(PREFIX_NBYTES)
     prefix = os.pread(file.fileno(), PREFIX_NBYTES, 0)
@@ -117,11 +126,18 @@ def _receive(stream: IO[bytes], file: Any) -> None:
         until(header.data_start + header.data_nbytes + 1)
 
 
+def _wait(stream: IO[bytes], event: int) -> None:
+    """Until a stream is ready: a process that shares it may have made it one that does not wait."""
+    poll = select.poll()
+    poll.register(stream.fileno(), event)
+    poll.poll()
+
+
 def _send(path: Path, stream: IO[bytes]) -> None:
     with path.open("rb") as file:
         while data := memoryview(file.read(_CHUNK_NBYTES)):
             while data:
-                select.select([], [stream], [])
+                _wait(stream, select.POLLOUT)
                 data = data[os.write(stream.fileno(), data) :]
 
 
@@ -141,7 +157,7 @@ def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:
 def _check_base_apart(dst: IO[bytes], base: BasePath | None) -> None:
     """Raise ValueError for a destination that is a file of the base: `<> FILE` and `>> FILE` do not empty it."""
     links: Any = [base] if is_path(base) else base or ()
-    for link in links:
+    for link in filter(lambda each: not is_url(each), links):
         files = on_this_machine(tensor_files(locate(link)).values())
         if any(os.path.samestat(os.fstat(dst.fileno()), path.stat()) for path in files):
             raise ValueError("the destination is a file of the base; name another destination")
