@@ -295,11 +295,11 @@ def test_trailing_bytes() -> None:
         by_triton(small_frame() + bytes(64))
 
 
-def test_streams_that_do_not_fill_the_block() -> None:
+def test_more_bytes_than_the_tier_before_has() -> None:
     surgery = Surgery(small_frame())
     _, stop = surgery.block_span(1)
     surgery.bytes[stop - 6] += 1  # the high byte of n4, the number of bytes
-    with pytest.raises(CorruptDataError, match="by its descriptor") as caught:
+    with pytest.raises(CorruptDataError, match="expected tiers no larger than the one before") as caught:
         by_triton(surgery.close())
     assert caught.value.block == 1
 

@@ -24,7 +24,7 @@ def test_compiler_below_a_build_tool_is_seen_at_work() -> None:
     with subprocess.Popen(["sh", "-c", BUILD], start_new_session=True) as build:
         try:
             deadline = time.monotonic() + 20
-            while max((found.cpu_seconds for found in workers.read(os.getpid())), default=0.0) < 0.2:
+            while max((found.cpu_seconds for found in workers.read(build.pid)), default=0.0) < 0.2:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             below = workers.read(build.pid)
