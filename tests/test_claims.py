@@ -9,7 +9,7 @@ import pytest
 
 from tensorwire.cli import _commands
 from tests.claims import CLAIMS, NOT_MEASURED
-from tests.support.prose import figures, is_said, prose, texts, without_measurement
+from tests.support.prose import figures, prose, texts, unsaid, without_measurement
 from tests.tables import PAGES, ROOT, TABLES, known, rendered
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def said(repository: Path) -> dict[str, str]:
 
 
 def test_claims_say_what_was_measured(said: dict[str, str]) -> None:
-    wrong = [(key, claim) for key, claims in CLAIMS.items() for claim in claims if not is_said(said, key, claim)]
+    wrong = unsaid(said, CLAIMS)
     assert not wrong, "these texts should say something else:\n" + "\n".join(f"{key}: {claim}" for key, claim in wrong)
 
 
@@ -50,7 +50,7 @@ def test_a_table_keeps_what_is_the_pages_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_not_measured_stands_in_its_text(said: dict[str, str]) -> None:
-    gone = [(key, each) for key, words in NOT_MEASURED.items() for each in words if not is_said(said, key, each)]
+    gone = unsaid(said, NOT_MEASURED)
     assert not gone, f"no text says these: strike them from NOT_MEASURED in tests/claims.py: {gone}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from job.tests.claims import CLAIMS, NOT_MEASURED
 from tensorwire_job.cli import command
-from tests.support.prose import is_said, texts, without_measurement
+from tests.support.prose import texts, unsaid, without_measurement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def said(repository: Path) -> dict[str, str]:
 
 
 def test_claims_say_what_was_measured(said: dict[str, str]) -> None:
-    wrong = [(key, claim) for key, claims in CLAIMS.items() for claim in claims if not is_said(said, key, claim)]
+    wrong = unsaid(said, CLAIMS)
     assert not wrong, "these texts should say something else:\n" + "\n".join(f"{key}: {claim}" for key, claim in wrong)
 
 
@@ -36,5 +36,5 @@ def test_no_figure_is_without_a_measurement(said: dict[str, str]) -> None:
 
 
 def test_what_is_not_measured_stands_in_its_text(said: dict[str, str]) -> None:
-    gone = [(key, each) for key, words in NOT_MEASURED.items() for each in words if not is_said(said, key, each)]
+    gone = unsaid(said, NOT_MEASURED)
     assert not gone, f"no text says these: strike them from NOT_MEASURED in job/tests/claims.py: {gone}"

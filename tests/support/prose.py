@@ -62,9 +62,13 @@ def texts(repository: Path, paths: Iterable[Path], commands: click.Group) -> dic
     return found | {"--help": flat("\n".join(help_texts(commands)))}
 
 
-def is_said(texts: Mapping[str, str], key: str, words: str) -> bool:
-    """Whether a text of `key`, a path or a folder, has these words."""
-    return any(_known(key, path) and flat(words) in text for path, text in texts.items())
+def unsaid(texts: Mapping[str, str], claims: Claims) -> list[tuple[str, str]]:
+    """The words that stand in no text of their key, which is a path or a folder."""
+
+    def is_said(key: str, words: str) -> bool:
+        return any(_known(key, path) and flat(words) in text for path, text in texts.items())
+
+    return [(key, each) for key, words in claims.items() for each in words if not is_said(key, each)]
 
 
 def without_measurement(texts: Mapping[str, str], *known: Claims) -> list[str]:

@@ -79,7 +79,7 @@ class OriginalReader:
             return 1
         try:
             return self.stored.frame(tensor).block_nbytes
-        except FormatError as error:  # `fill` raises it, in its turn: a stream cannot be read again
+        except FormatError as error:  # `fill` raises it, in its turn
             self._damaged[index] = error
             return 1
 

@@ -225,7 +225,7 @@ class StoredFile:
             return Record(self.kind, unpack(packed), sha256)
 
     def frame(self, tensor: StoredTensor) -> FrameReader:
-        """The checked header of a compressed tensor's frame. Padding is read too: a stream keeps what stands before.
+        """The checked header of a compressed tensor's frame. Padding is read too.
 
         Raises:
             FormatError: it is damaged, or does not fill the payload.

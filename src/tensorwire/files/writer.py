@@ -53,7 +53,7 @@ class Coding(NamedTuple):
 
     Attributes:
         base: what tensors are relative to that have one of the same dtype and size there: of the same name, or of the
-            same content. Not for a stream.
+            same content.
     """
 
     profile: Profile

@@ -30,7 +30,8 @@ class Result(Protocol):
         """Let the whole result appear.
 
         Args:
-            paths: of its files, relative, and with a slash at the end of its empty directories. A single file has none.
+            paths: of its files, relative, and with a slash at the end of its empty directories. A single file ignores
+                them.
         """
 
     def give_up(self, work: Staging) -> None:
