@@ -91,6 +91,8 @@ CLAIMS: dict[str, list[str]] = {
     "README.md": [
         f"{BYTES} times fewer bytes between ranks",
         AT_MEMCPY,
+        f"By turns `fast` decodes them at {FAST[0]['vs_memcpy']:.2f} of memcpy's speed, and 548 MiB with AVX2 [at "
+        f"{FAST[-1]['vs_memcpy']:.2f}]",
         f"two cores compress at {_command('tensorwire compress')} GB/s and decompress at "
         f"{_command('tensorwire decompress')}.",
         f"takes {turn('exact, resident', cpu='avx2')} times as long as with dense torch in `resident`, "

@@ -92,11 +92,11 @@ def test_a_command_of_a_distribution_that_is_missing_says_how_to_get_it(
 ) -> None:
     monkeypatch.setattr(group, "entry_points", lambda **_: [])
     ran = run("job", *arguments)
-    expected = "job is a command of tensorwire-job, which is not installed: pip install tensorwire-job"
+    expected = "job is a command of tensorwire-job, which is not installed: in a clone, pip install ./job"
     assert (ran.code, ran.err.splitlines()[0]) == (2, f"tensorwire: {expected}")
     if "--json" in arguments:
         assert ran.json["error"]["message"] == expected
-    assert "Is not installed: pip install tensorwire-job." in run("--help").out
+    assert "Is not installed: in a clone, pip install ./job." in run("--help").out
 
 
 def test_a_distribution_that_cannot_be_loaded_says_so_and_leaves_the_others(

@@ -29,7 +29,7 @@ def test_of_a_job_that_is_over_its_age_comes_first(
     code, out, _ = run(capsys, "diagnose")
     assert code == 3
     first, second = out.splitlines()[:2]
-    assert first == "the job ended 1 h 49 min ago"
+    assert first == "the job ended 1 h 49 min ago; one that started seconds ago cannot be seen yet"
     assert re.fullmatch(r"TW-LOST high confidence, .* ago: rank 2 ended", second)
     opened[:] = [FakeJob(observations, [])]
     code, out, _ = run(capsys, "report", "-o", tmp_path / "a.html")

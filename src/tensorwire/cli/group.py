@@ -51,7 +51,8 @@ class CommandGroup(click.Group):
             except ImportError as error:
                 return _refusing(cmd_name, distribution, "Cannot be loaded", str(error))
             return command
-        return _refusing(cmd_name, distribution, "Is not installed", f"pip install {distribution}")
+        # It is on no index of packages yet, where another one may bear its name.
+        return _refusing(cmd_name, distribution, "Is not installed", f"in a clone, pip install ./{cmd_name}")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:  # click's own help here is no error before 8.2

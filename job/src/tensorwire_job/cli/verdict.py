@@ -66,10 +66,11 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 
 
 def print_end(history: History) -> None:
-    """Print when the job ended, if it runs no more."""
+    """Print when the job ended, if it runs no more: a job that began a moment ago may be the one that was meant."""
     if history.is_over:
         which = "the job of this recording" if history.recorded else "the job"
-        output.print_line(f"{which} ended {history.ago(history.ended_seconds)}")
+        late = "" if history.recorded else "; one that started seconds ago cannot be seen yet"
+        output.print_line(f"{which} ended {history.ago(history.ended_seconds)}{late}")
 
 
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:

@@ -83,8 +83,8 @@ def _ended_seconds(pages: list[Path]) -> float:
 
 def _no_job(directory: Path | None) -> FileNotFoundError:
     message = (
-        "no job with the probe; start one with torchrun ARGS -m tensorwire_job train.py, or name the directory "
-        "of one that runs, or ran, on this machine (--dir)"
+        "no job with the probe; start one with torchrun ARGS -m tensorwire_job train.py, which takes "
+        "seconds until it can be seen, or name the directory of one that runs, or ran, on this machine (--dir)"
     )
     return FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))
 

@@ -264,7 +264,7 @@ def compressed_directory(root: Location) -> Sources:
             raise _distributed(root, "; to restore a file of it alone, name that file")
         raise ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
-            "compressed, fetch that file or decompress them one by one, else there is nothing to restore"
+            "compressed, fetch that file or decompress them one by one; if not, compress makes it one"
         )
     files = tuple(
         SourceFile(file.path, root.joinpath(*file.path.split("/")), file.kind, file.nbytes, file)
