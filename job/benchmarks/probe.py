@@ -11,20 +11,17 @@ messages.py and training_step.py say how messages and steps are measured.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
-import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment
 from benchmarks.pages import table
 from benchmarks.results_page import Page, indented
-from benchmarks.timing import interleave, spread
+from benchmarks.timing import spread
 from job.benchmarks import RESULTS, messages, training_step
+from job.benchmarks.asked_job import STOP, AskedJob, costs, join
 from tensorwire_job.rank.calls import SHARE, STILL_SECONDS
 
 if TYPE_CHECKING:
@@ -46,10 +43,10 @@ def measure(rounds: int | None = None) -> dict[str, Any]:
         rounds: of each part; None for those of the figures that are published.
     """
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
-        jobs = {mode: _Job(mode, Path(folder) / mode) for mode in MODES}
+        jobs = {mode: AskedJob(_work, mode, Path(folder) / mode) for mode in MODES}
         try:
-            reduce = _costs(jobs, "reduce", rounds or ROUNDS)
-            exchange = _costs({mode: jobs[mode] for mode in ("off", "passive")}, "exchange", rounds or ROUNDS)
+            reduce = costs(jobs, "reduce", rounds or ROUNDS)
+            exchange = costs({mode: jobs[mode] for mode in ("off", "passive")}, "exchange", rounds or ROUNDS)
             idle = {mode: jobs[mode].ask("idle") for mode in ("off", "passive")}
             readings = [jobs["passive"].ask("read") for _ in range(rounds or READINGS)]
         finally:
@@ -70,43 +67,8 @@ def measure(rounds: int | None = None) -> dict[str, Any]:
     }
 
 
-def _costs(jobs: dict[str, _Job], what: str, rounds: int) -> dict[str, Any]:
-    """CPU microseconds of an operation in each job, and what they add to those of the first, round by round."""
-    operations: dict[str, Callable[[], float]] = {mode: partial(job.ask, what) for mode, job in jobs.items()}
-    warm_up = {mode: run() for mode, run in operations.items()}
-    times = interleave(operations, warm_up, rounds, float("inf"))
-    costs = {mode: [1e6 * (value or 0.0) for value in values] for mode, values in times.items()}
-    off, *others = costs
-    return {
-        "rounds": rounds,
-        "microseconds": {mode: spread(values) for mode, values in costs.items()},
-        "added_microseconds": {
-            mode: statistics.median(b - a for a, b in zip(costs[off], costs[mode], strict=True)) for mode in others
-        },
-    }
-
-
-class _Job:
-    """A process that makes operations when asked."""
-
-    def __init__(self, mode: str, directory: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(mode, directory, theirs))
-        self._process.start()
-
-    def stop(self) -> None:
-        self._connection.send("stop")
-        self._process.join()
-
-    def ask(self, what: str) -> float:
-        """CPU seconds of a "reduce", an "exchange" or a "read" of the last calls; the share of a core while "idle"."""
-        self._connection.send(what)
-        answer: float = self._connection.recv()
-        return answer
-
-
-def _work(mode: str, directory: Path, connection: Connection) -> None:
+def _work(mode: str, directory: Path, rank: int, connection: Connection) -> None:
+    """Answers with the CPU seconds of what it is asked for, and for "idle" with the share of a core."""
     import torch
     import torch._inductor  # as it is where somebody trains: without it the recorder gives no stacks
     import torch.distributed as dist
@@ -117,10 +79,7 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     from tensorwire_job.page.rank_page import read_page
     from tensorwire_job.rank import probe
 
-    os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "pages"), RANK="0", WORLD_SIZE="1")
-    directory.mkdir()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
+    join(directory, rank, 1)
     tensor = torch.zeros(1)
     libraries = [_detour()] if mode == "detour" else []
     if mode in GOALS:
@@ -137,7 +96,7 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
         "exchange": lambda: dist.all_to_all_single(received, tensor, [1], [1]),
         "read": lambda: probe._probe._sampler._calls.write(),
     }
-    while (what := connection.recv()) != "stop":
+    while (what := connection.recv()) != STOP:
         if what == "idle":
             time.sleep(2 * STILL_SECONDS)  # the last calls are read by then, which is measured by itself
         start = time.process_time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Event = tuple[float, "Callable[[SimulatedJob], None]"]
 
 HANGS = 340.0  # seconds from a fault to the end of its run: the hang gate and some more
+NOBODY: frozenset[int] = frozenset()
 SLOWS = 420.0  # a window of twelve rounds of the slowest of these jobs takes four minutes
 
 
@@ -53,12 +55,10 @@ def _stop(job: SimulatedJob, rank: int) -> None:
     job.conditions.processes[rank] = Process("stopped", "T")
 
 
-def _both(*steps: Callable[[SimulatedJob], None]) -> Callable[[SimulatedJob], None]:
-    def do(job: SimulatedJob) -> None:
-        for step in steps:
-            step(job)
-
-    return do
+def _at_once(
+    name: str, code: str, suspects: frozenset[int], seconds: float, *steps: Callable[[SimulatedJob], None]
+) -> Scenario:
+    return Scenario(name, code, suspects, tuple((0.0, step) for step in steps), seconds)
 
 
 def _absent(rank: int) -> Callable[[SimulatedJob], None]:
@@ -81,7 +81,7 @@ def _link(rank: int, factor: float) -> Callable[[SimulatedJob], None]:
     return lambda job: job.conditions.link.__setitem__(rank, factor)
 
 
-def faults(job: SimulatedJob, rank: int) -> list[Scenario]:
+def _faults(job: SimulatedJob, rank: int) -> list[Scenario]:
     """All faults at this rank."""
     me = frozenset({rank})
     size = job.layout.world_size
@@ -90,50 +90,31 @@ def faults(job: SimulatedJob, rank: int) -> list[Scenario]:
     half = set(group[: len(group) // 2].tolist())
     other = (rank + size // 2) % size
     stalled = _condition(stalled=kind, stalled_at=rank)
-    found = [
-        Scenario("process killed", "TW-LOST", me, ((0.0, lambda job: _kill(job, rank)),), 60.0),
-        Scenario("rank sleeps", "TW-H1", me, ((0.0, _absent(rank)),), HANGS),
-        Scenario("stopped outside", "TW-H1", me, ((0.0, _both(_absent(rank), lambda j: _stop(j, rank))),), HANGS),
-        Scenario("another operation", "TW-H2", me, ((0.0, _condition(other_call={rank})),), HANGS),
-        Scenario("two halves disagree", "TW-H2", frozenset(), ((0.0, _condition(other_call=half)),), HANGS),
-        Scenario("stopped inside", "TW-H3", me, ((0.0, _both(stalled, lambda j: _stop(j, rank))),), HANGS),
-        Scenario("link down", "TW-H3", me, ((0.0, _both(stalled, _condition(broken_link=rank))),), HANGS),
-        Scenario("data left unread", "TW-H3", me, ((0.0, _both(stalled, _condition(unread=rank))),), HANGS),
-        Scenario("slow compute", "TW-S1", me, ((0.0, _compute(rank, 6.0 * job.layout.pp)),), SLOWS),
-        Scenario(
-            "CPU quota",
-            "TW-S1",
-            me,
-            ((0.0, _both(_compute(rank, 4.0 * job.layout.pp), _link(rank, 8.0 * job.layout.pp),
-                         _condition(throttled={rank: 0.8}))),),
-            SLOWS,
-        ),
-        Scenario("slow link", "TW-S2", me, ((0.0, _link(rank, 12.0 * job.layout.pp)),), SLOWS),
-        Scenario(
-            "slow compute and slow link",
-            "TW-S3",
-            me,
-            ((0.0, _both(_compute(rank, 5.0 * job.layout.pp), _link(rank, 12.0 * job.layout.pp))),),
-            SLOWS,
-        ),
-        Scenario(
-            "slow compute, slow link of another",
-            "TW-S3",
-            me | {other},
-            ((0.0, _both(_compute(rank, 5.0 * job.layout.pp), _link(other, 12.0 * job.layout.pp))),),
-            SLOWS,
-        ),
-    ]  # fmt: skip
-    if "tp" in job.layout.groups:
-        found.append(Scenario("groups in opposite order", "TW-H2", me, ((0.0, _condition(swapped={rank})),), HANGS))
-    return found
+    slow, throttled = job.layout.pp, _condition(throttled={rank: 0.8})
+    late, late_link = _compute(rank, 5.0 * slow), _link(rank, 12.0 * slow)
+    swapped = [_at_once("groups in opposite order", "TW-H2", me, HANGS, _condition(swapped={rank}))]
+    return [
+        _at_once("process killed", "TW-LOST", me, 60.0, partial(_kill, rank=rank)),
+        _at_once("rank sleeps", "TW-H1", me, HANGS, _absent(rank)),
+        _at_once("stopped outside", "TW-H1", me, HANGS, _absent(rank), partial(_stop, rank=rank)),
+        _at_once("another operation", "TW-H2", me, HANGS, _condition(other_call={rank})),
+        _at_once("two halves disagree", "TW-H2", NOBODY, HANGS, _condition(other_call=half)),
+        _at_once("stopped inside", "TW-H3", me, HANGS, stalled, partial(_stop, rank=rank)),
+        _at_once("link down", "TW-H3", me, HANGS, stalled, _condition(broken_link=rank)),
+        _at_once("data left unread", "TW-H3", me, HANGS, stalled, _condition(unread=rank)),
+        _at_once("slow compute", "TW-S1", me, SLOWS, _compute(rank, 6.0 * slow)),
+        _at_once("CPU quota", "TW-S1", me, SLOWS, _compute(rank, 4.0 * slow), _link(rank, 8.0 * slow), throttled),
+        _at_once("slow link", "TW-S2", me, SLOWS, late_link),
+        _at_once("slow compute and slow link", "TW-S3", me, SLOWS, late, late_link),
+        _at_once("slow compute, slow link of another", "TW-S3", me | {other}, SLOWS, late, _link(other, 12.0 * slow)),
+        *(swapped if "tp" in job.layout.groups else ()),
+    ]
 
 
-def harmless(job: SimulatedJob, rank: int) -> list[Scenario]:
+def _harmless(job: SimulatedJob, rank: int) -> list[Scenario]:
     """What is no fault."""
     everyone = list(range(job.layout.world_size))
     node = f"node{rank // RANKS_PER_NODE:04d}"
-    none: frozenset[int] = frozenset()
 
     def compile_all(job: SimulatedJob) -> None:
         job.pause(everyone, 40.0)
@@ -144,28 +125,32 @@ def harmless(job: SimulatedJob, rank: int) -> list[Scenario]:
         job.conditions.processes.clear()
         job.restart(job.time)
 
+    def none(name: str, *events: Event, seconds: float = SLOWS, silent: tuple[str, float] = ("", 0.0)) -> Scenario:
+        return Scenario(name, "", NOBODY, events, seconds, silent)
+
     return [
-        Scenario("nothing", "", none, (), SLOWS),
-        Scenario("checkpoint on all ranks", "", none, ((0.0, lambda job: job.pause(everyone, 120.0)),), SLOWS),
-        Scenario("evaluation on rank 0", "", none, ((0.0, lambda job: job.pause([0], 200.0)),), SLOWS),
-        Scenario("one slow step", "", none, ((0.0, lambda job: job.pause([rank], 45.0)),), SLOWS),
-        Scenario("compilation", "", none, ((-149.0, compile_all), (0.0, compile_all)), SLOWS),
-        Scenario("uneven compute", "", none, ((-149.0, _compute(rank, 1.4)),), SLOWS),
-        Scenario("longer sequences", "", none, ((0.0, lambda job: job.conditions.compute.__imul__(6.0)),), 2 * SLOWS),
-        Scenario("link a little slow", "", none, ((0.0, _link(rank, 1.5)),), SLOWS),
-        Scenario(
+        none("nothing"),
+        none("checkpoint on all ranks", (0.0, lambda job: job.pause(everyone, 120.0))),
+        none("evaluation on rank 0", (0.0, lambda job: job.pause([0], 200.0))),
+        none("one slow step", (0.0, lambda job: job.pause([rank], 45.0))),
+        none("compilation", (-149.0, compile_all), (0.0, compile_all)),
+        none("uneven compute", (-149.0, _compute(rank, 1.4))),
+        none("longer sequences", (0.0, lambda job: job.conditions.compute.__imul__(6.0)), seconds=2 * SLOWS),
+        none("link a little slow", (0.0, _link(rank, 1.5))),
+        none(
             "one huge transfer",
-            "",
-            none,
-            (
-                (0.0, _condition(transfer=3000.0, moving=1e8)),
-                (5.0, _condition(transfer=1.0)),
-            ),
-            700.0,
+            (0.0, _condition(transfer=3000.0, moving=1e8)),
+            (5.0, _condition(transfer=1.0)),
+            seconds=700.0,
         ),
-        Scenario("elastic restart", "", none, ((0.0, lambda job: _kill(job, rank)), (8.0, restart)), SLOWS),
-        Scenario("agent silent", "", none, (), SLOWS, silent=(node, 200.0)),
+        none("elastic restart", (0.0, lambda job: _kill(job, rank)), (8.0, restart)),
+        none("agent silent", silent=(node, 200.0)),
     ]
+
+
+def all_at(job: SimulatedJob, rank: int) -> dict[str, Scenario]:
+    """By name: all faults at this rank, and what is no fault."""
+    return {scenario.name: scenario for scenario in (*_faults(job, rank), *_harmless(job, rank))}
 
 
 def is_right(scenario: Scenario, codes: list[str], suspects: list[list[int]]) -> tuple[bool, bool]:

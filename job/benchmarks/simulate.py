@@ -35,7 +35,7 @@ from tensorwire_job.service.service import MAX_SHARE, View
 from tensorwire_job.service.time_share import TimeShare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LAYOUTS = (Layout(4, 2, 8), Layout(2, 4, 4, "tree"), Layout(1, 1, 16), Layout(2, 1, 8, "tree"))
 MEDIUM = (Layout(8, 2, 16), Layout(4, 2, 32, "tree"))  # 256 ranks: a few scenarios, once each
@@ -95,34 +95,15 @@ def accuracy(num_runs: int) -> tuple[list[dict[str, Any]], dict[str, Counter[str
     """
     rows: dict[str, dict[str, Any]] = {}
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
-    for layout in LAYOUTS:
-        for seed in range(num_runs):
-            _run_all(layout, seed, rows, confusion)
-    for layout in MEDIUM:
-        _run_all(layout, 0, rows, confusion, FEW)
+    runs = [(layout, seed, False) for layout in LAYOUTS for seed in range(num_runs)]
+    for layout, seed, is_medium in [*runs, *((layout, 0, True) for layout in MEDIUM)]:
+        example = SimulatedJob(layout, 0)
+        rank = scenarios.random_rank(example, seed)
+        for name in FEW if is_medium else scenarios.all_at(example, rank):
+            bench = Bench(layout, seed)
+            title = f"{name} ({layout.world_size} ranks)" if is_medium else name
+            _judge(scenarios.all_at(bench.job, rank)[name], bench, rows, confusion, title)
     return list(rows.values()), confusion
-
-
-def _run_all(
-    layout: Layout,
-    seed: int,
-    rows: dict[str, dict[str, Any]],
-    confusion: dict[str, Counter[str]],
-    only: tuple[str, ...] = (),
-) -> None:
-    rank = scenarios.random_rank(SimulatedJob(layout, 0), seed)
-    example = SimulatedJob(layout, 0)
-    names = [one.name for one in (*scenarios.faults(example, rank), *scenarios.harmless(example, rank))]
-    for name in only or names:
-        bench = Bench(layout, seed)
-        every = (*scenarios.faults(bench.job, rank), *scenarios.harmless(bench.job, rank))
-        _judge(
-            next(one for one in every if one.name == name),
-            bench,
-            rows,
-            confusion,
-            f"{name} ({layout.world_size} ranks)" if only else name,
-        )
 
 
 def _judge(
@@ -135,15 +116,10 @@ def _judge(
     row = rows.setdefault(
         title, {"scenario": title, "code": scenario.code, "runs": 0, "class": 0, "rank": 0, "early": 0, "seconds": []}
     )
-    final: list[Finding] = []
-    first = None
-    false = False
-    for now, findings in run(scenario, bench):
-        final = [finding for finding in findings if finding.level == "finding"]
-        if final and (now < FAULT or not scenario.code):
-            false = True
-        if final and first is None:
-            first = now - FAULT
+    looks = [(now, [each for each in findings if each.level == "finding"]) for now, findings in run(scenario, bench)]
+    false = any(found and (now < FAULT or not scenario.code) for now, found in looks)
+    first = next((now - FAULT for now, found in looks if found), None)
+    final = looks[-1][1]
     codes, suspects = [finding.code for finding in final], [finding.suspects for finding in final]
     right, exact = scenarios.is_right(scenario, codes, suspects)
     row["runs"] += 1
@@ -181,7 +157,8 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
     job = SimulatedJob(layout, 0)
     nodes = Nodes("simulated")
     controller = Controller(Thresholds())
-    besides: list[_Besides] = [_Metrics(), _History()]
+    besides = _besides()
+    spent: dict[str, list[float]] = {name: [] for name in besides}
     ends = {name: _Ends() for name in job.observe(with_edges=False)}
     for name in ends:
         nodes.join(name, 0.0)
@@ -211,8 +188,12 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         built = time.thread_time()
         findings = controller.decide(seen).findings
         stop = time.thread_time()
-        for one in besides:
-            one.take(View(nodes.observe(now), findings), 2 <= now < hang)  # no object that another one made
+        for name, take in besides.items():
+            view = View(nodes.observe(now), findings)  # no object that another one made
+            begin = time.thread_time()
+            take(view)
+            if 2 <= now < hang:
+                spent[name].append(time.thread_time() - begin)
         gc.unfreeze()
         rest = share.rest_after(stop - middle)
         if now >= 2:
@@ -236,56 +217,27 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         "analysis_seconds": median(pause for _, pause in analysis),
         "location_seconds": median(locating),
         "worst_location_seconds": max(locating),
-        **{one.name: median(one.seconds) for one in besides},
+        **{name: median(seconds) for name, seconds in spent.items()},
     }
 
 
-class _Besides:
-    """What an analyzer may do with each view, and the CPU time that it takes for that."""
+def _besides() -> dict[str, Callable[[View], object]]:
+    """What an analyzer may do with each view: the exporter, which Prometheus asks once; and the history, and what is
+    said of all ranks, where they stand and which are the slowest.
+    """
+    collector, registry, history = JobCollector(), CollectorRegistry(), History()
+    registry.register(collector)
 
-    name: str
+    def metrics(view: View) -> None:
+        collector.show(view)
+        generate_latest(registry)
 
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
+    def keep(view: View) -> None:
+        history.add(view.observation, view.findings)
+        rank_status.status_groups(history.statuses)
+        rank_status.slowest(history.statuses)
 
-    def take(self, view: View, counts: bool) -> None:
-        start = time.thread_time()
-        self._take(view)
-        if counts:
-            self.seconds.append(time.thread_time() - start)
-
-    def _take(self, view: View) -> None:
-        raise NotImplementedError
-
-
-class _Metrics(_Besides):
-    """The exporter: the view is shown to it, and Prometheus asks once."""
-
-    name = "metrics_seconds"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._collector, self._registry = JobCollector(), CollectorRegistry()
-        self._registry.register(self._collector)
-
-    def _take(self, view: View) -> None:
-        self._collector.show(view)
-        generate_latest(self._registry)
-
-
-class _History(_Besides):
-    """The history, and what is said of all ranks: where they stand, and which are the slowest."""
-
-    name = "history_seconds"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._history = History()
-
-    def _take(self, view: View) -> None:
-        self._history.add(view.observation, view.findings)
-        rank_status.status_groups(self._history.statuses)
-        rank_status.slowest(self._history.statuses)
+    return {"metrics_seconds": metrics, "history_seconds": keep}
 
 
 class _Ends:

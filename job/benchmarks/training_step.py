@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.timing import spread
+from job.benchmarks.asked_job import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     """Time of a step, ratios with the probe to without it, its threads' share of a core, and the losses compared."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    ranks = [context.Process(target=_work, args=(rank, str(folder), rounds, queue)) for rank in range(RANKS)]
+    ranks = [context.Process(target=_work, args=(rank, folder, rounds, queue)) for rank in range(RANKS)]
     for rank in ranks:
         rank.start()
     answers = [queue.get() for _ in ranks]
@@ -64,17 +65,14 @@ def _pair(turns: list[dict[bool, dict[str, Any]]]) -> list[dict[str, Any]]:
     ]
 
 
-def _work(rank: int, folder: str, rounds: int, queue: Queue[Any]) -> None:
+def _work(rank: int, folder: Path, rounds: int, queue: Queue[Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    os.environ.update(TENSORWIRE_PROBE_DIR=f"{folder}/pages", RANK=str(rank), WORLD_SIZE=str(RANKS))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    join(folder, rank, RANKS)
     probe = _Probe()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     train = _training(rank)
     train(_WARM_UP_STEPS)
     seconds = torch.tensor(train(_WARM_UP_STEPS)["wall"])

@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from job.tests.faults.cases import BY_NAME, WORLD, FaultContext
+from job.tests.faults.cases import BY_NAME
 from job.tests.faults.fork_server import ForkServer
-from job.tests.faults.judge import complaint, is_expected
+from job.tests.faults.injections import FaultContext
 from job.tests.faults.run import Stage
-from job.tests.faults.training_job import TrainingJob
+from job.tests.faults.training_job import WORLD, TrainingJob
+from job.tests.faults.verdicts import complaint, is_right
 from job.tests.faults.watch import THRESHOLDS, LocalWatch
 from tensorwire_job.service.service import LocalJob
 
@@ -43,7 +44,7 @@ def stage():
 def test_the_fault_is_named(stage, name, rank):
     """At the second attempt at the latest: a machine that stands still for seconds looks like a job that does."""
     wrong = stage.run(BY_NAME[name], rank).wrong and stage.run(BY_NAME[name], rank).wrong
-    assert wrong == ""
+    assert not wrong
 
 
 def test_who_stopped_inside_is_named_when_the_others_time_out_and_when_it_is_killed():
@@ -103,4 +104,4 @@ def await_end(job, ranks):
 def is_named_at_first_sight(case, rank, job):
     with closing(LocalJob(job.nodes[0], case.thresholds)) as observer:
         (finding,) = observer.poll()[1]
-    return is_expected(case, rank, finding)
+    return is_right(case, rank, finding)

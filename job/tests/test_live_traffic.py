@@ -13,10 +13,11 @@ import pytest
 
 pytest.importorskip("torch", "2.13")  # for the backend
 
-from job.tests.faults.cases import WORLD, Case, FaultContext
+from job.tests.faults.cases import Case
 from job.tests.faults.fork_server import ForkServer
-from job.tests.faults.judge import complaint
-from job.tests.faults.training_job import TrainingJob
+from job.tests.faults.injections import FaultContext
+from job.tests.faults.training_job import WORLD, TrainingJob
+from job.tests.faults.verdicts import complaint
 from job.tests.faults.watch import THRESHOLDS, LocalWatch
 
 if TYPE_CHECKING:
@@ -42,11 +43,12 @@ def finish(context: FaultContext) -> None:
     context.together("finish", WORLD)
 
 
-HEALTHY = Case("healthy", "", lambda context: None, "trains")
-ASLEEP = Case("asleep", "TW-H1", oversleep, "sleeps before a step, and goes on", stack="oversleep")
-FINISHED = Case("finished", "", finish, "all ranks end as scripts do")
-STOPPED = Case("stopped", "TW-H1", lambda context: context.tell("stop_in_exchange"), "SIGSTOP between two messages")
-LEFT_OUT = Case("left out", "TW-H2", lambda context: context.tell("leave_out"), "leaves out an all-to-all")
+HEALTHY = Case("healthy", "trains")
+ASLEEP = Case("asleep", "sleeps before a step, and goes on", ("TW-H1",), stack="oversleep")
+FINISHED = Case("finished", "all ranks end as scripts do")
+STOPPED = Case("stopped", "SIGSTOP between two messages", ("TW-H1",), function="tell stop_in_exchange")
+LEFT_OUT = Case("left out", "leaves out an all-to-all", ("TW-H2",), function="tell leave_out")
+INJECT = {"asleep": oversleep, "finished": finish}  # others do it by their function
 LAST = {"fsdp": FINISHED, "fsdp_gradients": FINISHED, "ddp": FINISHED, "backend": STOPPED, "all_to_all": LEFT_OUT}
 """What befalls the job of each way to attach in the end."""
 
@@ -64,12 +66,12 @@ class Watched:
     def inject(self, case: Case) -> None:
         self._case, self._start = case, time.monotonic()
         self._context = FaultContext(self.job, CULPRIT, self.watch)
-        case.inject(self._context)
+        INJECT.get(case.name, case.inject)(self._context)
 
     def await_verdict(self) -> None:
         if self._case is FINISHED:
             self.watch.wait(PATIENCE_SECONDS, lambda _: None not in self.exit_codes)
-        elif self._case.code:
+        elif self._case.codes:
             self.watch.wait(PATIENCE_SECONDS, self._is_told)
 
     def _is_told(self, findings: list[Finding]) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from job.tests.faults.cases import BY_NAME, CASES
-from job.tests.faults.judge import is_expected, is_notice
+from job.tests.faults.verdicts import is_notice, is_right
 from job.tests.faults.watch import THRESHOLDS, is_finding
 from tensorwire_job.service.recording import replay
 
@@ -33,13 +33,13 @@ def test_the_fault_is_named(path):
     case = BY_NAME[name]
     polls = list(replay(path, case.thresholds))
     found = [finding for _, findings in polls for finding in findings if is_finding(finding)]
-    wrong = [finding for finding in found if not case.code or not is_expected(case, rank, finding)]
+    wrong = [finding for finding in found if not is_right(case, rank, finding)]
     assert not wrong, f"{wrong[0].code} {wrong[0].suspects}: {wrong[0].summary}; {wrong[0].evidence}"
-    assert bool(found) == bool(case.code)
+    assert bool(found) == bool(case.codes)
     if case.evidence:
         assert any(case.evidence in fact for finding in found for fact in finding.evidence)
     if case.notice:
-        assert any(is_notice(finding, rank) for _, findings in polls for finding in findings)
+        assert any(is_notice(case, rank, finding) for _, findings in polls for finding in findings)
 
 
 @pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.partition(".")[0])

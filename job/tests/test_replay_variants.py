@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from job.tests.faults.variants import BY_NAME, GROUPS
+from job.tests.faults.cases import BY_NAME, GROUPS
 from job.tests.faults.verdicts import Judgement, judge
 from job.tests.faults.watch import Poll
 from tensorwire_job.service.recording import replay
@@ -53,9 +53,9 @@ def test_the_fault_is_named(path: Path) -> None:
     name, _ = parts(path)
     judged = judgement(path)
     if name in WRONG:
-        assert not judged.is_right, f"{name} is right now: take it out of WRONG"
+        assert not judged.right, f"{name} is right now: take it out of WRONG"
         pytest.xfail(WRONG[name])
-    assert judged.is_right, f"{judged.said}: {judged.wrong}"
+    assert judged.right, f"{judged.said}: {judged.wrong}"
 
 
 def test_every_known_fault_has_a_recording() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .exchange import Exchange
@@ -17,32 +18,24 @@ _WHOLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "barr
 _WITHOUT_TRANSFERS = ("init", "new_group")  # connections are made
 
 
+@dataclass(slots=True, eq=False)
 class Meeting:
     """The acts of one number and one algorithm in a group.
 
-    Args:
+    Attributes:
         wildcards, gone, stopped: ranks that do what others need, and those whose processes have ended, or are stopped.
             The sets grow.
         is_late: see Exchange.
     """
 
-    __slots__ = ("_exchange", "_gone", "_has_told", "_is_late", "_stopped", "_wildcards", "acts", "members")
-
-    def __init__(
-        self,
-        members: tuple[int, ...],
-        wildcards: Collection[int],
-        gone: Collection[int],
-        stopped: Collection[int],
-        *,
-        is_late: bool,
-    ) -> None:
-        self.members = members
-        self._stopped, self._is_late = stopped, is_late
-        self.acts: dict[int, Act] = {}
-        self._wildcards, self._gone = wildcards, gone
-        self._exchange: Exchange | None = None
-        self._has_told: set[int] = set()
+    members: tuple[int, ...]
+    wildcards: Collection[int]
+    gone: Collection[int]
+    stopped: Collection[int]
+    is_late: bool
+    acts: dict[int, Act] = field(default_factory=dict)
+    _exchange: Exchange | None = None
+    _has_told: set[int] = field(default_factory=set)
 
     def enter(self, act: Act) -> None:
         first = next(iter(self.acts.values()), act).call
@@ -59,14 +52,14 @@ class Meeting:
         if self._exchange is None and has_transfers and any(self._is_out(rank) for rank in self.members):
             self._look_at_transfers()
         if self._exchange is None:
-            is_whole = all(rank in self.acts or rank in self._wildcards for rank in self.members)
+            is_whole = all(rank in self.acts or rank in self.wildcards for rank in self.members)
             return [], [act for act in self.acts.values() if act.done is None] if is_whole else []
         for member, rank in enumerate(self.members):
-            if rank in self._gone:
+            if rank in self.gone:
                 self._exchange.lose(member)
-            if rank in self._stopped:
+            if rank in self.stopped:
                 self._exchange.freeze(member)
-            if rank in self._wildcards:
+            if rank in self.wildcards:
                 self._exchange.set_wildcard(member)
         self._exchange.run()
         aborted = {self.members[each] for each in self._exchange.aborted} - self._has_told
@@ -77,11 +70,11 @@ class Meeting:
         return sorted(aborted), [act for act in through if act.done is None]
 
     def _is_out(self, rank: int) -> bool:
-        return rank in self._gone or rank in self._stopped
+        return rank in self.gone or rank in self.stopped
 
     def _look_at_transfers(self) -> None:
         """Members that have come have done what they could before."""
-        self._exchange = Exchange(is_late=self._is_late)
+        self._exchange = Exchange(is_late=self.is_late)
         for act in self.acts.values():
             self._join(self._exchange, act)
         self._exchange.run()

@@ -176,11 +176,6 @@ def _put(program: Program, rank: int, place: int, call: Call) -> list[Call]:
 
 
 _CHANGES: dict[str, _Change] = {
-    "skip": _skip,
-    "repeat": _repeat,
-    "swap": _swap,
-    "another tensor": _another_tensor,
-    "another peer": _another_peer,
-    "another operation": _another_operation,
-    "wrong split": _wrong_split,
+    change.__name__[1:].replace("_", " "): change
+    for change in (_skip, _repeat, _swap, _another_tensor, _another_peer, _another_operation, _wrong_split)
 }

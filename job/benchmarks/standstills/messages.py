@@ -41,11 +41,11 @@ class Messages:
 
     def take(self, wildcard: int) -> list[Act]:
         """All that wait for a rank that does whatever they need."""
-        found = []
-        for way, pending in self._sends.items():
-            found += _all_of(pending) if way[1] == wildcard else []
-        for way, pending in self._receives.items():
-            found += _all_of(pending) if way[0] == wildcard else []
+        pending = [acts for (_, target), acts in self._sends.items() if target == wildcard]
+        pending += [acts for (source, _), acts in self._receives.items() if source == wildcard]
+        found = [act for acts in pending for act in acts]
+        for acts in pending:
+            acts.clear()
         return found
 
     def lose(self, rank: int) -> None:
@@ -62,9 +62,3 @@ class Messages:
         """A receive from any source that nobody has sent to."""
         pending = next((acts for acts in self._from_any.values() if acts), None)
         return pending.popleft() if pending else None
-
-
-def _all_of(pending: deque[Act]) -> list[Act]:
-    found = list(pending)
-    pending.clear()
-    return found

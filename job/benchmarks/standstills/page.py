@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.pages import table
 from benchmarks.results_page import Page, indented
+from benchmarks.tables import of_columns
 
 from . import faults, programs, real, standstill
 from .measure import OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _parts(results: dict[str, Any]) -> list[str]:
@@ -64,33 +68,26 @@ def _mix() -> str:
 
 
 def _forms(forms: dict[str, dict[str, Any]]) -> str:
-    columns = (
-        "form", "seed", "programs", "stood still", "right of those named alone", "named alone", "right", "open",
-        "wrong", "not named", "at most two, with the culprit", "high on an innocent: one fault", "two faults",
-        "bad page", "live and dead the same",
-    )  # fmt: skip
-    rows = []
-    for name, found in forms.items():
-        plain, high = found["plain"], found["high on an innocent"]
-        total, alone = _total(found), found["named alone"]
-        rows.append(
-            [
-                name,
-                str(found["seed"]),
-                str(found["runs"]),
-                str(found["stood"]),
-                _share(found["right alone"], alone),
-                _share(alone, total),
-                *(_share(plain[outcome], total) for outcome in OUTCOMES),
-                _share(found["at most two"], total),
-                str(len(high["one fault, fresh pages"])),
-                f"{len(high['two faults'])} of {found['two faults, fresh']}",
-                f"{len(high['a page late, stale or missing'])} of {found['noisy']}",
-                _share(found["dead"]["same"], found["dead"]["runs"]),
-            ]
-        )
     about = "Shares are those of standstills with one fault, somebody to blame, and fresh pages."
-    return f"{about}\n\n{table(columns, rows)}"
+    rows = [found | {"form": name, "total": _total(found)} for name, found in forms.items()]
+    return f"{about}\n\n{of_columns(_FORMS, rows)}"
+
+
+def _count_high(key: str, of: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: f"{len(row['high on an innocent'][key])} of {row[of]}"
+
+
+_FORMS = (
+    ("form", "form", ""), ("seed", "seed", ""), ("programs", "runs", ""), ("stood still", "stood", ""),
+    ("right of those named alone", lambda row: _share(row["right alone"], row["named alone"])),
+    ("named alone", lambda row: _share(row["named alone"], row["total"])),
+    *((name, lambda row, name=name: _share(row["plain"][name], row["total"])) for name in OUTCOMES),
+    ("at most two, with the culprit", lambda row: _share(row["at most two"], row["total"])),
+    ("high on an innocent: one fault", lambda row: str(len(row["high on an innocent"]["one fault, fresh pages"]))),
+    ("two faults", _count_high("two faults", "two faults, fresh")),
+    ("bad page", _count_high("a page late, stale or missing", "noisy")),
+    ("live and dead the same", lambda row: _share(row["dead"]["same"], row["dead"]["runs"])),
+)  # fmt: skip
 
 
 def _chooser(found: dict[str, Any]) -> list[str]:

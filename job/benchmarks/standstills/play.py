@@ -280,7 +280,7 @@ class Player:
         if meeting is None:
             members = self.program.members(act.call, act.rank)
             is_late = self.random.random() < _LATE
-            meeting = self._meetings[key] = Meeting(members, self.wildcards, self._gone, self._stopped, is_late=is_late)
+            meeting = self._meetings[key] = Meeting(members, self.wildcards, self._gone, self._stopped, is_late)
         meeting.enter(act)
         self._settle(meeting)
         if all(rank in meeting.acts and meeting.acts[rank].done is not None for rank in meeting.members):

@@ -66,8 +66,7 @@ def test_a_job_is_its_seed() -> None:
 def test_simulated_troubles_are_found(layout: Layout, name: str) -> None:
     bench = simulate.Bench(layout, 7)
     rank = 5
-    every = [*scenarios.faults(bench.job, rank), *scenarios.harmless(bench.job, rank)]
-    scenario = next(one for one in every if one.name == name)
+    scenario = scenarios.all_at(bench.job, rank)[name]
     for now, found in simulate.run(scenario, bench):
         assert now >= simulate.FAULT or not found
         assert scenario.code or not found

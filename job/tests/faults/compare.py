@@ -17,12 +17,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import ROOT, child, describe
+from benchmarks.pages import table
 from tensorwire_job.service.recording import replay
 from tests.support.links import Network
 
-from .cases import BY_NAME, Case, FaultContext
+from .cases import BY_NAME, CASES, Case
 from .fork_server import ForkServer
-from .run import reason_to_skip
+from .injections import FaultContext
+from .matrix_page import RECORDINGS
+from .needs import missing
 from .training_job import WORLD_SIZE, TrainingJob
 from .watch import is_finding
 
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = ROOT / "job" / "benchmarks" / "results" / "diagnosis-comparison.md"
-_RECORDINGS = ROOT / "job" / "tests" / "recordings"
 _AWAY_SECONDS = 600.0  # a rank that is away does not come back
 _LOOK_SECONDS = 4.0  # after the fault
 _TIMEOUT_SECONDS = 14.0  # of the process groups
@@ -48,9 +50,11 @@ _PAGE = re.compile(r"^    (\S+) \((.*)\)$", re.M)
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m job.tests.faults.compare", description=__doc__)
-    parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
+    parser.add_argument(
+        "--case", action="append", choices=[case.name for case in CASES], help="only this one; may be repeated"
+    )
     options = parser.parse_args()
-    cases = [BY_NAME[name] for name in options.case or BY_NAME]
+    cases = [BY_NAME[name] for name in options.case] if options.case else CASES
     facts = describe("python -m job.tests.faults.compare")
     rows, skipped = [], []
     fork_server = ForkServer()
@@ -58,7 +62,7 @@ def main() -> None:
         for case in cases:
             if case.kind == "none":
                 continue
-            reason = "it is about our own services" if case.needs == "services" else reason_to_skip(case)
+            reason = "it is about our own services" if case.needs == "services" else missing(case.needs)
             if reason:
                 skipped.append(f"{case.name} ({reason})")
                 continue
@@ -102,8 +106,8 @@ def compare(case: Case, fork_server: ForkServer) -> list[str]:
 
 def recorded_rank(case: Case) -> int:
     """The faulty rank of the case's recording."""
-    paths = sorted(_RECORDINGS.glob(f"{case.name}-?.jsonl.gz"))
-    return int(paths[0].name.removesuffix(".jsonl.gz")[-1]) if paths else case.rank(0)
+    paths = sorted(RECORDINGS.glob(f"{case.name}-?.jsonl.gz"))
+    return int(paths[0].name.removesuffix(".jsonl.gz")[-1]) if paths else case.ranks[0]
 
 
 def _errors(job: TrainingJob, before: list[int]) -> str:
@@ -138,10 +142,10 @@ def _flight_recorder(job: TrainingJob) -> str:
     while time.monotonic() < deadline and len(_dumps(folder)) < WORLD_SIZE:
         time.sleep(0.05)
     given = _dumps(folder)
-    missing = [rank for rank in range(WORLD_SIZE) if rank not in given]
+    lacking = [rank for rank in range(WORLD_SIZE) if rank not in given]
     if not given:
         return "no dumps"
-    text = f"no dump of {_ranks(missing)}; " if missing else ""
+    text = f"no dump of {_ranks(lacking)}; " if lacking else ""
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder), "-p", "rank_", "-j"]
     done = subprocess.run(command, capture_output=True, text=True, env=child(), check=False)
     last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
@@ -172,7 +176,7 @@ def _stacks(job: TrainingJob) -> str:
 
 
 def _verdict(case: Case, rank: int) -> str:
-    path = _RECORDINGS / f"{case.name}-{rank}.jsonl.gz"
+    path = RECORDINGS / f"{case.name}-{rank}.jsonl.gz"
     if not path.exists():
         return "not recorded"
     found = [finding for _, findings in replay(path, case.thresholds) for finding in findings if is_finding(finding)]
@@ -194,9 +198,10 @@ def page(rows: list[list[str]], skipped: list[str], facts: dict[str, Any]) -> st
         "",
         _LIMITS,
         "",
-        "| fault | errors after the time-out | Flight Recorder | py-spy dump | tensorwire |",
-        "|---|---|---|---|---|",
-        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows),
+        table(
+            ("fault", "errors after the time-out", "Flight Recorder", "py-spy dump", "tensorwire"),
+            ([cell.replace("|", "\\|") for cell in row] for row in rows),
+        ),
     ]
     if skipped:
         lines += ["", f"Left out: {', '.join(skipped)}."]

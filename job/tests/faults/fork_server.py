@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from benchmarks.environment import child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _START_SECONDS = 60.0
 
@@ -22,87 +24,75 @@ class ForkServer:
     """Starts the process and speaks with it. `environment` is of all that it forks."""
 
     def __init__(self, **environment: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.fork_server_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", PYTHONFAULTHANDLER="", **environment),
-            start_new_session=True,  # Ctrl-C is for us, who clean up
-        )
-        self._buffered = b""
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.fork_server_process", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env=child(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", PYTHONFAULTHANDLER="", **environment),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for us, who clean up
+            )
         self._gone: dict[int, int] = {}
-        self._answer("ready")
+        self._answer()
 
     def start(self, arguments: list[str], environment: dict[str, str], output: Path, network: int | None = None) -> int:
         """Fork a process that runs a module as `python -m` does; gives its pid."""
-        self._send({"arguments": arguments, "environment": environment, "output": str(output), "network": network})
-        return self._answer("pid")
+        self._connection.send((arguments, environment, str(output), network))
+        return self._answer()
 
     def status(self, pid: int) -> int | None:
         """The exit status, negative for a signal; None while it lives."""
-        while b"\n" in self._buffered or select.select([self._process.stdout], [], [], 0)[0]:
-            self._read()
+        while self._connection.poll():
+            self._note(self._connection.recv())
         return self._gone.get(pid)
 
     def kill(self, pids: list[int]) -> None:
         """End processes and wait for it."""
         for pid in pids:
-            self._send({"kill": pid})
-        deadline = time.monotonic() + _START_SECONDS
-        while any(self.status(pid) is None for pid in pids):
-            if time.monotonic() > deadline:
-                raise TimeoutError("processes do not end")
-            time.sleep(0.002)
+            self._connection.send(pid)
+        self._await(lambda: all(self.status(pid) is not None for pid in pids))
 
     def kill_all(self) -> None:
         """End whatever was forked, and all that these processes have started."""
-        deadline = time.monotonic() + _START_SECONDS
-        while pids := _descendants(self._process.pid):
+
+        def are_gone() -> bool:
+            pids = _descendants(self._process.pid)
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        self._await(are_gone)
+
+    def _await(self, are_gone: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not are_gone():
             if time.monotonic() > deadline:
                 raise TimeoutError("processes do not end")
-            time.sleep(0.01)
+            time.sleep(0.005)
 
     def close(self) -> None:
         """Ends everything that was started."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
+        self._connection.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()  # the ranks die with it
             self._process.wait()
-        self._process.stdout.close()
 
-    def _send(self, request: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+    def _answer(self) -> int:
+        """What it says next but for who has ended."""
+        while self._connection.poll(_START_SECONDS):
+            said = self._connection.recv()
+            if isinstance(said, int):
+                return said
+            self._note(said)
+        raise TimeoutError("the process that starts ranks does not answer")
 
-    def _answer(self, name: str) -> int:
-        while True:
-            answer = self._read()
-            if answer is not None and name in answer:
-                return int(answer[name])
-
-    def _read(self) -> dict[str, Any] | None:
-        assert self._process.stdout is not None
-        while b"\n" not in self._buffered:
-            if not select.select([self._process.stdout], [], [], _START_SECONDS)[0]:
-                raise TimeoutError("the process that starts ranks does not answer")
-            data = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not data:
-                raise OSError("the process that starts ranks has ended")
-            self._buffered += data
-        line, self._buffered = self._buffered.split(b"\n", 1)
-        answer: dict[str, Any] = json.loads(line)
-        if "gone" in answer:
-            self._gone[answer["gone"]] = answer["status"]
-            return None
-        return answer
+    def _note(self, ended: tuple[int, int]) -> None:
+        pid, status = ended
+        self._gone[pid] = status
 
 
 def _descendants(ancestor: int) -> set[int]:

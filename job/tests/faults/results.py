@@ -1,145 +1,157 @@
-"""Runs as JSON, one to a line, and the tables made of them."""
+"""Runs that were made so far, kept as JSON, one to a line, with a page of tables beside it."""
 
 from __future__ import annotations
 
-from statistics import median
+import json
+import threading
+from collections import Counter
+from dataclasses import asdict
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.environment import ROOT
-from tensorwire_job.model import Confidence
-
-from .cases import CASES, Case
-from .levels import count
-from .run import Outcome, show
-from .runs import Row, Runs, commits, interval, left
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
-JSON = ROOT / "job" / "benchmarks" / "results" / "diagnosis-faults.json"
-_MORE = 3  # complaints shown of a case
-_CLASSES = ("TW-LOST", "TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3")
-_GROUPS = (
-    ("all hangs", ("hang",), "all"),
-    ("all slow", ("slow",), "95 %"),
-    ("all faults", ("lost", "hang", "slow"), ""),
-    ("nothing wrong", ("none",), "all"),
-)  # with the kinds of cases in each, and what is aimed at
+    from .cases import Case
+    from .verdicts import Judgement
+
+FIRST, MENDED = "first", "mended"
+STAGES = (FIRST, MENDED)
+_Z = 1.959964  # of the 95 % interval
+Row = dict[str, Any]
 
 
-class Results(Runs):
-    """Runs of the cases of cases.py."""
+def wilson(right: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927): also sensible where all or none are right."""
+    if total == 0:
+        return 0.0, 1.0
+    share, z2 = right / total, _Z * _Z
+    centre = share + z2 / (2 * total)
+    reach = _Z * sqrt(share * (1 - share) / total + z2 / (4 * total * total))
+    return max(0.0, (centre - reach) / (1 + z2 / total)), min(1.0, (centre + reach) / (1 + z2 / total))
 
-    def __init__(self, path: Path, environment: dict[str, Any], *, fresh: bool = False) -> None:
-        self.recorded: dict[str, list[int]] = {}  # by confidence, see levels.count: of the recordings
-        super().__init__(path, environment, fresh=fresh)
 
-    def load(self, known: dict[str, Any]) -> None:
-        super().load(known)
-        self.recorded = known["recorded"]
+def interval(right: int, total: int) -> str:
+    low, high = wilson(right, total)
+    return f"{100 * low:.1f}-{100 * high:.1f} %"
 
-    def head(self) -> dict[str, Any]:
-        return super().head() | {"recorded": self.recorded}
 
-    def due(self, case: Case, num_runs: int) -> list[int]:
-        """The ranks that a case has to befall yet, in turn, until it has had so many runs."""
-        return left(self._of(case), map(case.rank, range(num_runs)))
+def commits(rows: list[Row]) -> str:
+    """The commits that runs were made at, with the number of runs."""
+    return ", ".join(f"{commit} ({number})" for commit, number in Counter(row["commit"] for row in rows).items())
 
-    def add(self, case: Case, rank: int, *, seconds: float | None, wrong: str, levels: dict[str, bool]) -> None:
-        """A run that was judged.
 
-        Args:
-            seconds: from the fault to the verdict.
-            wrong: what was wrong with it; "" if nothing.
-            levels: the confidence of its verdicts, see levels.levels_of.
-        """
-        row = {"case": case.name, "rank": rank, "seconds": seconds, "wrong": wrong, "levels": levels}
-        self.append(self.rows, row)
+def machine(facts: dict[str, Any], besides: str = "") -> list[str]:
+    """What the runs of a page were made on."""
+    load = f"load average at the start {facts['load']:.2f}"
+    return [
+        f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory']}; {facts['system']}",
+        f"- Python {facts['python']}, torch {facts['versions']['torch']}; {load}",
+        f"- Thresholds: {facts['thresholds']}{besides}",
+        f"- Last added to {facts['date']}, by `{facts['command']}`",
+    ]
 
-    def keep(self, case: Case, rank: int, outcome: Outcome) -> str:
-        """Add what came of a run; says it in a line."""
-        self.add(case, rank, seconds=outcome.seconds, wrong=outcome.wrong, levels=outcome.levels)
-        return show(case, outcome)
+
+class Results:
+    """What was run so far, in this run of the program and those before. For any thread.
+
+    Written whole after each run, so that the next one goes on where this one was cut off.
+
+    Args:
+        path: a .json file; the page is written beside it.
+        environment: of the runs to come.
+        make_page: Markdown.
+        stage: of the runs to come: "first", before anyone tuned the analyzer to a case, or "mended", the code now.
+        forget: names of cases whose runs of this stage are made again. First runs are kept for good.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        environment: dict[str, Any],
+        make_page: Callable[[Results], str],
+        stage: str = MENDED,
+        forget: Collection[str] = (),
+    ) -> None:
+        if stage == FIRST and forget:
+            raise ValueError("first results are made once: they are not begun again")
+        self._path, self._make_page, self._stage = path, make_page, stage
+        self._lock = threading.Lock()
+        self.environment = environment
+        self.rows: list[Row] = []
+        self.failed: list[Row] = []
+        self.skipped: dict[str, str] = {}
+        self.recorded: dict[str, list[int]] = {}  # by confidence: of the recordings of the matrix
+        if path.exists():
+            try:
+                known = json.loads(path.read_text())
+                self.rows = [row for row in known["runs"] if row["stage"] != stage or row["case"] not in forget]
+                self.failed = [row for row in known["failed"] if row["case"] not in forget]
+                self.skipped = known["skipped"]
+                self.recorded = known.get("recorded", {})
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{path} holds no results to add to: {error!r}") from None
+
+    def due(self, case: Case, num_runs: int | None = None) -> list[int]:
+        """The ranks that it has to befall yet, in turn, until it has had so many runs; by default each of its ranks."""
+        number = len(case.ranks) if num_runs is None else num_runs
+        had = Counter(row["rank"] for row in self._of(case))
+        due = []
+        for run in range(number):
+            rank = case.ranks[run % len(case.ranks)]
+            if had[rank]:
+                had[rank] -= 1
+            else:
+                due.append(rank)
+        return due
+
+    def is_wrong(self, case: Case) -> bool:
+        """Whether a run of this stage was."""
+        return any(not row["right"] for row in self._of(case))
+
+    def _of(self, case: Case) -> list[Row]:
+        return [row for row in self.rows if row["case"] == case.name and row["stage"] == self._stage]
+
+    def add(self, case: Case, rank: int, judged: Judgement) -> None:
+        """A run that was judged."""
+        self._append(self.rows, case, rank, **asdict(judged))
 
     def add_failed(self, case: Case, rank: int, reason: str) -> None:
         """A run that could not be judged. It does not count, and is due again."""
-        self.append(self.failed, {"case": case.name, "rank": rank, "reason": reason})
+        self._append(self.failed, case, rank, reason=reason)
+
+    def _append(self, rows: list[Row], case: Case, rank: int, **facts: Any) -> None:
+        commit = self.environment["commit"]
+        with self._lock:
+            rows.append({"case": case.name, "rank": rank, "stage": self._stage, **facts, "commit": commit})
+            self.write()
 
     def page(self) -> str:
-        facts = self.environment
-        lines = [
-            "# Faults in real jobs",
-            "",
-            "Jobs of 4 ranks on gloo, on one machine; the faulty rank is rotated over all positions. A run is right "
-            "where the class *and* the ranks are as they should be, in everything that is found from the fault on; "
-            "where nothing is wrong, it is right if nothing is found.",
-            "",
-            f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['memory']}; {facts['system']}",
-            f"- Python {facts['python']}, torch {facts['versions']['torch']}; load average at the start "
-            f"{facts['load']:.2f}",
-            f"- Thresholds: {facts['thresholds']}",
-            f"- Last added to {facts['date']}, by `{facts['command']}`",
-            f"- {len(self.rows)} runs, at these commits: {commits(self.rows)}",
-            "",
-            "| case | what happens | expected | right | 95 % interval | seconds to the verdict |",
-            "|---|---|---|---|---|---|",
-        ]
-        shown = [case for case in CASES if self._of(case)]
-        lines += [self._line(case) for case in shown]
-        lines += ["", "| class | right | 95 % interval | goal |", "|---|---|---|---|"]
-        for code in _CLASSES:
-            rows = self._of(*(case for case in CASES if case.code == code))
-            lines.append(f"| {code} | {_share(rows)} | |")
-        for title, kinds, goal in _GROUPS:
-            rows = self._of(*(case for case in CASES if case.kind in kinds))
-            lines.append(f"| {title} | {_share(rows)} | {goal} |")
-        wrong = {case.name: [row for row in self._of(case) if row["wrong"]] for case in shown}
-        if any(wrong.values()):
-            lines += ["", "## Wrong", ""]
-        for name, rows in wrong.items():
-            lines += [f"- {name}, fault at rank {row['rank']}: {row['wrong']}" for row in rows[:_MORE]]
-            if len(rows) > _MORE:
-                lines.append(f"- {name}: {len(rows) - _MORE} more")
-        lines += self._levels()
-        lines += self.not_judged()
-        return "\n".join(lines) + "\n"
+        return self._make_page(self)
 
-    def _levels(self) -> list[str]:
-        """How many verdicts of each confidence were right."""
-        columns = (self.recorded, count(row["levels"] for row in self.rows))
-        rows = [
-            f"| {level.value} | " + " | ".join(_right(column.get(level.value, [0, 0])) for column in columns) + " |"
-            for level in Confidence
-        ]
-        return [
-            "",
-            "## Confidence",
-            "",
-            "A run counts for each confidence that its verdicts had. The recordings, one of each case, are those that "
-            "the analyzer is tested with; `python -m job.tests.faults --levels` analyzes them again. "
-            "[Faults that the matrix did not have](diagnosis-unseen.md#confidence) have a table of their own.",
-            "",
-            "| confidence | right, in the recordings | right, in the runs |",
-            "|---|---|---|",
-            *rows,
-        ]
+    def write(self) -> None:
+        """Rows in one order, whichever was run first: results of two places are then easy to bring together."""
+        self.rows.sort(key=lambda row: (row["case"], STAGES.index(row["stage"]), row["rank"]))
+        facts = {"environment": self.environment, "skipped": self.skipped, "failed": self.failed}
+        if self.recorded:
+            facts["recorded"] = self.recorded
+        head = json.dumps(facts, indent=1)[:-2]
+        rows = ",\n".join(json.dumps(row) for row in self.rows)
+        new = self._path.with_suffix(".new")
+        new.write_text(f'{head},\n "runs": [\n{rows}\n]}}\n')
+        new.replace(self._path)
+        self._path.with_suffix(".md").write_text(self.page())
 
-    def _of(self, *cases: Case) -> list[Row]:
-        names = {case.name for case in cases}
-        return [row for row in self.rows if row["case"] in names]
-
-    def _line(self, case: Case) -> str:
-        rows = self._of(case)
-        times = sorted(row["seconds"] for row in rows if row["seconds"] is not None)
-        latency = f"{median(times):.1f} (at most {times[-1]:.1f})" if times else "-"
-        return f"| {case.name} | {case.about} | {case.code or 'nothing'} | {_share(rows)} | {latency} |"
-
-
-def _right(counted: list[int]) -> str:
-    right, told = counted
-    return f"{right} of {told}" if told else "not measured"
-
-
-def _share(rows: list[Row]) -> str:
-    right = sum(not row["wrong"] for row in rows)
-    return f"{right}/{len(rows)} | {interval(right, len(rows))}"
+    def not_judged(self) -> list[str]:
+        """The parts of the page on what could not be run."""
+        parts = []
+        if self.failed:
+            lines = [f"- {row['case']}, fault at rank {row['rank']}: {row['reason']}" for row in self.failed]
+            parts += ["## Not judged", "These runs failed before there was anything to judge.", "\n".join(lines)]
+        if self.skipped:
+            parts += ["## Skipped", "\n".join(f"- {name}: {reason}" for name, reason in self.skipped.items())]
+        return parts

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tests.support.links import Network
 
-from .cases import WORLD, Case, FaultContext, TrainingStoppedError
+from . import program_run
 from .fork_server import ForkServer
-from .judge import complaint, is_notice
-from .levels import levels_of
-from .needs import build_clock, missing
+from .injections import FaultContext, TrainingStoppedError
+from .needs import build_clock
 from .services import Services
-from .training_job import WORLD_SIZE, TrainingJob
+from .training_job import WORLD, WORLD_SIZE, TrainingJob
+from .verdicts import Judgement, is_notice, judge
 from .watch import LocalWatch, Watch, WatchError, is_finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from tensorwire_job.model import Finding
 
-    from tensorwire_job.model import Finding, Observation
+    from .cases import Case
+    from .watch import Record
 
 _BASELINE_SECONDS = 4.5  # of good times, before anything can be called slow
 _MOMENT_SECONDS = 1.0  # before a hang, and after a verdict, in case it changes
@@ -31,30 +31,24 @@ _CALM_SECONDS = 2.5  # without findings, after a fault is mended
 _PATIENCE_SECONDS = 20.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    rank: int
-    wrong: str  # what was wrong; "" if nothing
-    seconds: float | None  # from the fault to the first finding
-    levels: dict[str, bool]  # each confidence that a verdict had, and whether those verdicts were right
-
-
 class Stage:
-    """The job that cases run in, one after another as long as they fit, and what watches it."""
+    """Runs cases one at a time. Cases of the matrix that can share a job have it one after another."""
 
     def __init__(self) -> None:
-        self._nurseries: dict[str, ForkServer] = {}
+        self._fork_servers: dict[str, ForkServer] = {}
+        self._open = ExitStack()  # the job, its network, and what watches it
         self._job: TrainingJob | None = None
         self._watch: Watch | None = None
-        self._network: Network | None = None
         self._key: object = None
         self._folder = TemporaryDirectory()
 
-    def run(self, case: Case, rank: int, record: Callable[[Observation], None] | None = None) -> Outcome:
+    def run(self, case: Case, rank: int, record: Record | None = None) -> Judgement:
         """Run a case once. With `record`, in a job of its own, which is recorded from its start.
 
         Whatever it raises says nothing about the case: `reset`, and run it again.
         """
+        if case.program:
+            return program_run.run(self._fork_server_for(case), case, rank, record)
         job, watch = self._prepare(case, record)
         context = FaultContext(job, rank, watch)
         start = time.monotonic()
@@ -72,12 +66,10 @@ class Stage:
             except OSError:  # whom it befell may be gone
                 if not wrong:
                     raise
-        first = next((poll.time - start for poll in polls if any(map(is_finding, poll.findings))), None)
-        levels = levels_of(case, rank, (finding for poll in polls for finding in poll.findings))
-        outcome = Outcome(rank, wrong or complaint(case, rank, polls, start), first, levels)
+        judged = judge(case, rank, polls, start, trouble=wrong)
         if record is not None or wrong or not case.mends or not self._is_calm_again(job, watch):
             self.clear()
-        return outcome
+        return judged
 
     def _trouble(self, case: Case, job: TrainingJob, watch: Watch) -> str:
         """What is wrong whatever was found: the fault was to leave the ranks alive, and who watches them."""
@@ -86,19 +78,21 @@ class Stage:
             return f"training stopped: ranks {ended} have ended"
         return watch.trouble
 
-    def _prepare(self, case: Case, record: Callable[[Observation], None] | None) -> tuple[TrainingJob, Watch]:
+    def _prepare(self, case: Case, record: Record | None) -> tuple[TrainingJob, Watch]:
         if record is not None or case.job != self._key or not case.mends:
             self.clear()
         if self._job is None or self._watch is None:
             fork_server = self._fork_server_for(case)
-            if case.uses_network:
-                self._network = Network(WORLD_SIZE)
+            network = self._open.enter_context(closing(Network(WORLD_SIZE))) if case.uses_network else None
             nodes = 2 if case.needs == "services" else 1
-            self._job = TrainingJob(fork_server, case.settings, network=self._network, num_nodes=nodes)
+            job = TrainingJob(fork_server, case.settings, network=network, num_nodes=nodes)
+            self._job = self._open.enter_context(closing(job))
+            watch: Watch
             if nodes > 1:
-                self._watch = Services(fork_server, self._job.folder, self._job.nodes, record)
+                watch = Services(fork_server, job.folder, job.nodes, record)
             else:
-                self._watch = LocalWatch(self._job.nodes[0], case.thresholds, record)
+                watch = LocalWatch(job.nodes[0], case.thresholds, record)
+            self._watch = self._open.enter_context(closing(watch))
             self._key = case.job
             if "compile" not in case.settings:
                 self._job.wait_for_round(3)
@@ -107,24 +101,24 @@ class Stage:
         return self._job, self._watch
 
     def _fork_server_for(self, case: Case) -> ForkServer:
-        """One for all jobs, except those whose clock is to step."""
-        name = "clock" if case.needs == "clock" else ""
-        if name not in self._nurseries:
-            environment = {"LD_PRELOAD": str(build_clock(Path(self._folder.name)))} if name else {}
-            self._nurseries[name] = ForkServer(**environment)
-        return self._nurseries[name]
+        """One for all jobs of the matrix, except those whose clock is to step, and one for programs."""
+        name = "programs" if case.program else "clock" if case.needs == "clock" else ""
+        if name not in self._fork_servers:
+            environment = {"TW_FAULTS_IMPORTS": program_run.IMPORTS} if case.program else {}
+            if name == "clock":
+                environment["LD_PRELOAD"] = str(build_clock(Path(self._folder.name)))
+            self._fork_servers[name] = ForkServer(**environment)
+        return self._fork_servers[name]
 
     def _await_verdict(self, case: Case, rank: int, watch: Watch) -> None:
         def is_judged(findings: list[Finding]) -> bool:
-            if case.kind == "none":
-                return any(map(is_finding, findings))
             named = [finding for finding in findings if is_finding(finding)]
-            return bool(named) and (not case.stack or any(rank in finding.stacks for finding in named))
+            return bool(named) and (not case.codes or not case.stack or any(rank in each.stacks for each in named))
 
         watch.wait(case.seconds, is_judged)
         if case.notice:
-            watch.wait(_MOMENT_SECONDS, lambda findings: any(is_notice(finding, rank) for finding in findings))
-        if case.kind != "none":
+            watch.wait(_MOMENT_SECONDS, lambda findings: any(is_notice(case, rank, finding) for finding in findings))
+        if case.codes:
             watch.wait(_MOMENT_SECONDS)
 
     def _is_calm_again(self, job: TrainingJob, watch: Watch) -> bool:
@@ -147,42 +141,21 @@ class Stage:
 
     def clear(self) -> None:
         """End the job."""
-        watch, job, network = self._watch, self._job, self._network
-        self._watch = self._job = self._network = self._key = None
-        try:
-            if watch is not None:
-                watch.close()
-        finally:
-            if job is not None:
-                job.close()
-            if network is not None:
-                network.close()
+        self._job = self._watch = self._key = None
+        self._open.close()
 
     def reset(self) -> None:
         """End the job in whatever state it is, and what it was started by."""
         with suppress(Exception):
             self.clear()
-        for fork_server in self._nurseries.values():
+        for fork_server in self._fork_servers.values():
             with suppress(Exception):
                 fork_server.close()
-        self._nurseries.clear()
-
-    def close(self) -> None:
-        self.reset()
-        self._folder.cleanup()
+        self._fork_servers.clear()
 
     def __enter__(self) -> Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def reason_to_skip(case: Case) -> str:
-    return missing(case.needs)
-
-
-def show(case: Case, outcome: Outcome) -> str:
-    seconds = "" if outcome.seconds is None else f" after {outcome.seconds:.1f} s"
-    verdict = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
-    return f"{case.name} at rank {outcome.rank}{seconds}: {verdict}"
+        self.reset()
+        self._folder.cleanup()

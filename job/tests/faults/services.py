@@ -12,12 +12,13 @@ from tests.support.ports import free_port
 from .watch import THRESHOLDS, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from pathlib import Path
 
     from tensorwire_job.model import Finding, Observation
 
     from .fork_server import ForkServer
+    from .watch import Record
 
 
 class Services(Watch):
@@ -34,7 +35,7 @@ class Services(Watch):
         fork_server: ForkServer,
         folder: Path,
         nodes: list[Path],
-        record: Callable[[Observation], None] | None = None,
+        record: Record | None = None,
     ) -> None:
         self._fork_server, self._folder, self._nodes = fork_server, folder, nodes
         self._state = folder / "analyzer"

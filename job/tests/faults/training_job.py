@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .fork_server import ForkServer
 
 WORLD_SIZE = 4
+WORLD = list(range(WORLD_SIZE))
 _START_SECONDS = 60.0
 
 

@@ -6,10 +6,11 @@ import gzip
 import sys
 import threading
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tensorwire_job.service.recording import Recorder
 
@@ -17,53 +18,55 @@ from .watch import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tensorwire_job.model import Observation, Thresholds
+    from .cases import Case
+    from .results import Results
+    from .verdicts import Judgement
+    from .watch import Record
+
+Turn = list[tuple["Case", int]]  # runs that one job may have, one after another: a case, and the rank to befall
+_BATCH = 4  # runs of a case of the matrix in a row: once at each rank
 
 
-class Named(Protocol):
-    """A case, or a variant."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class Stage(Protocol):
-    """Runs cases, one at a time."""
-
-    def run(self, case: Any, rank: int) -> Any:
-        """What came of it; whatever it raises says nothing about the case."""
-
-    def reset(self) -> None:
-        """End whatever runs."""
-
-    def __enter__(self) -> Stage: ...
-
-    def __exit__(self, *_: object) -> None: ...
+def turns(cases: list[Case], results: Results, num_runs: int | None) -> list[Turn]:
+    """What is due. Every case has a few runs before any has all; cases that can share a job come together."""
+    due = {case.name: results.due(case, num_runs) for case in cases}
+    groups: dict[object, list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[case.job if case.mends else case.name].append(case)
+    batch = 1 if any(case.program for case in cases) else _BATCH
+    found = [
+        [(case, rank) for case in group for rank in due[case.name][first : first + batch]]
+        for first in range(0, max(map(len, due.values()), default=0), batch)
+        for group in sorted(groups.values(), key=len, reverse=True)
+    ]
+    return [turn for turn in found if turn]
 
 
-class Keeper(Protocol):
-    """Where what came of runs goes."""
-
-    def keep(self, case: Any, rank: int, outcome: Any) -> str:
-        """Add it to the results; says it in a line."""
-
-    def add_failed(self, case: Any, rank: int, reason: str) -> None:
-        """A run that could not be judged."""
-
-
-Turn = list[tuple[Any, int]]  # runs that one job may have, one after another: a case, and the rank to befall
-
-
-def take(due: list[Turn], num_jobs: int, new_stage: Callable[[], Stage], keeper: Keeper) -> None:
+def take(
+    due: list[Turn], num_jobs: int, new_stage: Callable[[], AbstractContextManager[Any]], results: Results
+) -> None:
     """Take all turns, so many at a time."""
     queue: SimpleQueue[Turn] = SimpleQueue()
     for turn in due:
         queue.put(turn)
-    progress = Progress(sum(map(len, due)))
+    progress = _Progress(sum(map(len, due)))
+
+    def work() -> None:
+        """Whatever befalls one run, the others go on."""
+        with new_stage() as stage:
+            while True:
+                try:
+                    turn = queue.get_nowait()
+                except Empty:
+                    return
+                for case, rank in turn:
+                    progress.say(_attempt(stage, case, rank, results))
+
     with ThreadPoolExecutor(num_jobs) as pool:
-        workers = [pool.submit(_work, queue, new_stage, keeper, progress) for _ in range(num_jobs)]
+        workers = [pool.submit(work) for _ in range(num_jobs)]
         try:
             for worker in workers:
                 worker.result()
@@ -72,31 +75,27 @@ def take(due: list[Turn], num_jobs: int, new_stage: Callable[[], Stage], keeper:
             raise
 
 
-def _work(queue: SimpleQueue[Turn], new_stage: Callable[[], Stage], keeper: Keeper, progress: Progress) -> None:
-    """Take turns until there are no more. Whatever befalls one run, the others go on."""
-    with new_stage() as stage:
-        while True:
-            try:
-                turn = queue.get_nowait()
-            except Empty:
-                return
-            for case, rank in turn:
-                progress.say(_attempt(stage, case, rank, keeper))
-
-
-def _attempt(stage: Stage, case: Named, rank: int, keeper: Keeper) -> str:
+def _attempt(stage: Any, case: Case, rank: int, results: Results) -> str:
     """One run; says what came of it."""
     try:
-        outcome = stage.run(case, rank)
+        judged = stage.run(case, rank)
     except Exception as error:
         stage.reset()
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        keeper.add_failed(case, rank, reason)
+        results.add_failed(case, rank, reason)
         return f"{case.name} at rank {rank}: FAILED: {reason}"
-    return keeper.keep(case, rank, outcome)
+    results.add(case, rank, judged)
+    return show(case, rank, judged)
 
 
-class Progress:
+def show(case: Case, rank: int, judged: Judgement) -> str:
+    """A run in a line."""
+    seconds = "" if judged.seconds is None else f" after {judged.seconds:.1f} s"
+    verdict = "right" if judged.right else "WRONG: " + " / ".join(judged.wrong)
+    return f"{case.name} at rank {rank}{seconds}: {judged.said}: {verdict}"
+
+
+class _Progress:
     """Says what was done and how long the rest will take. For any thread."""
 
     def __init__(self, total: int) -> None:
@@ -113,11 +112,11 @@ class Progress:
 
 
 @contextmanager
-def recording(folder: Path, case: Named, rank: int, thresholds: Thresholds) -> Iterator[Callable[[Observation], None]]:
+def recording(folder: Path, case: Case, rank: int) -> Iterator[Record]:
     """Keep what is seen of a run there; the rank that it befell is in the name."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case.name}-{rank}.jsonl.gz"
     path.unlink(missing_ok=True)
-    with Recorder(path, thresholds) as recorder:
+    with Recorder(path, case.thresholds) as recorder:
         yield recorder.write
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))  # without the flushes

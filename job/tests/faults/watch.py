@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    Record = Callable[[Observation], None]
+
 THRESHOLDS = Thresholds(hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0)
 _INTERVAL_SECONDS = 0.25
 
@@ -39,7 +41,7 @@ class Watch:
         record: is given every observation.
     """
 
-    def __init__(self, record: Callable[[Observation], None] | None = None) -> None:
+    def __init__(self, record: Record | None = None) -> None:
         self.polls: list[Poll] = []
         self._record = record
         self._error: BaseException | None = None
@@ -98,9 +100,7 @@ class Watch:
 class LocalWatch(Watch):
     """Agent and analyzer in this process, as `tensorwire-job watch` has them."""
 
-    def __init__(
-        self, pages: Path, thresholds: Thresholds, record: Callable[[Observation], None] | None = None
-    ) -> None:
+    def __init__(self, pages: Path, thresholds: Thresholds, record: Record | None = None) -> None:
         self._pages, self._thresholds = pages, thresholds
         super().__init__(record)
 

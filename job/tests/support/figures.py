@@ -8,7 +8,7 @@ from typing import Any
 
 from job.benchmarks import RESULTS
 from job.tests.faults.cases import BY_NAME
-from job.tests.faults.variants import GROUPS
+from job.tests.faults.variant_page import false_looks, of_stage, with_faults
 
 
 def _load(name: str) -> Any:
@@ -59,13 +59,11 @@ class Variants:
         return list(_load("diagnosis-unseen.json")["runs"])
 
     def _of(self, group: str, stage: str) -> list[dict[str, Any]]:
-        names = {variant.name for variant in GROUPS[group]}
-        return [run for run in self._runs if run["case"] in names and run["stage"] == stage]
+        return of_stage(self._runs, group, stage)
 
     def share(self, group: str, stage: str, key: str) -> str:
         """In how many of the runs with a fault something ("found", "rank_right", "class_right") holds."""
-        faults = {variant.name for variant in GROUPS[group] if variant.codes}
-        runs = [run for run in self._of(group, stage) if run["case"] in faults]
+        runs = with_faults(self._of(group, stage))
         return f"{sum(run[key] for run in runs)} of {len(runs)}"
 
     def table(self) -> list[str]:
@@ -78,16 +76,13 @@ class Variants:
 
     def after_mending(self, key: str, *groups: str) -> str:
         """In how many of the runs of these sets something holds, of those with a fault that have an answer."""
-        faults = {variant.name for group in groups for variant in GROUPS[group] if variant.codes}
-        runs = [run for group in groups for run in self._of(group, "mended") if run["case"] in faults]
+        runs = with_faults([run for group in groups for run in self._of(group, "mended")])
         known = [run[key] for run in runs if run.get(key) is not None]
         return f"{sum(known)} of {len(known)}"
 
     def false_looks(self, group: str = "healthy", stage: str = "mended") -> str:
         """How many looks at jobs with nothing wrong had a finding."""
-        quiet = {variant.name for variant in GROUPS[group] if not variant.codes}
-        runs = [run for run in self._of(group, stage) if run["case"] in quiet]
-        return f"{sum(run['false_looks'] for run in runs):,} of {sum(run['looks'] for run in runs):,}"
+        return false_looks(with_faults(self._of(group, stage), are=False))
 
     def high_confidence(self, *columns: tuple[str, str]) -> str:
         """How many verdicts of high confidence were right, in these groups and stages."""

@@ -1,1 +1,1 @@
-"""Training programs that faults befall; each is a script as a user writes it."""
+"""Training programs that faults befall, and jobs with nothing wrong."""

@@ -1,4 +1,4 @@
-"""What the runner tells a program: whom the fault befalls, and which of its faults it is."""
+"""What the runner tells a program: whom the fault befalls."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FAULT = "fault"  # a file in TW_FAULTS_DIR, there from the moment of the fault
 STEPS_BEFORE = 70  # that a job trains well: a second and a half, and more
@@ -38,17 +34,6 @@ def befalls(step: int, last: int = STEPS_BEFORE) -> bool:
 def gets_slow(step: int) -> bool:
     """Whether this rank is slow in this step, as it is from some step on; if so, it is marked."""
     return step >= STEPS_BEFORE_SLOW and befalls(step, step)
-
-
-def case() -> str:
-    """The name of the variant."""
-    return os.environ["TW_FAULTS_CASE"]
-
-
-def chosen(names: dict[str, Any]) -> Callable[..., Any]:
-    """The function of a program that variants.csv has for the variant."""
-    function: Callable[..., Any] = names[os.environ["TW_FAULTS_FUNCTION"]]
-    return function
 
 
 def folder() -> Path:

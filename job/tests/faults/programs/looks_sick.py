@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import time
 
 import torch
 import torch.distributed as dist
 
 from .common import STEPS_BEFORE, STEPS_BEFORE_SLOW, befallen_rank, befalls, is_befallen, mark_fault
-from .small_training import Training, run
+from .small_training import Training
+
+_SECONDS = 9.0  # longer than the hang gate
 
 
 def lengthen_sequences() -> None:
@@ -65,9 +68,6 @@ def take_long_steps() -> None:
         training.step(4.0)
 
 
-_SECONDS = 9.0  # longer than the hang gate
-
-
 def vote_early() -> None:
     """One rank votes to stop, without waiting; the others vote seconds later. All train on meanwhile."""
     votes = dist.new_group(group_desc="votes")
@@ -113,5 +113,11 @@ def join_early() -> None:
             training.step()
 
 
-if __name__ == "__main__":
-    run(globals())
+def vary_lengths() -> None:
+    """Nothing is wrong: sequences differ, so that in every step another rank is late, now and then by a lot."""
+    training = Training()
+    lengths = random.Random(dist.get_rank())
+    for step in itertools.count():
+        if step == STEPS_BEFORE:
+            mark_fault()
+        training.step(min(0.8, lengths.expovariate(20.0)))

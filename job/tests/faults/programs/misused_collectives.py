@@ -1,4 +1,4 @@
-"""Training in which one rank calls other collectives than the rest, which gloo may abort for it."""
+"""Training in which one rank calls other collectives than the rest, or with other tensors; gloo may abort for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.distributed.nn.functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import STEPS_BEFORE, befalls, case, is_befallen, mark_fault, stay_away, wait_for_server
-from .small_training import Training, mesh_groups, run, steps
+from .common import STEPS_BEFORE, befallen_rank, befalls, folder, is_befallen, mark_fault, stay_away, wait_for_server
+from .small_training import Training, before, mesh_groups, steps
 
 
 def gather_objects_by_some() -> None:
@@ -56,10 +57,7 @@ def skip_synchronisation() -> None:
 def skip_branch() -> None:
     """A batch without images leaves a branch of the model unused on one rank."""
     training = Training(Branches())
-    for step in itertools.count():
-        if befalls(step):
-            training.model.module.has_images = False
-        training.step()
+    training.train(partial(setattr, training.model.module, "has_images", False))
 
 
 class Branches(nn.Module):
@@ -146,28 +144,86 @@ def clip_alone() -> None:
         dist.all_reduce(torch.ones(4096), group=dp)
 
 
-SHORT, LONG = 120, 4000
-
-
-def go_on() -> None:
-    name = case()
-    if name == "uneven-then-barrier":
+def run_out_of_batches(then: str = "end") -> None:
+    """Ranks have unequal numbers of batches; one runs out of them first, and does what comes next."""
+    training = Training()
+    for _ in range(120 if is_befallen() else 4000):
+        training.step()
+    mark_fault()
+    if then == "barrier":
         dist.barrier()
-    elif name == "uneven-then-evaluation":
-        if is_befallen():
-            stay_away()
-    elif name == "uneven-then-metric":
+    elif then == "evaluate" and is_befallen():
+        stay_away()
+    elif then == "reduce":
         dist.all_reduce(torch.zeros(1))
 
 
-def run_out_of_batches() -> None:
-    """Ranks have unequal numbers of batches; one runs out of them first, and does what comes next."""
-    training = Training()
-    for _ in range(SHORT if is_befallen() else LONG):
-        training.step()
-    mark_fault()
-    go_on()
+def gather_metrics() -> None:
+    """Rank 0 gathers metrics after each step; one rank does not come to it, and the others are past it."""
+    rank = dist.get_rank()
+    for step in Training().steps():
+        if befalls(step):
+            wait_for_server()
+        metrics = [torch.empty(16) for _ in range(dist.get_world_size())] if rank == 0 else None
+        dist.gather(torch.ones(16), metrics, dst=0)
 
 
-if __name__ == "__main__":
-    run(globals())
+def save_by_some() -> None:
+    """One rank does not take part in a distributed checkpoint, and goes on to the next step."""
+    training = Training(nn.Linear(64, 8))
+
+    def save() -> None:
+        if not is_befallen():
+            dcp.save({"model": training.model.module.state_dict()}, checkpoint_id=folder() / "checkpoint")
+
+    training.train(then=save)
+
+
+def route_tokens() -> None:
+    """Mixture of experts: one rank's router sends another number of tokens than it has announced."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for step in steps():
+        counts = torch.tensor([16 + (rank + peer + step) % 3 for peer in range(size)])
+        expected = torch.empty_like(counts)
+        dist.all_to_all_single(expected, counts)
+        sent = counts.tolist()
+        if befalls(step):
+            sent[(rank + 1) % size] += 8
+        received = torch.empty(int(expected.sum()), 32)
+        dist.all_to_all_single(received, torch.ones(sum(sent), 32), expected.tolist(), sent)
+        dist.all_reduce(torch.ones(256))
+
+
+def reduce_layers() -> None:
+    """A rank skips the gradient of a layer, and is a layer ahead from then on."""
+    for step in steps():
+        for layer, size in enumerate((4096, 1024, 256, 64)):
+            if layer != 1 or not befalls(step):
+                dist.all_reduce(torch.ones(size))
+
+
+def reduce_in_half() -> None:
+    """A rank reduces in another dtype, of fewer bytes."""
+    for step in steps():
+        dist.all_reduce(torch.ones(1024, dtype=torch.bfloat16 if befalls(step) else torch.float32))
+
+
+def gather_in_double() -> None:
+    """A rank gathers in another dtype from a step on, in its tp group."""
+    _, tp = mesh_groups("dp", "tp")
+    for step in steps():
+        gather(step, torch.float64, tp)
+
+
+def gather_integers() -> None:
+    """The same in the group of all, with a dtype of as many bytes; now and then one rank is late for it."""
+    for step in steps():
+        if step % 100 == 99 and before() == befallen_rank():
+            time.sleep(1.5)  # an evaluation, which the others wait for
+        gather(step, torch.int32)
+
+
+def gather(step: int, other: torch.dtype, group: dist.ProcessGroup | None = None) -> None:
+    dtype = other if step >= STEPS_BEFORE and befalls(step, step) else torch.float32
+    mine = torch.ones(256, dtype=dtype)
+    dist.all_gather([torch.empty_like(mine) for _ in range(dist.get_world_size(group))], mine, group=group)

@@ -1,4 +1,4 @@
-"""Training with several process groups, or with a store of its own, and what goes wrong with these."""
+"""Training with several process groups, and what goes wrong with these."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from .common import STEPS_BEFORE, befallen_rank, befalls, chosen, folder, is_befallen, mark_fault
-from .small_training import Training, die_with_parent, start, start_with_hosted_store, steps
+from .common import befallen_rank, befalls, folder, is_befallen
+from .small_training import Training, die_with_parent, steps
 
 _WORLD = range(4)
 
@@ -41,7 +41,6 @@ class Metrics:
 
 def lock_in_other_order() -> None:
     """One rank's metrics take longer once: its training gets the lock first, on the others the metrics do."""
-    start()
     metrics = Metrics()
     for step in itertools.count(1):
         time.sleep(0.1)  # compute: the metrics have the lock by then
@@ -57,18 +56,12 @@ def create_group_by_members() -> None:
     """A group is created by its members only, though all ranks have to: torch has a barrier there on demand
     (TORCH_DIST_INIT_BARRIER).
     """
-    start()
-    for step in Training().steps():
-        if step == STEPS_BEFORE:
-            if is_befallen():
-                mark_fault()
-            else:
-                dist.new_group([rank for rank in _WORLD if rank != befallen_rank()])
+    members = [rank for rank in _WORLD if rank != befallen_rank()]
+    Training().train(then=lambda: is_befallen() or dist.new_group(members))
 
 
 def miss_group_of_three() -> None:
     """Three of four ranks share a group; one of them waits for the lock of a file before it enters."""
-    start()
     outsider = (befallen_rank() + 1) % len(_WORLD)
     group = dist.new_group([rank for rank in _WORLD if rank != outsider], group_desc="experts")
     for step in steps():
@@ -96,35 +89,8 @@ def _wait_for_file() -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def freeze_store() -> None:
-    """The process that hosts the store stops; all ranks wait for it when they create the next group."""
-    host = start_with_hosted_store()
-
-    def make_group() -> None:
-        dist.barrier()
-        dist.new_group()
-
-    Training().train(lambda: os.kill(host, signal.SIGSTOP), make_group)
-
-
-def lose_store() -> None:
-    """The process that hosts the store is killed, and then all make the next group, which asks the store."""
-    host = start_with_hosted_store()
-
-    def end_store() -> None:
-        os.kill(host, signal.SIGKILL)
-        os.waitpid(host, 0)
-
-    def make_group() -> None:
-        dist.barrier()
-        dist.new_group()
-
-    Training().train(end_store, make_group)
-
-
 def leave_loop_early() -> None:
     """Two groups of all ranks, used in a loop each; a rank leaves the first loop early."""
-    start()
     generator, discriminator = dist.new_group(), dist.new_group()
     for step in range(400):
         time.sleep(0.01)
@@ -138,14 +104,4 @@ def leave_loop_early() -> None:
 
 def stop_before_group() -> None:
     """A rank is stopped, and the others make the next group, which all have to."""
-    start()
-    for step in Training().steps():
-        if step == STEPS_BEFORE:
-            if is_befallen():
-                mark_fault()
-                os.kill(os.getpid(), signal.SIGSTOP)
-            dist.new_group()
-
-
-if __name__ == "__main__":
-    chosen(globals())()
+    Training().train(lambda: os.kill(os.getpid(), signal.SIGSTOP), dist.new_group)

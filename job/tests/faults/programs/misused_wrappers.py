@@ -10,21 +10,20 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .common import STEPS_BEFORE, befalls, is_befallen, mark_fault
-from .small_training import Training, run, sharded, steps
+from .small_training import Training, sharded, steps
 
 
 def validate_alone() -> None:
     """One rank validates with the model in DDP, whose forward pass broadcasts the buffers; the others wait for it."""
     training = Training(nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 8)))
-    for step in training.steps(1):
-        if step == STEPS_BEFORE:
-            if is_befallen():
-                mark_fault()
-                training.model.eval()
-                with torch.no_grad():
-                    training.loss()
-                training.model.train()
-            dist.barrier()
+
+    def validate() -> None:
+        training.model.eval()
+        with torch.no_grad():
+            training.loss()
+        training.model.train()
+
+    training.train(validate, dist.barrier)
 
 
 def consolidate_alone() -> None:
@@ -33,19 +32,19 @@ def consolidate_alone() -> None:
     training.optimizer = optimizer = ZeroRedundancyOptimizer(
         training.model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-3, momentum=0.9
     )
-    for step in training.steps(1):
-        if befalls(step):
-            optimizer.consolidate_state_dict(to=dist.get_rank())
+    training.train(lambda: optimizer.consolidate_state_dict(to=dist.get_rank()))
 
 
 def accumulate_alone() -> None:
     """FSDP2: one rank takes a micro-batch more before it reduces the gradients."""
     training = Training(wrap=sharded)
-    for step in training.steps():
-        if befalls(step):
-            training.model.set_requires_gradient_sync(False)
-            training.loss().backward()
-            training.model.set_requires_gradient_sync(True)
+
+    def accumulate() -> None:
+        training.model.set_requires_gradient_sync(False)
+        training.loss().backward()
+        training.model.set_requires_gradient_sync(True)
+
+    training.train(accumulate)
 
 
 def gather_along_other_axis() -> None:
@@ -81,7 +80,3 @@ def log_whole_parameter() -> None:
         if befalls(step):  # as with `if loss > threshold`
             print("weights", next(training.model.parameters()).full_tensor().norm())
         dist.all_reduce(torch.ones(()))  # the loss
-
-
-if __name__ == "__main__":
-    run(globals())

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from .common import STEPS_BEFORE, befallen_rank, befalls, folder, is_befallen, mark_fault, wait_for_server
-from .small_training import Training, after, before, pass_on, run, steps
+from .common import STEPS_BEFORE, befallen_rank, befalls, folder, is_befallen, mark_fault, stay_away, wait_for_server
+from .small_training import Training, after, before, pass_on, steps
 
 
 class Metrics:
@@ -117,19 +117,19 @@ def send_before_receiving() -> None:
 
 def read_silent_storage() -> None:
     """All ranks read the next shard from storage that does not answer any more."""
-    for step in Training().steps():
-        if step == STEPS_BEFORE:
-            mark_fault()
-            wait_for_server()
+    Training().train(then=wait_for_server)
 
 
 def stop_all() -> None:
     """The whole job is stopped, as by Ctrl-Z."""
+    Training().train(then=threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGSTOP)).start)
+
+
+def two_at_once() -> None:
+    """One rank waits for a lock that is never released, the next one for a server that never answers."""
     for step in Training().steps():
-        if step == STEPS_BEFORE:
+        if befalls(step):
+            stay_away()
+        if step == STEPS_BEFORE and before() == befallen_rank():
             mark_fault()
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGSTOP)).start()
-
-
-if __name__ == "__main__":
-    run(globals())
+            wait_for_server()

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from .common import befallen_rank, befalls, folder, mark_fault
-from .small_training import Training, die_with_parent, run
+from .small_training import Training, die_with_parent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +145,3 @@ def read_truncated_file() -> None:
                 os.truncate(path, 0)
             first = step * _BATCH_BYTES % len(tokens)
             checksum = zlib.crc32(tokens[first : first + _BATCH_BYTES], checksum)
-
-
-if __name__ == "__main__":
-    run(globals())

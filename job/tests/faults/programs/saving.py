@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import os
 import time
-from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from .common import STEPS_BEFORE, case, chosen, folder, is_befallen, mark_fault
-from .small_training import Training, start
+from .common import STEPS_BEFORE, folder, is_befallen, mark_fault
+from .small_training import Training
 
 SAVE_EVERY = 120
 SLOW_SECONDS = 40.0
@@ -43,28 +41,20 @@ class SlowWriter(dcp.FileSystemWriter):
         return super().write_data(plan, planner)
 
 
-def save(model: nn.Module) -> None:
-    if case() == "save-of-all-ranks":
-        mark_fault()
-        dcp.save({"model": model.module.state_dict()}, storage_writer=SlowWriter(folder() / "checkpoint"))
-    elif is_befallen():
-        mark_fault()
-        with SlowFile(folder() / "checkpoint.pt", "wb") as file:
-            torch.save(model.state_dict(), file)
-            os.fsync(file.fileno())
-    dist.barrier()
-
-
-def save_now_and_then() -> None:
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024)))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    for step in count(1):
-        model(torch.randn(1, 1024)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+def save_now_and_then(by: str) -> None:
+    training = Training(nn.Sequential(nn.Linear(64, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 1024)))
+    for step in training.steps(1):
         if step % SAVE_EVERY == 0:
-            save(model)
+            if by == "all":
+                mark_fault()
+                state = {"model": training.model.module.state_dict()}
+                dcp.save(state, storage_writer=SlowWriter(folder() / "checkpoint"))
+            elif is_befallen():
+                mark_fault()
+                with SlowFile(folder() / "checkpoint.pt", "wb") as file:
+                    torch.save(training.model.state_dict(), file)
+                    os.fsync(file.fileno())
+            dist.barrier()
 
 
 _SLOW_SECONDS = 3.0
@@ -83,17 +73,15 @@ class Storage(dcp.FileSystemWriter):
         return super().write_data(plan, planner)
 
 
-def save_in_background() -> None:
+def save_in_background(healthy: str = "") -> None:
     """Saves asynchronously, with a process group of its own, as torch recommends."""
-    start()
     training = Training()
     group = dist.new_group(group_desc="checkpoint")
-    is_healthy = case().startswith("healthy")
-    if is_healthy:
+    if healthy:
         mark_fault()
     saved = None
     for step in training.steps(1):
-        if is_healthy:
+        if healthy:
             is_over = torch.tensor(float(saved is None or saved.done()))
             dist.all_reduce(is_over, dist.ReduceOp.MIN)
             is_due = step % STEPS_BEFORE == 0 and bool(is_over)
@@ -101,10 +89,6 @@ def save_in_background() -> None:
             is_due = step == STEPS_BEFORE
         if is_due:
             writer = Storage(folder() / f"checkpoint-{step}")
-            writer.is_hung = not is_healthy and is_befallen()
+            writer.is_hung = is_befallen() and not healthy
             state = {"model": training.model.module.state_dict()}
             saved = dcp.async_save(state, storage_writer=writer, process_group=group)
-
-
-if __name__ == "__main__":
-    chosen(globals())()

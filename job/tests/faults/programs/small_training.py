@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import signal
 import time
 from datetime import timedelta
@@ -17,42 +16,32 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import STEPS_BEFORE, befalls, chosen, is_befallen
+from .common import STEPS_BEFORE, befalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _COMPUTE_SECONDS = 0.02
-_TIMEOUT = timedelta(minutes=30)  # longer than a run is watched
+TIMEOUT = timedelta(minutes=30)  # longer than a run is watched
 _PR_SET_PDEATHSIG = 1
 
 
-def start() -> None:
+def start(timeout: timedelta = TIMEOUT) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", timeout=_TIMEOUT)
+    dist.init_process_group("gloo", timeout=timeout)
 
 
-def run(names: dict[str, Any]) -> None:
-    """`start`, and call the function that is `chosen`."""
+def run(program: Callable[[], object]) -> None:
+    """How a module's functions are called, unless it has a `run` of its own: once the rank has joined the others."""
     start()
-    chosen(names)()
+    program()
 
 
-def start_with_hosted_store() -> int:
-    """As `start`, but a child of the befallen rank hosts the store. Gives that process; 0 in other ranks."""
-    torch.set_num_threads(1)
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    host = os.fork() if is_befallen() else 0
-    if is_befallen() and host == 0:
-        die_with_parent()
-        _store = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
-        while True:
-            signal.pause()
-    store = dist.TCPStore(address, port, is_master=False, timeout=_TIMEOUT)
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    return host
+def between_steps(fault: Callable[[], object]) -> None:
+    """Training in which this befalls the rank between two steps, while the others go on to the next one."""
+    start()
+    Training().train(fault)
 
 
 def steps(first: int = 0) -> Iterator[int]:
@@ -126,7 +115,7 @@ class Training:
             self.step()
             yield step
 
-    def train(self, fault: Callable[[], object], then: Callable[[], object] = lambda: None) -> None:
+    def train(self, fault: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None) -> None:
         """Take steps for ever. After a while the fault befalls its rank, and then all ranks do something else once."""
         for step in self.steps():
             if befalls(step):

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from .common import STEPS_BEFORE, befallen_rank, case, chosen, folder, is_befallen, mark_fault, wait_for_server
-from .small_training import Training, before, die_with_parent, start
+from .common import folder
+from .small_training import between_steps, die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+
+run = between_steps
 
 
 def wait_for_key() -> None:
@@ -156,15 +158,6 @@ def read_slow_storage() -> None:
     client.recv(64)
 
 
-def two_at_once() -> None:
-    """One rank waits for a lock that is never released, the next one for a server that never answers."""
-    if is_befallen():
-        lock = threading.Lock()
-        lock.acquire()
-        lock.acquire()
-    wait_for_server()
-
-
 def wait_for_lock_file() -> None:
     """Waits until no process holds the index of the data set. The process that made the lock file is dead."""
     lock = folder() / "index.lock"
@@ -190,19 +183,3 @@ def import_from_silent_storage() -> None:
         sys.modules.pop(name, None)
     sys.meta_path.insert(0, SilentStorage())
     __import__(_IMPORTED)
-
-
-def is_struck() -> bool:
-    return is_befallen() or (case() == "two-faults" and before() == befallen_rank())
-
-
-def main() -> None:
-    start()
-    for step in Training().steps():
-        if step == STEPS_BEFORE and is_struck():
-            mark_fault()
-            chosen(globals())()
-
-
-if __name__ == "__main__":
-    main()

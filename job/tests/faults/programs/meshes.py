@@ -1,20 +1,78 @@
-"""Pipelines and meshes in which one rank goes its own way or is gone, after reports in public issue trackers."""
+"""Four ranks as a mesh of two dimensions, or as stages, in which one rank goes its own way or is gone."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import time
+from itertools import count
 
 import torch
 import torch.distributed as dist
 
-from .common import STEPS_BEFORE, befalls, is_befallen, mark_fault
-from .small_training import mesh_groups, run, steps
+from .common import STEPS_BEFORE, befalls, is_befallen, mark_fault, stay_away
+from .small_training import mesh_groups, steps
 
+_LAYERS = 4
 _MICRO_BATCHES = 6
 _PERIOD = 20  # steps, of which the last has one micro-batch
+
+
+def reduce(group: dist.ProcessGroup | None = None) -> None:
+    time.sleep(0.01)
+    dist.all_reduce(torch.ones(64), group=group)
+
+
+def leave_early(used: str = "") -> None:
+    """The rank goes on to dp while the others are still in the loop over tp."""
+    dp, tp = mesh_groups("dp", "tp")
+    if used:
+        reduce(dp)
+    for step in count():
+        if befalls(step, 150):
+            break
+        reduce(tp)
+    while True:
+        reduce(dp)
+
+
+def leave_each_step_early() -> None:
+    """The rank has fewer layers in each step: its partner waits for it a step later, and so on, in a circle."""
+    dp, tp = mesh_groups("dp", "tp")
+    for step in count():
+        skips = step >= 40 and is_befallen()
+        if skips:
+            mark_fault()
+        for _ in range(_LAYERS // 2 if skips else _LAYERS):
+            reduce(tp)
+        reduce(dp)
+
+
+def stick_before_first() -> None:
+    """The rank is stuck before the first operation of its tp group."""
+    dp, tp = mesh_groups("dp", "tp")
+    for _ in range(150):
+        reduce()
+    if is_befallen():
+        stay_away()
+    while True:
+        reduce(tp)
+        reduce(dp)
+
+
+def stick_before_new_dp() -> None:
+    """The rank is stuck before the first operation of its dp group, in which its peer waits."""
+    dp, tp = mesh_groups("dp", "tp")
+    for _ in range(150):
+        reduce(tp)
+    if is_befallen():
+        stay_away()
+    while True:
+        reduce(dp)
+        reduce(tp)
+
+
+# After reports in public issue trackers.
 
 
 def warm_up_too_long() -> None:
@@ -40,7 +98,7 @@ def warm_up_too_long() -> None:
         if stage > 0:
             sends.append(dist.isend(gradient, stage - 1))
 
-    for step in itertools.count(1):
+    for step in count(1):
         num_micro_batches = 1 if step % _PERIOD == 0 else _MICRO_BATCHES
         num_warm_up = last + 1 - stage if befalls(step, 4 * _PERIOD) else min(num_micro_batches, last + 1 - stage)
         for _ in range(num_warm_up):
@@ -99,14 +157,10 @@ def kill_in_mesh() -> None:
     or with a rank that is.
     """
     dp, tp = mesh_groups("dp", "tp")
-    for step in itertools.count():
+    for step in count():
         for _ in range(4):
             time.sleep(0.005)
             dist.all_reduce(torch.ones(256), group=tp)
         if befalls(step):
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.ones(4096), group=dp)
-
-
-if __name__ == "__main__":
-    run(globals())

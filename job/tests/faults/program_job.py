@@ -1,4 +1,4 @@
-"""The job of a variant: its program on each rank, started one by one or by a launcher."""
+"""The job of a case with a program of its own: that program on each rank, started one by one or by a launcher."""
 
 from __future__ import annotations
 
@@ -15,35 +15,40 @@ from .training_job import WORLD_SIZE, TrainingJob
 if TYPE_CHECKING:
     import signal
 
+    from .cases import Case
     from .fork_server import ForkServer
-    from .variants import Variant
 
 _END_SECONDS = 10.0  # to end after a signal; a launcher kills then
-_NUM_AGENTS = 2  # of torchrun, as on two nodes
+_LAUNCHERS = {
+    "torchrun": [  # an agent for each of two nodes
+        "torch.distributed.run --nnodes=2 --nproc-per-node=2 --rdzv-id={run_id} --rdzv-backend=static "
+        f"--master-addr=127.0.0.1 --master-port={{port}} --node-rank={number}"
+        for number in range(2)
+    ],
+    # As `accelerate launch`. Its ranks know no run id. With --cpu it starts one process alone: the program says that it
+    # wants the CPU.
+    "accelerate": [
+        "accelerate.commands.launch --num_machines=1 --mixed_precision=no --dynamo_backend=no --multi_gpu "
+        f"--num_processes={WORLD_SIZE} --main_process_port={{port}}"
+    ],
+}
 
 
-class VariantJob(TrainingJob):
-    """A run of a variant's program. A fork server has one at a time."""
+class ProgramJob(TrainingJob):
+    """A run of a case's program. A fork server has one at a time."""
 
-    def __init__(self, fork_server: ForkServer, variant: Variant, rank: int) -> None:
-        self._launcher = variant.launcher
-        program = ("-m", f"{__package__}.programs.{variant.program}")
-        modules = ("tensorwire_job", *program)
-        own = {"RANK": str(rank), "CASE": variant.name, "FUNCTION": variant.function}
-        super().__init__(
-            fork_server,
-            {},
-            modules=modules,
-            **{f"TW_FAULTS_{name}": value for name, value in own.items()},
-            **variant.environment,
-        )
+    def __init__(self, fork_server: ForkServer, case: Case, rank: int) -> None:
+        self._launcher = case.launcher
+        modules = ("tensorwire_job", "-m", f"{__package__}.programs", case.program, *case.function.split())
+        super().__init__(fork_server, {}, modules=modules, TW_FAULTS_RANK=str(rank), **case.environment)
 
     def restart(self) -> None:
         if not self._launcher:
             super().restart()
             return
         own = {"TENSORWIRE_PROBE_DIR": str(self.nodes[0])}
-        commands = {"torchrun": _torchrun, "accelerate": _accelerate}[self._launcher](free_port(), self.folder.name)
+        values = {"port": free_port(), "run_id": self.folder.name}
+        commands = [command.format(**values).split() for command in _LAUNCHERS[self._launcher]]
         environment = {
             name: value
             for name, value in (self._environment | own).items()
@@ -81,18 +86,3 @@ class VariantJob(TrainingJob):
     def end(self) -> None:
         super().end()
         self._fork_server.kill_all()
-
-
-def _torchrun(port: int, run_id: str) -> list[list[str]]:
-    """An agent for each of two nodes."""
-    per_node = WORLD_SIZE // _NUM_AGENTS
-    common = ["torch.distributed.run", f"--nnodes={_NUM_AGENTS}", f"--nproc-per-node={per_node}"]
-    common += [f"--rdzv-id={run_id}", "--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    return [[*common, f"--node-rank={number}"] for number in range(_NUM_AGENTS)]
-
-
-def _accelerate(port: int, run_id: str) -> list[list[str]]:
-    """As `accelerate launch`. Its ranks know no run id."""
-    common = ["accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
-    # With --cpu it starts one process alone. The program says that it wants the CPU.
-    return [[*common, "--multi_gpu", f"--num_processes={WORLD_SIZE}", f"--main_process_port={port}"]]

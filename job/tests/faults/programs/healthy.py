@@ -1,7 +1,8 @@
-"""More jobs in which nothing is wrong: compressed messages, signals to all, many groups, steps without the others."""
+"""Jobs in which nothing is wrong."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -9,22 +10,102 @@ import signal
 import threading
 import time
 from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-from tensorwire.torch import traffic
-from tests.support.sharded_models import Case, optimizer_of, sharded, train_step
-
-from .common import chosen, folder, is_befallen, mark_fault
+from .common import folder, is_befallen, mark_fault
 from .small_training import Training, mesh_groups, pass_on, start, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SIGNAL_SECONDS = 8.0  # between two signals to all
 _SYNCHRONIZED_SECONDS = 4.0  # of steps that a rank takes by itself
 
 
+def run(program: Callable[[], object]) -> None:
+    """What is to be watched begins at once."""
+    start()
+    mark_fault()
+    program()
+
+
+class Samples(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.ones(64)
+
+
+class SlowWriter(dcp.FileSystemWriter):
+    """To storage that takes its time to say that all is written."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        time.sleep(6.0)
+        return super().write_data(plan, planner)
+
+
+def compute(seconds: float) -> None:
+    """Uses the CPU, as a large model does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.randn(64, 64) @ torch.randn(64, 64)
+
+
+def train_ddp(kind: str) -> None:
+    """DDP in which ranks wait for each other now and then, for reasons of their own."""
+    perceptron = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+    training = Training(torch.compile(perceptron) if kind == "compile" else perceptron)
+    for step in training.steps():
+        is_due = step % 200 == 199
+        if kind == "checkpoint-of-all" and is_due:
+            writer = SlowWriter(folder() / f"checkpoint-{step}")
+            dcp.save({"model": training.model.module.state_dict()}, storage_writer=writer)
+        elif kind in ("checkpoint-of-one", "evaluation-of-one") and is_due:
+            if is_befallen() and kind == "evaluation-of-one":
+                compute(2.5)
+            elif is_befallen():
+                torch.save(training.model.state_dict(), folder() / "checkpoint.pt")
+                time.sleep(2.5)  # the storage
+            dist.barrier()
+        elif kind == "uneven":
+            time.sleep(random.uniform(0.0, 0.015) + 0.008 * is_befallen())
+        elif kind == "collects-garbage" and step % 50 == 0:
+            gc.collect()
+        elif kind == "long-steps":
+            compute(6.0)  # longer than the gate of a hang
+
+
+def load_by_worker() -> None:
+    training = Training()
+    while True:
+        for _ in DataLoader(Samples(), batch_size=4, num_workers=1):
+            training.step()
+
+
+def accumulate() -> None:
+    training = Training()
+    while True:
+        with training.model.no_sync():
+            for _ in range(7):
+                training.loss().backward()
+                time.sleep(0.1)
+        training.loss().backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        time.sleep(0.02)
+
+
 def compress_ddp() -> None:
+    from tensorwire.torch import traffic
+
     training = Training(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).bfloat16())
     traffic.attach_ddp(training.model)
     for step in steps():
@@ -36,6 +117,9 @@ def compress_ddp() -> None:
 
 
 def compress_fsdp() -> None:
+    from tensorwire.torch import traffic
+    from tests.support.sharded_models import Case, optimizer_of, sharded, train_step
+
     kind = Case(gradients=torch.bfloat16)
     model = sharded(kind)
     traffic.attach_fsdp(model, gradients=traffic.Exact())
@@ -45,6 +129,8 @@ def compress_fsdp() -> None:
 
 
 def compress_experts() -> None:
+    from tensorwire.torch import traffic
+
     size = dist.get_world_size()
     rows = torch.randn(8 * size, 16).bfloat16().requires_grad_()
     while True:
@@ -82,16 +168,12 @@ def pass_round() -> None:
 
 def synchronize_seldom() -> None:
     """Each rank trains by itself, and then all take the mean of their models. One is a second late each time."""
-    model = nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    training = Training(wrap=lambda model: model)
     while True:
         end = time.monotonic() + _SYNCHRONIZED_SECONDS + is_befallen()
         while time.monotonic() < end:
-            time.sleep(0.02)
-            optimizer.zero_grad()
-            model(torch.randn(4, 64)).square().mean().backward()
-            optimizer.step()
-        for parameter in model.parameters():
+            training.step()
+        for parameter in training.model.parameters():
             dist.all_reduce(parameter.data)
             parameter.data /= dist.get_world_size()
 
@@ -152,9 +234,3 @@ def end_early() -> None:
     dist.barrier()
     dist.destroy_process_group()
     time.sleep(8.0 if is_befallen() else random.uniform(0.0, 1.0))
-
-
-if __name__ == "__main__":
-    start()
-    mark_fault()
-    chosen(globals())()
