@@ -221,6 +221,7 @@ int main() {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {
           for (const size_t columns : {1u, 2u, 15u, 33u, 64u, 77u, 128u, 600u, 1023u, 1024u, 2050u, 2500u}) {
             for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) {
+              if (columns > 128 && (rows + num_inputs) % 2 != 0) continue;  // the plain loops take their time
               check(order, format, static_cast<Numbers>(numbers), rows, columns, num_inputs);
             }
           }
