@@ -413,6 +413,7 @@ void test_wrong_tables() {
   };
   assert(reads({'a', 'c', 'a', 0, 0, 0x40, 0x04}));   // two frequencies of 1024
   assert(!reads({'a', 'c', 'a', 0, 0, 0, 0x11}));     // of 2048, which leaves none for the implied symbol
+  assert(!reads({'a', 'b', 'a', 0b1}));               // none but the implied one
   assert(!reads({'b', 'c', 'a', 0, 0, 0x40, 0x04}));  // the first symbol beyond the implied one
 }
 
