@@ -49,7 +49,7 @@ def places_of(struct: type[ctypes.Structure]) -> Places:
 
 
 def declared(header: str, name: str) -> Places:
-    """Those of a struct of the header."""
+    """What places_of gives for a struct that the header declares."""
     (body,) = re.findall(rf"^typedef struct tw_{name} {{\n(.*?)^}} tw_{name};", header, re.MULTILINE | re.DOTALL)
     fields = []
     for kind, field, size in re.findall(r"^  ([\w*]+) (\w+)(?:\[(\w+)\])?;", body, re.MULTILINE):
