@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "tests/repair.h"
+#include "tests/tails.h"
 
 namespace {
 
@@ -60,30 +61,35 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   std::vector<uint8_t> bytes(input + at, input + size);
   if ((input[0] & kRepair) != 0) tests::repair(&bytes);
 
-  tw_frame frame;
+  const tests::Opened opened(bytes);
+  const tw_frame& frame = opened.frame;
+  const std::vector<uint8_t>&header = opened.header, &data = opened.data;
   tw_error error;
-  const int status = tw_decode_header(bytes.data(), bytes.size(), &frame, &error);
-  if (status != TW_OK) {
-    check_rejection(status, error);
+  if (opened.status != TW_OK) {
+    tests::check_refusal(opened.status, opened.error);
     return 0;
   }
   CHECK(frame.header_nbytes <= bytes.size());
   if (frame.uncompressed_nbytes > kMaxNbytes) return 0;  // which bounds the blocks too: none is without content
 
-  // Heap blocks of the exact sizes, so that a step past them is seen.
-  const std::vector<uint8_t> header(bytes.data(), bytes.data() + frame.header_nbytes);
-  const std::vector<uint8_t> data(bytes.data() + frame.header_nbytes, bytes.data() + bytes.size());
   const uint64_t nbytes = frame.uncompressed_nbytes;
   std::vector<uint8_t> verified(nbytes), unverified(nbytes), base(nbytes);
   for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
   const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
     const int result = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
                                  stop, out.data(), threads, nullptr, flags, nullptr, &error);
-    if (result != TW_OK) check_rejection(result, error);
+    if (result != TW_OK) tests::check_refusal(result, error);
     return result == TW_OK;
   };
   const bool good = decode(0, nbytes, verified, 1, TW_VERIFY);
   const bool parsed = decode(0, nbytes, unverified, 2, 0);
+  if (frame.features == 0 && data.size() >= frame.data_nbytes) {
+    const tests::OnDevice found(frame, header.data(), data.data());
+    if (found.status != TW_OK) {
+      tests::check_refusal(found.status, found.error);
+      CHECK(!parsed);
+    }
+  }
   if (!good) return 0;
 
   // What passes its checksums and parses decodes the same in every way.
@@ -93,12 +99,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
                     2, nullptr, 0, nullptr, &error) == TW_OK);
     CHECK(base == verified);
     for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
-    std::vector<uint8_t> leaves(16 * (nbytes / TW_LEAF_NBYTES + 1)), hash(16), expected(16);
+    std::vector<uint8_t> hash(16);
     CHECK(tw_decode_and_hash(&frame, header.data(), data.data(), data.size(), base.data(), nbytes, unverified.data(), 2,
                              hash.data(), nullptr, &error) == TW_OK);
-    tw_hash_leaves(verified.data(), nbytes, leaves.data(), 1);
-    tw_hash_root(nbytes, leaves.data(), expected.data());
-    CHECK(unverified == verified && hash == expected);
+    CHECK(unverified == verified && hash == tests::hash_of(verified));
   }
   check_linear(frame, header, data, verified);
   const uint64_t start = nbytes == 0 ? 0 : (input[0] >> 1) * 997u % nbytes;
@@ -106,11 +110,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   std::vector<uint8_t> part(stop - start);
   CHECK(decode(start, stop, part, 1, TW_VERIFY));
   CHECK(same(part.data(), verified.data() + start, part.size()));
-  std::vector<tw_block_info> infos(frame.num_blocks);
-  CHECK(tw_block_infos(&frame, header.data(), data.data(), 0, data.size(), 0, frame.num_blocks, infos.data(), &error) ==
-        TW_OK);
   uint64_t num_words = 0;
-  for (const tw_block_info& info : infos) num_words += info.num_words;
+  for (const tw_block_info& info : tests::infos_of(frame, bytes)) num_words += info.num_words;
   CHECK(num_words == frame.num_words);
   return 0;
 }

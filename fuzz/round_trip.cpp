@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "layout.h"
+#include "tests/frames.h"
 
 namespace {
 
@@ -59,26 +60,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   const uint64_t numel = 8 * content.size() / choice.bits;
   content.resize((numel * choice.bits + 7) / 8);
   const std::vector<uint8_t> original = content;
-  std::vector<uint8_t> base_bytes = base_of(content, input, size), base_hash(16);
+  std::vector<uint8_t> base_bytes = base_of(content, input, size);
   std::vector<uint8_t> leaves(16 * ((content.size() + TW_LEAF_NBYTES - 1) / TW_LEAF_NBYTES));
-  tw_hash_leaves(base_bytes.data(), base_bytes.size(), leaves.data(), 1);
-  tw_hash_root(base_bytes.size(), leaves.data(), base_hash.data());
   const uint8_t empty = 0;
   const uint8_t* const base = !relative ? nullptr : base_bytes.empty() ? &empty : base_bytes.data();
 
-  tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, choice.dtype, choice.bits, &numel, 1, profile, &form,
-                      relative ? base_hash.data() : nullptr, &error) == TW_OK);
-  std::vector<uint8_t> bytes(tw_frame_bound(&frame));
+  const std::vector<uint8_t> base_hash = tests::hash_of(base_bytes);
+  tw_frame frame =
+      tests::new_frame(choice.dtype, choice.bits, {numel}, profile, &form, relative ? base_hash.data() : nullptr);
   std::vector<uint8_t> index(8 * frame.num_blocks);
   std::vector<uint8_t> blocks(tw_data_bound(&frame, content.size()));
   tw_frame in_chunks = frame;
-  CHECK(tw_compress(&frame, content.data(), content.size(), base, bytes.data(), bytes.size(), 2, 0, &error) == TW_OK);
+  const std::vector<uint8_t> bytes = tests::compress(&frame, content, base, 2);
   CHECK(content == original);
-  CHECK(frame.header_nbytes <= in_chunks.header_nbytes && frame.frame_nbytes <= bytes.size());
+  CHECK(frame.header_nbytes <= in_chunks.header_nbytes);
   const uint64_t header_nbytes = frame.header_nbytes;
-  bytes.resize(frame.frame_nbytes);
 
   // Header and blocks encoded apart are the same bytes.
   uint64_t written = 0;
@@ -92,8 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(in_chunks.header_nbytes == header_nbytes);
   CHECK(same(header.data(), bytes.data(), header_nbytes));
 
-  tw_frame read;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &read, &error) == TW_OK);
+  const tw_frame read = tests::frame_of(bytes);
   CHECK(read.frame_nbytes == bytes.size() && read.uncompressed_nbytes == content.size());
   std::vector<uint8_t> decoded(content.size());
   CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, base, 0,

@@ -42,11 +42,11 @@ int num_names(unsigned shape) {
 }
 
 // Numbers of exponents below each exponent, for sums over intervals, and the exponents that occur first and last.
-struct Sums {
+struct CountsBelow {
   uint32_t below[257];
   int first, last;
 
-  explicit Sums(const uint32_t histogram[256]) {
+  explicit CountsBelow(const uint32_t histogram[256]) {
     // Most exponents do not occur, nor do their neighbours.
     int used = 0, end = 256;
     while (used < 256 && none_of_eight(histogram + used)) used += 8;
@@ -61,16 +61,16 @@ struct Sums {
 };
 
 // The interval of a first tier: where it starts, and how many exponents lie in it.
-struct FirstTier {
+struct Interval {
   int start;
   uint32_t covered;
 };
 
-FirstTier best_first(const Sums& sums, unsigned width, int num_exponents) {
+Interval best_first(const CountsBelow& sums, unsigned width, int num_exponents) {
   const int length = (1 << width) - 1;
   const int last_start = std::min(sums.last, num_exponents - length);
   int start = std::min(sums.first, last_start);
-  FirstTier best = {start, sums.in(start, length)};
+  Interval best = {start, sums.in(start, length)};
   for (++start; start <= last_start; ++start) {
     const uint32_t sum = sums.in(start, length);
     if (sum > best.covered) best = {start, sum};
@@ -80,7 +80,7 @@ FirstTier best_first(const Sums& sums, unsigned width, int num_exponents) {
 
 // Chooses the tiers of one shape behind its first, greedily. Returns the size of all in bits. Intervals stay within the
 // exponents of the dtype.
-uint64_t fit(const Sums& sums, unsigned shape, const FirstTier& first, int num_exponents, CascadeParams* params) {
+uint64_t fit(const CountsBelow& sums, unsigned shape, const Interval& first, int num_exponents, CascadeParams* params) {
   const uint32_t n = sums.below[256];
   *params = CascadeParams{};
   params->shape = static_cast<uint8_t>(shape);
@@ -181,16 +181,16 @@ bool cascade_fit(const uint32_t histogram[256], size_t n, unsigned exponent_bits
                  CascadeParams* params) {
   const int num_exponents = 1 << exponent_bits;
   if (n == 0 || num_names(shape) > num_exponents) return false;
-  const Sums sums(histogram);
+  const CountsBelow sums(histogram);
   fit(sums, shape, best_first(sums, kTierWidths[shape][0], num_exponents), num_exponents, params);
   return params->counts[1] <= kMaxCount;
 }
 
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params) {
   constexpr unsigned kMaxFirstWidth = 4;
-  const Sums sums(histogram);
+  const CountsBelow sums(histogram);
   const int num_exponents = 1 << exponent_bits;
-  FirstTier firsts[kMaxFirstWidth];  // by width, which shapes share
+  Interval firsts[kMaxFirstWidth];  // by width, which shapes share
   for (unsigned width = 1; width <= std::min(kMaxFirstWidth, exponent_bits); ++width) {
     firsts[width - 1] = best_first(sums, width, num_exponents);
   }

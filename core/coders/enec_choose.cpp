@@ -54,22 +54,22 @@ void shorten(const uint8_t* x, size_t count, unsigned half, unsigned* start, uns
 
 // Where the arcs of a block start and end: from `first` on, before `start_stop` and `end_stop`. The exponents of most
 // blocks lie close together, and small blocks have little else to do than to go through the counts.
-struct Places {
+struct ArcEnds {
   unsigned first, start_stop, end_stop;
 };
 
 // For exponents from low to high. Some arcs may wrap where these span half the range or more.
-Places places_of(unsigned low, unsigned high, unsigned exponent_bits) {
+ArcEnds arc_ends(unsigned low, unsigned high, unsigned exponent_bits) {
   const unsigned circle = 1u << exponent_bits;
-  return high - low < circle / 2 ? Places{low, high + 1, high + 1} : Places{0, circle, 2 * circle};
+  return high - low < circle / 2 ? ArcEnds{low, high + 1, high + 1} : ArcEnds{0, circle, 2 * circle};
 }
 
-void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log2_group, const Places& places,
+void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log2_group, const ArcEnds& ends,
                 EnecScratch* scratch) {
   const unsigned half = 1u << (exponent_bits - 1);
   for (unsigned m = 1; m < exponent_bits; ++m) {
-    std::fill(scratch->by_end[m] + places.first, scratch->by_end[m] + places.end_stop, 0u);
-    std::fill(scratch->by_start[m] + places.first, scratch->by_start[m] + places.start_stop, 0u);
+    std::fill(scratch->by_end[m] + ends.first, scratch->by_end[m] + ends.end_stop, 0u);
+    std::fill(scratch->by_start[m] + ends.first, scratch->by_start[m] + ends.start_stop, 0u);
   }
   const size_t size = size_t{1} << log2_group;
   for (size_t first = 0, g = 0; first < n; first += size, ++g) {
@@ -86,21 +86,21 @@ void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log
 }
 
 // Take the counts of lengths below m in.
-void add_shorter(unsigned m, const Places& places, EnecScratch* scratch) {
-  for (unsigned i = places.first; i < places.end_stop; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
-  for (unsigned i = places.first; i < places.start_stop; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
+void add_shorter(unsigned m, const ArcEnds& ends, EnecScratch* scratch) {
+  for (unsigned i = ends.first; i < ends.end_stop; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
+  for (unsigned i = ends.first; i < ends.start_stop; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
 }
 
 // unflagged[b]: words of groups that fit the window of b and m. The counts of lengths below m have been taken in.
-void sum_arcs(unsigned exponent_bits, unsigned m, const Places& places, const EnecScratch& scratch,
+void sum_arcs(unsigned exponent_bits, unsigned m, const ArcEnds& ends, const EnecScratch& scratch,
               uint32_t unflagged[512]) {
   const unsigned circle = 1u << exponent_bits;
   const unsigned window = 1u << m;
   std::fill_n(unflagged, 2 * circle, 0u);
   uint32_t sum = 0;
-  for (unsigned b = places.first; b < std::max(places.end_stop, places.start_stop + window); ++b) {
-    if (b < places.end_stop) sum += scratch.by_end[m][b];
-    if (b >= places.first + window && b - window < places.start_stop) sum -= scratch.by_start[m][b - window];
+  for (unsigned b = ends.first; b < std::max(ends.end_stop, ends.start_stop + window); ++b) {
+    if (b < ends.end_stop) sum += scratch.by_end[m][b];
+    if (b >= ends.first + window && b - window < ends.start_stop) sum -= scratch.by_start[m][b - window];
     unflagged[b] = sum;
   }
   for (unsigned b = 0; b < circle; ++b) unflagged[b] += unflagged[b + circle];
@@ -136,7 +136,7 @@ class Search {
     while (high > 0 && histogram[high] == 0) --high;
     while (low < high && histogram[low] == 0) ++low;
     for (unsigned b = 0; b < circle; ++b) least_nb_[b] = least_nb(b, exponent_bits, low, high);
-    places = places_of(low, high, exponent_bits);
+    ends = arc_ends(low, high, exponent_bits);
   }
 
   // Whether groups of this number, as large as those tried before or larger, may do better than what was found.
@@ -152,7 +152,7 @@ class Search {
   // All b and nb for groups of one size.
   void try_all(unsigned m, unsigned log2_group, size_t groups, const EnecScratch& scratch) {
     uint32_t unflagged[512];
-    sum_arcs(exponent_bits_, m, places, scratch, unflagged);
+    sum_arcs(exponent_bits_, m, ends, scratch, unflagged);
     const size_t low_nbytes = fixed(m, groups);
     size_t least = SIZE_MAX / 2;  // of which more is no overflow
     for (unsigned b = 0; b < 1u << exponent_bits_; ++b) {
@@ -173,7 +173,7 @@ class Search {
   }
 
   Best best;
-  Places places;
+  ArcEnds ends;
 
  private:
   size_t fixed(unsigned m, size_t groups) const { return field_nbytes(n_, m) + field_nbytes(groups, 1); }
@@ -199,9 +199,9 @@ bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsi
     if (forced_log2_group != 0 && log2_group != forced_log2_group) continue;
     const unsigned last = search.last_worthwhile(groups);
     if (last == 0) continue;
-    count_arcs(x, n, exponent_bits, log2_group, search.places, scratch);
+    count_arcs(x, n, exponent_bits, log2_group, search.ends, scratch);
     for (unsigned m = 1; m <= last; ++m) {
-      if (m > 1) add_shorter(m, search.places, scratch);
+      if (m > 1) add_shorter(m, search.ends, scratch);
       if (search.worthwhile(m, groups)) search.try_all(m, log2_group, groups, *scratch);
     }
   }

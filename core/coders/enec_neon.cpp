@@ -6,13 +6,13 @@
 namespace tw {
 namespace {
 
-struct Places {
+struct QuadPlaces {
   // Byte j: its place among the bytes of the quads at set bits; 255, which looks up 0, in other quads.
   uint8_t of[16][16];
 };
 
-constexpr Places make_places() {
-  Places places{};
+constexpr QuadPlaces make_places() {
+  QuadPlaces places{};
   for (unsigned flags = 0; flags < 16; ++flags) {
     uint8_t next = 0;
     for (unsigned j = 0; j < 16; ++j) places.of[flags][j] = (flags >> (j / kQuad) & 1) != 0 ? next++ : 255;
@@ -20,7 +20,7 @@ constexpr Places make_places() {
   return places;
 }
 
-constexpr Places kPlaces = make_places();
+constexpr QuadPlaces kPlaces = make_places();
 
 size_t merge(const EnecMap& map, const uint8_t* quads, const uint8_t* high, size_t n, uint8_t* out) {
   const uint8x16_t base = vdupq_n_u8(map.base);

@@ -22,7 +22,7 @@ struct PartLengths {
   }
 };
 
-struct Source {
+struct Row {
   const BlockSpec& spec;
   const uint8_t* words;
   size_t n;
@@ -42,22 +42,22 @@ struct Source {
 };
 
 // Whether profile fast would take less than `limit` bytes, and what for each part.
-bool fast_is_below(const Source& source, size_t limit, PartLengths* parts) {
+bool fast_is_below(const Row& row, size_t limit, PartLengths* parts) {
   *parts = {};
-  return source.each(kProfileFast, [&](const BlockSpec& part, const uint8_t* words, size_t n) {
-    parts->push(plan_or_encode({part, words, n, source.scratch->part, stored_nbytes(part, n), source.scratch}));
-    return ceil_to(parts->nbytes + parts->descriptor_nbytes(), source.spec.align) < limit;
+  return row.each(kProfileFast, [&](const BlockSpec& part, const uint8_t* words, size_t n) {
+    parts->push(plan_or_encode({part, words, n, row.scratch->part, stored_nbytes(part, n), row.scratch}));
+    return ceil_to(parts->nbytes + parts->descriptor_nbytes(), row.spec.align) < limit;
   });
 }
 
 // The smaller one of both profiles for each part.
-PartLengths encode_parts(const Source& source, const PartLengths& fast, uint8_t* dst) {
+PartLengths encode_parts(const Row& row, const PartLengths& fast, uint8_t* dst) {
   PartLengths parts = {};
-  source.each(source.spec.profile, [&](BlockSpec part, const uint8_t* words, size_t n) {
-    size_t length = encode_whole(part, words, n, dst + parts.nbytes, source.scratch);
+  row.each(row.spec.profile, [&](BlockSpec part, const uint8_t* words, size_t n) {
+    size_t length = encode_whole(part, words, n, dst + parts.nbytes, row.scratch);
     if (length > fast.lengths[parts.count]) {
       part.profile = kProfileFast;
-      length = encode_whole(part, words, n, dst + parts.nbytes, source.scratch);
+      length = encode_whole(part, words, n, dst + parts.nbytes, row.scratch);
     }
     parts.push(length);
     return true;
@@ -66,19 +66,19 @@ PartLengths encode_parts(const Source& source, const PartLengths& fast, uint8_t*
 }
 
 // The descriptor behind the parts. Returns the block's length.
-size_t finish_parts(const Source& source, const PartLengths& parts, uint8_t* dst) {
+size_t finish_parts(const Row& row, const PartLengths& parts, uint8_t* dst) {
   uint8_t descriptor[kMaxParts * sizeof(uint16_t) + 4];
   for (size_t i = 0; i < parts.count; ++i) {
-    const size_t first = i * source.spec.part_words, n = std::min(source.spec.part_words, source.n - first);
-    const bool stored = parts.lengths[i] == stored_nbytes(source.spec.part(first), n);
+    const size_t first = i * row.spec.part_words, n = std::min(row.spec.part_words, row.n - first);
+    const bool stored = parts.lengths[i] == stored_nbytes(row.spec.part(first), n);
     store(descriptor + i * sizeof(uint16_t),
           static_cast<uint16_t>(parts.lengths[i] / kBlockAlign | (stored ? kPartStored : 0)));
   }
   uint8_t* end = descriptor + parts.count * sizeof(uint16_t);
-  store(end, static_cast<uint16_t>(source.spec.part_words / kMinBlockWords));
+  store(end, static_cast<uint16_t>(row.spec.part_words / kMinBlockWords));
   end[2] = kParts;
   end[3] = Tag{kExtended, kVerbatim, 0}.byte();
-  return finish(dst, SIZE_MAX, source.spec.align, parts.nbytes, descriptor, parts.descriptor_nbytes());
+  return finish(dst, SIZE_MAX, row.spec.align, parts.nbytes, descriptor, parts.descriptor_nbytes());
 }
 
 }  // namespace
@@ -86,12 +86,12 @@ size_t finish_parts(const Source& source, const PartLengths& parts, uint8_t* dst
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
   const size_t whole = encode_whole(spec, words, n, dst, scratch);
   if (whole == 0 || spec.part_words == 0) return whole;
-  const Source source = {spec, words, n, scratch};
+  const Row row = {spec, words, n, scratch};
   scratch->upcoming = {};
   PartLengths fast;
-  if (!fast_is_below(source, whole, &fast)) return whole;
-  const PartLengths parts = encode_parts(source, fast, dst);
-  return parts.count == 1 ? parts.nbytes : finish_parts(source, parts, dst);
+  if (!fast_is_below(row, whole, &fast)) return whole;
+  const PartLengths parts = encode_parts(row, fast, dst);
+  return parts.count == 1 ? parts.nbytes : finish_parts(row, parts, dst);
 }
 
 }  // namespace tw

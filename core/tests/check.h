@@ -1,4 +1,4 @@
-// An assertion of any build type; it ends a test, or a child process of one, with status 1.
+// An assertion of any build type; it ends the program with status 1.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

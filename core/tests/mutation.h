@@ -8,22 +8,18 @@
 #include <vector>
 
 #include "frame/header.h"
-#include "include/tensorwire.h"
-#include "tests/check.h"
 #include "tests/repair.h"
 #include "tests/sources.h"
 
 namespace tests {
 
 // A frame in its parts: the fixed part with the shape, the index, the extensions, the blocks, the padding.
-struct Parts {
+struct FrameParts {
   Bytes fixed, extensions, data, padding;
   std::vector<uint32_t> places;
 
-  explicit Parts(const Bytes& frame) {
-    tw_frame parsed;
-    tw_error error;
-    CHECK(tw_decode_header(frame.data(), frame.size(), &parsed, &error) == TW_OK);
+  explicit FrameParts(const Bytes& frame) {
+    const tw_frame parsed = frame_of(frame);
     const size_t index = tw::index_offset(parsed), blocks = parsed.header_nbytes;
     const auto bytes = [&](size_t start, size_t stop) { return Bytes(&frame[0] + start, &frame[0] + stop); };
     fixed = bytes(0, index);
@@ -162,7 +158,7 @@ inline void change_layout(tw_frame* frame, Random* random) {
 
 // Another alignment of blocks, a smaller one more often than not, since then all blocks begin where they did; or of the
 // frame.
-inline void change_alignment(Parts* parts, Random* random) {
+inline void change_alignment(FrameParts* parts, Random* random) {
   uint8_t &block = parts->fixed[tw::kAtBlockAlignment], &frame = parts->fixed[tw::kAtFrameAlignment];
   const unsigned old = block, least = tw::kLeastAlignment;
   if (random->one_in(2)) {
@@ -178,7 +174,7 @@ inline void change_alignment(Parts* parts, Random* random) {
 }
 
 // Another dtype, layout, profile, alignment, size of blocks or number of elements, with sizes and counts that agree.
-inline void reinterpret(Parts* parts, Random* random) {
+inline void reinterpret(FrameParts* parts, Random* random) {
   const Type& type = one_of(kTypes, random);
   const tw::NamedDtype* const known = tw::find_dtype(type.name);
   Bytes& fixed = parts->fixed;
@@ -230,7 +226,7 @@ inline void reinterpret(Parts* parts, Random* random) {
 }
 
 // Another length for a block: a unit comes or goes, in front of the descriptor or behind it.
-inline void stretch(Parts* parts, Random* random) {
+inline void stretch(FrameParts* parts, Random* random) {
   if (parts->places.empty()) return;
   const size_t block = random->below(parts->places.size()), unit = parts->unit();
   const auto [start, stop] = parts->extent(block);
@@ -246,7 +242,7 @@ inline void stretch(Parts* parts, Random* random) {
 }
 
 // Another start for a block, or another word on whether it is stored.
-inline void displace(Parts* parts, Random* random) {
+inline void displace(FrameParts* parts, Random* random) {
   if (parts->places.empty()) return;
   uint32_t* const place = &parts->places[random->below(parts->places.size())];
   *place = random->one_in(2) ? *place ^ tw::kStoredBit : *place + static_cast<uint32_t>(random->below(5)) - 2;
@@ -285,7 +281,7 @@ inline void damage_padding(Bytes* padding, const Bytes& other, Random* random) {
 // A case: up to four pieces of damage to a source; some borrow bytes of another one.
 inline Source mutate(const std::vector<Source>& sources, size_t index, Random* random) {
   Source mutant = sources[index];
-  Parts parts(mutant.frame);
+  FrameParts parts(mutant.frame);
   const Bytes& other = sources[random->below(sources.size())].frame;
   uint64_t fields = 0;
   for (uint64_t times = 1 + random->below(4); times > 0; --times) {

@@ -10,14 +10,11 @@
 #include <vector>
 
 #include "frame/header.h"
-#include "include/tensorwire.h"
-#include "tests/check.h"
+#include "tests/frames.h"
 #include "tests/layouts.h"
 #include "tests/random.h"
 
 namespace tests {
-
-using Bytes = std::vector<uint8_t>;
 
 constexpr uint64_t kMaxContent = 1u << 20;
 
@@ -46,20 +43,34 @@ constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F
                            {"U16", 16, 2, 0, 16},   {"F4", 4, 1, 4, 4},      {"F8_E8M0", 8, 1, 8, 0},
                            {"C64", 64, 4, 8, 23},   {"QI4", 4, 1, 0, 8}};
 
-enum Content { kWeights, kZeros, kNarrow, kModal, kConstant, kNoise, kNumContents };
+// The sources have those before kNumContents.
+enum Content {
+  kWeights,
+  kZeros,
+  kNarrow,
+  kModal,
+  kConstant,
+  kNoise,
+  kNumContents,
+  kRows = kNumContents,
+  kWide,
+  kCounter
+};
 enum Change { kNoBase, kFewSteps, kManySteps, kOneBlock, kNothing, kNumChanges };
 
 // Three blocks, the last one shorter. Profile compact has larger ones, or kind entropy would not pay.
 constexpr uint32_t block_words_of(uint32_t profile) { return profile == TW_COMPACT ? 1536 : 512; }
 constexpr size_t num_words_of(uint32_t profile) { return 2 * block_words_of(profile) + 76; }
 
-// Exponents fall off by half from a mode, signs and mantissas are noise.
-inline uint64_t word(const Type& type, Content content, Random* random) {
+// Word i of a tensor. Exponents fall off by half from a mode, signs and mantissas are noise.
+inline uint64_t word(const Type& type, Content content, Random* random, size_t i = 0) {
   const uint64_t noise = random->next();
   const uint64_t top = (uint64_t{1} << type.exponent_bits) * 3 / 4;
   const uint64_t depth = static_cast<uint64_t>(__builtin_ctzll(random->next() | uint64_t{1} << 40));
   uint64_t exponent = depth < top ? top - depth : 0;
   uint64_t mantissa = noise & ((uint64_t{1} << type.rest_bits) - 1);
+  if (type.exponent_bits == 0 && content != kNarrow) mantissa &= 0xffff;
+  const bool has_sign = type.exponent_bits != 0 && type.exponent_bits + type.rest_bits < 8 * type.nbytes;
   switch (content) {
     case kZeros:
       if (!random->one_in(3)) exponent = mantissa = 0;
@@ -74,19 +85,32 @@ inline uint64_t word(const Type& type, Content content, Random* random) {
       return 0x3f813f813f813f81;
     case kNoise:
       return noise;
+    case kRows:
+      if (i / 300 % 3 == 0) mantissa &= ~((uint64_t{1} << type.rest_bits / 2) - 1);
+      if (i / 1000 % 4 == 3) return 0;
+      break;
+    case kWide:
+      exponent = random->next() & ((uint64_t{1} << type.exponent_bits) - 1) & random->next();
+      break;
+    case kCounter:
+      return i;
     default:
       break;
   }
-  return noise >> 63 << (8 * type.nbytes - 1) | exponent << type.rest_bits | mantissa;
+  return uint64_t{has_sign && noise >> 63 != 0} << (8 * type.nbytes - 1) | exponent << type.rest_bits | mantissa;
 }
 
-inline Bytes make_content(const Type& type, uint32_t profile, Content content, Random* random) {
-  Bytes bytes(num_words_of(profile) * type.nbytes);
-  for (size_t i = 0; i < num_words_of(profile); ++i) {
-    const uint64_t value = word(type, content, random);
+inline Bytes make_words(const Type& type, Content content, size_t count, Random* random) {
+  Bytes bytes(count * type.nbytes);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t value = word(type, content, random, i);
     std::memcpy(&bytes[i * type.nbytes], &value, type.nbytes);
   }
   return bytes;
+}
+
+inline Bytes make_content(const Type& type, uint32_t profile, Content content, Random* random) {
+  return make_words(type, content, num_words_of(profile), random);
 }
 
 // Small steps of some words.
@@ -115,17 +139,13 @@ inline void add_extension(Bytes* records, uint32_t tag, uint32_t length, Random*
 inline Source encode_source(const Type& type, uint32_t profile, const Bytes& bytes, const Bytes& base, Change change,
                             tw_form form, const Bytes& extensions = {}) {
   Source source = {{}, base};
-  uint8_t leaf[16], hash[16];
-  tw_hash_leaves(base.data(), base.size(), leaf, 1);
-  tw_hash_root(base.size(), leaf, hash);
-  const uint64_t numel = 8 * bytes.size() / type.bits;
+  uint8_t leaf[16];
   form.layout = type.layout;
   form.extensions_nbytes = extensions.size();
   const bool relative = change != kNoBase;
-  tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, &form, relative ? hash : nullptr, &error) ==
-        TW_OK);
+  tw_frame frame = new_frame(type.name, type.bits, {8 * bytes.size() / type.bits}, profile, &form,
+                             relative ? hash_of(base).data() : nullptr);
   Bytes index(8 * frame.num_blocks), blocks(tw_data_bound(&frame, bytes.size()));
   tw_leaves leaves = {leaf, {}};
   uint64_t written = 0;
@@ -162,16 +182,12 @@ inline Source make_row_source(Change change) {
   return encode_source(kType, TW_COMPACT, bytes, base, change, form);
 }
 
-// Every layout there is, as a dtype that the format's table does not have; of one word an element, or of two.
-inline std::vector<Type> odd_types() {
-  std::vector<Type> types;
-  for (const tw::Layout& layout : all_layouts()) {
-    const unsigned bits = 8u * layout.word_nbytes;
-    const unsigned below = layout.exponent_bits == 0 ? bits - 1 : layout.exponent_shift();
-    const uint32_t words = layout.exponent_bits % 2 == 0 ? 2 : 1;
-    types.push_back({"ODD_1", bits * words, layout.word_nbytes, layout.exponent_bits, below, tw::numbers_of(layout)});
-  }
-  return types;
+// A dtype of this layout, of one word an element or of two, that the format's table does not have.
+inline Type odd_type(const tw::Layout& layout) {
+  const unsigned bits = 8u * layout.word_nbytes;
+  const unsigned below = layout.exponent_bits == 0 ? bits - 1 : layout.exponent_shift();
+  const uint32_t words = layout.exponent_bits % 2 == 0 ? 2 : 1;
+  return {"ODD_1", bits * words, layout.word_nbytes, layout.exponent_bits, below, tw::numbers_of(layout)};
 }
 
 // Alignments, padding, extensions, content and base by chance.
@@ -206,9 +222,9 @@ inline std::vector<Source> make_sources() {
     }
   }
   for (const Change change : {kNoBase, kFewSteps}) sources.push_back(make_row_source(change));
-  for (const Type& type : odd_types()) {
+  for (const tw::Layout& layout : all_layouts()) {
     for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
-      sources.push_back(make_odd_source(type, profile, sources.size()));
+      sources.push_back(make_odd_source(odd_type(layout), profile, sources.size()));
     }
   }
   return sources;
@@ -218,13 +234,7 @@ inline std::vector<Source> make_sources() {
 inline std::string kinds_of(const std::vector<Source>& sources) {
   std::set<std::string> kinds;
   for (const Source& source : sources) {
-    tw_frame frame;
-    tw_error error;
-    CHECK(tw_decode_header(source.frame.data(), source.frame.size(), &frame, &error) == TW_OK);
-    std::vector<tw_block_info> infos(frame.num_blocks);
-    CHECK(tw_block_infos(&frame, source.frame.data(), source.frame.data() + frame.header_nbytes, 0, frame.data_nbytes,
-                         0, infos.size(), infos.data(), &error) == TW_OK);
-    for (const tw_block_info& info : infos) {
+    for (const tw_block_info& info : infos_of(frame_of(source.frame), source.frame)) {
       const std::string kind = std::to_string(info.kind);
       kinds.insert(info.extended == 0 ? kind : kind + "." + std::to_string(info.extended));
     }

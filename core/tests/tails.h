@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "include/tensorwire.h"
-#include "tests/check.h"
+#include "tests/frames.h"
 
 namespace tests {
 

@@ -10,9 +10,7 @@
 
 #include "common/dtype.h"
 #include "frame/header.h"
-#include "include/tensorwire.h"
-#include "tests/check.h"
-#include "tests/form.h"
+#include "tests/frames.h"
 #include "tests/layouts.h"
 #include "tests/target.h"
 #include "transforms/planes.h"
@@ -20,7 +18,7 @@
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
+using tests::Bytes;
 constexpr uint8_t kMark = 0xa5;
 constexpr const char* kDtypes[] = {"BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "I8", "U8"};
 std::mt19937_64 random_bits(7);
@@ -55,12 +53,9 @@ Bytes words(const tw::Layout& dtype, Content content, size_t n) {
 }
 
 Bytes compress(const char* dtype, const Bytes& content, uint32_t block_words, uint32_t profile, tw_frame* frame) {
-  const uint64_t shape = content.size() / tw::find_dtype(dtype)->layout.word_nbytes;
-  CHECK(tw_frame_init(frame, dtype, 0, &shape, 1, profile, tests::BlockWords(block_words), nullptr, nullptr) == TW_OK);
-  Bytes out(tw_frame_bound(frame));
-  CHECK(tw_compress(frame, content.data(), content.size(), nullptr, out.data(), out.size(), 1, 0, nullptr) == TW_OK);
-  out.resize(frame->frame_nbytes);
-  return out;
+  *frame = tests::new_frame(dtype, 0, {content.size() / tw::find_dtype(dtype)->layout.word_nbytes}, profile,
+                            tests::BlockWords(block_words));
+  return tests::compress(frame, content);
 }
 
 // The blocks of a frame, and each of them alone.

@@ -7,8 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/check.h"
-#include "tests/form.h"
 #include "tests/mutation.h"
 #include "tests/target.h"
 
@@ -18,7 +16,7 @@ using tests::Bytes;
 using tests::Random;
 using tests::Type;
 
-constexpr int kTimes = 6;
+constexpr int kTimes = 3;  // on one thread, in chunks, on two threads
 enum class Writes { kContent, kBase, kBoth };
 
 // Writes to a few words at a time, to zero and back among others, so that what a block is best coded with changes.
@@ -55,13 +53,6 @@ class Writer {
   std::thread thread_;
 };
 
-Bytes hash_of(const Bytes& content) {
-  Bytes leaves(16 * (content.size() / TW_LEAF_NBYTES + 1)), hash(16);
-  tw_hash_leaves(content.data(), content.size(), leaves.data(), 1);
-  tw_hash_root(content.size(), leaves.data(), hash.data());
-  return hash;
-}
-
 // The frame's bytes as tw_encode_blocks makes them, of chunks of two blocks.
 Bytes encode_chunks(tw_frame* frame, const Bytes& content, const uint8_t* base) {
   Bytes index(8 * frame->num_blocks), hashes(16 * (content.size() / TW_LEAF_NBYTES + 1)), base_hashes(hashes.size());
@@ -86,38 +77,26 @@ Bytes encode_chunks(tw_frame* frame, const Bytes& content, const uint8_t* base) 
 }
 
 Bytes encode(const Type& type, uint32_t profile, const Bytes& content, const uint8_t* base, int time) {
-  const uint64_t numel = 8 * content.size() / type.bits;
   const uint8_t unknown[16] = {};
-  tw_frame frame;
-  tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, tests::BlockWords(time % 3 == 0 ? 0 : 8192),
-                      base == nullptr ? nullptr : unknown, &error) == TW_OK);
-  if (time % 3 == 1) return encode_chunks(&frame, content, base);
-  Bytes out(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, content.data(), content.size(), base, out.data(), out.size(), 1 + time % 2, 0, &error) ==
-        TW_OK);
-  out.resize(frame.frame_nbytes);
-  return out;
+  tw_frame frame = tests::new_frame(type.name, type.bits, {8 * content.size() / type.bits}, profile,
+                                    tests::BlockWords(time == 0 ? 0 : 8192), base == nullptr ? nullptr : unknown);
+  if (time == 1) return encode_chunks(&frame, content, base);
+  return tests::compress(&frame, content, base, 1 + time / 2);
 }
 
 // The frame is sound; and if `base` is what it is relative to, it decodes to what its hash says.
 void check_frame(const Bytes& bytes, const Bytes* base) {
-  tw_frame frame;
+  const tw_frame frame = tests::frame_of(bytes);
   tw_error error;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
   CHECK(frame.frame_nbytes == bytes.size());
   const uint8_t* data = bytes.data() + frame.header_nbytes;
-  if (frame.data_nbytes != 0) {
-    std::vector<tw_block_info> infos(frame.num_blocks);
-    CHECK(tw_block_infos(&frame, bytes.data(), data, 0, frame.data_nbytes, 0, infos.size(), infos.data(), &error) ==
-          TW_OK);
-  }
+  if (frame.data_nbytes != 0) tests::infos_of(frame, bytes);
   if (base == nullptr && frame.features != 0) return;
   Bytes out(frame.uncompressed_nbytes);
   CHECK(tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, base == nullptr ? nullptr : base->data(), 0,
                   base == nullptr ? 0 : base->size(), 0, out.size(), out.data(), 1, nullptr, TW_VERIFY, nullptr,
                   &error) == TW_OK);
-  CHECK(std::memcmp(hash_of(out).data(), frame.content_hash, 16) == 0);
+  CHECK(std::memcmp(tests::hash_of(out).data(), frame.content_hash, 16) == 0);
 }
 
 void encode_while_it_changes(const Type& type, uint32_t profile, const Writes* writes, uint64_t seed) {

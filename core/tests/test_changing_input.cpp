@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/check.h"
 #include "tests/mutation.h"
 
 namespace {
@@ -29,17 +28,15 @@ void scribble(Bytes* bytes, const Bytes& original, Random* random) {
 }
 
 void decode_while_it_changes(const Source& source, uint64_t seed, uint64_t* num_refused) {
-  tw_frame frame;
+  const tests::Opened opened(source.frame);
+  const tw_frame& frame = opened.frame;
   tw_error error;
-  CHECK(tw_decode_header(source.frame.data(), source.frame.size(), &frame, &error) == TW_OK);
-  const auto blocks = source.frame.begin() + static_cast<ptrdiff_t>(frame.header_nbytes);
-  const Bytes header(source.frame.begin(), blocks), original(blocks, source.frame.end());
-  Bytes data = original, base = tests::repeated(source.base, frame.uncompressed_nbytes);
+  Bytes data = opened.data, base = tests::repeated(source.base, frame.uncompressed_nbytes);
   std::atomic<bool> writes{false}, stop{false};
   std::thread writer([&] {
     Random random(seed);
     while (!stop.load(std::memory_order_relaxed)) {
-      scribble(&data, original, &random);
+      scribble(&data, opened.data, &random);
       if (frame.features != 0) scribble(&base, source.base, &random);
       writes = true;
     }
@@ -48,7 +45,7 @@ void decode_while_it_changes(const Source& source, uint64_t seed, uint64_t* num_
   for (int i = 0; i < kTimes; ++i) {
     Bytes out(frame.uncompressed_nbytes);
     const int status =
-        tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), 0, out.size(),
+        tw_decode(&frame, opened.header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), 0, out.size(),
                   out.data(), 1 + i % 2, nullptr, i % 4 == 0 ? TW_VERIFY : 0, nullptr, &error);
     CHECK(status == TW_OK || status == TW_CORRUPT || status == TW_UNSUPPORTED_VERSION);
     *num_refused += status != TW_OK;

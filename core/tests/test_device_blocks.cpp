@@ -9,7 +9,6 @@
 #include "frame/header.h"
 #include "frame/open_block.h"
 #include "include/tensorwire.h"
-#include "tests/check.h"
 #include "tests/sources.h"
 #include "tests/tails.h"
 #include "transforms/planes.h"
@@ -95,10 +94,9 @@ void check_block(const tw_frame& frame, const uint8_t* tail, const tw_block_info
 
 void test_every_source() {
   for (const tests::Source& source : tests::make_sources()) {
-    tw_frame frame;
-    tw_error error;
     const Bytes& bytes = source.frame;
-    CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+    const tw_frame frame = tests::frame_of(bytes);
+    tw_error error;
     if (frame.features != 0) {
       const Bytes tails(TW_TAIL_NBYTES * frame.num_blocks);
       CHECK(tw_device_blocks(&frame, bytes.data(), tails.data(), tails.size(), nullptr, nullptr, &error) ==
@@ -110,9 +108,7 @@ void test_every_source() {
     const OnDevice found(frame, header.data(), data);
     CHECK(found.status == TW_OK);
     CHECK(found.offsets.back() == frame.header_nbytes + frame.data_nbytes);
-    std::vector<tw_block_info> infos(frame.num_blocks);
-    CHECK(tw_block_infos(&frame, header.data(), data, 0, frame.data_nbytes, 0, infos.size(), infos.data(), &error) ==
-          TW_OK);
+    const std::vector<tw_block_info> infos = tests::infos_of(frame, bytes);
     for (size_t i = 0; i < infos.size(); ++i) {
       CHECK(found.offsets[i] == infos[i].offset);
       check_block(frame, &found.tails[i * TW_TAIL_NBYTES], infos[i], i, found.rows[i], found.blocks[i]);
@@ -134,14 +130,8 @@ void test_the_first_wrong_block() {
     content.push_back(static_cast<uint8_t>(i * 37));
     content.push_back(static_cast<uint8_t>(0x3f - i % 5));
   }
-  tw_frame frame;
-  tw_error error;
-  tw_form form = {};
-  form.block_words = 512;
-  CHECK(tw_frame_init(&frame, "BF16", 0, &kNumWords, 1, TW_RESIDENT, &form, nullptr, &error) == TW_OK);
-  Bytes bytes(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, content.data(), content.size(), nullptr, bytes.data(), bytes.size(), 1, 0, &error) ==
-        TW_OK);
+  tw_frame frame = tests::new_frame("BF16", 0, {kNumWords}, TW_RESIDENT, tests::BlockWords(512));
+  const Bytes bytes = tests::compress(&frame, content);
   const OnDevice right(frame, bytes.data(), bytes.data() + frame.header_nbytes);
   CHECK(right.status == TW_OK && right.blocks[2].coding == 0x84);
   struct Damage {
@@ -176,13 +166,11 @@ void test_the_first_wrong_block() {
 // the header and the tails suffice.
 void test_places_beyond_32_bits() {
   constexpr uint64_t kBlockNbytes = 8 * uint64_t{tw::kMaxBlockWords}, kBlocks = (uint64_t{1} << 37) / kBlockNbytes + 2;
-  const uint64_t shape = kBlocks * tw::kMaxBlockWords;
-  tw_frame frame;
   tw_error error;
   tw_form form = {};
   form.block_words = tw::kMaxBlockWords;
   form.block_alignment = tw::kMaxBlockAlignment;
-  CHECK(tw_frame_init(&frame, "F64", 0, &shape, 1, TW_FAST, &form, nullptr, &error) == TW_OK);
+  tw_frame frame = tests::new_frame("F64", 0, {kBlocks * tw::kMaxBlockWords}, TW_FAST, &form);
   CHECK(frame.num_blocks == kBlocks);
   Bytes index, tails(TW_TAIL_NBYTES * kBlocks), header(frame.header_nbytes);
   for (uint64_t block = 0; block < kBlocks; ++block) {

@@ -38,7 +38,6 @@ float value_of(WeightFormat format, uint16_t word) {
 }
 
 struct Terms {
-  WeightFormat format;
   std::vector<float> weights, inputs;
 };
 
@@ -69,7 +68,8 @@ float in_sums(const Terms& terms, size_t count) {
 
 // Denormals are zeros. What is less than the smallest normal number with 24 bits, whatever its exponent, is one.
 float flushed(double value) {
-  if (value == 0 || !std::isfinite(value)) return static_cast<float>(value);
+  const bool is_small = value != 0 && std::fabs(value) < 0x1p-125;
+  if (!is_small) return static_cast<float>(value);
   int exponent;
   const double fraction = std::frexp(value, &exponent);
   const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, 24)), exponent - 24);
@@ -197,10 +197,11 @@ void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, si
   kernels->dot({reinterpret_cast<const uint8_t*>(apart.data()), rows, columns, kTogether, kGap * kWeightNbytes},
                arranged.data(), num_inputs, stride, with_gaps.data(), rows, {});
   for (size_t i = 0; i < with_gaps.size(); ++i) CHECK(same(with_gaps[i], out[i]));
-  for (size_t m = 0; m < num_inputs; ++m) {
-    for (size_t r = 0; r < rows; ++r) {
-      Terms terms = {format, {}, {inputs.begin() + m * columns, inputs.begin() + (m + 1) * columns}};
-      for (size_t c = 0; c < columns; ++c) terms.weights.push_back(value_of(format, weights[r * columns + c]));
+  for (size_t r = 0; r < rows; ++r) {
+    Terms terms;
+    for (size_t c = 0; c < columns; ++c) terms.weights.push_back(value_of(format, weights[r * columns + c]));
+    for (size_t m = 0; m < num_inputs; ++m) {
+      terms.inputs.assign(inputs.begin() + m * columns, inputs.begin() + (m + 1) * columns);
       CHECK(same(out[m * rows + r], expected(order, terms)));
     }
   }
@@ -220,6 +221,7 @@ int main() {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {
           for (const size_t columns : {1u, 2u, 15u, 33u, 64u, 77u, 128u, 600u, 1023u, 1024u, 2050u, 2500u}) {
             for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) {
+              if (columns > 128 && (rows + num_inputs) % 2 != 0) continue;  // the plain loops take their time
               check(order, format, static_cast<Numbers>(numbers), rows, columns, num_inputs);
             }
           }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coders/enec.h"
+#include "tests/random.h"
 #include "tests/target.h"
 
 namespace tw {
@@ -21,11 +22,8 @@ using Bytes = std::vector<uint8_t>;
 
 std::unique_ptr<EnecScratch> scratch(new EnecScratch);
 
-uint32_t random32() {
-  static uint64_t state = 1;
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return static_cast<uint32_t>(state >> 33);
-}
+tests::Random random_bits(1);
+uint32_t random32() { return static_cast<uint32_t>(random_bits.next()); }
 
 // Around `mode` with a geometric tail below and a shorter one above, `far` of 1000 anywhere.
 Bytes random_exponents(size_t n, unsigned exponent_bits, unsigned mode, unsigned far) {

@@ -12,6 +12,7 @@
 #include "coders/entropy_table.h"
 #include "common/bits.h"
 #include "common/cpu.h"
+#include "tests/random.h"
 
 namespace tw {
 extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512;
@@ -22,11 +23,8 @@ using Bytes = std::vector<uint8_t>;
 
 const std::unique_ptr<EntropyScratch> scratch(new EntropyScratch);
 
-uint32_t random32() {
-  static uint64_t state = 1;
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return static_cast<uint32_t>(state >> 32);
-}
+tests::Random random_bits(1);
+uint32_t random32() { return static_cast<uint32_t>(random_bits.next()); }
 
 // Inputs.
 
@@ -74,7 +72,7 @@ struct Stream {
   Stream(const uint8_t* src, size_t n) : bytes(n + kRansSlack, 0xa5), nbytes(n) { std::copy_n(src, n, bytes.data()); }
 };
 
-struct Coded {
+struct Encoded {
   size_t estimate;
   Bytes stream;
 };
@@ -89,10 +87,10 @@ std::vector<const RansKernels*> targets() {
 }
 
 // The stream, which every target writes alike.
-Coded encode(const Bytes& symbols) {
+Encoded encode(const Bytes& symbols) {
   uint32_t histogram[256] = {};
   for (uint8_t s : symbols) ++histogram[s];
-  Coded coded{entropy_estimate(histogram, symbols.size()), Bytes(2 * symbols.size() + 2000)};
+  Encoded coded{entropy_estimate(histogram, symbols.size()), Bytes(2 * symbols.size() + 2000)};
   const size_t nbytes = entropy_encode(symbols.data(), symbols.size(), histogram, coded.stream.data(),
                                        coded.stream.size(), scratch.get());
   assert(nbytes != 0);
@@ -198,7 +196,7 @@ void check_agreement(const Stream& stream, size_t n) {
 }
 
 void test_round_trip(const Bytes& symbols) {
-  const Coded coded = encode(symbols);
+  const Encoded coded = encode(symbols);
   // The final states hold 0 to 16 bits each where the estimate says 8: up to 32 bytes, all of them in tiny streams
   // only.
   const double error = static_cast<double>(coded.estimate) - static_cast<double>(coded.stream.size());
@@ -396,91 +394,27 @@ void test_damage(const Bytes& symbols, bool every_bit) {
   }
 }
 
-// Symbols 'a' and 'b' with frequencies 4095 and 1, no words, all states 2^16: 32 states at their end decode no symbols.
-Bytes smallest_stream() {
-  Bytes stream = {0, 0, 0, 0, 'a', 'b', 'a', 0b100};  // from bit length 0 to 1: z = 2
-  for (unsigned i = 0; i < 32; ++i) stream.insert(stream.end(), {0, 0, 1, 0});
-  return stream;
-}
-
-bool accepted(const Bytes& stream, size_t n) {
-  const Decoded result = decode(Stream(stream.data(), stream.size()), n, 4096, kRansScalar);
-  return result.opened && result.finished;
-}
-
-void test_rejections() {
-  const Bytes good = smallest_stream();
-  assert(accepted(good, 0));
-  const auto with = [&](size_t at, uint8_t value) {
-    Bytes stream = good;
-    stream[at] = value;
-    return stream;
-  };
-  const auto opens = [](const Bytes& stream, size_t n) {
-    return decode(Stream(stream.data(), stream.size()), n, 4096, kRansScalar).opened;
-  };
-  assert(opens(good, 0));
-  assert(!opens(with(4, 'b'), 0));      // first beyond implied
-  assert(!opens(with(5, 'a' - 1), 0));  // last before implied
-  assert(!opens(with(7, 0b1100), 0));   // unused bits set
-  assert(!opens(with(7, 0b1), 0));      // implied would have all 4096
-  assert(!opens(with(7, 0b10), 0));     // bit length -1
-  assert(!opens(with(8 + 2, 0), 0));    // state below 2^16
-  assert(!opens(with(0, 1), 10));       // a word that is not there
-  Bytes with_word = with(0, 1);
-  with_word.insert(with_word.end(), 4, 0);
-  assert(opens(with_word, 1));
-  assert(!opens(with_word, 0));  // more words than symbols
-  with_word.back() = 1;
-  assert(!opens(with_word, 1));  // padding behind the words
-  // Ten symbols of frequency 1 (z = 2, then nine times 0): two bytes, and three of padding before the states.
-  Bytes padded = {0, 0, 0, 0, 'a', 'k', 'a', 0xfc, 0x0f, 0, 0, 0};
-  padded.insert(padded.end(), good.begin() + 8, good.end());
-  assert(accepted(padded, 0));
-  for (size_t at = 9; at < 12; ++at) {
-    padded[at] = 1;
-    assert(!opens(padded, 0));
-    padded[at] = 0;
-  }
-  assert(!accepted(with(8, 1), 0));  // last state not 2^16
-
+void test_other_counts() {
   const Bytes symbols = exponents(700);
-  Bytes stream = encode(symbols).stream;
-  assert(accepted(stream, 700));
-  assert(!accepted(stream, 699) && !accepted(stream, 701));
-  ++stream[0];  // the low byte of num_words, which is not 255 here
-  stream.insert(stream.end(), 4, 0);
-  assert(opens(stream, 700) && !accepted(stream, 700));  // a word left over
-  stream[0] = static_cast<uint8_t>(stream[0] - 2);
-  assert(!accepted(stream, 700));  // a word too few
+  const Bytes stream = encode(symbols).stream;
+  const auto accepted = [&](size_t n) {
+    const Decoded result = decode(Stream(stream.data(), stream.size()), n, 4096, kRansScalar);
+    return result.opened && result.finished;
+  };
+  assert(accepted(700) && !accepted(699) && !accepted(701));
+}
 
-  // Frequencies that leave none for implied: twice 2048 (bit length 12: z = 24, no more bits set), and length 13.
-  Bytes table = {'a', 'c', 'a'};
-  const auto table_of = [&](const std::vector<std::pair<unsigned, unsigned>>& steps) {  // zigzag, bits below the one
-    Bytes bytes = table;
-    size_t bit = 0;
-    const auto push = [&](unsigned value) {
-      if (bit % 8 == 0) bytes.push_back(0);
-      bytes.back() |= static_cast<uint8_t>(value << bit++ % 8);
-    };
-    for (const auto& [zigzag, num_bits] : steps) {
-      for (unsigned i = 0; i < zigzag; ++i) push(0);
-      push(1);
-      for (unsigned i = 0; i < num_bits; ++i) push(0);
-    }
-    return bytes;
-  };
-  EntropyTable read;
-  const uint8_t implied = table[2];
-  const auto reads = [&](const Bytes& bytes) {
+// Beside the tables of tests/support/malformed_coders.py.
+void test_wrong_tables() {
+  const auto reads = [](const Bytes& bytes) {
+    EntropyTable read;
     const Stream stream(bytes.data(), bytes.size());
-    return entropy_read_table(stream.bytes.data(), stream.nbytes, &read);
+    return entropy_read_table(stream.bytes.data(), stream.nbytes, &read) != 0;
   };
-  assert(reads(table_of({{22, 3}, {0, 3}})) != 0 && read.frequencies[implied] == 2048);
-  assert(reads(table_of({{24, 3}, {1, 3}})) != 0 && read.frequencies[implied] == 1024);
-  assert(reads(table_of({{24, 3}, {0, 3}})) == 0);   // sum 4096
-  assert(reads(table_of({{26, 3}, {25, 0}})) == 0);  // 13 bits
-  assert(reads(table_of({{0, 0}, {0, 0}})) == 0);    // sum 0
+  assert(reads({'a', 'c', 'a', 0, 0, 0x40, 0x04}));   // two frequencies of 1024
+  assert(!reads({'a', 'c', 'a', 0, 0, 0, 0x11}));     // of 2048, which leaves none for the implied symbol
+  assert(!reads({'a', 'b', 'a', 0b1}));               // none but the implied one
+  assert(!reads({'b', 'c', 'a', 0, 0, 0x40, 0x04}));  // the first symbol beyond the implied one
 }
 
 }  // namespace
@@ -494,6 +428,7 @@ int main() {
   tw::test_damage(tw::constant(65, 9), true);
   tw::test_damage(tw::exponents(9000), false);
   tw::test_damage(tw::geometric(20000, 240), false);
-  tw::test_rejections();
+  tw::test_other_counts();
+  tw::test_wrong_tables();
   std::puts("ok");
 }

@@ -1,4 +1,5 @@
-// Masks of words, compaction and expansion on the target that TENSORWIRE_CPU names, against loops over words.
+// Masks of words, compaction and expansion on the target that TENSORWIRE_CPU names, against loops over words; bits to
+// places and back against loops over bits.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -6,13 +7,16 @@
 #include <vector>
 
 #include "common/bits.h"
+#include "tests/bits.h"
 #include "tests/check.h"
 #include "tests/target.h"
+#include "transforms/deposit.h"
 #include "transforms/expand.h"
 #include "transforms/planes.h"
 
 namespace {
 
+using tests::bit;
 std::mt19937_64 random_bits(2);
 
 uint64_t word_at(const std::vector<uint8_t>& words, size_t i, unsigned width) {
@@ -20,8 +24,6 @@ uint64_t word_at(const std::vector<uint8_t>& words, size_t i, unsigned width) {
   std::memcpy(&word, words.data() + i * width, width);
   return word;
 }
-
-bool bit(const std::vector<uint64_t>& mask, size_t i) { return (mask[i / 64] >> i % 64 & 1) != 0; }
 
 // In 1000 words `zeros` are zeros; half of these are minus zeros. Others may have any bits, as few as one.
 std::vector<uint8_t> make_words(size_t n, unsigned width, unsigned zeros) {
@@ -67,10 +69,38 @@ void test_words(unsigned width, bool signs, const std::vector<uint8_t>& words) {
   }
 }
 
+// Without the instructions for it.
+void test_deposit(uint64_t number, uint64_t places) {
+  uint64_t deposited = 0, extracted = 0;
+  unsigned rank = 0;
+  for (unsigned i = 0; i < 64; ++i) {
+    if ((places >> i & 1) == 0) continue;
+    deposited |= (number >> rank & 1) << i;
+    extracted |= (number >> i & 1) << rank;
+    ++rank;
+  }
+  CHECK(tw::portable_deposit(number, places) == deposited);
+  CHECK(tw::portable_extract(number, places) == extracted);
+}
+
+void test_deposits() {
+  const uint64_t all = ~uint64_t{0};
+  for (uint64_t places : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 63, all, all >> 1, all << 1}) {
+    for (uint64_t number : {uint64_t{0}, uint64_t{1}, all, uint64_t{1} << 63}) test_deposit(number, places);
+  }
+  for (int i = 0; i < 100000; ++i) {
+    const uint64_t places = random_bits(), number = random_bits();
+    test_deposit(number, places);
+    test_deposit(number, places & random_bits() & random_bits());
+    test_deposit(number & random_bits() & random_bits(), places | random_bits());
+  }
+}
+
 }  // namespace
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
+  test_deposits();
   for (unsigned width : {1, 2, 4, 8}) {
     for (size_t n : {1, 2, 31, 63, 64, 65, 127, 128, 256, 320, 1000, 5000}) {
       for (unsigned zeros : {0, 1, 10, 100, 500, 900, 999, 1000}) {

@@ -11,94 +11,33 @@
 #include "common/hash.h"
 #include "frame/decode_block.h"
 #include "frame/encode_block.h"
-#include "include/tensorwire.h"
-#include "tests/check.h"
-#include "tests/form.h"
-#include "tests/layouts.h"
-#include "tests/random.h"
+#include "tests/sources.h"
 #include "tests/target.h"
 
 namespace {
 
+using tests::Bytes;
+using tests::Content;
 using tests::Random;
+using tests::Type;
 
-struct Type {
-  const char* name;
-  unsigned nbytes, exponent_bits, mantissa_bits;
-};
-constexpr Type kTypes[] = {{"BF16", 2, 8, 7},    {"F16", 2, 5, 10}, {"F32", 4, 8, 23}, {"F8_E4M3", 1, 4, 3},
-                           {"F8_E5M2", 1, 5, 2}, {"F64", 8, 0, 0},  {"I32", 4, 0, 0},  {"I16", 2, 0, 0},
-                           {"BOOL", 1, 0, 0},    {"F4", 1, 4, 4},   {"I8", 1, 4, 4},   {"F8_E8M0", 1, 8, 0},
-                           {"C64", 8, 8, 23}};
+constexpr unsigned kNumContents = tests::kCounter + 1;
 
-enum Content { kWeights, kNoise, kConstant, kPruned, kNarrow, kRows, kWide, kCounter, kNumContents };
-
-// Word i of a tensor. Weights: exponents fall off by half from a mode, signs and mantissas are noise.
-uint64_t word(const Type& type, Content content, size_t i, Random* random) {
-  const uint64_t noise = random->next();
-  const unsigned top = type.exponent_bits == 0 ? 0 : (1u << type.exponent_bits) * 3 / 4;
-  const unsigned depth = static_cast<unsigned>(__builtin_ctzll(random->next() | uint64_t{1} << 40));
-  uint64_t exponent = depth < top ? top - depth : 0;
-  uint64_t mantissa = noise & ((uint64_t{1} << type.mantissa_bits) - 1);
-  const bool has_sign = type.exponent_bits + type.mantissa_bits < 8 * type.nbytes;
-  const uint64_t sign = has_sign ? noise >> 63 : 0;
-  switch (content) {
-    case kNoise:
-      return noise;
-    case kConstant:
-      return 0x3f813f813f813f81;
-    case kCounter:
-      return i;
-    case kPruned:
-      if (noise >> 32 & 1) return 0;
-      break;
-    case kNarrow:
-      mantissa &= ~((uint64_t{1} << type.mantissa_bits * 2 / 3) - 1);
-      break;
-    case kRows:
-      if (i / 300 % 3 == 0) mantissa &= ~((uint64_t{1} << type.mantissa_bits / 2) - 1);
-      if (i / 1000 % 4 == 3) return 0;
-      break;
-    case kWide:
-      exponent = random->next() & ((uint64_t{1} << type.exponent_bits) - 1) & random->next();
-      break;
-    default:
-      break;
-  }
-  if (type.exponent_bits == 0) return noise & 0xffff;
-  return sign << (8 * type.nbytes - 1) | exponent << type.mantissa_bits | mantissa;
-}
-
-std::vector<uint8_t> make_content(const Type& type, Content content, size_t numel) {
-  Random random(numel * 1000 + static_cast<size_t>(content));
-  std::vector<uint8_t> bytes(numel * type.nbytes);
-  for (size_t i = 0; i < numel; ++i) {
-    const uint64_t value = word(type, content, i, &random);
-    std::memcpy(bytes.data() + i * type.nbytes, &value, type.nbytes);
-  }
-  return bytes;
+// Whole elements of about so many words.
+Bytes make_content(const Type& type, Content content, size_t count) {
+  Random random(count * 1000 + content);
+  return tests::make_words(type, content, count - count % std::max(1u, type.bits / (8 * type.nbytes)), &random);
 }
 
 // A copy at the end of its own allocation: a sanitizer sees every byte that is read too far.
-std::vector<uint8_t> exact(const uint8_t* bytes, size_t nbytes) { return std::vector<uint8_t>(bytes, bytes + nbytes); }
+Bytes exact(const uint8_t* bytes, size_t nbytes) { return Bytes(bytes, bytes + nbytes); }
 
-std::vector<uint8_t> compress(tw_frame* frame, const std::vector<uint8_t>& content, const uint8_t* base,
-                              uint32_t threads) {
-  tw_error error;
-  std::vector<uint8_t> bytes(tw_frame_bound(frame));
-  CHECK(tw_compress(frame, content.data(), content.size(), base, bytes.data(), bytes.size(), threads, 0, &error) ==
-        TW_OK);
-  bytes.resize(frame->frame_nbytes);
-  return bytes;
-}
-
-void check_range(const tw_frame& frame, const std::vector<uint8_t>& bytes, const std::vector<uint8_t>& content,
-                 uint64_t start, uint64_t stop) {
+void check_range(const tw_frame& frame, const Bytes& bytes, const Bytes& content, uint64_t start, uint64_t stop) {
   tw_error error;
   uint64_t first = 0, last = 0;
   CHECK(tw_block_range(&frame, bytes.data(), start, stop, &first, &last, &error) == TW_OK);
-  const std::vector<uint8_t> data = exact(bytes.data() + frame.header_nbytes + first, last - first);
-  std::vector<uint8_t> part(stop - start);
+  const Bytes data = exact(bytes.data() + frame.header_nbytes + first, last - first);
+  Bytes part(stop - start);
   CHECK(tw_decode(&frame, bytes.data(), data.data(), first, data.size(), nullptr, 0, 0, start, stop, part.data(), 2,
                   nullptr, TW_VERIFY, nullptr, &error) == TW_OK);
   CHECK(std::equal(part.begin(), part.end(), content.data() + start));
@@ -111,9 +50,9 @@ constexpr int kNumDamages = 4;
 constexpr int kNumDamages = 20;
 #endif
 
-void check_damage(const tw_frame& frame, std::vector<uint8_t> bytes, const std::vector<uint8_t>& content) {
+void check_damage(const tw_frame& frame, Bytes bytes, const Bytes& content) {
   tw_error error;
-  std::vector<uint8_t> out(content.size());
+  Bytes out(content.size());
   Random random(bytes.size());
   for (int i = 0; i < kNumDamages && frame.data_nbytes != 0; ++i) {
     const size_t at = frame.header_nbytes + random.next() % frame.data_nbytes;
@@ -130,8 +69,8 @@ void check_damage(const tw_frame& frame, std::vector<uint8_t> bytes, const std::
 }
 
 // A block that has its bit is not checked again.
-void check_checked(const tw_frame& frame, std::vector<uint8_t> bytes, const std::vector<uint8_t>& content) {
-  std::vector<uint8_t> out(content.size()), checked((frame.num_blocks + 7) / 8);
+void check_checked(const tw_frame& frame, Bytes bytes, const Bytes& content) {
+  Bytes out(content.size()), checked((frame.num_blocks + 7) / 8);
   tw_error error;
   const auto decode = [&](uint64_t start, uint64_t stop, uint32_t threads, uint32_t flags) {
     return tw_decode(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, nullptr, 0, 0,
@@ -153,41 +92,31 @@ void check_checked(const tw_frame& frame, std::vector<uint8_t> bytes, const std:
   for (uint64_t k = 0; k < 8 * checked.size(); ++k) CHECK(bit(k) == (k < frame.num_blocks));
 }
 
-uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t numel, uint32_t block_words) {
-  const std::vector<uint8_t> original = make_content(type, content, numel);
-  const std::vector<uint8_t> untouched = original;
-  tw_frame frame;
-  tw_error error;
-  const bool odd = std::strcmp(type.name, "F4") == 0;  // not in the format's table: opaque bytes
-  const uint64_t shape[2] = {odd ? 2 * numel : numel, 1};
-  CHECK(tw_frame_init(&frame, type.name, odd ? 4 : 0, shape, 2, profile, tests::BlockWords(block_words), nullptr,
-                      &error) == TW_OK);
+uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t count, uint32_t block_words) {
+  const Bytes original = make_content(type, content, count), untouched = original;
+  tw_frame frame = tests::new_frame(type.name, type.bits, {8 * original.size() / type.bits, 1}, profile,
+                                    tests::BlockWords(block_words));
   CHECK(frame.uncompressed_nbytes == original.size());
-  const std::vector<uint8_t> bytes = compress(&frame, original, nullptr, 1);
-  CHECK(original == untouched);
   tw_frame again = frame;
-  CHECK(compress(&again, original, nullptr, 3) == bytes);
+  const Bytes bytes = tests::compress(&frame, original);
+  CHECK(original == untouched);
+  CHECK(tests::compress(&again, original, nullptr, 3) == bytes);
 
-  tw_frame parsed;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &parsed, &error) == TW_OK);
+  const tw_frame parsed = tests::frame_of(bytes);
   CHECK(parsed.frame_nbytes == bytes.size() && parsed.uncompressed_nbytes == original.size());
   check_range(parsed, bytes, original, 0, original.size());
   if (original.size() > 10) check_range(parsed, bytes, original, original.size() / 3, original.size() - 3);
-  if (numel < 5000) check_damage(parsed, bytes, original), check_checked(parsed, bytes, original);
+  if (count < 5000) check_damage(parsed, bytes, original), check_checked(parsed, bytes, original);
   return tw::hash128(bytes.data(), bytes.size()).low;
 }
 
 // Values that no tier and no window of symbols holds together, and too many of each for a count of escapes.
 uint64_t far_apart() {
-  constexpr uint64_t kNumWords = 262144;
-  std::vector<uint16_t> words(kNumWords);
-  for (size_t i = 0; i < kNumWords; ++i) words[i] = i % 2 == 0 ? 0x0001 : 0xffff;
-  tw_frame frame;
-  tw_error error;
-  CHECK(tw_frame_init(&frame, "BF16", 0, &kNumWords, 1, TW_COMPACT, tests::BlockWords(kNumWords), nullptr, &error) ==
-        TW_OK);
-  const std::vector<uint8_t> content = exact(reinterpret_cast<const uint8_t*>(words.data()), 2 * kNumWords);
-  const std::vector<uint8_t> bytes = compress(&frame, content, nullptr, 1);
+  constexpr uint32_t kNumWords = 262144;
+  Bytes content(2 * kNumWords);
+  for (size_t i = 0; i < kNumWords; ++i) tw::store(&content[2 * i], static_cast<uint16_t>(i % 2 == 0 ? 1 : 0xffff));
+  tw_frame frame = tests::new_frame("BF16", 0, {kNumWords}, TW_COMPACT, tests::BlockWords(kNumWords));
+  const Bytes bytes = tests::compress(&frame, content);
   CHECK(frame.data_nbytes < kNumWords / 2);
   check_range(frame, bytes, content, 0, 2 * kNumWords);
   return tw::hash128(bytes.data(), bytes.size()).low;
@@ -197,7 +126,7 @@ uint64_t far_apart() {
 std::vector<unsigned> kinds_of_row(const char* dtype, uint32_t profile, uint64_t numel, bool mixed,
                                    uint32_t block_words) {
   const size_t width = std::strcmp(dtype, "F32") == 0 ? 4 : 2;
-  std::vector<uint8_t> content(width * numel);
+  Bytes content(width * numel);
   uint64_t state = 1;
   for (uint64_t i = 0; i < numel; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -205,19 +134,14 @@ std::vector<unsigned> kinds_of_row(const char* dtype, uint32_t profile, uint64_t
     const uint64_t word = (100 + 7 * (part % 5) + (state >> 40) % 4) << 7 | (state >> 50 & 127) | (state >> 63) << 15;
     std::memcpy(&content[i * width + width - 2], &word, 2);
   }
-  tw_frame frame;
-  tw_error error;
-  CHECK(tw_frame_init(&frame, dtype, 0, &numel, 1, profile, nullptr, nullptr, &error) == TW_OK);
+  tw_frame frame = tests::new_frame(dtype, 0, {numel}, profile, nullptr);
   CHECK(frame.block_words == block_words);
   CHECK(frame.num_blocks == (numel + frame.block_words - 1) / frame.block_words);
-  const std::vector<uint8_t> bytes = compress(&frame, content, nullptr, 2);
+  const Bytes bytes = tests::compress(&frame, content, nullptr, 2);
   CHECK(bytes.size() <= tw_frame_bound(&frame));
   check_range(frame, bytes, content, 0, content.size());
-  std::vector<tw_block_info> infos(frame.num_blocks);
-  CHECK(tw_block_infos(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, 0, infos.size(),
-                       infos.data(), &error) == TW_OK);
   std::vector<unsigned> kinds;
-  for (const tw_block_info& info : infos) kinds.push_back(10 * info.kind + info.extended);
+  for (const tw_block_info& info : tests::infos_of(frame, bytes)) kinds.push_back(10 * info.kind + info.extended);
   return kinds;
 }
 
@@ -236,25 +160,26 @@ void check_rows() {
   }
 }
 
-// Blocks through the codec's inside, which knows layouts and no names.
-class Blocks {
+// A block through the codec's inside, which knows layouts and no names.
+class OneBlock {
  public:
-  Blocks(const tw::Layout& layout, uint8_t profile, bool relative)
+  OneBlock(const tw::Layout& layout, uint8_t profile, bool relative)
       : spec_{layout, profile, relative, nullptr, tw::kBlockAlign} {
     encode_scratch().first_tier = {};
   }
 
   // A block of n words, one in four of them changed by a few ordinals in the base of a relative one.
   void round_trip(Content content, size_t n) {
-    const Type type = {"", spec_.dtype.word_nbytes, spec_.dtype.exponent_bits, spec_.dtype.exponent_shift()};
-    words_ = base_ = make_content(type, content, n);
+    const Type type = tests::odd_type(spec_.dtype);
+    Random words(n * 1000 + content);
+    words_ = base_ = tests::make_words(type, content, n, &words);
     Random random(n);
     for (size_t i = 0; i < n; ++i) {
       if (random.next() % 4 == 0) base_[i * type.nbytes] ^= static_cast<uint8_t>(random.next() % 8);
     }
     spec_.base = spec_.relative ? base_.data() : nullptr;
     const size_t most = tw::stored_nbytes(spec_, n);
-    std::vector<uint8_t> block(most);
+    Bytes block(most);
     length_ = tw::encode_block(spec_, words_.data(), n, block.data(), &encode_scratch());
     CHECK(length_ <= most && (length_ != 0 || words_ == base_));
     block_.assign(block.begin(), block.begin() + static_cast<ptrdiff_t>(length_));
@@ -266,7 +191,7 @@ class Blocks {
   void damage(unsigned times) {
     Random random(length_);
     for (unsigned i = 0; i < times && length_ != 0; ++i) {
-      std::vector<uint8_t> damaged = block_;
+      Bytes damaged = block_;
       for (uint64_t flips = 1 + random.next() % 3; flips > 0; --flips) {
         const size_t tail = random.next() % 2 == 0 && length_ > 24 ? length_ - 24 : 0;
         damaged[tail + random.next() % (length_ - tail)] ^= static_cast<uint8_t>(1 << random.next() % 8);
@@ -285,10 +210,10 @@ class Blocks {
   }
 
   // Whether the block decodes to the words.
-  bool decodes(const std::vector<uint8_t>& block) {
+  bool decodes(const Bytes& block) {
     static const std::unique_ptr<tw::DecodeScratch> scratch(new tw::DecodeScratch);
     const size_t n = words_.size() / spec_.dtype.word_nbytes;
-    std::vector<uint8_t> out(words_.size());
+    Bytes out(words_.size());
     tw::LeafHasher hasher(0, nullptr);
     const tw::BlockBytes bytes = {block.data(), length_, n, length_ == tw::stored_nbytes(spec_, n)};
     const tw::Fault fault = tw::decode_block(spec_, bytes, {out.data(), false, {}, &hasher}, scratch.get());
@@ -302,7 +227,7 @@ class Blocks {
   }
 
   tw::BlockSpec spec_;
-  std::vector<uint8_t> words_, base_, block_;
+  Bytes words_, base_, block_;
   size_t length_ = 0;
 };
 
@@ -312,7 +237,7 @@ void all_blocks(std::vector<uint64_t>* hashes) {
       for (const bool relative : {false, true}) {
         // In plain frames and in those of integers nothing depends on the order.
         if (relative ? profile == tw::kProfileResident : layout.ordered) continue;
-        Blocks blocks(layout, profile, relative);
+        OneBlock blocks(layout, profile, relative);
         for (unsigned content = 0; content < kNumContents; ++content) {
           blocks.round_trip(static_cast<Content>(content), 1 + 97 * (content % 3 + 1));
           blocks.round_trip(static_cast<Content>(content), content % 2 == 0 ? 2048 : 1777);
@@ -329,16 +254,16 @@ void all_blocks(std::vector<uint64_t>* hashes) {
 void check_exponents_alone() {
   const tw::Layout layout = {1, 8, 0, tw::Split::kUnsigned, false};
   constexpr size_t kWords = 1 << 15, kEntropyNbytes = kWords * 2 / 8;
-  Blocks fast(layout, tw::kProfileFast, false), compact(layout, tw::kProfileCompact, false);
-  fast.round_trip(kWeights, kWords);
-  compact.round_trip(kWeights, kWords);
+  OneBlock fast(layout, tw::kProfileFast, false), compact(layout, tw::kProfileCompact, false);
+  fast.round_trip(tests::kWeights, kWords);
+  compact.round_trip(tests::kWeights, kWords);
   CHECK(fast.length() < kEntropyNbytes * 115 / 100);
   CHECK(compact.length() < kEntropyNbytes * 102 / 100);
 }
 
 std::vector<uint64_t> all_frames() {
   std::vector<uint64_t> hashes = {far_apart()};
-  for (const Type& type : kTypes) {
+  for (const Type& type : tests::kTypes) {
     for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
       for (unsigned content = 0; content < kNumContents; ++content) {
         for (const size_t numel : {0u, 1u, 31u, 255u, 256u, 257u, 2047u, 4096u, 4999u}) {

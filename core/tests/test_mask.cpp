@@ -10,6 +10,7 @@
 
 #include "coders/mask.h"
 #include "common/hash.h"
+#include "tests/bits.h"
 #include "tests/check.h"
 #include "tests/target.h"
 #include "transforms/planes.h"
@@ -21,7 +22,7 @@ const auto encode_scratch = std::make_unique<tw::MaskEncodeScratch>();
 const auto decode_scratch = std::make_unique<tw::MaskDecodeScratch>();
 std::vector<uint8_t> all_written;
 
-using Mask = std::vector<uint64_t>;
+using tests::bit, tests::Bits, tests::Mask, tests::set_bit;
 
 // Each of n bits set with `share` per mille; in runs of `run` bits.
 Mask make_mask(size_t n, unsigned share, size_t run) {
@@ -29,17 +30,9 @@ Mask make_mask(size_t n, unsigned share, size_t run) {
   bool set = false;
   for (size_t i = 0; i < n; ++i) {
     if (i % run == 0) set = random_bits() % 1000 < share;
-    if (set) mask[i / 64] |= uint64_t{1} << i % 64;
+    if (set) set_bit(&mask, i);
   }
   return mask;
-}
-
-bool bit(const Mask& mask, size_t i) { return (mask[i / 64] >> i % 64 & 1) != 0; }
-
-void push_bit(std::vector<uint8_t>* string, size_t* nbits, bool value) {
-  if (*nbits % 32 == 0) string->resize(string->size() + 4);
-  if (value) (*string)[*nbits / 8] |= static_cast<uint8_t>(1u << *nbits % 8);
-  ++*nbits;
 }
 
 // The page's words, followed one by one.
@@ -50,17 +43,16 @@ std::vector<uint8_t> levels_by_hand(const Mask& mask, size_t n, unsigned top) {
     const size_t size = size_t{1} << (2 * level), groups = tw::ceil_div(n, size);
     std::vector<bool> any(groups);
     for (size_t i = 0; i < n; ++i) any[i / size] = any[i / size] || bit(mask, i);
-    std::vector<uint8_t> string;
-    size_t nbits = 0;
+    Bits string;
     if (level == top) {
-      for (size_t g = 0; g < groups; ++g) push_bit(&string, &nbits, any[g]);
+      for (size_t g = 0; g < groups; ++g) string.push(any[g]);
     } else {
       for (size_t g = 0; g < above.size(); ++g) {
         if (!above[g]) continue;
-        for (size_t j = 4 * g; j < 4 * g + 4; ++j) push_bit(&string, &nbits, j < groups && any[j]);
+        for (size_t j = 4 * g; j < 4 * g + 4; ++j) string.push(j < groups && any[j]);
       }
     }
-    all.insert(all.end(), string.begin(), string.end());
+    all.insert(all.end(), string.bytes.begin(), string.bytes.end());
     above = any;
   }
   return all;
@@ -99,15 +91,15 @@ void test_there_and_back(size_t n, unsigned share, size_t run) {
 void test_outside(size_t n, unsigned share) {
   const Mask mask = make_mask(n, share, 1);
   Mask bits = make_mask(n, 500, 1);
-  std::vector<uint8_t> expected;
-  size_t nbits = 0;
+  Bits outside;
   for (size_t i = 0; i < n; ++i) {
     if (bit(mask, i)) {
       bits[i / 64] &= ~(uint64_t{1} << i % 64);
     } else {
-      push_bit(&expected, &nbits, bit(bits, i));
+      outside.push(bit(bits, i));
     }
   }
+  const std::vector<uint8_t>& expected = outside.bytes;
   std::vector<uint8_t> written(expected.size() + tw::kSlack);
   CHECK(tw::write_outside(mask.data(), n, bits.data(), written.data(), encode_scratch.get()) == expected.size());
   CHECK(std::equal(expected.begin(), expected.end(), written.begin()));
@@ -118,7 +110,7 @@ void test_outside(size_t n, unsigned share) {
                             decode_scratch.get());
   };
   CHECK(readable() && nbytes == expected.size() && read == bits);
-  if (nbits % 32 == 0) return;
+  if (outside.count % 32 == 0) return;
   written[expected.size() - 1] ^= 0x80;  // in the padding
   CHECK(!readable());
 }

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "tests/check.h"
 #include "tests/mutation.h"
 #include "tests/tails.h"
 #include "tests/target.h"
@@ -24,6 +23,7 @@
 namespace {
 
 using tests::Bytes;
+using tests::check_refusal;
 using tests::Random;
 using tests::Source;
 
@@ -34,17 +34,10 @@ struct Result {
   Bytes content;
 };
 
-void check_refusal(int status, const tw_error& error) {
-  CHECK(status == TW_CORRUPT || status == TW_TRUNCATED || status == TW_UNSUPPORTED_VERSION ||
-        status == TW_LIMIT_EXCEEDED);
-  CHECK(error.message[0] != '\0' && std::memchr(error.message, '\0', sizeof error.message) != nullptr);
-}
+struct Mutant : tests::Opened {
+  Bytes base;
 
-// The parts of a frame in memory of their exact sizes, so that a sanitizer sees a step past them.
-struct Opened {
-  tw_frame frame;
-  Bytes header, data, base;
-
+  using Opened::Opened;
   Result decode(uint64_t start, uint64_t stop, uint32_t threads, uint32_t flags, Bytes out) const {
     tw_error error;
     const int status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
@@ -66,7 +59,7 @@ struct Opened {
 };
 
 // What decodes, decodes the same in every way.
-void check_all_ways(const Opened& opened, const Result& result, Random* random) {
+void check_all_ways(const Mutant& opened, const Result& result, Random* random) {
   const uint64_t nbytes = opened.frame.uncompressed_nbytes;
   CHECK(opened.decode(0, nbytes, 2, 0, Bytes(nbytes)).content == result.content);
   if (opened.frame.features != 0) CHECK(opened.decode_in_place().content == result.content);
@@ -84,7 +77,7 @@ void check_all_ways(const Opened& opened, const Result& result, Random* random) 
 }
 
 // What a device's host reads of the tails: of descriptors it refuses nothing that the decoder does not.
-void check_on_device(const Opened& opened, const Result& result) {
+void check_on_device(const Mutant& opened, const Result& result) {
   if (opened.frame.features != 0) return;
   const tests::OnDevice found(opened.frame, opened.header.data(), opened.data.data());
   if (found.status == TW_OK) return;
@@ -93,17 +86,11 @@ void check_on_device(const Opened& opened, const Result& result) {
 }
 
 Result run(const Source& mutant, Random* random) {
-  Opened opened;
-  tw_error error;
-  const Bytes& bytes = mutant.frame;
-  const int status = tw_decode_header(bytes.data(), bytes.size(), &opened.frame, &error);
-  if (status != TW_OK) {
-    check_refusal(status, error);
-    return {status, error.block, {}};
+  Mutant opened(mutant.frame);
+  if (opened.status != TW_OK) {
+    check_refusal(opened.status, opened.error);
+    return {opened.status, opened.error.block, {}};
   }
-  const auto blocks = bytes.begin() + static_cast<ptrdiff_t>(opened.frame.header_nbytes);
-  opened.header.assign(bytes.begin(), blocks);
-  opened.data.assign(blocks, bytes.end());
   const uint64_t nbytes = opened.frame.uncompressed_nbytes;
   // A caller compares sizes before it allocates: a plain frame has its blocks, a relative one a base of its size.
   if (nbytes > tests::kMaxContent) return {TW_LIMIT_EXCEEDED, 0, {}};
@@ -142,7 +129,7 @@ int main(int argc, char** argv) {
   const std::vector<Source> sources = tests::make_sources();
   const std::string kinds = tests::kinds_of(sources);
   CHECK(kinds == "kinds 0 1 2 255 3 4 5 6 7.1 7.2 7.3 7.4 7.5");  // all that there are
-  for (const Source& source : sources) CHECK(tests::Parts(source.frame).assemble() == source.frame);
+  for (const Source& source : sources) CHECK(tests::FrameParts(source.frame).assemble() == source.frame);
   std::map<int, uint64_t> by_status;
   uint64_t digest = 0;
   for (uint64_t i = first; i < first + count; ++i) {

@@ -6,15 +6,12 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "frame/header.h"
-#include "include/tensorwire.h"
-#include "tests/check.h"
-#include "tests/form.h"
+#include "tests/frames.h"
 #include "tests/target.h"
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
+using namespace tests;
 
 constexpr uint32_t kBlockWords = 512;
 constexpr size_t kBlockNbytes = 2 * kBlockWords;
@@ -33,20 +30,11 @@ Bytes make_base(size_t numel = kNumel) {
   return bytes;
 }
 
-Bytes hash_of(const Bytes& content) {
-  Bytes leaves(16 * (content.size() / TW_LEAF_NBYTES + 1)), hash(16);
-  tw_hash_leaves(content.data(), content.size(), leaves.data(), 1);
-  tw_hash_root(content.size(), leaves.data(), hash.data());
-  return hash;
-}
-
 int compress_with(const Bytes& content, Bytes* base, uint32_t threads, uint32_t block_words, uint32_t flags,
                   Bytes* bytes) {
-  tw_frame frame;
   tw_error error;
-  const uint64_t numel = content.size() / 2;
   const uint8_t unknown[16] = {};
-  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, tests::BlockWords(block_words), unknown, &error) == TW_OK);
+  tw_frame frame = new_frame("BF16", 0, {content.size() / 2}, TW_FAST, BlockWords(block_words), unknown);
   bytes->resize(tw_frame_bound(&frame));
   const int status = tw_compress(&frame, content.data(), content.size(), base->data(), bytes->data(), bytes->size(),
                                  threads, flags, &error);
@@ -61,9 +49,8 @@ Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1, ui
 }
 
 int decode(const Bytes& bytes, const Bytes& base, uint64_t base_offset, uint64_t start, uint64_t stop, uint8_t* dst) {
-  tw_frame frame;
+  const tw_frame frame = frame_of(bytes);
   tw_error error;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
   uint64_t first = 0, last = 0;
   CHECK(tw_block_range(&frame, bytes.data(), start, stop, &first, &last, &error) == TW_OK);
   const Bytes data(bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes + first),
@@ -94,14 +81,10 @@ uint64_t check_some_blocks(const Bytes& base, const std::vector<size_t>& changed
   const Bytes bytes = compress(content, base);
   CHECK(compress(content, base, 3) == bytes);
   check_decodes(bytes, base, content);
-  tw_frame frame;
-  tw_error error;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+  const tw_frame frame = frame_of(bytes);
   CHECK(frame.features == TW_BASE_RELATIVE && frame.num_blocks == kNumBlocks);
   CHECK(std::memcmp(frame.base_hash, hash_of(base).data(), 16) == 0);
-  std::vector<tw_block_info> infos(kNumBlocks);
-  CHECK(tw_block_infos(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, 0, kNumBlocks,
-                       infos.data(), &error) == TW_OK);
+  const std::vector<tw_block_info> infos = infos_of(frame, bytes);
   for (size_t block = 0; block < kNumBlocks; ++block) {
     const bool same = std::find(changed.begin(), changed.end(), block) == changed.end();
     CHECK((infos[block].kind == TW_KIND_SAME) == same && (infos[block].nbytes == 0) == same);
@@ -117,33 +100,10 @@ void check_all_same(const Bytes& base) {
   CHECK(compress(nothing, nothing).size() == 160);
 }
 
-// The header with a change, and a checksum that is right.
-int header_status(Bytes bytes, size_t at, uint8_t value) {
-  tw_frame frame;
-  tw_error error;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
-  bytes[at] = value;
-  tw::store(bytes.data() + tw::kAtIndexChecksum, tw::index_checksum(bytes.data(), frame));
-  tw::store(bytes.data() + tw::kAtChecksum, tw::header_checksum(bytes.data(), frame));
-  return tw_decode_header(bytes.data(), bytes.size(), &frame, &error);
-}
-
 void check_refusals(const Bytes& base) {
   Bytes content = base;
   for (const size_t block : {1u, 4u}) content[block * kBlockNbytes] ^= 1;
   const Bytes bytes = compress(content, base);
-  const size_t index = tw::kAtShape + 8;
-  CHECK(header_status(bytes, 0, bytes[0]) == TW_OK);
-  CHECK(header_status(bytes, index, 1) == TW_CORRUPT);          // the first block does not begin at 0
-  CHECK(header_status(bytes, index + 4, 1) == TW_CORRUPT);      // a checksum of no bytes
-  CHECK(header_status(bytes, index + 8 * 6, 0) == TW_CORRUPT);  // an offset that falls
-  CHECK(header_status(bytes, index + 8 * 6, 255) == TW_CORRUPT);
-  CHECK(header_status(bytes, tw::kAtProfile, TW_RESIDENT) == TW_CORRUPT);
-  CHECK(header_status(bytes, tw::kAtFeatures, 3) == TW_UNSUPPORTED_VERSION);
-  CHECK(header_status(bytes, tw::kAtFeatures, 0) == TW_CORRUPT);  // a plain frame has no base, and no empty blocks
-  const Bytes all_same = compress(base, base);
-  CHECK(header_status(all_same, tw::kAtBaseHash, static_cast<uint8_t>(all_same[tw::kAtBaseHash] + 1)) == TW_CORRUPT);
-
   // An output in the base's memory that is not its place, or not of whole blocks.
   Bytes memory = base;
   CHECK(decode(bytes, memory, 0, kBlockNbytes, 3 * kBlockNbytes, memory.data()) == TW_INVALID_ARGUMENT);
@@ -155,7 +115,7 @@ void check_refusals(const Bytes& base) {
   const uint64_t numel = kNumel;
   const uint8_t wrong[16] = {1};
   CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_RESIDENT, nullptr, wrong, &error) == TW_INVALID_ARGUMENT);
-  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, nullptr, wrong, &error) == TW_OK);
+  frame = new_frame("BF16", 0, {numel}, TW_FAST, nullptr, wrong);
   CHECK(frame.block_words == 32768);  // as in a plain frame
   Bytes out(tw_frame_bound(&frame));
   const auto status = [&](const uint8_t* of) {
@@ -186,9 +146,8 @@ void check_hashes(size_t numel, uint32_t block_words) {
     CHECK(compress_with(content, &replaced, threads, block_words, TW_REPLACE_BASE, &again) == TW_OK);
     CHECK(again == bytes && replaced == content);
   }
-  tw_frame frame;
+  const tw_frame frame = frame_of(bytes);
   tw_error error;
-  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
   const auto decode = [&](const Bytes& of, uint8_t* dst, uint32_t threads, uint8_t* hash, uint8_t* base_hash) {
     return tw_decode_and_hash(&frame, bytes.data(), bytes.data() + frame.header_nbytes, frame.data_nbytes, of.data(),
                               of.size(), dst, threads, hash, base_hash, &error);
@@ -208,7 +167,7 @@ void check_hashes(size_t numel, uint32_t block_words) {
 }  // namespace
 
 int main() {
-  if (!tests::forced_target_runs()) return tests::kSkipped;
+  if (!forced_target_runs()) return kSkipped;
   const Bytes base = make_base();
   uint64_t all = 0;
   for (const std::vector<size_t>& changed :

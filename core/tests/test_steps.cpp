@@ -8,7 +8,9 @@
 
 #include "frame/decode_block.h"
 #include "frame/encode_block.h"
+#include "tests/bits.h"
 #include "tests/check.h"
+#include "tests/random.h"
 #include "tests/target.h"
 
 namespace tw {
@@ -17,14 +19,10 @@ extern const StepKernels kStepScalar, kStepAvx2, kStepAvx512;
 namespace {
 
 using Bytes = std::vector<uint8_t>;
+using tests::bit, tests::Bits, tests::Mask;
 
-uint64_t state = 1;
-uint64_t random64() {
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return state * 0x2545f4914f6cdd1du;
-}
+tests::Random random_bits(1);
+uint64_t random64() { return random_bits.next(); }
 
 std::vector<const StepKernels*> targets() {
   std::vector<const StepKernels*> all = {&kStepScalar};
@@ -142,23 +140,6 @@ unsigned class_of(const Layout& dtype, const StepClasses& classes, uint64_t word
   return c;
 }
 
-using Mask = std::vector<uint64_t>;
-
-bool bit(const Mask& mask, size_t i) { return (mask[i / 64] >> i % 64 & 1) != 0; }
-
-// Bits one behind the other, from the lowest of the first byte on.
-struct Bits {
-  Bytes bytes;
-  size_t count = 0;
-
-  void push(uint64_t value, unsigned width) {
-    for (unsigned i = 0; i < width; ++i, ++count) {
-      if (count % 32 == 0) bytes.resize(bytes.size() + 4);
-      bytes[count / 8] = static_cast<uint8_t>(bytes[count / 8] | (value >> i & 1) << count % 8);
-    }
-  }
-};
-
 void test_dense_kernels(const StepKernels& kernels, const Layout& dtype, const Bytes& words, const Bytes& base,
                         size_t n) {
   const unsigned width = dtype.word_nbytes;
@@ -252,7 +233,7 @@ void test_class_kernels(const StepKernels& kernels, const Layout& dtype, const B
     places.push_back(static_cast<uint32_t>(i));
     class_of_place.push_back(static_cast<uint8_t>(c));
     expected.push_back(static_cast<uint32_t>(rank));
-    ranks[c][rank / 64] |= uint64_t{1} << rank % 64;
+    tests::set_bit(&ranks[c], rank);
     const uint64_t number = step.negative ? 0 - step.size : step.size;
     Bytes& of_class = steps[c];
     of_class.insert(of_class.end() - kStepSlack, width, 0);

@@ -7,30 +7,8 @@
 #include <vector>
 
 #include "frame/workers.h"
+#include "tests/allocations.h"
 #include "tests/check.h"
-
-namespace {
-
-// How many allocations succeed from now on; negative: all.
-std::atomic<int> allocations_left{-1};
-
-void* allocate(size_t nbytes) {
-  if (allocations_left == 0) return nullptr;
-  if (allocations_left > 0) --allocations_left;
-  return std::malloc(nbytes);
-}
-
-}  // namespace
-
-void* operator new(size_t nbytes) {
-  void* memory = allocate(nbytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void* operator new(size_t nbytes, const std::nothrow_t&) noexcept { return allocate(nbytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 namespace {
 
@@ -51,7 +29,7 @@ int run_with(int allocations) {
   std::atomic<int> done[kNumTiles] = {};
   std::atomic<bool> dead{false};
   next_scratch = 0;
-  allocations_left = allocations;
+  tests::allocations_left = allocations;
   const bool ran = tw::run_tiles<Scratch>(kNumTiles, kThreads, [&](Scratch& scratch, uint64_t tile) {
     const size_t number = scratch.number;
     ++done[tile];
@@ -59,7 +37,7 @@ int run_with(int allocations) {
     if (!alive[number]) dead = true;
     return true;
   });
-  const int left = allocations_left.exchange(-1);
+  const int left = tests::allocations_left.exchange(-1);
   CHECK(ran == (allocations > 0));
   CHECK(!dead);
   for (const std::atomic<int>& times : done) CHECK(times == (ran ? 1 : 0));
@@ -96,9 +74,9 @@ void check_hash_leaves() {
   const std::vector<uint8_t> content(3 * TW_LEAF_NBYTES + 5, 7);
   uint8_t expected[4 * 16], leaves[4 * 16] = {};
   tw_hash_leaves(content.data(), content.size(), expected, 2);
-  allocations_left = 0;
+  tests::allocations_left = 0;
   tw_hash_leaves(content.data(), content.size(), leaves, 2);
-  allocations_left = -1;
+  tests::allocations_left = -1;
   CHECK(std::memcmp(leaves, expected, sizeof leaves) == 0);
 }
 

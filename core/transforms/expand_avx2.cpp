@@ -62,10 +62,10 @@ inline __m256i spread_bits64(uint64_t bits) {
 }
 
 template <unsigned W>
-struct Lanes;
+struct WordLanes;
 
 template <>
-struct Lanes<1> : Portable<1> {
+struct WordLanes<1> : Portable<1> {
   static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
     const __m256i bits = _mm256_set1_epi8(static_cast<char>(magnitude)), zero = _mm256_setzero_si256();
     const __m256i a = load256(words), b = load256(words + 32);
@@ -96,7 +96,7 @@ struct Lanes<1> : Portable<1> {
 };
 
 template <>
-struct Lanes<2> : Portable<2> {
+struct WordLanes<2> : Portable<2> {
   static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
     const __m256i bits = _mm256_set1_epi16(static_cast<short>(magnitude)), zero = _mm256_setzero_si256();
     uint64_t zeros = 0, negative = 0;
@@ -144,7 +144,7 @@ inline void gather(const uint8_t* words, __m256i control, uint8_t* out) {
 }
 
 template <>
-struct Lanes<4> : Portable<4> {
+struct WordLanes<4> : Portable<4> {
   static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
     const __m256i bits = _mm256_set1_epi32(static_cast<int>(magnitude)), zero = _mm256_setzero_si256();
     uint64_t zeros = 0, negative = 0;
@@ -177,7 +177,7 @@ struct Lanes<4> : Portable<4> {
 };
 
 template <>
-struct Lanes<8> : Portable<8> {
+struct WordLanes<8> : Portable<8> {
   static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
     const __m256i bits = _mm256_set1_epi64x(static_cast<long long>(magnitude)), zero = _mm256_setzero_si256();
     uint64_t zeros = 0, negative = 0;

@@ -63,7 +63,7 @@ struct Vector<8> {
 };
 
 template <unsigned W>
-struct Lanes {
+struct WordLanes {
   using V = Vector<W>;
   static constexpr unsigned kWords = 64 / W;  // of a vector
   static constexpr uint64_t kAll = kWords == 64 ? ~uint64_t{0} : (uint64_t{1} << (kWords & 63)) - 1;

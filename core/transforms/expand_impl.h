@@ -1,5 +1,5 @@
 // What the expand kernels of all targets share: 64 words after the other, each with one number of the mask. A target
-// defines Lanes<W> for words of W bytes, whose functions handle 64 words:
+// defines WordLanes<W> for words of W bytes, whose functions handle 64 words:
 //   find(words, magnitude, &minus): the mask of words with a bit of `magnitude`; minus: of those with their highest bit
 //   compact(mask, words, out), expand<SIGNS, FILLS>(mask, fill, minus, kept, out): as in expand.h; minus counts if
 //   SIGNS, and fill may be another than 0 if FILLS
@@ -19,7 +19,7 @@ constexpr size_t kGroup = 64;  // words of a number of the mask
 constexpr size_t kAtOnce = 4;  // groups
 
 template <unsigned W>
-struct Lanes;
+struct WordLanes;
 
 template <unsigned W>
 constexpr uint64_t sign_bit() {
@@ -38,7 +38,7 @@ void find_words(bool signs, const uint8_t* words, size_t n, uint64_t* kept, uint
       group = last;
     }
     uint64_t negative = 0;
-    const uint64_t mask = Lanes<W>::find(group, magnitude, &negative);
+    const uint64_t mask = WordLanes<W>::find(group, magnitude, &negative);
     *kept++ = mask;
     *minus++ = negative & ~mask;
   }
@@ -57,7 +57,7 @@ size_t compact_words(const uint64_t* mask, const uint8_t* words, size_t n, uint8
       std::memcpy(last, group, (n - i) * W);
       group = last;
     }
-    next = Lanes<W>::compact(in_mask, group, next);
+    next = WordLanes<W>::compact(in_mask, group, next);
   }
   return static_cast<size_t>(next - kept) / W;
 }
@@ -83,14 +83,15 @@ size_t expand_words(uint64_t fill, const uint64_t* mask, const uint64_t* minus, 
     for (size_t g = 0; g < groups; ++g) any |= mask[g] | (SIGNS ? minus[g] : 0);
     if (any == 0) fill_words<W>(fill, groups * kGroup, out + i * W);
     for (size_t g = 0; any != 0 && g < groups; ++g) {
-      Lanes<W>::template expand<SIGNS, FILLS>(mask[g], fill, SIGNS ? minus[g] : 0, next, out + (i + g * kGroup) * W);
+      WordLanes<W>::template expand<SIGNS, FILLS>(mask[g], fill, SIGNS ? minus[g] : 0, next,
+                                                  out + (i + g * kGroup) * W);
       next += W * static_cast<unsigned>(__builtin_popcountll(mask[g]));
     }
     mask += groups, minus += SIGNS ? groups : 0, i += groups * kGroup;
   }
   if (i < n) {  // apart from the loop, which GCC would mix with it
     uint8_t last[kGroup * W];
-    Lanes<W>::template expand<SIGNS, FILLS>(*mask, fill, SIGNS ? *minus : 0, next, last);
+    WordLanes<W>::template expand<SIGNS, FILLS>(*mask, fill, SIGNS ? *minus : 0, next, last);
     std::memcpy(out + i * W, last, (n - i) * W);
     next += W * static_cast<unsigned>(__builtin_popcountll(*mask));
   }

@@ -16,10 +16,10 @@ inline uint8x8_t spread_bits(uint64_t bits) {
 }
 
 template <unsigned W>
-struct Lanes;
+struct WordLanes;
 
 template <>
-struct Lanes<1> : Portable<1> {
+struct WordLanes<1> : Portable<1> {
   static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
     const uint8x8_t bits = vdup_n_u8(static_cast<uint8_t>(magnitude)), sign = vdup_n_u8(0x80);
     uint64_t mask = 0, negative = 0;
@@ -91,7 +91,7 @@ struct Shuffled : Portable<W> {
 };
 
 template <>
-struct Lanes<2> : Shuffled<8, 2> {
+struct WordLanes<2> : Shuffled<8, 2> {
   static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
     const uint16x8_t bits = vdupq_n_u16(static_cast<uint16_t>(magnitude)), sign = vdupq_n_u16(0x8000);
     uint64_t mask = 0, negative = 0;
@@ -105,9 +105,9 @@ struct Lanes<2> : Shuffled<8, 2> {
   }
 };
 template <>
-struct Lanes<4> : Shuffled<4, 4> {};
+struct WordLanes<4> : Shuffled<4, 4> {};
 template <>
-struct Lanes<8> : Portable<8> {};
+struct WordLanes<8> : Portable<8> {};
 
 }  // namespace
 

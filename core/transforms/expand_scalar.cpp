@@ -4,7 +4,7 @@ namespace tw {
 namespace {
 
 template <unsigned W>
-struct Lanes : Portable<W> {};
+struct WordLanes : Portable<W> {};
 
 }  // namespace
 

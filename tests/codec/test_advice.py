@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -34,6 +35,8 @@ ARRAYS = {
     "text": np.array(["a", "bc"]),
     "dates": np.array("2020", "M8[D]"),
     "strided": np.zeros((4, 6), np.longdouble)[:, ::2],
+    "complex": np.arange(3, dtype=np.clongdouble),
+    "four bits": np.arange(3).astype(ml_dtypes.int4),
     "list": [1.0, 2.0],
     "number": 1.5,
 }

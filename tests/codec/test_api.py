@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import mmap
 import os
 import shutil
@@ -36,6 +35,7 @@ NUMPY_DTYPES = {
     "F32": np.float32,
     "F64": np.float64,
     "C64": np.complex64,
+    "C128": np.complex128,
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
     "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
@@ -59,30 +59,23 @@ def raw(values: np.ndarray) -> bytes:
 # Arrays in and out --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4), (4, 0, 2), (1000, 30)])
 @pytest.mark.parametrize("name", NUMPY_DTYPES)
-def test_numpy_array(name: str, shape: tuple[int, ...]) -> None:
-    values = random_array(name, shape)
-    frame = tensorwire.compress(values)
-    assert tensorwire.frame_info(frame).dtype == name
-    result = tensorwire.decompress(frame)
-    assert type(result) is np.ndarray
-    assert (result.dtype, result.shape) == (values.dtype, shape)
-    assert result.flags.writeable
-    assert raw(result) == raw(values)
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4), (4, 0, 2), (1000, 30)])
-@pytest.mark.parametrize("name", NUMPY_DTYPES)
-def test_torch_tensor(name: str, shape: tuple[int, ...]) -> None:
-    content = torch.from_numpy(random_array(name, shape).reshape(-1).view(np.uint8))
-    dtype = getattr(torch, np.dtype(NUMPY_DTYPES[name]).name)
-    tensor = content.view(dtype).reshape(shape)
-    frame = tensorwire.compress(tensor)
-    assert tensorwire.frame_info(frame).dtype == name
-    result = tensorwire.decompress(frame, framework="pt")
-    assert (result.dtype, tuple(result.shape)) == (dtype, shape)
-    assert raw(result.reshape(-1).view(torch.uint8).numpy()) == raw(content.numpy())
+def test_numpy_array_and_torch_tensor(name: str) -> None:
+    for shape in [(), (0,), (5,), (2, 3, 4), (4, 0, 2), (1000, 30)]:
+        values = random_array(name, shape)
+        frame = tensorwire.compress(values)
+        assert tensorwire.frame_info(frame).dtype == name
+        result = tensorwire.decompress(frame)
+        assert type(result) is np.ndarray
+        assert (result.dtype, result.shape) == (values.dtype, shape)
+        assert result.flags.writeable
+        assert raw(result) == raw(values)
+        dtype = getattr(torch, values.dtype.name)
+        tensor = torch.from_numpy(values.reshape(-1).view(np.uint8)).view(dtype).reshape(shape)
+        assert tensorwire.compress(tensor) == frame
+        tensor = tensorwire.decompress(frame, framework="pt")
+        assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape)
+        assert raw(tensor.reshape(-1).view(torch.uint8).numpy()) == raw(values)
 
 
 def test_frameworks_agree() -> None:
@@ -151,17 +144,6 @@ def test_unaligned_read_only_input_and_unaligned_output(offset: int) -> None:
         assert set(out[:offset]) | set(out[offset + len(content) :]) == {0xA5}
 
 
-@pytest.mark.parametrize("profile", registry.PROFILES)
-@pytest.mark.parametrize("dtype", registry.DTYPES)
-def test_input_is_never_written_to(dtype: str, profile: str) -> None:
-    for item in [i for i in registry.small_inputs() if i.dtype == dtype]:
-        pages = mmap.mmap(-1, len(item.data) or 1)
-        pages[: len(item.data)] = item.data
-        content = memoryview(pages)[: len(item.data)]
-        tensorwire.compress(content, dtype=dtype, shape=item.shape, profile=profile)
-        assert content == item.data
-
-
 def test_result_is_page_aligned_and_owns_its_memory() -> None:
     values = random_array("F32", (1000, 100))
     frame = tensorwire.compress(values)
@@ -174,12 +156,6 @@ def test_result_is_page_aligned_and_owns_its_memory() -> None:
 
 
 # Buffers, dtypes, shapes --------------------------------------------------------------------------------------------
-
-
-def test_buffer_of_unsigned_bytes_needs_no_dtype() -> None:
-    for buffer in (b"abc", bytearray(b"abc"), memoryview(b"abc"), array.array("B", b"abc")):
-        info = tensorwire.frame_info(tensorwire.compress(buffer))
-        assert (info.dtype, info.shape) == ("U8", (3,))
 
 
 @pytest.mark.parametrize(
@@ -202,11 +178,11 @@ def test_opaque_dtype(dtype: str, shape: tuple[int, ...] | None, nbytes: int, bi
     info = tensorwire.frame_info(frame)
     assert (info.dtype, info.bits, info.shape) == (dtype, bits, (nbytes,) if shape is None else shape)
     assert tensorwire.decompress(frame, framework="bytes") == content
-    with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
-        tensorwire.decompress(frame)
-    if dtype != "F4":
-        with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
-            tensorwire.decompress(frame, framework="pt")
+    for framework in ("np", "pt"):
+        if (dtype, shape, framework) != ("F4", (4, 6), "pt"):  # of which torch has half as many
+            with pytest.raises(UnsupportedTensorError, match=rf"(no dtype|two elements of) {dtype}") as caught:
+                tensorwire.decompress(frame, framework=framework)
+            assert 'framework="bytes"' in caught.value.advice
     out = bytearray(nbytes)
     assert tensorwire.decompress(frame, out=out) is out
     assert out == content
@@ -236,45 +212,6 @@ def test_dtype_and_shape_that_do_not_fit(dtype: str, shape: tuple[int, ...] | No
         tensorwire.compress(bytes(nbytes), dtype=dtype, shape=shape)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.array([object()]),
-        np.zeros(3, [("a", "f4"), ("b", "i4")]),
-        np.array(["text"]),
-        np.array(["2020-01-01"], "datetime64[D]"),
-        np.zeros(3, np.clongdouble),
-        np.zeros(3, np.longdouble),
-        np.zeros(3, ml_dtypes.int4),
-        np.ma.masked_array([1.0, 2.0], [0, 1]),
-        [1.0, 2.0],
-        "text",
-        None,
-        torch.zeros(3, device="meta"),
-        torch.zeros(3).to_sparse(),
-        torch.zeros(3, dtype=torch.uint8).view(torch.bits8),
-    ],
-    ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
-)
-def test_tensors_that_are_refused(values: object) -> None:
-    with pytest.raises(UnsupportedTensorError) as caught:
-        tensorwire.compress(values)
-    assert caught.value.advice
-
-
-@pytest.mark.parametrize(
-    "values",
-    [np.arange(3, dtype=np.clongdouble), np.array([1, 2], "M8[s]"), torch.ones(3, dtype=torch.uint8).view(torch.bits8)],
-    ids=lambda value: str(value.dtype),
-)
-def test_the_advice_for_a_dtype_without_a_name_works(values: np.ndarray | torch.Tensor) -> None:
-    with pytest.raises(UnsupportedTensorError, match="expected a dtype that safetensors names") as caught:
-        tensorwire.compress(values)
-    assert caught.value.advice.startswith("give its bytes: array.flatten().view(numpy.uint8) or tensor.")
-    content = values.view(torch.uint8 if isinstance(values, torch.Tensor) else np.uint8)
-    assert raw(tensorwire.decompress(tensorwire.compress(content))) == raw(np.asarray(content))
-
-
 def test_tensor_with_gradient_conjugation_and_negation() -> None:
     leaf = torch.randn(20, 30, requires_grad=True)
     assert raw(tensorwire.decompress(tensorwire.compress(leaf))) == raw(leaf.detach().numpy())
@@ -290,23 +227,6 @@ def test_numpy_scalar() -> None:
 
 
 # Options ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch", "bytearray", "memoryview", "mmap", "other dtype"])
-def test_out(kind: str) -> None:
-    values = random_array("F32", (30, 40))
-    frame = tensorwire.compress(values)
-    out = {
-        "numpy": lambda: np.zeros((30, 40), np.float32),
-        "torch": lambda: torch.zeros(30, 40),
-        "bytearray": lambda: bytearray(4800),
-        "memoryview": lambda: memoryview(bytearray(4800)),
-        "mmap": lambda: mmap.mmap(-1, 4800),
-        "other dtype": lambda: np.zeros(2400, ml_dtypes.bfloat16),
-    }[kind]()
-    assert tensorwire.decompress(frame, out=out) is out
-    content = out.numpy().tobytes() if kind == "torch" else out[:] if kind == "mmap" else bytes(memoryview(out)) if kind != "other dtype" else out.tobytes()  # fmt: skip  # noqa: E501
-    assert content == raw(values)
 
 
 @pytest.mark.parametrize(

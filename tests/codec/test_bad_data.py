@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +20,7 @@ from tensorwire import (
 from tensorwire.codec import FrameReader
 from tensorwire.codec.frame import core as _core
 from tests.support import registry
-from tests.support.frame_surgery import FIELDS, STORED, Surgery
+from tests.support.frame_surgery import STORED, Surgery
 from tests.support.frames import BLOCK_ERRORS, MAGIC, compress, decompress
 from tests.support.registry import DTYPES, PROFILES, Input
 
@@ -58,10 +55,12 @@ def test_truncation_at_every_byte(dtype: str, profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8", "MXINT_12"])
-def test_every_single_bit_flip_is_found(dtype: str, profile: str) -> None:
+def test_single_bit_flips_are_found(dtype: str, profile: str) -> None:
+    """Each bit of the header, and of each byte of the blocks another one in turn."""
     item = registry.tiny_input(dtype)
     frame = bytearray(compress(item, profile))
-    for bit in range(8 * len(frame)):
+    header_nbits = 8 * tensorwire.frame_info(frame).header_nbytes
+    for bit in (*range(header_nbits), *range(header_nbits, 8 * len(frame), 7)):
         frame[bit // 8] ^= 1 << bit % 8
         try:
             decompress(frame)
@@ -80,7 +79,7 @@ def test_unverified_damage_gives_an_error_or_as_many_bytes(dtype: str, profile: 
     frame = bytearray(compress(item, profile))
     start = tensorwire.frame_info(frame).header_nbytes
     results = set()
-    for bit in range(8 * start, 8 * len(frame)):
+    for bit in range(8 * start, 8 * len(frame), 3):
         frame[bit // 8] ^= 1 << bit % 8
         out = bytearray(b"\xa5" * (len(item.data) + 64))
         try:
@@ -136,21 +135,6 @@ def test_thousands_of_bit_flips_in_a_large_frame(profile: str) -> None:
     assert out == words.tobytes()
 
 
-def test_bytes_behind_the_frame() -> None:
-    frame = compress(registry.tiny_input("BF16"))
-    for tail in (b"\0", bytes(64), frame):
-        with pytest.raises(CorruptDataError, match=f"expected a frame of {len(frame)} bytes, got"):
-            decompress(frame + tail)
-
-
-@pytest.mark.parametrize("garbage", [b"", b"\x93", MAGIC, b"PK\x03\x04" * 100, bytes(4096), b"\xff" * 4096])
-def test_not_a_frame(garbage: bytes) -> None:
-    with pytest.raises(FormatError):
-        decompress(garbage)
-    with pytest.raises(FormatError):
-        tensorwire.frame_info(garbage)
-
-
 def test_a_damaged_block_is_named() -> None:
     frame = bytearray(blocks_frame())
     start, stop = Surgery(frame).block_span(2)
@@ -198,88 +182,41 @@ def test_swapped_blocks_with_their_own_checksums_decode_as_what_they_are(dtype: 
 # Hostile headers ----------------------------------------------------------------------------------------------------
 
 
-def field(name: str, value: int | bytes) -> Callable[[Surgery], None]:
+def field(name: str, value: int | bytes) -> Callable[[Surgery], object]:
     return lambda surgery: surgery.set(name, value)
 
 
-def shape(*sizes: int) -> Callable[[Surgery], None]:
-    return lambda surgery: surgery.set_shape(*sizes)
+def swap_blocks(surgery: Surgery) -> None:
+    first, second = surgery.entry(1), surgery.entry(2)
+    surgery.set_entry(1, *second)
+    surgery.set_entry(2, *first)
 
 
-def many(*changes: Callable[[Surgery], None]) -> Callable[[Surgery], None]:
-    def change(surgery: Surgery) -> None:
-        for step in changes:
-            step(surgery)
-
-    return change
+def claim_huge(surgery: Surgery) -> None:
+    surgery.set_shape(2**51)
+    surgery.set("uncompressed_nbytes", 2**52)
 
 
+# tests/support/malformed_headers.py has all other faults of headers.
 HOSTILE = [
-    ("magic", field("magic", b"\x93TWF\r\n\x1a\r"), CorruptDataError),
-    ("version-0", field("version", 0), UnsupportedVersionError),
-    ("version-2", field("version", 2), UnsupportedVersionError),
-    ("version-255", field("version", 255), UnsupportedVersionError),
-    ("profile", field("profile", 4), CorruptDataError),
-    ("order-1", field("order", 1), UnsupportedVersionError),
-    ("order-255", field("order", 255), UnsupportedVersionError),
-    ("ndim-65", field("ndim", 65), LimitExceededError),
-    ("ndim-255", field("ndim", 255), LimitExceededError),
-    *[(f"feature-{bit}", field("required_features", 1 << bit), UnsupportedVersionError) for bit in range(1, 32)],
-    ("resident-of-a-base", many(field("profile", 3), field("required_features", 1)), CorruptDataError),
-    ("dtype-empty", field("dtype", bytes(16)), CorruptDataError),
-    ("dtype-lower", field("dtype", b"bf16"), CorruptDataError),
-    ("dtype-gap", field("dtype", b"BF16\0X"), CorruptDataError),
+    *[(f"feature-{bit}", field("required_features", 1 << bit), UnsupportedVersionError) for bit in range(9, 31)],
     ("dtype-newline", field("dtype", b"BF16\n"), CorruptDataError),
     ("dtype-high", field("dtype", b"BF16\xff"), CorruptDataError),
-    ("bits-0", field("bits", 0), CorruptDataError),
-    ("bits-8", field("bits", 8), CorruptDataError),
-    ("bits-1025", many(field("dtype", b"OPAQUE"), field("bits", 1025)), CorruptDataError),
-    *[(f"block-{n}", field("block_words", n), CorruptDataError) for n in (0, 128, 257, 2**18 + 256, 2**32 - 256)],
-    ("reserved-23", field("reserved_23", 1), CorruptDataError),
-    ("reserved-29", field("reserved_29", 128), CorruptDataError),
-    *[(f"hash-algorithm-{n}", field("hash_algorithm", n), UnsupportedVersionError) for n in (1, 255)],
-    *[(f"block-alignment-{n}", field("block_alignment", n), CorruptDataError) for n in (4, 6, 13, 31, 255)],
-    *[(f"frame-alignment-{n}", field("frame_alignment", n), CorruptDataError) for n in (4, 22, 31, 255)],
-    *[(f"word-{n}", field("word_nbytes", n), CorruptDataError) for n in (0, 3, 4, 16, 255)],
-    *[(f"exponent-{n}", field("exponent_bits", n), CorruptDataError) for n in (0, 9, 32, 255)],
-    *[(f"rest-{n}", field("rest_bits", n), CorruptDataError) for n in (0, 7, 9, 255)],
-    *[(f"split-{n}", field("split", n), CorruptDataError) for n in (0, 4, 255)],
-    *[(f"ordered-{n}", field("ordered", n), CorruptDataError) for n in (2, 255)],
-    *[(f"padding-{n}", field("padding_nbytes", n), CorruptDataError) for n in (1, 2**22 + 32, 2**32 - 32)],
-    *[(f"header-{n}", field("header_nbytes", n), CorruptDataError) for n in (0, 128, 161, 2**37 - 1)],
-    *[(f"header-{n}", field("header_nbytes", n), LimitExceededError) for n in (2**37 + 32, 2**64 - 32)],
-    ("header-2^37", field("header_nbytes", 2**37), TruncatedDataError),
-    ("base-hash", field("base_hash", b"\1"), CorruptDataError),
-    ("uncompressed-0", field("uncompressed_nbytes", 0), CorruptDataError),
-    ("uncompressed-more", field("uncompressed_nbytes", 2**20), CorruptDataError),
-    ("uncompressed-2^53+", field("uncompressed_nbytes", 2**53 + 2), LimitExceededError),
+    ("header-2^64-32", field("header_nbytes", 2**64 - 32), LimitExceededError),
     ("uncompressed-2^64-1", field("uncompressed_nbytes", 2**64 - 1), LimitExceededError),
     ("data-0", field("data_nbytes", 0), CorruptDataError),
-    ("data-odd", field("data_nbytes", 33), CorruptDataError),
-    ("data-2^36", field("data_nbytes", 2**36), LimitExceededError),
     ("data-2^64-32", field("data_nbytes", 2**64 - 32), LimitExceededError),
     ("data-2^36-32", field("data_nbytes", 2**36 - 32), CorruptDataError),
-    ("blocks-2^32+", many(shape(2**52), field("uncompressed_nbytes", 2**53)), LimitExceededError),
-    (
-        "blocks-more",
-        many(shape(2**24), field("uncompressed_nbytes", 2**25), field("data_nbytes", 32)),
-        CorruptDataError,
-    ),
-    ("shape-0", shape(0), CorruptDataError),
-    ("shape-more", lambda s: s.set_shape(s.get("uncompressed_nbytes") // 2 + 1), CorruptDataError),
-    ("shape-2^64-1", shape(2**64 - 1), LimitExceededError),
     # Times 16 bits this is, in 64-bit arithmetic, what it was.
     ("shape-wraps", lambda s: s.set_shape(s.get("uncompressed_nbytes") // 2 + 2**60), FormatError),
-    (
-        "huge-but-consistent",
-        many(shape(2**51), field("uncompressed_nbytes", 2**52)),
-        FormatError,
-    ),
+    ("huge-but-consistent", claim_huge, FormatError),
+    ("index-swapped", swap_blocks, CorruptDataError),
+    ("index-far-behind-the-end", lambda s: s.set_entry(4, 2**32 - 1, s.entry(4)[1]), CorruptDataError),
 ]
 
 
 @pytest.mark.parametrize(("change", "expected"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
-def test_hostile_header(change: Callable[[Surgery], None], expected: type[FormatError]) -> None:
+def test_hostile_header(change: Callable[[Surgery], object], expected: type[FormatError]) -> None:
     surgery = Surgery(blocks_frame())
     change(surgery)
     frame = surgery.close()
@@ -287,14 +224,6 @@ def test_hostile_header(change: Callable[[Surgery], None], expected: type[Format
         decompress(frame)
     if expected is not FormatError:
         assert "checksum" not in caught.value.message, "refused for its checksum, not for the field"
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_header_field_is_under_the_checksum(name: str) -> None:
-    surgery = Surgery(blocks_frame())
-    surgery.bytes[FIELDS[name][0]] ^= 1
-    with pytest.raises(FormatError):
-        decompress(bytes(surgery.bytes))
 
 
 @pytest.mark.parametrize("ndim", [2, 3, 64])
@@ -324,79 +253,12 @@ def test_empty_tensors_that_no_framework_can_shape(sizes: tuple[int, ...]) -> No
     assert decompress(frame) == b""
 
 
-INDEX = [
-    ("first-not-0", lambda s: s.set_entry(0, 1, s.entry(0)[1])),
-    ("equal", lambda s: s.set_entry(2, *s.entry(1))),
-    ("swapped", lambda s: (a := s.entry(1), b := s.entry(2), s.set_entry(1, *b), s.set_entry(2, *a))),
-    ("descending", lambda s: s.set_entry(3, s.entry(1)[0], s.entry(3)[1])),
-    ("behind-the-end", lambda s: s.set_entry(4, s.get("data_nbytes") // 32, s.entry(4)[1])),
-    ("far-behind-the-end", lambda s: s.set_entry(4, 2**32 - 1, s.entry(4)[1])),
-    ("padding", lambda s: s.bytes.__setitem__(s.header_nbytes - 1, 1)),
-]
-
-
-@pytest.mark.parametrize("change", [row[1] for row in INDEX], ids=[row[0] for row in INDEX])
-def test_hostile_index(change: Callable[[Surgery], object]) -> None:
-    surgery = Surgery(blocks_frame())
-    assert surgery.num_blocks == 5
-    change(surgery)
-    with pytest.raises(CorruptDataError) as caught:
-        FrameReader(surgery.close())
-    assert "checksum" not in caught.value.message
-
-
-def test_blocks_longer_than_stored() -> None:
-    """An index that gives a block more room than its words take, as a bomb or a smuggler would."""
-    surgery = Surgery(compress(Input("", "U8", (64,), registry.rng("long").bytes(64))))
-    first, _ = surgery.block_span(0)
-    surgery.bytes[first + 64 :] = bytes(64)
-    surgery.set("data_nbytes", 96)
-    surgery.rehash_block(0)
-    with pytest.raises(CorruptDataError) as caught:
-        decompress(surgery.close())
-    assert caught.value.block == 0
-
-
-def test_constant_bomb_needs_its_index() -> None:
-    """A terabyte of zeros: the index alone would be hundreds of megabytes, and it has to be there."""
-    surgery = Surgery(compress(Input("", "U8", (100_000,), bytes(100_000))))
-    block_words = surgery.get("block_words")
-    surgery.set_shape(2**40)
-    surgery.set("uncompressed_nbytes", 2**40)
-    surgery.set("data_nbytes", 32 * (2**40 // block_words))
-    with pytest.raises(FormatError):
-        decompress(surgery.close())
-
-
 def test_constant_bomb_is_bounded_and_respects_max_nbytes() -> None:
     """A block of 32 bytes and 8 of index stand for at most 2 MiB."""
     bomb = compress(Input("", "F64", (2**23,), bytes(2**26)), "compact")
     assert 2**21 / 40 * len(bomb) >= 2**26
     with pytest.raises(LimitExceededError):
         decompress(bomb, max_nbytes=2**20)
-
-
-def test_a_huge_claim_allocates_nothing() -> None:
-    """In a process that may not have more than 2 GiB of memory, hostile sizes fail by name, not by MemoryError."""
-    script = """
-import resource, sys
-import tensorwire
-from tests.support.frame_surgery import Surgery
-from tests.codec.test_bad_data import blocks_frame
-resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
-for numel in (2**35, 2**45, 2**52, 2**60):
-    surgery = Surgery(blocks_frame())
-    surgery.set_shape(numel)
-    surgery.set("uncompressed_nbytes", 2 * numel)
-    try:
-        tensorwire.decompress(surgery.close(), framework="bytes", threads=1)
-    except tensorwire.FormatError:
-        continue
-    sys.exit("decoded")
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    assert run.returncode == 0, run.stderr
 
 
 def test_header_size_is_known_from_the_fixed_part() -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire.codec import FrameEncoder, FrameReader
+from tensorwire.codec import FrameReader
 from tests.support import frames, registry
+from tests.support.encoders import encode
 from tests.support.frames import decompress
 from tests.support.registry import FLOATS, PROFILES, Input
 
@@ -20,14 +21,7 @@ compress = partial(frames.compress, profile="compact")
 
 
 def in_chunks(item: Input, base: bytes | None = None, chunk: int = 1_000_003) -> bytes:
-    encoder = FrameEncoder(item.dtype, item.shape, profile="compact", relative=base is not None)
-    blocks = b""
-    for start in range(0, len(item.data), chunk):
-        part = item.data[start : start + chunk]
-        out = bytearray(encoder.data_bound(len(part)))
-        old = None if base is None else base[start : start + chunk]
-        blocks += out[: encoder.encode(part, out, base=old)]
-    return encoder.finish() + blocks
+    return encode(item.data, item.dtype, item.shape, base=base, chunk=chunk, profile="compact")
 
 
 def kinds(frame: bytes) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import copy
 import ctypes
-import gc
 import mmap
 import pickle
 import sys
@@ -132,43 +131,37 @@ OUTS = {
     "memoryview": lambda nbytes: memoryview(bytearray(nbytes)),
     "mmap": lambda nbytes: mmap.mmap(-1, nbytes),
     "numpy": lambda nbytes: np.zeros(nbytes, np.uint8),
-    "numpy, bfloat16": lambda nbytes: np.zeros(nbytes // 2 + 1, ml_dtypes.bfloat16),
-    "big-endian view": lambda nbytes: memoryview(np.zeros(nbytes // 4 + 1, ">f4")),
-    "ctypes": lambda nbytes: (ctypes.c_float * (nbytes // 4 + 1))(),
+    "numpy, bfloat16": lambda nbytes: np.zeros(-(-nbytes // 2), ml_dtypes.bfloat16),
+    "big-endian view": lambda nbytes: memoryview(np.zeros(-(-nbytes // 4), ">f4")),
+    "ctypes": lambda nbytes: (ctypes.c_float * -(-nbytes // 4))(),
     "torch": lambda nbytes: torch.zeros(nbytes, dtype=torch.uint8),
-    "torch, bfloat16": lambda nbytes: torch.zeros(nbytes // 2 + 1, dtype=torch.bfloat16),
+    "torch, bfloat16": lambda nbytes: torch.zeros(-(-nbytes // 2), dtype=torch.bfloat16),
 }
+
+
+def bytes_of(out: object) -> bytes:
+    values = out.view(torch.uint8).numpy() if isinstance(out, torch.Tensor) else out
+    return values.view(np.uint8).tobytes() if isinstance(values, np.ndarray) else bytes(memoryview(values))
 
 
 @pytest.mark.parametrize("kind", OUTS)
 @pytest.mark.parametrize("profile", registry.PROFILES)
-def test_compress_into_the_memory_of_the_caller(kind: str, profile: str) -> None:
+def test_compress_and_decompress_into_the_memory_of_the_caller(kind: str, profile: str) -> None:
     expected = tensorwire.compress(WEIGHTS, dtype="BF16", profile=profile)
-    bound = tensorwire.compress_bound(WEIGHTS, dtype="BF16", profile=profile)
-    assert len(expected) <= bound
-    out = OUTS[kind](bound)
+    out = OUTS[kind](tensorwire.compress_bound(WEIGHTS, dtype="BF16", profile=profile))
     written = tensorwire.compress(WEIGHTS, dtype="BF16", profile=profile, out=out)
     assert type(written) is memoryview
     assert (written.format, written.ndim) == ("B", 1)
     assert written == expected
     written[0] ^= 0xFF  # it is the caller's memory, not a copy
-    again = out.reshape(-1).view(torch.uint8).numpy() if isinstance(out, torch.Tensor) else out
-    content = again.view(np.uint8).tobytes() if isinstance(again, np.ndarray) else bytes(memoryview(again))
+    content = bytes_of(out)
     assert content[0] == expected[0] ^ 0xFF
     assert content[1 : len(expected)] == expected[1:]
-    del out, again, content
-    gc.collect()
+    del out, content
     assert written[1:] == expected[1:]  # and keeps it alive
-
-
-@pytest.mark.parametrize("profile", registry.PROFILES)
-@pytest.mark.parametrize("dtype", registry.DTYPES)
-def test_the_bound_suffices_for_the_worst_content(dtype: str, profile: str) -> None:
-    for item in registry.small_inputs():
-        if item.dtype == dtype:
-            bound = tensorwire.compress_bound(item.data, dtype=dtype, shape=item.shape, profile=profile)
-            frame = tensorwire.compress(item.data, dtype=dtype, shape=item.shape, profile=profile, out=bytearray(bound))
-            assert frame == tensorwire.compress(item.data, dtype=dtype, shape=item.shape, profile=profile)
+    out = OUTS[kind](len(WEIGHTS))
+    assert tensorwire.decompress(expected, out=out) is out
+    assert bytes_of(out) == WEIGHTS
 
 
 def test_an_output_that_is_too_small_tells_the_size_that_it_needs() -> None:
@@ -277,27 +270,6 @@ def test_f4_is_a_dtype_of_torch() -> None:
     assert result.view(torch.uint8).numpy().tobytes() == content
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "nbytes", "framework"),
-    [
-        ("F4", (6, 16), 48, "np"),
-        ("F4", (7,), 4, "pt"),
-        ("F6_E2M3", (4,), 3, "np"),
-        ("F6_E3M2", (4,), 3, "pt"),
-        ("MY_TYPE", (4,), 8, "np"),
-    ],
-)
-def test_the_advice_of_a_refusal_is_taken(dtype: str, shape: tuple[int, ...], nbytes: int, framework: str) -> None:
-    content = registry.rng(dtype).bytes(nbytes)
-    frame = tensorwire.compress(content, dtype=dtype, shape=shape)
-    with pytest.raises(UnsupportedTensorError) as caught:
-        tensorwire.decompress(frame, framework=framework)
-    assert 'framework="bytes"' in caught.value.advice
-    assert tensorwire.decompress(frame, framework="bytes") == content
-    if 'framework="pt"' in caught.value.advice:
-        assert tensorwire.decompress(frame, framework="pt").view(torch.uint8).numpy().tobytes() == content
-
-
 def test_words_for_frameworks() -> None:
     frame = tensorwire.compress(b"abc")
     for word, meant in {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}.items():
@@ -328,7 +300,6 @@ def test_the_data_of_a_view_outlives_the_view_and_the_array(make: Callable[[], o
     expected = bytes(codec.tensor_view(make()).data)
     data = codec.tensor_view(make()).data[4:]
     rest = [torch.full((100, 500), 7.0) for _ in range(20)]  # what would come into the place of freed memory
-    gc.collect()
     assert bytes(data) == expected[4:]
     assert len(rest) == 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import multiprocessing
 import os
@@ -33,7 +34,11 @@ def size_bound(item: Input, info: tensorwire.FrameInfo) -> int:
 
 
 def check_round_trip(item: Input, profile: str) -> None:
+    memory = bytearray(item.data)
+    options = {"dtype": item.dtype, "shape": item.shape, "profile": profile}
     frame = compress(item, profile)
+    assert tensorwire.compress(memory, **options, out=bytearray(tensorwire.compress_bound(memory, **options))) == frame
+    assert memory == item.data, "what is compressed is never written to"
     info = tensorwire.frame_info(frame)
     assert (info.dtype, info.shape, info.profile) == (item.dtype, item.shape, profile)
     assert info.uncompressed_nbytes == len(item.data)
@@ -139,6 +144,7 @@ def test_thread_count_does_not_change_a_bit(dtype: str, profile: str) -> None:
         assert decompress(frames[0], threads=threads) == item.data
 
 
+@pytest.mark.slow  # core/tests/test_frame.cpp compares other frames
 def test_every_cpu_target_gives_the_same_frames() -> None:
     digests = {}
     for target in registry.CPU_TARGETS:
@@ -199,19 +205,22 @@ def test_works_after_fork() -> None:
 CHUNKS = (0, 1, 131_071, 200_000, 32_768, 1, 2_000_000, 131_072, 5, 4_000_000)
 
 
+@functools.cache
+def content_of(dtype: str, nbytes: int) -> bytes:
+    if dtype in registry.OPAQUE:
+        return registry.rng(dtype).bytes(nbytes)
+    return registry.weights(dtype, nbytes // np.dtype(registry.word_type(dtype)).itemsize).tobytes()
+
+
 @pytest.mark.parametrize("row", [1, 1000, 24_576])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F8_E5M2", "U8", "MXINT_12"])
 def test_chunks_of_any_size_give_the_bytes_of_one_call(dtype: str, profile: str, row: int) -> None:
     nbytes = 64 * 98_304
-    if dtype == "MXINT_12":
-        bits, content = 12, registry.rng(dtype).bytes(nbytes)
-    else:
-        content = registry.weights(dtype, nbytes // np.dtype(registry.word_type(dtype)).itemsize).tobytes()
-        bits = 0
+    bits = 12 if dtype == "MXINT_12" else 0
     numel = nbytes * 8 // (bits or 8 * np.dtype(registry.word_type(dtype)).itemsize)
     shape = (numel // row, row)
-    content = content[: numel // row * row * nbytes // numel]
+    content = content_of(dtype, nbytes)[: numel // row * row * nbytes // numel]
     whole = compress(Input("", dtype, shape, content), profile)
     encoder = FrameEncoder(dtype, shape, bits=bits, profile=profile)
     assert encoder.uncompressed_nbytes == len(content)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorwire
-from reference.tensorwire_reference import cascade, decode, rans
+from reference.tensorwire_reference import cascade, decode, encode, rans
 from reference.tensorwire_reference.decoder import decode_block
 from reference.tensorwire_reference.hashes import content_hash, h128
 from reference.tensorwire_reference.layouts import TABLE
@@ -49,6 +49,7 @@ def test_frame() -> None:
     assert (decoded.data, header.dtype, header.shape, decoded.codings) == (words, "BF16", (4, 25), ("constant",))
     assert header.layout == LAYOUT
     assert bytes(tensorwire.decompress(frame, framework="bytes")) == words
+    assert encode(words, "BF16", (4, 25), profile="fast", block_words=256) == frame
 
 
 def test_cascade() -> None:

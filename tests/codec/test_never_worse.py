@@ -16,24 +16,24 @@ from hypothesis import strategies as st
 
 from tests.support import frames, mixtures, registry
 from tests.support.encoders import encode
-from tests.support.mixtures import CHANGES, CONTENTS, Part
+from tests.support.mixtures import CHANGES, CONTENTS, Stretch
 from tests.support.registry import DTYPES, OPAQUE, Input
 
 
-def parts(most: int) -> st.SearchStrategy[list[Part]]:
+def stretches(most: int) -> st.SearchStrategy[list[Stretch]]:
     """Parts of one to 2^`most` words; all sizes are equally likely, on a logarithmic scale."""
-    part = st.builds(
-        Part,
+    stretch = st.builds(
+        Stretch,
         content=st.sampled_from(CONTENTS),
         change=st.sampled_from(CHANGES),
         count=st.floats(0, most).map(lambda log: int(2**log)),
         scale=st.floats(-6, 6),
         rate=st.floats(-8, -1),
     )
-    return st.lists(part, min_size=1, max_size=8)
+    return st.lists(stretch, min_size=1, max_size=8)
 
 
-def draw(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> tuple[Input, bytes | None]:
+def draw(dtype: str, drawn: list[Stretch], seed: int, *, relative: bool) -> tuple[Input, bytes | None]:
     """A tensor and its base, if it is relative to one."""
     word = np.dtype(registry.word_type(dtype)).itemsize
     old = mixtures.words_of(dtype, drawn, seed)
@@ -44,7 +44,7 @@ def draw(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> tuple[I
     return Input("drawn", dtype, (8 * nbytes // bits,), new.tobytes()[:nbytes]), base
 
 
-def check(dtype: str, drawn: list[Part], seed: int, *, relative: bool) -> None:
+def check(dtype: str, drawn: list[Stretch], seed: int, *, relative: bool) -> None:
     item, base = draw(dtype, drawn, seed, relative=relative)
     made = {profile: frames.compress(item, profile, base=base) for profile in ("enec", "fast", "compact")}
     sizes = {profile: len(frame) for profile, frame in made.items()}
@@ -57,19 +57,21 @@ DRAWN = {"dtype": st.sampled_from(DTYPES), "seed": st.integers(0, 2**32 - 1), "r
 
 
 @settings(max_examples=60)
-@given(drawn=parts(14), **DRAWN)
-def test_no_profile_is_larger_than_a_quicker_one(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
+@given(drawn=stretches(14), **DRAWN)
+def test_no_profile_is_larger_than_a_quicker_one(dtype: str, drawn: list[Stretch], seed: int, relative: bool) -> None:
     check(dtype, drawn, seed, relative=relative)
 
 
-ONE_BLOCK = [Part("moments", "few", 8192, 2.75, -1.0), Part("drifting", "few", 4096, 3.0, -1.0)]
+ONE_BLOCK = [Stretch("moments", "few", 8192, 2.75, -1.0), Stretch("drifting", "few", 4096, 3.0, -1.0)]
 """Fast takes less for it, so that the block of compact is that of fast."""
 
 
 @settings(max_examples=60)
 @example(drawn=ONE_BLOCK, log2_alignment=6, dtype="F8_E4M3", seed=240, relative=True)
-@given(drawn=parts(14), log2_alignment=st.integers(5, 12), **DRAWN)
-def test_blocks_of_any_alignment(dtype: str, drawn: list[Part], seed: int, relative: bool, log2_alignment: int) -> None:
+@given(drawn=stretches(14), log2_alignment=st.integers(5, 12), **DRAWN)
+def test_blocks_of_any_alignment(
+    dtype: str, drawn: list[Stretch], seed: int, relative: bool, log2_alignment: int
+) -> None:
     item, base = draw(dtype, drawn, seed, relative=relative)
     options = {"base": base, "bits": OPAQUE.get(dtype, (0,))[0], "block_alignment": 1 << log2_alignment}
     compact, fast = (encode(item.data, dtype, item.shape, profile=name, **options) for name in ("compact", "fast"))
@@ -79,8 +81,10 @@ def test_blocks_of_any_alignment(dtype: str, drawn: list[Part], seed: int, relat
 
 @pytest.mark.slow
 @settings(max_examples=1000)
-@given(drawn=parts(18), **DRAWN)
-def test_no_profile_is_larger_for_any_of_a_thousand(dtype: str, drawn: list[Part], seed: int, relative: bool) -> None:
+@given(drawn=stretches(18), **DRAWN)
+def test_no_profile_is_larger_for_any_of_a_thousand(
+    dtype: str, drawn: list[Stretch], seed: int, relative: bool
+) -> None:
     check(dtype, drawn, seed, relative=relative)
 
 

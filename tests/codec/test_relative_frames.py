@@ -16,7 +16,6 @@ from tensorwire import BaseMismatchError, CorruptDataError, codec
 from tests.support import registry
 
 DTYPES = ["BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "I8", "I64", "BOOL", "F4", "X_OTHER"]
-SHAPES = [(0,), (1,), (3, 5), (300, 256), (7, 33_333)]
 PROFILES = ["fast", "compact", "enec"]
 
 
@@ -39,9 +38,13 @@ def training_step(numel: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_there_and_back(dtype: str, shape: tuple[int, ...], profile: Any) -> None:
+def test_there_and_back(dtype: str, profile: Any) -> None:
+    for shape in [(0,), (1,), (3, 5), (300, 256), (7, 33_333)]:
+        check_there_and_back(dtype, shape, profile)
+
+
+def check_there_and_back(dtype: str, shape: tuple[int, ...], profile: Any) -> None:
     old, new = pair(dtype, int(np.prod(shape)))
     frame = tensorwire.compress(new, dtype=dtype, shape=shape, base=old, profile=profile)
     info = tensorwire.frame_info(frame)
@@ -196,16 +199,6 @@ def test_a_base_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -
         tensorwire.decompress(frame, base=base)
 
 
-def test_a_part_of_the_base_is_no_output() -> None:
-    old, new = training_step(1000)
-    memory = np.concatenate([old, old])
-    frame = tensorwire.compress(new, base=old)
-    with pytest.raises(ValueError, match="overlaps the base"):
-        tensorwire.decompress(frame, base=memory[:1000], out=memory[500:1500])
-    with pytest.raises(ValueError, match="overlaps the base"):
-        tensorwire.decompress_range(frame, 0, 10, base=memory[:1000], out=memory[:5])
-
-
 def test_the_error_can_be_pickled_and_copied() -> None:
     old, new = training_step(1000)
     error = wrong(tensorwire.compress(new, base=old), new)
@@ -241,6 +234,13 @@ def test_ranges_need_the_same_blocks_of_the_base() -> None:
         data = frame[reader.info.header_nbytes :][first:last]
         reader.decode(data, out, start=start, stop=stop, data_offset=first, base=old.tobytes()[lo:hi], base_offset=lo)
         assert out == content[start:stop]
+    memory = memoryview(bytearray(old.tobytes()))
+    for start in range(0, len(content), size):  # in place, block by block
+        block = memory[start : start + size]
+        first, last = reader.data_range(start, start + len(block))
+        data, options = frame[reader.info.header_nbytes :][first:last], {"base": block, "base_offset": start}
+        reader.decode(data, block, start=start, stop=start + len(block), data_offset=first, **options)
+    assert memory == content
 
 
 # Chains -------------------------------------------------------------------------------------------------------------

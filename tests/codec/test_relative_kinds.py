@@ -9,26 +9,18 @@ import pytest
 
 import tensorwire
 from reference.tensorwire_reference import decode
-from tests.support.conformance_relative import DTYPES, RELATIVE_CASES, base_of, step, steps_of
-from tests.support.families import each_of
+from tests.support.conformance_relative import DTYPES, base_of, step, steps_of
 from tests.support.frames import decompress
 from tests.support.golden import kind_of
 
 if TYPE_CHECKING:
     from tensorwire.codec import Profile
-    from tests.support.cases import Case
 
 
 def decompress_in_place(frame: bytes, base: bytes) -> bytes:
     memory = bytearray(base)
     tensorwire.decompress(frame, base=memory, out=memory, threads=1)
     return bytes(memory)
-
-
-@each_of(RELATIVE_CASES)
-def test_reference_frames_in_place(case: Case) -> None:
-    assert case.base is not None
-    assert decompress_in_place(case.build(), case.base) == case.data
 
 
 @pytest.mark.parametrize("profile", ["enec", "fast", "compact"])

@@ -1,4 +1,4 @@
-"""F8 weights with a scale for each block of 128 by 128, which changes against the base: all words of a block move."""
+"""F8 weights with a scale for each block of 64 by 64, which changes against the base: all words of a block move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TYPES = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 MANTISSA_BITS = {"F8_E4M3": 3, "F8_E5M2": 2}
 PROFILES: tuple[Profile, ...] = ("fast", "compact", "enec")
-ROWS, COLUMNS, SIDE = 1024, 512, 128
+ROWS, COLUMNS, SIDE = 512, 256, 64
 
 
 def masters() -> Any:

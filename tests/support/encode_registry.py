@@ -11,7 +11,7 @@ from tests.support.frames import compress, decompress
 
 def main() -> None:
     digest = hashlib.sha256()
-    inputs = registry.small_inputs() + registry.pattern_inputs()
+    inputs = [*registry.small_inputs(), *registry.pattern_inputs()]
     for dtype in registry.FLOATS:
         inputs += [*registry.boundary_inputs(dtype, 32768), registry.mixed_input(dtype)]
     inputs += [registry.mixed_input("I8"), registry.mixed_input("I16")]

@@ -1,6 +1,6 @@
-"""Tensors whose parts have nothing in common, and bases of which each part changed in a way of its own.
+"""Tensors whose stretches have nothing in common, and bases of which each stretch changed in a way of its own.
 
-Blocks have tables of their own. So what a frame takes depends on where parts begin and end.
+Blocks have tables of their own. So what a frame takes depends on where stretches begin and end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CONTENTS = ("weights", "coarse", "drifting", "moments", "pruned", "sparse", "con
 CHANGES = ("none", "few", "half", "all", "clustered", "rows", "relative", "scaled", "unrelated")
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """
     Attributes:
         content, change: one of CONTENTS, and one of CHANGES.
@@ -32,20 +32,20 @@ class Part(NamedTuple):
     rate: float = -3.0
 
 
-def words_of(dtype: str, parts: list[Part], seed: int) -> np.ndarray:
-    """The words of all parts."""
+def words_of(dtype: str, stretches: list[Stretch], seed: int) -> np.ndarray:
+    """The words of all stretches."""
     generator = np.random.default_rng(seed)
     with np.errstate(all="ignore"):  # values may overflow
-        return np.concatenate([_content(dtype, part, generator) for part in parts])
+        return np.concatenate([_content(dtype, stretch, generator) for stretch in stretches])
 
 
-def changed(dtype: str, words: np.ndarray, parts: list[Part], seed: int) -> np.ndarray:
-    """The words after the change of each part."""
+def changed(dtype: str, words: np.ndarray, stretches: list[Stretch], seed: int) -> np.ndarray:
+    """The words after the change of each stretch."""
     generator, start, result = np.random.default_rng(seed + 1), 0, []
-    for part in parts:
+    for stretch in stretches:
         with np.errstate(all="ignore"):
-            result.append(_changed(dtype, part, words[start : start + part.count], generator))
-        start += part.count
+            result.append(_changed(dtype, stretch, words[start : start + stretch.count], generator))
+        start += stretch.count
     return np.concatenate(result)
 
 
@@ -65,11 +65,11 @@ def _values(dtype: str, words: np.ndarray) -> np.ndarray:
     return words.astype(np.float64) / 100
 
 
-def _content(dtype: str, part: Part, generator: np.random.Generator) -> np.ndarray:
-    word, count = registry.word_type(dtype), part.count
+def _content(dtype: str, stretch: Stretch, generator: np.random.Generator) -> np.ndarray:
+    word, count = registry.word_type(dtype), stretch.count
     random = generator.integers(0, np.iinfo(word).max, count, dtype=word, endpoint=True)
-    values = generator.standard_normal(count) * np.exp(part.scale)
-    match part.content:
+    values = generator.standard_normal(count) * np.exp(stretch.scale)
+    match stretch.content:
         case "random":
             return random
         case "constant":
@@ -77,9 +77,9 @@ def _content(dtype: str, part: Part, generator: np.random.Generator) -> np.ndarr
         case "zeros":
             return np.zeros(count, word)
         case "integers":
-            return random % word(1 + int(np.exp(part.scale + 4)) % 100)
+            return random % word(1 + int(np.exp(stretch.scale + 4)) % 100)
         case "sparse":
-            return np.where(generator.random(count) < np.exp(part.rate), _of_values(dtype, values), word(0))
+            return np.where(generator.random(count) < np.exp(stretch.rate), _of_values(dtype, values), word(0))
         case "pruned":
             return np.where(np.arange(count) // 64 % 2 == 0, _of_values(dtype, values), word(0))
         case "coarse":
@@ -91,11 +91,11 @@ def _content(dtype: str, part: Part, generator: np.random.Generator) -> np.ndarr
     return _of_values(dtype, values)
 
 
-def _changed(dtype: str, part: Part, words: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    word, count, rate = registry.word_type(dtype), part.count, np.exp(part.rate)
+def _changed(dtype: str, stretch: Stretch, words: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    word, count, rate = registry.word_type(dtype), stretch.count, np.exp(stretch.rate)
     steps = generator.integers(1, 5, count).astype(word)
     places = np.arange(count)
-    match part.change:
+    match stretch.change:
         case "none":
             return words
         case "few":

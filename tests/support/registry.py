@@ -5,6 +5,7 @@ Inputs are bytes: losslessness is a matter of bits, so nothing here or in the te
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -188,7 +189,8 @@ def opaque_input(dtype: str, count: int) -> Input:
     return Input(f"{numel}", dtype, (numel,), rng(dtype).bytes(numel * bits // 8))
 
 
-def small_inputs() -> list[Input]:
+@functools.cache
+def small_inputs() -> tuple[Input, ...]:
     """A few hundred inputs: every dtype with every kind of content, all of them quick."""
     inputs = []
     for dtype in (*FLOATS, *PLAIN):
@@ -201,7 +203,7 @@ def small_inputs() -> list[Input]:
         inputs.append(Input("64d", dtype, (1,) * 63 + (5,), weights(dtype, 5).tobytes()))
     for dtype in OPAQUE:
         inputs.extend(opaque_input(dtype, count) for count in (0, 4, 8, 1000, 100_000))
-    return inputs
+    return tuple(inputs)
 
 
 def pattern_inputs() -> list[Input]:
@@ -215,6 +217,7 @@ def pattern_inputs() -> list[Input]:
     return inputs
 
 
+@functools.cache
 def mixed_input(dtype: str) -> Input:
     """Matrices of different scales and their biases in one buffer, as a network's flat parameters: several blocks of
     any size that the encoder chooses."""

@@ -160,8 +160,10 @@ _cpu_target = function("tw_cpu_target", _text)
 _frame_init = function(
     "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _address, _u32, _u32, _form, _text, _error,
 )  # fmt: skip
-_frame_bound = function("tw_frame_bound", _u64, _frame)
-_data_bound = function("tw_data_bound", _u64, _frame, _u64)
+frame_bound: Callable[[Frame], int] = function("tw_frame_bound", _u64, _frame)
+"""The most bytes that a whole frame can take."""
+data_bound: Callable[[Frame, int], int] = function("tw_data_bound", _u64, _frame, _u64)
+"""The most bytes that the blocks of so many bytes of content, from the start of a block on, can take."""
 _compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _u32, _error)
 _encode_blocks = function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
@@ -241,16 +243,6 @@ def frame_init(
     sizes = (_u64 * len(shape))(*shape)
     _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, form, base_hash, Error())
     return frame
-
-
-def frame_bound(frame: Frame) -> int:
-    """The most bytes that a whole frame can take."""
-    return int(_frame_bound(frame))
-
-
-def data_bound(frame: Frame, nbytes: int) -> int:
-    """The most bytes that the blocks of `nbytes` of content, from the start of a block on, can take."""
-    return int(_data_bound(frame, nbytes))
 
 
 def _check_apart(source: Pin, target: Pin, name: str) -> None:
