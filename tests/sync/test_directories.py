@@ -30,7 +30,6 @@ from tests.support.sync_runs import (
     kill_at,
     one_behind,
     stepped,
-    weights,
     write_plain,
 )
 
@@ -474,8 +473,3 @@ def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch:
 def test_copies_are_for_directories_with_folders(target: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="copies"):
         Follower(tmp_path, target, in_place=bool(target), copies=True)
-
-
-def test_weights_of_another_seed_are_other_weights() -> None:
-    """What the tests above compare can differ."""
-    assert contents(weights(9)) != contents(FIRST)
