@@ -1,10 +1,10 @@
-"""Weights that change step by step, and processes that are killed, for the tests of tensorwire.sync."""
+"""Weights that change step by step, and calls before which a process is killed, for the tests of tensorwire.sync."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ OWN = ".tensorwire-sync"
 """What a follower of a directory keeps is in it."""
 FORMS: dict[str, dict[str, bool]] = {"links": {}, "copies": {"copies": True}, "in place": {"in_place": True}}
 """How a directory may follow."""
-KILLED = 17
-"""How a process ends that `kill_at` has ended."""
 FOLLOWER: Sequence[tuple[Any, str]] = [
     (making, "write_at"), (os, "fsync"), (Folder, "write"), (Folder, "make_link"), (Folder, "move"),
     (Folder, "exchange"), (Folder, "share"), (Folder, "set_time"), (Folder, "remove"), (Folder, "remove_folder"),
@@ -107,42 +105,3 @@ def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weigh
     is_new = contents(arrays) == contents(after)
     assert is_new or contents(arrays) == contents(before)
     return is_new
-
-
-def kill_at(step: int, calls: Sequence[tuple[Any, str]] = FOLLOWER) -> None:
-    """From here on, have the process end before one of these calls, which change or look at the disk."""
-    counted = [0]
-
-    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **options: Any) -> Any:
-            counted[0] += 1
-            if counted[0] == step:
-                os._exit(KILLED)
-            return call(*arguments, **options)
-
-        return run
-
-    for owner, name in calls:
-        setattr(owner, name, watched(getattr(owner, name)))
-
-
-def exit_code(child: Callable[[], None]) -> int:
-    """How a process ends that runs a function: 0 where the function returned."""
-    return exit_codes([child])[0]
-
-
-def exit_codes(children: Sequence[Callable[[], None]]) -> list[int]:
-    """The same of processes that run at once."""
-    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in list(map(_begin, children))]
-
-
-def _begin(child: Callable[[], None]) -> int:
-    process = os.fork()
-    if process == 0:
-        code = 99
-        try:
-            child()
-            code = 0
-        finally:
-            os._exit(code)
-    return process

@@ -16,18 +16,17 @@ from tensorwire import load_file
 from tensorwire._ground.folder import Folder
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
+from tests.support.processes import KILLED, exit_code, kill_at
 from tests.support.sync_runs import (
     FIRST,
+    FOLLOWER,
     FORMS,
-    KILLED,
     OWN,
     SECOND,
     THIRD,
     contents,
     everything,
-    exit_code,
     follow,
-    kill_at,
     one_behind,
     stepped,
     write_plain,
@@ -228,7 +227,7 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
             shutil.copytree(seed, served)
 
         def child(step: int = step, served: Path = served) -> None:
-            kill_at(step)
+            kill_at(step, FOLLOWER)
             follow(Follower(store, served, threads=1))
 
         code = exit_code(child)
@@ -277,7 +276,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(step: int, tmp_
     publisher.publish(SECOND)
 
     def child() -> None:
-        kill_at(step)
+        kill_at(step, FOLLOWER)
         follow(Follower(store, served, in_place=True, threads=1))
 
     assert exit_code(child) in (KILLED, 0)
@@ -318,7 +317,7 @@ def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
         shutil.copytree(tmp_path / "before", served, symlinks=True)
 
         def child(step: int = step, served: Path = served) -> None:
-            kill_at(step)
+            kill_at(step, FOLLOWER)
             follow(Follower(store, served, threads=1, **second))
 
         code = exit_code(child)

@@ -12,7 +12,8 @@ import pytest
 from tensorwire import load_file
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
-from tests.support.sync_runs import KILLED, contents, exit_code, follow, kill_at, stepped, weights
+from tests.support.processes import KILLED, exit_code, kill_at
+from tests.support.sync_runs import FOLLOWER, contents, follow, stepped, weights
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["links", "copies"])
@@ -40,7 +41,7 @@ def test_a_follower_killed_at_any_step_goes_on(
         published = publisher.publish(following)
 
         def child(step: int = step) -> None:
-            kill_at(step)
+            kill_at(step, FOLLOWER)
             mine = Follower(store, served, copies=copies, threads=1)
             assert mine.stage() is not None
             mine.commit()
@@ -78,7 +79,7 @@ def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(tmp_p
         def child(step: int = step) -> None:
             mine = Follower(store, served, in_place=True, threads=1)
             assert mine.stage() is not None
-            kill_at(step)
+            kill_at(step, FOLLOWER)
             mine.commit()
 
         code = exit_code(child)

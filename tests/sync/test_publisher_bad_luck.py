@@ -11,19 +11,8 @@ from typing import Any
 import pytest
 
 from tensorwire.sync import Follower, Publisher, checkpoints, store
-from tests.support.sync_runs import (
-    FIRST,
-    KILLED,
-    PUBLISHER,
-    SECOND,
-    THIRD,
-    contents,
-    exit_code,
-    follow,
-    kill_at,
-    stepped,
-    takes_new,
-)
+from tests.support.processes import KILLED, exit_code, kill_at
+from tests.support.sync_runs import FIRST, PUBLISHER, SECOND, THIRD, contents, follow, stepped, takes_new
 
 
 @pytest.mark.parametrize("put", range(3), ids=["shard", "index", "hint"])

@@ -19,19 +19,16 @@ import pytest
 from tensorwire import load_file
 from tensorwire.errors import FormatError
 from tensorwire.sync import Follower, Published, Publisher, ranks
+from tests.support.processes import KILLED, exit_code, exit_codes, kill_at
 from tests.support.stores import FaultyStore, faulty_store
 from tests.support.sync_runs import (
     FIRST,
-    KILLED,
     PUBLISHER,
     SECOND,
     THIRD,
     Weights,
     contents,
-    exit_code,
-    exit_codes,
     follow,
-    kill_at,
     stepped,
     takes_new,
     weights,
