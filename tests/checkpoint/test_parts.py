@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,45 +14,29 @@ import pytest
 from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.checkpoint.operations import converter
 from tensorwire.storage.local import InputFile
+from tensorwire.storage.staging import Staging
 from tests.support.checkpoint_models import container, weights
 from tests.support.destination_cells import snapshot
+from tests.support.processes import KILLED, exit_code, kill_at
 from tests.support.stores import faulty_store
 
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 BELOW = "vae/diffusion_pytorch_model.safetensors"
 
-KILLED = """
-import os, signal, sys
-from tensorwire.checkpoint import compress_checkpoint
-from tensorwire.storage.staging import Staging
-
-src, dst, stage, *files = sys.argv[1:]
-
-def die(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-starts = {}
-
-def in_second(done, total, path):
-    if done > starts.setdefault(path, done) and path == files[1]:
-        die()
-
-def adopted(*arguments):
-    record(*arguments)
-    die()
-
-record = Staging.record
-if stage != "in the second file":
-    Staging.record = {"before the record": die, "after the record": adopted}[stage]
-compress_checkpoint(src, dst, files=files or None, progress=in_second if stage == "in the second file" else None)
-"""
-
 
 def run_killed(src: Path, dst: Path, stage: str, *files: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, src, dst, stage, *files], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    starts: dict[str, int] = {}
+
+    def progress(done: int, total: int, path: str) -> None:
+        if done > starts.setdefault(path, done) and (stage, path) == ("in the second file", files[1]):
+            os._exit(KILLED)
+
+    def child() -> None:
+        if stage != "in the second file":
+            kill_at(1, [(Staging, "record")], after=stage == "after the record")
+        compress_checkpoint(src, dst, files=files or None, progress=progress)
+
+    assert exit_code(child) == KILLED
 
 
 def start(src: Path, dst: Path, *files: str) -> subprocess.Popen[str]:

@@ -9,49 +9,22 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, verify
 from tensorwire.checkpoint.operations.stream import convert_stream
-from tensorwire.cli import main
 from tests.support.checkpoint_models import container, layer, random_bytes, weights
 from tests.support.command_line import COMMAND, Run
+from tests.support.command_line import forked as run
 from tests.support.processes import PRINT_PEAK_MEMORY
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 REPORT = "wrote standard output: "
-
-
-def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
-    """A process that is forked, and imports nothing anew. `test_cli_process` starts commands as a shell does."""
-    command = [*map(str, arguments)]
-    options = {"capture_output": True, **options, "preexec_fn": lambda: _become(command)}
-    return subprocess.run(["tensorwire", *command], check=False, **options)  # type: ignore[call-overload]
-
-
-def _become(arguments: list[str]) -> None:
-    """Run a command line where a process would begin another program."""
-    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        if number > 2:
-            with contextlib.suppress(OSError):  # that of the list
-                os.close(number)
-    code = 1
-    try:
-        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-            stream: Any = open(number, mode)  # noqa: PTH123, SIM115
-            stream.buffer.raw.name = f"<{name}>"
-            setattr(sys, name, stream)
-        code = main(arguments)
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
 
 @pytest.fixture
