@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorwire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
 KILLED = 17
@@ -92,3 +92,26 @@ def kill_at(step: int, calls: Iterable[tuple[Any, str]], *, after: bool = False)
 
     for owner, name in calls:
         setattr(owner, name, watched(getattr(owner, name)))
+
+
+def killing(
+    calls: Iterable[tuple[Any, str]], stride: int = 1, first: int = 1
+) -> Iterator[Callable[[Callable[[], object]], int]]:
+    """Give a function again and again that runs another one in a process, and returns its exit code. The process ends
+    before the first of these calls, then before a later one, and in the last round not at all."""
+    calls, step, code = list(calls), first, KILLED
+
+    def kill(act: Callable[[], object]) -> int:
+        nonlocal code
+
+        def child() -> None:
+            kill_at(step, calls)
+            act()
+
+        code = exit_code(child)
+        assert code in (KILLED, 0)
+        return code
+
+    while code == KILLED:
+        yield kill
+        step += stride

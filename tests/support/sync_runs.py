@@ -74,6 +74,20 @@ def follow(follower: Follower, version: int | None = None) -> None:
     assert (follower.version, follower.state) == (staged.version, "at")
 
 
+def catch_up(follower: Follower, version: int) -> None:
+    """Take the newest version, which is this one, unless the follower has it."""
+    if follower.stage() is not None:
+        follower.commit()
+    assert follower.version == version
+
+
+def fetched(store: Any, version: int | None = None) -> Weights:
+    """What a new follower gets."""
+    arrays: Weights = {}
+    follow(Follower(store, arrays, threads=1), version)
+    return arrays
+
+
 def one_behind(store: Any, target: Any, **options: Any) -> tuple[Publisher, Follower]:
     """A publisher of `FIRST` and `SECOND`, and a follower that holds `FIRST`."""
     publisher, follower = Publisher(store, threads=1), Follower(store, target, threads=1, **options)

@@ -16,7 +16,7 @@ from tensorwire import load_file
 from tensorwire.errors import CorruptDataError, FormatError
 from tensorwire.sync import Follower, Publisher
 from tests.support.stores import FaultyStore, faulty_store
-from tests.support.sync_runs import FIRST, SECOND, THIRD, contents, follow, one_behind, stepped, weights
+from tests.support.sync_runs import FIRST, SECOND, THIRD, contents, fetched, follow, one_behind, stepped, weights
 
 INDEX = "model.safetensors.index.json"
 
@@ -135,9 +135,7 @@ def test_a_hint_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
     with pytest.warns(RuntimeWarning, match="version 000000 stands"):
         Publisher(tmp_path, threads=1).publish(FIRST)
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1))
-    assert contents(arrays) == contents(FIRST)
+    assert contents(fetched(tmp_path)) == contents(FIRST)
 
 
 def test_a_listing_that_lags_takes_nobody_back() -> None:
@@ -168,9 +166,7 @@ def test_the_second_publisher_fails_and_the_first_goes_on(numbers: tuple[int | N
         with pytest.raises(FileExistsError, match="another publisher"):
             second.publish(THIRD, numbers[1])
     assert first.publish(THIRD).version == published.version + 1
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1))
-    assert contents(arrays) == contents(THIRD)
+    assert contents(fetched(tmp_path)) == contents(THIRD)
 
 
 def test_publishers_that_write_one_version_at_once_write_different_files(
@@ -188,9 +184,7 @@ def test_publishers_that_write_one_version_at_once_write_different_files(
     monkeypatch.setattr(first._store, "put_index", put_index)
     with pytest.raises(FileExistsError, match="another publisher"):
         first.publish(THIRD)
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1))
-    assert contents(arrays) == contents(SECOND)
+    assert contents(fetched(tmp_path)) == contents(SECOND)
     assert len(list((tmp_path / "weight_v000001").iterdir())) == 2
 
 

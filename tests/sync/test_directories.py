@@ -16,7 +16,7 @@ from tensorwire import load_file
 from tensorwire._ground.folder import Folder
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
-from tests.support.processes import KILLED, exit_code, kill_at
+from tests.support.processes import killing
 from tests.support.sync_runs import (
     FIRST,
     FOLLOWER,
@@ -24,6 +24,7 @@ from tests.support.sync_runs import (
     OWN,
     SECOND,
     THIRD,
+    catch_up,
     contents,
     everything,
     follow,
@@ -31,6 +32,8 @@ from tests.support.sync_runs import (
     stepped,
     write_plain,
 )
+
+INDEX = "model.safetensors.index.json"
 
 
 def versions_in(served: Path) -> list[str]:
@@ -212,12 +215,10 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
     for number, some in enumerate((names[:3], names[3:]), 1):
         write_plain(seed / f"model-{number:05d}-of-00002.safetensors", {name: FIRST[name] for name in some})
     homes = {name: f"model-{1 + (name in names[3:]):05d}-of-00002.safetensors" for name in names}
-    (seed / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
+    (seed / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": homes}))
     before = everything(seed)
     publisher.publish(SECOND)
-    step, code = 0, KILLED
-    while code == KILLED:
-        step += 1
+    for step, kill in enumerate(killing(FOLLOWER)):
         served = tmp_path / f"served-{step}"
         if is_link:
             served.mkdir()
@@ -225,25 +226,14 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
                 (served / path.name).symlink_to(path)
         else:
             shutil.copytree(seed, served)
-
-        def child(step: int = step, served: Path = served) -> None:
-            kill_at(step, FOLLOWER)
-            follow(Follower(store, served, threads=1))
-
-        code = exit_code(child)
-        assert code in (KILLED, 0)
+        kill(lambda: follow(Follower(store, served, threads=1)))
         assert contents(load_file(served)) in (contents(FIRST), contents(SECOND))
-        again = Follower(store, served, threads=1)
-        if again.stage() is not None:
-            again.commit()
-        assert again.version == 1
+        catch_up(Follower(store, served, threads=1), 1)
         assert contents(load_file(served)) == contents(SECOND)
         assert sorted(path.name for path in served.iterdir()) == [OWN, *sorted(before)]
-        assert len(list((served / "model.safetensors.index.json").read_bytes())) == len(
-            before["model.safetensors.index.json"]
-        )
+        assert (served / INDEX).stat().st_size == len(before[INDEX])
     assert everything(seed) == before
-    assert step > 10
+    assert step >= 10
 
 
 @pytest.mark.parametrize("second", FORMS)
@@ -262,30 +252,24 @@ def test_a_directory_may_change_its_form(first: str, second: str, tmp_path: Path
         assert (len(versions_in(served)) == 0) is (form == "in place")
 
 
-@pytest.mark.parametrize("step", range(1, 60, 3))
-def test_a_follower_in_place_killed_while_it_takes_links_goes_on(step: int, tmp_path: Path) -> None:
+def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path) -> None:
     """It makes files of its own in the place of the links, perhaps with the same names."""
-    store, seed, served = tmp_path / "store", tmp_path / "seed", tmp_path / "served"
+    store, seed = tmp_path / "store", tmp_path / "seed"
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
     seed.mkdir()
-    served.mkdir()
     write_plain(seed / "blob", FIRST)
-    (served / "model.safetensors").symlink_to(seed / "blob")
     before = everything(seed)
     publisher.publish(SECOND)
-
-    def child() -> None:
-        kill_at(step, FOLLOWER)
-        follow(Follower(store, served, in_place=True, threads=1))
-
-    assert exit_code(child) in (KILLED, 0)
-    again = Follower(store, served, in_place=True, threads=1)
-    if again.stage() is not None:
-        again.commit()
-    assert contents(load_file(served)) == contents(SECOND)
-    assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
-    assert everything(seed) == before
+    for step, kill in enumerate(killing(FOLLOWER, stride=3)):
+        served = tmp_path / f"served-{step}"
+        served.mkdir()
+        (served / "model.safetensors").symlink_to(seed / "blob")
+        kill(lambda: follow(Follower(store, served, in_place=True, threads=1)))
+        catch_up(Follower(store, served, in_place=True, threads=1), 1)
+        assert contents(load_file(served)) == contents(SECOND)
+        assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
+        assert everything(seed) == before
 
 
 @pytest.mark.parametrize(
@@ -297,8 +281,9 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(step: int, tmp_
     ids="-".join,
 )  # fmt: skip
 @pytest.mark.parametrize("layout", ["same", "new"])
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
-    layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stride: int, layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower of any form goes on, and leaves no file of the version before."""
     first, second, third = (FORMS[form] for form in forms)
@@ -310,26 +295,15 @@ def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
         follow(Follower(store, tmp_path / "before", threads=1, **first))
     after = SECOND if layout == "same" else {**SECOND, "added": FIRST["norm"]}
     publisher.publish(after)
-    step, code = 0, KILLED
-    while code == KILLED:
-        step += 1
+    for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
         shutil.copytree(tmp_path / "before", served, symlinks=True)
-
-        def child(step: int = step, served: Path = served) -> None:
-            kill_at(step, FOLLOWER)
-            follow(Follower(store, served, threads=1, **second))
-
-        code = exit_code(child)
-        assert code in (KILLED, 0)
-        again = Follower(store, served, threads=1, **third)
-        if again.stage() is not None:
-            again.commit()
-        assert again.version == 1
+        kill(lambda: follow(Follower(store, served, threads=1, **second)))
+        catch_up(Follower(store, served, threads=1, **third), 1)
         assert contents(load_file(served)) == contents(after)
-        assert (served / "model.safetensors.index.json").exists() is (layout == "same")
+        assert (served / INDEX).exists() is (layout == "same")
         assert len(list(served.glob("*.safetensors"))) == (4 if layout == "same" else 1)
-    assert step > 5
+    assert stride * step > 5
 
 
 def test_copies_where_no_hard_links_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tensorwire._ground.folder import Folder
 from tensorwire.errors import BaseMismatchError
 from tensorwire.sync import Follower, Publisher, directories, frames
 from tensorwire.sync.directories import making
-from tests.support.sync_runs import FIRST, FORMS, SECOND, contents, follow, one_behind
+from tests.support.sync_runs import FIRST, FORMS, SECOND, catch_up, contents, follow, one_behind
 
 
 def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> None:
@@ -104,9 +104,7 @@ def test_a_directory_that_somebody_edited_is_made_anew(
     else:
         edit(served)
     again = Follower(store, served, in_place=in_place, threads=1)
-    if again.stage() is not None:
-        again.commit()
-    assert again.version == 1
+    catch_up(again, 1)
     assert contents(load_file(served)) == contents(SECOND)
     for seed in range(2):  # which are written over what the edited files became
         publisher.publish({**SECOND, "norm": SECOND["norm"] + seed + 1})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensorwire.sync import Follower, Publisher, checkpoints, store
-from tests.support.processes import KILLED, exit_code, kill_at
+from tests.support.processes import killing
 from tests.support.sync_runs import FIRST, PUBLISHER, SECOND, THIRD, contents, follow, stepped, takes_new
 
 
@@ -72,18 +72,11 @@ def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_pat
     Publisher(place, threads=1).publish(current)
     follower = Follower(place, arrays, threads=1)
     follow(follower, 0)
-    step, code, seen = 0, KILLED, set()
-    while code == KILLED:
-        step += 1
+    seen = set()
+    for step, kill in enumerate(killing(PUBLISHER), 1):
         following = stepped(current, step)
-
-        def child(step: int = step, current: Any = current, following: Any = following) -> None:
-            publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
-            kill_at(step, PUBLISHER)
-            publisher.publish(following)
-
-        code = exit_code(child)
-        assert code in (KILLED, 0)
+        publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
+        kill(lambda: publisher.publish(following))
         stands = takes_new(follower, arrays, current, following)
         seen.add(stands)
         current = following if stands else current

@@ -28,6 +28,7 @@ from tests.support.sync_runs import (
     THIRD,
     Weights,
     contents,
+    fetched,
     follow,
     stepped,
     takes_new,
@@ -256,9 +257,7 @@ def test_a_part_of_an_earlier_attempt_is_nobodys(tmp_path: Path) -> None:
         again[0].publish(share(now, 0, 2), 1)
     impatient(again, 60)
     publish(again, now, 1)
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 1)
-    assert contents(arrays) == contents(now)
+    assert contents(fetched(tmp_path, 1)) == contents(now)
 
 
 def test_a_part_counts_when_its_files_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,9 +330,7 @@ def test_a_rank_whose_part_is_not_in_the_version_is_told(tmp_path: Path, monkeyp
     publish(publishers, FIRST, 0)
     with pool, pytest.raises(FileExistsError, match="stands without what rank 1 has put"):
         done[0].result()
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 0)
-    assert contents(arrays) == contents(FIRST)
+    assert contents(fetched(tmp_path, 0)) == contents(FIRST)
 
 
 def test_an_old_offer_of_a_later_version_is_not_believed(tmp_path: Path) -> None:
@@ -373,9 +370,7 @@ def test_damaged_lists_are_none(text: str, tmp_path: Path) -> None:
         (tmp_path / f"rank-0000{rank}.json").write_text(text)
     publishers = make(tmp_path, num_ranks=2, base=FIRST)
     assert not publish(publishers, SECOND, 1)[1].is_anchor
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 1)
-    assert contents(arrays) == contents(SECOND)
+    assert contents(fetched(tmp_path, 1)) == contents(SECOND)
 
 
 @pytest.mark.parametrize("change", [{"names": None}, {"names": ["a", 3]}, {"index": None}, {"index": "{}"}])

@@ -16,7 +16,7 @@ from tensorwire._ground.new_file import temporary_name
 from tensorwire.errors import LimitExceededError
 from tensorwire.sync import Follower, Publisher, new_shards, store, versions
 from tensorwire.sync.interchange import write_version
-from tests.support.sync_runs import FIRST, SECOND, contents, follow
+from tests.support.sync_runs import FIRST, SECOND, contents, fetched, follow
 
 
 def folders(place: Path) -> list[str]:
@@ -122,9 +122,7 @@ def test_the_last_number_is_followed_by_none(tmp_path: Path) -> None:
     last = 10**18 - 1
     to = Publisher(tmp_path, threads=1)
     assert to.publish(FIRST, version=last).version == last
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), last)
-    assert contents(arrays) == contents(FIRST)
+    assert contents(fetched(tmp_path, last)) == contents(FIRST)
     for version in (None, last + 1):
         with pytest.raises(ValueError, match=f"up to {last}"):
             to.publish(SECOND, version=version)
@@ -179,9 +177,7 @@ def test_files_end_before_their_headers_grow_too_long(tmp_path: Path, monkeypatc
     ]
     assert len(headers) > 5
     assert max(headers) < 10_000 + 1000
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 0)
-    assert contents(arrays) == contents(given)
+    assert contents(fetched(tmp_path, 0)) == contents(given)
 
 
 @pytest.mark.parametrize(
