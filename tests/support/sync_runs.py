@@ -81,6 +81,11 @@ def catch_up(follower: Follower, version: int) -> None:
     assert follower.version == version
 
 
+def follow_anew(store: Any, target: Any, **options: Any) -> None:
+    """A new follower takes the newest version."""
+    follow(Follower(store, target, threads=1, **options))
+
+
 def fetched(store: Any, version: int | None = None) -> Weights:
     """What a new follower gets."""
     arrays: Weights = {}

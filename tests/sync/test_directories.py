@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.support.sync_runs import (
     contents,
     everything,
     follow,
+    follow_anew,
     one_behind,
     stepped,
     write_plain,
@@ -179,7 +181,7 @@ def test_a_copy_that_followed_links_is_taken(form: str, tmp_path: Path) -> None:
     publisher = Publisher(tmp_path / "store", threads=1)
     for tensors in (THIRD, FIRST):
         publisher.publish(tensors)
-        follow(Follower(tmp_path / "store", tmp_path / "copy", threads=1, **FORMS[form]))
+        follow_anew(tmp_path / "store", tmp_path / "copy", **FORMS[form])
         assert contents(load_file(tmp_path / "copy")) == contents(tensors)
     assert contents(load_file(tmp_path / "served")) == contents(SECOND)
 
@@ -226,7 +228,7 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
                 (served / path.name).symlink_to(path)
         else:
             shutil.copytree(seed, served)
-        kill(lambda: follow(Follower(store, served, threads=1)))
+        kill(partial(follow_anew, store, served))
         assert contents(load_file(served)) in (contents(FIRST), contents(SECOND))
         catch_up(Follower(store, served, threads=1), 1)
         assert contents(load_file(served)) == contents(SECOND)
@@ -245,7 +247,7 @@ def test_a_directory_may_change_its_form(first: str, second: str, tmp_path: Path
     for seed, form in enumerate((first, second, first, second)):
         tensors = stepped(tensors, seed)
         publisher.publish(tensors)
-        follow(Follower(store, served, threads=1, **FORMS[form]))
+        follow_anew(store, served, **FORMS[form])
         assert contents(load_file(served)) == contents(tensors)
         assert (served / "model.safetensors").is_symlink() is (form == "links")
         assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
@@ -265,7 +267,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
         served = tmp_path / f"served-{step}"
         served.mkdir()
         (served / "model.safetensors").symlink_to(seed / "blob")
-        kill(lambda: follow(Follower(store, served, in_place=True, threads=1)))
+        kill(partial(follow_anew, store, served, in_place=True))
         catch_up(Follower(store, served, in_place=True, threads=1), 1)
         assert contents(load_file(served)) == contents(SECOND)
         assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
@@ -292,13 +294,13 @@ def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
     publisher.publish(FIRST)
     with monkeypatch.context() as patched:
         patched.setattr(making, "_FILE_NBYTES", 20_000)  # several files
-        follow(Follower(store, tmp_path / "before", threads=1, **first))
+        follow_anew(store, tmp_path / "before", **first)
     after = SECOND if layout == "same" else {**SECOND, "added": FIRST["norm"]}
     publisher.publish(after)
     for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
         shutil.copytree(tmp_path / "before", served, symlinks=True)
-        kill(lambda: follow(Follower(store, served, threads=1, **second)))
+        kill(partial(follow_anew, store, served, **second))
         catch_up(Follower(store, served, threads=1, **third), 1)
         assert contents(load_file(served)) == contents(after)
         assert (served / INDEX).exists() is (layout == "same")
@@ -427,7 +429,7 @@ def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch:
     """Between the look at a name and the exchange another program may put a file there."""
     store, served = tmp_path / "store", tmp_path / "served"
     Publisher(store, threads=1).publish(FIRST)
-    follow(Follower(store, served, copies=True, threads=1))
+    follow_anew(store, served, copies=True)
     exchange = Folder.exchange
 
     def late(own: Folder, name: str, root: Folder, other: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tensorwire import load_file
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
 from tests.support.processes import killing
-from tests.support.sync_runs import FOLLOWER, catch_up, contents, follow, stepped, weights
+from tests.support.sync_runs import FOLLOWER, catch_up, contents, follow, follow_anew, stepped, weights
 
 STRIDES = [3, pytest.param(1, marks=pytest.mark.slow)]
 
@@ -40,7 +41,7 @@ def test_a_follower_killed_at_any_step_goes_on(
             following.pop(f"added.{1 - step % 2}", None)
         versions.append(following)
         published = publisher.publish(following)
-        kill(lambda: follow(Follower(store, served, copies=copies, threads=1)))
+        kill(partial(follow_anew, store, served, copies=copies))
         if layout == "same" and not copies:  # a reader need not wait until a follower has finished anything
             assert contents(load_file(served)) in (contents(versions[-2]), contents(following))
         after = Follower(store, served, copies=copies, threads=1)  # finishes what had begun
@@ -59,7 +60,7 @@ def test_a_follower_killed_while_it_writes_in_place_makes_the_version_anew(strid
     current = weights()
     publisher = Publisher(store, anchor_every=10, threads=1)
     publisher.publish(current)
-    follow(Follower(store, served, in_place=True, threads=1))
+    follow_anew(store, served, in_place=True)
     seen = set()
     for step, kill in enumerate(killing(FOLLOWER, stride), 1):
         before, current = current, stepped(current, step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_pat
     for step, kill in enumerate(killing(PUBLISHER), 1):
         following = stepped(current, step)
         publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
-        kill(lambda: publisher.publish(following))
+        kill(partial(publisher.publish, following))
         stands = takes_new(follower, arrays, current, following)
         seen.add(stands)
         current = following if stands else current
