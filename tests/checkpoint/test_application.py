@@ -99,16 +99,6 @@ def test_files_of_two_kinds_are_finished(pair: Paths, base: Path) -> None:
     assert tree_hashes(base) == tree_hashes(pair["new"])
 
 
-def test_what_the_delta_does_not_list_stays(pair: Paths, base: Path) -> None:
-    (base / "mine.txt").write_text("mine")
-    shutil.copy(base / SECOND, base / "other.safetensors")
-    report = apply_checkpoint(pair["delta"], base)
-    assert report.notices == tuple(
-        f"left as it is, since the delta does not list it: {name}" for name in ("mine.txt", "other.safetensors")
-    )
-    assert (base / "mine.txt").read_text() == "mine"
-
-
 # What is refused, before anything is written ------------------------------------------------------------------------
 
 

@@ -395,4 +395,4 @@ def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
         compress_checkpoint(model, tmp_path / "none" / "x")
     assert caught.value.filename == str(tmp_path / "none")
     with pytest.raises(FileNotFoundError):
-        compress_checkpoint(tmp_path / "none", tmp_path / "x")
+        save_file({"a": np.zeros(2)}, tmp_path / "none" / "f")

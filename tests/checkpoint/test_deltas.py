@@ -20,7 +20,6 @@ from tests.support.checkpoint_models import (
     container,
     edit_manifest,
     layer,
-    random_bytes,
     read_header,
     tree_hashes,
     weights,
@@ -477,18 +476,3 @@ def test_the_manifest_names_the_base(pair: Paths, tmp_path: Path) -> None:
         edit_manifest(tmp_path / "delta", lambda body, value=value: body.update(base=value))
         with pytest.raises(CorruptDataError, match="of the base in the manifest"):
             checkpoint.decompress_checkpoint(tmp_path / "delta", tmp_path / "x", base=pair["old"])
-
-
-def test_large_tensors_pass_in_windows(tmp_path: Path) -> None:
-    """More than one window, of rows that divide neither windows nor leaves of the content hash."""
-    rows, columns = 3001, 1500
-    data = weights(rows * columns, 4)
-    old, new = tmp_path / "old.safetensors", tmp_path / "new.safetensors"
-    old.write_bytes(container([("w", "BF16", (rows, columns), data), ("x", "U8", (3000,), random_bytes(3000, 1))]))
-    new.write_bytes(container([("w", "BF16", (rows, columns), step(data, 5)), ("x", "U8", (3000,), bytes(3000))]))
-    checkpoint.compress_checkpoint(new, tmp_path / "delta.safetensors", base=old)
-    checkpoint.decompress_checkpoint(tmp_path / "delta.safetensors", tmp_path / "back.safetensors", base=old)
-    assert (tmp_path / "back.safetensors").read_bytes() == new.read_bytes()
-    with checkpoint.open_file(tmp_path / "delta.safetensors", "bytes", base=old) as file:
-        frame = file.get_tensor("w")
-    assert frame == step(data, 5)

@@ -353,8 +353,8 @@ def test_no_arrays_at_all(tmp_path: Path) -> None:
     assert load_file(tmp_path / "f", base={}) == {}
 
 
-@pytest.mark.parametrize("freed", ["first", "last"])
-def test_made_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freed: str) -> None:
+@pytest.mark.parametrize(("is_made", "freed"), [(True, "first"), (True, "last"), (False, "last")])
+def test_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool, freed: str) -> None:
     """As FSDP frees what a hook has gathered: behind the last look at an array, before the next one is made."""
     torch = pytest.importorskip("torch")
 
@@ -367,6 +367,7 @@ def test_made_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             tensors[freed].untyped_storage().resize_(0)
 
     monkeypatch.setattr(CompressedWriter, "put", put_and_free)
+    made = [(name, "F32", (1 << 16,), lambda t=t: t) for name, t in tensors.items()]
     with pytest.raises(BufferError, match=f"tensor '{freed}': the memory of the array was freed"):
-        save_file([(name, "F32", (1 << 16,), lambda t=t: t) for name, t in tensors.items()], tmp_path / "f")
+        save_file(made if is_made else tensors, tmp_path / "f")
     assert not list(tmp_path.iterdir())

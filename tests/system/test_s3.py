@@ -118,25 +118,6 @@ def test_a_file_is_loaded_in_few_requests(
     assert len(requests) <= -(-nbytes // (8 << 20)) + 2
 
 
-@pytest.mark.parametrize("source", ["optimizer.pt", ""])
-def test_a_torch_file_is_fetched_once(
-    source: str, tmp_path: Path, options: dict[str, Any], requests: list[tuple[str, int]]
-) -> None:
-    """Also in a directory, where it is looked at twice."""
-    torch = pytest.importorskip("torch")
-    generator = torch.Generator().manual_seed(3)
-    averages = [(torch.randn(200_000, generator=generator) * 1e-3).bfloat16() for _ in range(10)]
-    torch.save(
-        {index: {"step": torch.tensor(7.0), "exp_avg": each} for index, each in enumerate(averages)},
-        tmp_path / "optimizer.pt",
-    )
-    nbytes = (tmp_path / "optimizer.pt").stat().st_size
-    s3fs.S3FileSystem(**options).put_file(str(tmp_path / "optimizer.pt"), "bucket/trainer/optimizer.pt")
-    requests.clear()
-    compress_checkpoint(f"s3://bucket/trainer/{source}", tmp_path / "packed", storage_options=options)
-    assert nbytes <= sum(each for method, each in requests if method == "get_object") <= 1.05 * nbytes
-
-
 def test_an_upload_is_exclusive(model: Path, options: dict[str, Any]) -> None:
     """The server refuses the last object if somebody has put one since."""
     compress_checkpoint(model, "s3://bucket/exclusive", storage_options=options)
