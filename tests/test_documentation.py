@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import tensorwire.sync
 import tensorwire.sync.interchange
 import tensorwire_job
 from tensorwire.codec.view import dtypes
+from tests.support.programs import Programs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -55,16 +56,21 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(*filter(find_spec, ("numpy", "torch", "transformers")), PYTHONWARNINGS="error") as found:
+        yield found
+
+
+@pytest.mark.xdist_group("documentation")  # one process imports torch once
 @pytest.mark.parametrize(("where", "code"), [pytest.param(*example, id=example[0]) for example in examples()])
-def test_an_example_runs(where: str, code: str, tmp_path: Path) -> None:
+def test_an_example_runs(where: str, code: str, tmp_path: Path, programs: Programs) -> None:
     page = where.partition(":")[0]
     if page in NOT_RUN:
         pytest.skip(NOT_RUN[page])
     if "safetensors" in re.findall(r"^import (\w+)", code, re.MULTILINE):
         pytest.importorskip("safetensors")
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    run = programs.run(code, folder=tmp_path)
     assert run.returncode == 0, f"{where}:\n{run.stderr}"
 
 

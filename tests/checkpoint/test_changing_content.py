@@ -60,7 +60,7 @@ def write_file(path: Path, tensors: Arrays) -> int:
 def test_tensors_that_a_thread_steps_are_saved(tmp_path: Path, profile: Any) -> None:
     tensors = arrays(1)
     with stepped(*tensors.values()):
-        for _ in range(6):
+        for _ in range(3):
             tensorwire.save_file(tensors, tmp_path / "saved.safetensors", profile=profile)
             check_readable(tmp_path / "saved.safetensors")
 
@@ -71,7 +71,7 @@ def test_tensors_that_a_thread_steps_are_saved_as_a_delta(tmp_path: Path, packed
     base = tmp_path / "base.safetensors"
     tensorwire.save_file(tensors, base) if packed else write_file(base, tensors)
     with stepped(*tensors.values()):
-        for _ in range(6):
+        for _ in range(3):
             tensorwire.save_file(tensors, tmp_path / "delta.safetensors", base=base)
             check_readable(tmp_path / "delta.safetensors", base)
     with StoredFile(tmp_path / "delta.safetensors") as stored:
@@ -85,7 +85,7 @@ def test_a_frame_holds_what_its_hash_says(dtype: str, profile: Any) -> None:
     base = content.copy()
     step([content], 5)
     with stepped(content):
-        for _ in range(4):
+        for _ in range(2):
             shape = (8 * content.nbytes // codec.dtype_bits(dtype),)
             frame = tensorwire.compress(content, dtype=dtype, shape=shape, profile=profile)
             data = tensorwire.decompress(frame, framework="bytes")
@@ -171,7 +171,7 @@ def test_a_file_that_another_process_maps_and_writes_is_compressed(tmp_path: Pat
     start = write_file(source, tensors)
     write_file(base, tensors)
     with mapped_and_written(source, start):
-        for attempt in range(4):
+        for attempt in range(2):
             packed = tmp_path / f"packed{attempt}"
             report = checkpoint.compress_checkpoint(source, packed, base=base if relative else None)
             assert not report.notices
@@ -317,7 +317,7 @@ def test_the_recipe_for_an_asynchronous_checkpoint(tmp_path: Path) -> None:
     expected = {name: tensor.numpy().tobytes() for name, tensor in snapshot.items()}
     saved, torn = tmp_path / "saved.safetensors", tmp_path / "torn.safetensors"
     saving = threading.Thread(
-        target=lambda: [tensorwire.save_file(*job) for job in 10 * [(snapshot, saved), (model.state_dict(), torn)]]
+        target=lambda: [tensorwire.save_file(*job) for job in 3 * [(snapshot, saved), (model.state_dict(), torn)]]
     )
     saving.start()
     while saving.is_alive():

@@ -55,7 +55,7 @@ def test_no_flipped_bit_passes_verify(packed: Path) -> None:
     for name in (SHARD, "tensorwire.json", "config.json", "tokenizer.json"):
         path = packed / name
         whole = path.read_bytes()
-        for position in generator.integers(0, len(whole), 60):
+        for position in generator.integers(0, len(whole), 30):
             data = bytearray(whole)
             data[position] ^= 1 << int(generator.integers(8))
             path.write_bytes(data)
@@ -425,15 +425,13 @@ def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> 
         assert weight_map.items() <= load(index)["weight_map"].items()
 
 
-@pytest.mark.parametrize("depth", [900, *range(930, 1001), 100_000])
-def test_deep_json_is_refused(depth: int) -> None:
-    nested = b'"x":' + b"[" * depth + b"]" * depth
-    for operation in (
-        lambda: parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested),
-        lambda: new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)}),
-    ):
+def test_deep_json_is_refused() -> None:
+    for depth in (900, *range(930, 1001), 100_000):
+        nested = b'"x":' + b"[" * depth + b"]" * depth
         with contextlib.suppress(FormatError):
-            operation()
+            parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested)
+        with contextlib.suppress(FormatError):
+            new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)})
 
 
 DEEP: list[Any] = [[[1] * 100] * 10]

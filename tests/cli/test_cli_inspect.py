@@ -39,19 +39,16 @@ def test_inspect_of_a_plain_file(model: Path, run: Run) -> None:
     assert line.split() == ["two_exponents", "F32", "16384", "1.000", "-", "1.000"]
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_inspect_plot(compressed: Path, run: Run, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_plot(compressed: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    path = compressed.with_name("plot" + suffix)
-    assert run("inspect", compressed, "--plot", path).code == 0
-    assert path.read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    path = compressed.with_name("plot.png")
     path.write_bytes(b"mine")
     again = run("inspect", compressed, "--plot", path)
     assert (again.code, again.out) == (2, "")
     assert "exists" in again.err
     assert path.read_bytes() == b"mine"
     assert run("inspect", compressed, "--plot", path, "--force").code == 0
-    assert path.read_bytes() != b"mine"
+    assert path.read_bytes().startswith(b"\x89PNG")
 
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -200,6 +197,7 @@ def test_plot_tells_what_it_shows(tmp_path: Path, run: Run) -> None:
     assert run("inspect", small, "--plot", tmp_path / "x.svg").code == 0
     ratio = json.loads(run("inspect", small, "--json").out)["ratio"]
     image = (tmp_path / "x.svg").read_text()
+    assert image.startswith("<?xml")
     assert f"<!-- small.safetensors: ratio {ratio:.3f}" in image
     left, _, right = image.partition('id="axes_2"')
 

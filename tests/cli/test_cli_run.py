@@ -333,6 +333,7 @@ def test_an_old_transformers_is_refused(folder: Path, run: Run, monkeypatch: pyt
     assert "needs transformers 5.16 or later, got 5.15.2; pip install -U transformers" in ran.err
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_a_closed_pipe_end_it(copied: Path) -> None:
     config(max_position_embeddings=10**6)(copied)
     for code, what in ((130, "interrupt"), (141, "close")):

@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 import safetensors.numpy
 
 from tensorwire._ground import destination
@@ -31,6 +32,8 @@ PUBLISHER: Sequence[tuple[Any, str]] = [
     (Path, "mkdir"), (upload.NewFile, "write"), (os, "fsync"), (destination, "rename_new"), (destination, "exchange"),
     (upload, "sync_directory"), (Path, "unlink"), (shutil, "rmtree"),
 ]  # fmt: skip
+STRIDES = [4, pytest.param(1, marks=pytest.mark.slow)]
+"""The quick tests end a process before every fourth call."""
 
 
 def weights(seed: int = 0) -> Weights:

@@ -24,6 +24,7 @@ from tests.support.sync_runs import (
     FORMS,
     OWN,
     SECOND,
+    STRIDES,
     THIRD,
     catch_up,
     contents,
@@ -203,8 +204,9 @@ def test_a_directory_that_is_refused_stays_as_it_is(in_place: bool, tmp_path: Pa
 
 @pytest.mark.parametrize("shares", [True, False], ids=["hard links", "no hard links"])
 @pytest.mark.parametrize("is_link", [False, True], ids=["files", "links"])
+@pytest.mark.parametrize("stride", STRIDES)
 def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
-    is_link: bool, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stride: int, is_link: bool, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each exchange has the same content on both sides, so that the directory never holds a mixture."""
     store, seed = tmp_path / "store", tmp_path / "seed"
@@ -220,7 +222,7 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
     (seed / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": homes}))
     before = everything(seed)
     publisher.publish(SECOND)
-    for step, kill in enumerate(killing(FOLLOWER)):
+    for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
         if is_link:
             served.mkdir()
@@ -235,7 +237,7 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
         assert sorted(path.name for path in served.iterdir()) == [OWN, *sorted(before)]
         assert (served / INDEX).stat().st_size == len(before[INDEX])
     assert everything(seed) == before
-    assert step >= 10
+    assert stride * step >= 10
 
 
 @pytest.mark.parametrize("second", FORMS)
@@ -263,7 +265,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
     write_plain(seed / "blob", FIRST)
     before = everything(seed)
     publisher.publish(SECOND)
-    for step, kill in enumerate(killing(FOLLOWER, stride=3)):
+    for step, kill in enumerate(killing(FOLLOWER, stride=4)):
         served = tmp_path / f"served-{step}"
         served.mkdir()
         (served / "model.safetensors").symlink_to(seed / "blob")
@@ -283,7 +285,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
     ids="-".join,
 )  # fmt: skip
 @pytest.mark.parametrize("layout", ["same", "new"])
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", STRIDES)
 def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
     stride: int, layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,7 @@ from tensorwire import load_file
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
 from tests.support.processes import killing
-from tests.support.sync_runs import FOLLOWER, catch_up, contents, follow, follow_anew, stepped, weights
-
-STRIDES = [3, pytest.param(1, marks=pytest.mark.slow)]
+from tests.support.sync_runs import FOLLOWER, STRIDES, catch_up, contents, follow, follow_anew, stepped, weights
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["links", "copies"])

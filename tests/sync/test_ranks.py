@@ -25,6 +25,7 @@ from tests.support.sync_runs import (
     FIRST,
     PUBLISHER,
     SECOND,
+    STRIDES,
     THIRD,
     Weights,
     contents,
@@ -386,14 +387,15 @@ def test_a_part_that_breaks_a_rule_is_an_error(change: Any, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_killed_at_any_step_leaves_a_version_or_the_next_one(killed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_rank_killed_at_any_step_leaves_a_version_or_the_next_one(stride: int, killed: int, tmp_path: Path) -> None:
     place, arrays, current = tmp_path / "store", dict[str, Any](), FIRST
     publish(make(place, num_ranks=2), current, 0)
     follower = Follower(place, arrays, threads=1)
     follow(follower, 0)
-    step, codes, seen = 0, {KILLED}, set()
+    step, codes, seen = 1 - stride, {KILLED}, set()
     while codes != {0}:
-        step += 1
+        step += stride
         number, following = int(follower.version or 0) + 1, stepped(current, step)
 
         def child(
