@@ -18,6 +18,7 @@ from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint
 from tensorwire.checkpoint.operations import application
 from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.storage.staging import Staging
+from tests.support.acting import acting
 from tests.support.checkpoint_models import container, edit_manifest, layer, read_header, tree_hashes, write_model
 from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
 from tests.support.processes import KILLED, exit_code, kill_at
@@ -62,14 +63,8 @@ def test_the_base_becomes_the_new_checkpoint(pair: Paths, base: Path) -> None:
 def test_a_base_is_read_once_to_check_it_and_once_to_decode(
     pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_into = InputFile.read_into
     nbytes: Counter[Path] = Counter()
-
-    def counted(self: InputFile, offset: int, out: memoryview) -> None:
-        nbytes[self.path] += len(out)
-        read_into(self, offset, out)
-
-    monkeypatch.setattr(InputFile, "read_into", counted)
+    acting(monkeypatch, InputFile, "read_into", lambda own, offset, out: nbytes.update({own.path: len(out)}))
     expected = {base / path: 2 * (base / path).stat().st_size for path in (FIRST, SECOND, VAE)}
     apply_checkpoint(pair["delta"], base)
     headers_nbytes = 4096
@@ -264,14 +259,7 @@ def test_a_place_that_cannot_be_written_to(pair: Paths, base: Path, tmp_path: Pa
 
 def first(act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Act before the first file is changed."""
-    take = application._Application.take
-
-    def late(self: Any, step: Any, meter: Any) -> Any:
-        monkeypatch.undo()
-        act()
-        return take(self, step, meter)
-
-    monkeypatch.setattr(application._Application, "take", late)
+    acting(monkeypatch, application._Application, "take", lambda *_: (monkeypatch.undo(), act()))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", SECOND])

@@ -3,6 +3,7 @@ is what was hashed."""
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from tensorwire.files import given_arrays as given
 from tensorwire.files.base import BaseTensor
 from tensorwire.files.reader import StoredFile
 from tensorwire.storage.local import InputFile
+from tests.support.acting import acting
 from tests.support.checkpoint_models import container, random_bytes
 from tests.support.stepping import mapped_and_written, step, stepped
 
@@ -99,14 +101,8 @@ def test_a_frame_holds_what_its_hash_says(dtype: str, profile: Any) -> None:
 @contextmanager
 def first(wait: Callable[[], None], place: Any, name: str) -> Iterator[None]:
     """Wait before each call of a function. Without, a busy machine may let nobody write between two reads."""
-    function = getattr(place, name)
-
-    def call(*arguments: Any) -> Any:
-        wait()
-        return function(*arguments)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, name, call)
+        acting(patch, place, name, lambda *_: wait())
         yield
 
 
@@ -195,14 +191,7 @@ def test_a_directory_that_another_process_maps_and_writes_is_compressed(tmp_path
 def test_a_file_that_changes_its_size_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "model.safetensors"
     write_file(source, arrays(11))
-    read = StoredFile.read
-
-    def read_and_resize(self: StoredFile, tensor: Any, start: int, out: memoryview, **options: Any) -> None:
-        read(self, tensor, start, out, **options)
-        with source.open("r+b") as file:
-            file.truncate(size)
-
-    monkeypatch.setattr(StoredFile, "read", read_and_resize)
+    acting(monkeypatch, StoredFile, "read", lambda *_, **__: os.truncate(source, size), after=True)
     size = source.stat().st_size + 1
     with pytest.raises(OSError, match="got longer while it was read"):
         checkpoint.compress_checkpoint(source, tmp_path / "packed")
@@ -213,23 +202,19 @@ def test_a_file_that_changes_its_size_is_an_error(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "packed").exists()
 
 
-def test_a_copied_file_that_gets_longer_is_an_error(tmp_path: Path) -> None:
+def test_a_copied_file_that_gets_longer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "model"
     model.mkdir()
     write_file(model / "model.safetensors", arrays(13))
     (model / "notes.bin").write_bytes(b"notes")
-    read_into = InputFile.read_into
 
-    def read_and_append(self: InputFile, offset: int, out: memoryview) -> None:
-        read_into(self, offset, out)
-        if self.path.name == "notes.bin":
-            with self.path.open("ab") as file:
-                file.write(b"more")
+    def append(own: InputFile, offset: int, out: memoryview) -> None:
+        if own.path.name == "notes.bin":
+            os.truncate(own.path, own.nbytes + 4)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InputFile, "read_into", read_and_append)
-        with pytest.raises(OSError, match="got longer while it was read") as caught:
-            checkpoint.compress_checkpoint(model, tmp_path / "packed")
+    acting(monkeypatch, InputFile, "read_into", append, after=True)
+    with pytest.raises(OSError, match="got longer while it was read") as caught:
+        checkpoint.compress_checkpoint(model, tmp_path / "packed")
     assert caught.value.filename == str(model / "notes.bin")
     assert not (tmp_path / "packed").exists()
 
@@ -271,13 +256,7 @@ def test_memory_that_is_freed_while_a_frame_is_made(freed: str, monkeypatch: pyt
     torch = pytest.importorskip("torch")
 
     tensors = {"array": torch.ones(1 << 20), "base": torch.ones(1 << 20)}
-    encode = core.compress
-
-    def encode_and_free(*arguments: Any, **options: Any) -> None:
-        encode(*arguments, **options)
-        tensors[freed].untyped_storage().resize_(0)
-
-    monkeypatch.setattr(core, "compress", encode_and_free)
+    acting(monkeypatch, core, "compress", lambda *_, **__: tensors[freed].untyped_storage().resize_(0), after=True)
     with pytest.raises(BufferError, match="freed, moved or cut"):
         tensorwire.compress(**tensors)
 

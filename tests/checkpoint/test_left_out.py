@@ -13,6 +13,7 @@ import pytest
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, diff, transcode_checkpoint, verify
 from tensorwire.checkpoint.directory import manifest
 from tensorwire.errors import LimitExceededError
+from tests.support.acting import raising
 from tests.support.checkpoint_models import SHARD, tree_hashes, write_model
 
 if TYPE_CHECKING:
@@ -192,9 +193,7 @@ def test_more_paths_than_a_manifest_holds_are_told_before_the_work(
     for number in range(10):
         (model / ("x" * 100 + str(number))).touch()
 
-    def work(*_: object) -> None:
-        raise AssertionError("the work has begun")
-
+    work = raising(AssertionError("the work has begun"))
     with pytest.raises(LimitExceededError, match="manifest"):
         compress_checkpoint(model, tmp_path / "packed", exclude=["x*"], progress=work)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

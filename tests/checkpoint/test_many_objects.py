@@ -17,6 +17,7 @@ from tensorwire.checkpoint.directory.paths import scan
 from tensorwire.errors import CorruptDataError
 from tensorwire.storage.locations import locate
 from tensorwire.storage.upload import AT_ONCE, UPLOAD_NAME, in_batches
+from tests.support.acting import raising
 from tests.support.stores import CountedStore, counted_store
 
 NUM_FILES = 30
@@ -251,15 +252,10 @@ def test_an_object_that_was_changed_since_is_put_again(many: Path, tmp_path: Pat
 
 
 def test_a_store_that_takes_nothing_says_so_before_the_work(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(key: str) -> None:
-        raise PermissionError("Access Denied")
-
-    def work(*arguments: object) -> None:
-        raise AssertionError("it has begun")
-
+    work = raising(AssertionError("it has begun"))
     monkeypatch.setattr("tensorwire.checkpoint.operations.conversion.Converter.run", work)
     with counted_store() as store:
-        store.faults["put_file"] = refused
+        store.faults["put_file"] = raising(PermissionError("Access Denied"))
         with pytest.raises(PermissionError, match="Access Denied"):
             compress_checkpoint(many, PLACE)
         assert not list(Path(tempfile.gettempdir()).iterdir())
@@ -269,12 +265,9 @@ def test_a_store_that_takes_nothing_says_so_before_the_work(many: Path, monkeypa
 def test_work_that_fails_leaves_no_mark(
     many: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    def work(*arguments: object) -> None:
-        raise error
-
     with counted_store() as store:
         with monkeypatch.context() as patch:
-            patch.setattr("tensorwire.checkpoint.operations.conversion.Converter.run", work)
+            patch.setattr("tensorwire.checkpoint.operations.conversion.Converter.run", raising(error))
             with pytest.raises(error):
                 compress_checkpoint(many, PLACE)
         assert changes(store) == [("put_file", UPLOAD_NAME), ("rm_file", UPLOAD_NAME)]

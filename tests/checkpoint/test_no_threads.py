@@ -23,6 +23,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.storage import local
+from tests.support.acting import raising
 from tests.support.checkpoint_models import SHARD
 from tests.support.command_line import forked
 from tests.support.deltas import write_next
@@ -142,11 +143,8 @@ def snapshot_of_content(root: Path) -> list[tuple[str, bytes]]:
 
 
 def test_writing_back_ahead_is_not_needed(all_of_it: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(local, "_FLUSH_NBYTES", 1)
-    monkeypatch.setattr(local.threading, "Thread", lambda **_: type("Refused", (), {"start": staticmethod(refused)})())
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     with local.OutputFile(all_of_it / "x") as file:
         file.write(0, b"content")
         file.sync()

@@ -15,6 +15,7 @@ from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.checkpoint.operations import converter
 from tensorwire.storage.local import InputFile
 from tensorwire.storage.staging import Staging
+from tests.support.acting import raising
 from tests.support.checkpoint_models import container, weights
 from tests.support.destination_cells import snapshot
 from tests.support.processes import KILLED, exit_code, kill_at
@@ -179,11 +180,8 @@ def test_adopting_reads_no_source(model: Path, tmp_path: Path, monkeypatch: pyte
         assert file.identity == [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     compress_checkpoint(model, tmp_path / "x", files=[A, B, BELOW])
 
-    def read(*_: object) -> None:
-        raise AssertionError("a source was read")
-
-    monkeypatch.setattr(converter, "file_sha256", read)
-    monkeypatch.setattr(converter, "open_stored", read)
+    monkeypatch.setattr(converter, "file_sha256", raising(AssertionError("a source was read")))
+    monkeypatch.setattr(converter, "open_stored", raising(AssertionError("a source was read")))
     assert resumed(model, tmp_path / "x") == [A, B, BELOW]
 
 

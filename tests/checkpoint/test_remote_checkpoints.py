@@ -30,6 +30,7 @@ from tensorwire.checkpoint import (
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.errors import CorruptDataError
 from tensorwire.storage.locations import locate
+from tests.support.acting import raising
 from tests.support.stores import FaultyStore, faulty_store
 
 
@@ -303,11 +304,8 @@ def test_an_upload_does_not_go_on_over_another_one(
 def test_a_single_file_whose_upload_was_interrupted_at_its_end(model: Path) -> None:
     shard = model / "model-00001-of-00002.safetensors"
 
-    def interrupt(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
     with faulty_store(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tensorwire.storage.staging.Staging.drop", interrupt)
+        patch.setattr("tensorwire.storage.staging.Staging.drop", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             compress_checkpoint(shard, "faulty://s/a.safetensors")
         patch.undo()
@@ -349,12 +347,9 @@ def test_a_store_that_keeps_other_bytes_is_told() -> None:
 
 
 def test_no_right_to_list(model: Path) -> None:
-    def refused(own: Any, *arguments: Any, **options: Any) -> Any:
-        raise PermissionError("Access Denied")
-
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
-        store.faults["find"] = refused
+        store.faults["find"] = raising(PermissionError("Access Denied"))
         with pytest.raises(
             PermissionError, match="Access Denied; look at your credentials for this store: 'faulty:///s/packed'"
         ):
@@ -398,11 +393,8 @@ def test_many_objects() -> None:
 
 
 def test_nothing_is_left_if_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device", "x")
-
     with faulty_store() as store:
-        monkeypatch.setattr("tensorwire.storage.local.write_at", full)
+        monkeypatch.setattr("tensorwire.storage.local.write_at", raising(OSError(28, "No space left on device", "x")))
         with pytest.raises(OSError, match="No space left"):
             save_file(tensors(), "faulty://m/a.safetensors")
         assert not store.store

@@ -23,6 +23,7 @@ from tensorwire.checkpoint import (
 )
 from tensorwire.cli import main
 from tensorwire.errors import FormatError, LimitExceededError
+from tests.support.acting import interrupt
 from tests.support.checkpoint_models import tree_hashes
 from tests.support.stores import faulty_store
 
@@ -232,12 +233,7 @@ def test_a_file_in_a_store_is_fetched_once(is_directory: bool, tmp_path: Path) -
 def test_an_interrupted_run_goes_on(trained: Path, tmp_path: Path) -> None:
     done: list[str] = []
 
-    def stop(_done: int, _total: int, path: str) -> None:
-        if path == "rng_state.pth":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(trained, tmp_path / "packed", progress=stop)
+    interrupt(compress_checkpoint, trained, tmp_path / "packed", at="rng_state.pth")
     report = compress_checkpoint(trained, tmp_path / "packed", progress=lambda *arguments: done.append(arguments[2]))
     assert next(file.resumed for file in report.files if file.path == "optimizer.pt")
     compress_checkpoint(trained, tmp_path / "expected")

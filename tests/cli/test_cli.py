@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorwire.cli import output
+from tests.support.acting import raising
 from tests.support.command_line import Ran, contents, damage, tensors, weights
 
 if TYPE_CHECKING:
@@ -274,10 +275,7 @@ def test_another_format_is_bad_data_and_a_directory_of_it_wrong_usage(command: s
 def test_errors_of_the_system(
     model: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
 ) -> None:
-    def fail(*args: object, **options: object) -> None:
-        raise error
-
-    monkeypatch.setattr("tensorwire.checkpoint.verify", fail)
+    monkeypatch.setattr("tensorwire.checkpoint.verify", raising(error))
     ran = run("verify", model, "--json")
     assert ran.code == code
     assert f"tensorwire: {text}" in ran.err

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.support.acting import raising
 from tests.support.command_line import on_terminal, weights
 
 if TYPE_CHECKING:
@@ -50,11 +51,8 @@ def test_inspect_plot(compressed: Path, run: Run, monkeypatch: pytest.MonkeyPatc
     assert run("inspect", compressed, "--plot", path, "--force").code == 0
     assert path.read_bytes().startswith(b"\x89PNG")
 
-    def fail(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     whole, names = path.read_bytes(), sorted(path.parent.iterdir())
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fsync", raising(OSError(28, "No space left on device")))
     failed = run("inspect", compressed, "--plot", path, "--force")
     assert failed.code == 1
     assert str(path) in failed.err
@@ -178,10 +176,7 @@ def test_summary(tmp_path: Path, run: Run) -> None:
 def test_plot_fails_before_the_work(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
 
-    def work(*args: object, **options: object) -> None:
-        raise AssertionError("the work has begun")
-
-    monkeypatch.setattr("tensorwire.checkpoint.inspect", work)
+    monkeypatch.setattr("tensorwire.checkpoint.inspect", raising(AssertionError("the work has begun")))
     ran = run("inspect", model, "--plot", "no/such/directory/x.png")
     assert (ran.code, ran.out) == (2, "")
     assert "no directory 'no/such/directory'" in ran.err

@@ -12,6 +12,7 @@ import pytest
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, save_file
 from tensorwire.errors import CorruptDataError, FormatError, UnsupportedTensorError, UnsupportedVersionError
 from tensorwire.storage.local import InputFile
+from tests.support.acting import acting
 from tests.support.checkpoint_models import container, layer, random_bytes, read_header, weights
 
 if TYPE_CHECKING:
@@ -226,11 +227,8 @@ def test_a_slice_reads_only_its_blocks(tmp_path: Path, monkeypatch: pytest.Monke
     save_file(
         {"w": np.frombuffer(weights(rows * columns, 4), ml_dtypes.bfloat16).reshape(rows, columns)}, tmp_path / "f"
     )
-    counted = []
-    read_into = InputFile.read_into
-    monkeypatch.setattr(
-        InputFile, "read_into", lambda self, at, out: (counted.append(len(out)), read_into(self, at, out))
-    )
+    counted: list[int] = []
+    acting(monkeypatch, InputFile, "read_into", lambda own, at, out: counted.append(len(out)))
     with open_file(tmp_path / "f") as file:
         view = file.get_slice("w")
         counted.clear()

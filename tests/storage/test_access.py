@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from tests.support.acting import interrupt
 from tests.support.checkpoint_models import SHARD, container, layer, write_model
 from tests.support.processes import OTHER_USER, exit_code
 
@@ -107,12 +108,7 @@ def test_nobody_else_reads_it_in_the_making(closed_model: Path, tmp_path: Path) 
 
 
 def test_a_run_that_goes_on_takes_the_modes_of_today(closed_model: Path, tmp_path: Path) -> None:
-    def stop(done: int, total: int, path: str) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(closed_model, tmp_path / "b", progress=stop)
+    interrupt(compress_checkpoint, closed_model, tmp_path / "b")
     result = tmp_path / "b.partial" / "result"
     for path in result.rglob("*.*"):
         source = closed_model / path.relative_to(result)

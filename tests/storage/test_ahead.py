@@ -17,6 +17,7 @@ import itertools
 
 from tensorwire.storage import ahead as _ahead
 from tensorwire.storage.ahead import ALIGNMENT, Ahead
+from tests.support.acting import raising
 from tests.support.processes import exit_code
 from tests.support.waiting import wait_for
 
@@ -203,11 +204,8 @@ def test_a_part_that_an_interrupt_left_behind_is_not_waited_for(monkeypatch: pyt
     ahead.take("a")
     assert work.begun.wait(10)  # b
 
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(ahead, "_plan", interrupted)
+        patch.setattr(ahead, "_plan", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt) as kept:
             ahead.take("b")
     work.go_on.set()

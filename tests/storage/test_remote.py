@@ -23,6 +23,7 @@ from tensorwire.storage.remote import RemotePath, is_url
 from tensorwire.storage.remote_file import BATCH, GAP_NBYTES, PIECE_NBYTES, Pieces, RemoteFile, merged
 from tensorwire.storage.secret_text import shown
 from tensorwire.storage.upload import Upload
+from tests.support.acting import raising
 from tests.support.stores import FileStore, faulty_store
 from tests.support.web import serving
 
@@ -110,10 +111,7 @@ def test_text_of_a_url_has_nothing_secret(url: str, text: str) -> None:
 
 
 def test_errors_of_other_kinds_become_os_errors() -> None:
-    def failing(own: Any, *arguments: Any, **options: Any) -> Any:
-        raise RuntimeError("the session is closed")
-
-    with faulty_store(cat_file=failing) as store:
+    with faulty_store(cat_file=raising(RuntimeError("the session is closed"))) as store:
         store.pipe_file("/a", CONTENT)
         with pytest.raises(OSError, match=r"RuntimeError: the session is closed: 'faulty:///a'"):
             RemoteFile(locate("faulty://a")).read(0, 10)
@@ -361,12 +359,9 @@ def test_a_listing_that_a_store_keeps_is_not_believed() -> None:
 
 
 def test_an_error_of_a_fetch_comes_to_each_reader() -> None:
-    def failing(own: Any, path: str, start: int, stop: int) -> Any:
-        raise ConnectionResetError(104, "Connection reset by peer")
-
     with faulty_store() as store:
         place = _put(store)
-        store.faults["cat_file"] = failing
+        store.faults["cat_file"] = raising(ConnectionResetError(104, "Connection reset by peer"))
         with open_input(place) as file:
             file.expect([(0, len(CONTENT))])
             for _ in range(2):

@@ -15,6 +15,7 @@ import pytest
 from tensorwire import load_file
 from tensorwire.errors import CorruptDataError, FormatError
 from tensorwire.sync import Follower, Publisher
+from tests.support.acting import acting
 from tests.support.stores import FaultyStore, faulty_store
 from tests.support.sync_runs import FIRST, SECOND, THIRD, contents, fetched, follow, one_behind, stepped, weights
 
@@ -174,14 +175,7 @@ def test_publishers_that_write_one_version_at_once_write_different_files(
 ) -> None:
     Publisher(tmp_path, threads=1).publish(FIRST)
     first, second = (Publisher(tmp_path, base=FIRST, threads=1) for _ in range(2))
-    index = first._store.put_index
-
-    def put_index(*arguments: Any) -> None:
-        monkeypatch.undo()
-        second.publish(SECOND)
-        index(*arguments)
-
-    monkeypatch.setattr(first._store, "put_index", put_index)
+    acting(monkeypatch, first._store, "put_index", lambda *_: (monkeypatch.undo(), second.publish(SECOND)))
     with pytest.raises(FileExistsError, match="another publisher"):
         first.publish(THIRD)
     assert contents(fetched(tmp_path)) == contents(SECOND)
@@ -277,15 +271,8 @@ def test_a_version_that_goes_while_it_is_read_gives_way_to_a_newer_one(
     publisher.publish(FIRST)
     arrays: dict[str, Any] = {}
     follower = Follower(tmp_path, arrays, threads=1)
-    links = follower._store.links
-
-    def late(*arguments: Any) -> Any:
-        monkeypatch.undo()
-        found = links(*arguments)
-        publisher.publish(SECOND)
-        return found
-
-    monkeypatch.setattr(follower._store, "links", late)
+    late = lambda *_: (monkeypatch.undo(), publisher.publish(SECOND))  # noqa: E731
+    acting(monkeypatch, follower._store, "links", late, after=True)
     follow(follower)
     assert follower.version == 1
     assert contents(arrays) == contents(SECOND)

@@ -17,6 +17,7 @@ from tensorwire import load_file
 from tensorwire._ground.folder import Folder
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
+from tests.support.acting import acting, raising
 from tests.support.processes import killing
 from tests.support.sync_runs import (
     FIRST,
@@ -330,11 +331,8 @@ def test_a_file_system_without_links_wants_copies(tmp_path: Path, monkeypatch: p
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
 
-    def refuse(*given: Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
     with monkeypatch.context() as patched:
-        patched.setattr(Folder, "make_link", refuse)
+        patched.setattr(Folder, "make_link", raising(OSError(errno.EPERM, os.strerror(errno.EPERM))))
         with pytest.raises(OSError, match="--copy"):
             Follower(store, served, threads=1).stage()
         follower = Follower(store, served, copies=True, threads=1)
@@ -355,14 +353,13 @@ def test_an_old_version_that_cannot_be_removed_is_in_no_ones_way(
     _, follower = one_behind(tmp_path / "store", tmp_path / "served")
     old = tmp_path / "served" / OWN / "v000000-0123456789abcdef"
     old.mkdir()
-    inode, remove = old.stat().st_ino, Folder.remove_folder
+    inode = old.stat().st_ino
 
     def busy(folder: Folder, name: str) -> None:
         if (folder.path / name).stat().st_ino == inode:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-        remove(folder, name)
 
-    monkeypatch.setattr(Folder, "remove_folder", busy)
+    acting(monkeypatch, Folder, "remove_folder", busy)
     with pytest.warns(RuntimeWarning, match="cannot be removed"):
         follow(follower)
     assert contents(load_file(tmp_path / "served")) == contents(SECOND)
@@ -432,15 +429,13 @@ def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch:
     store, served = tmp_path / "store", tmp_path / "served"
     Publisher(store, threads=1).publish(FIRST)
     follow_anew(store, served, copies=True)
-    exchange = Folder.exchange
 
-    def late(own: Folder, name: str, root: Folder, other: str) -> bool:
+    def late(own: Folder, name: str, root: Folder, other: str) -> None:
         (served / "new").write_text("mine")
         (served / "new").replace(served / other)
         monkeypatch.undo()
-        return exchange(own, name, root, other)
 
-    monkeypatch.setattr(Folder, "exchange", late)
+    acting(monkeypatch, Folder, "exchange", late)
     with pytest.raises(FileExistsError, match="meanwhile"):
         Follower(store, served, threads=1)
     assert (served / "model.safetensors").read_text() == "mine"

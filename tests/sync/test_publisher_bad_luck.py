@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tensorwire.sync import Follower, Publisher, checkpoints, store
+from tests.support.acting import acting
 from tests.support.processes import killing
 from tests.support.sync_runs import FIRST, PUBLISHER, SECOND, THIRD, contents, follow, stepped, takes_new
 
@@ -55,14 +56,7 @@ def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
     Publisher(place, threads=1).publish(FIRST)
     follow(Follower(place, served, threads=1), 0)
     before = sorted(path.relative_to(place) for path in place.rglob("*"))
-    find = checkpoints.find_shards
-
-    def gone(root: Any) -> Any:
-        found = find(root)
-        shutil.rmtree(served)
-        return found
-
-    monkeypatch.setattr(checkpoints, "find_shards", gone)
+    acting(monkeypatch, checkpoints, "find_shards", lambda root: shutil.rmtree(served), after=True)
     with pytest.raises(FileNotFoundError, match="served"):
         Publisher(place, base=served, threads=1)
     assert sorted(path.relative_to(place) for path in place.rglob("*")) == before

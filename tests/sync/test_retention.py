@@ -16,6 +16,7 @@ from tensorwire._ground.new_file import temporary_name
 from tensorwire.errors import LimitExceededError
 from tensorwire.sync import Follower, Publisher, new_shards, store, versions
 from tensorwire.sync.interchange import write_version
+from tests.support.acting import acting
 from tests.support.sync_runs import FIRST, SECOND, contents, fetched, follow
 
 
@@ -73,14 +74,13 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 def test_a_version_that_does_not_go_keeps_no_other_one(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to, own = Publisher(tmp_path, anchor_every=1, keep=1, threads=1), shutil.rmtree
+    to = Publisher(tmp_path, anchor_every=1, keep=1, threads=1)
 
     def refuse(folder: Path) -> None:
         if folder.name == "weight_v000000":
             raise OSError(error, os.strerror(error), str(folder))
-        own(folder)
 
-    monkeypatch.setattr(store.shutil, "rmtree", refuse)
+    acting(monkeypatch, store.shutil, "rmtree", refuse)
     assert len(publish(to, 5)) == 1  # it is said once
     assert folders(tmp_path) == ["weight_v000000", "weight_v000004"]
     monkeypatch.undo()

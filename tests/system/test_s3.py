@@ -17,6 +17,7 @@ import safetensors.numpy
 from tensorwire import compress_checkpoint, load_file, open_file, save_file, verify
 from tensorwire.cli import main
 from tensorwire.sync import Follower, Publisher
+from tests.support.acting import raising
 from tests.support.checkpoint_models import tree_hashes
 from tests.support.s3 import SECRET, running
 
@@ -130,9 +131,7 @@ def test_an_upload_is_exclusive(model: Path, options: dict[str, Any]) -> None:
 def test_a_missing_bucket_is_told_before_the_work(
     model: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(*arguments: object, **others: object) -> None:
-        raise AssertionError("it has begun")
-
+    work = raising(AssertionError("it has begun"))
     monkeypatch.setattr("tensorwire.checkpoint.operations.conversion.Converter.run", work)
     monkeypatch.setattr("tensorwire.checkpoint.tensors.saving.write_with_bases", work)
     text = r"no such bucket; make it first, or name another one: 's3://none'"
