@@ -18,6 +18,7 @@ from tensorwire.errors import CorruptDataError
 from tensorwire.storage.locations import locate
 from tensorwire.storage.upload import AT_ONCE, UPLOAD_NAME, in_batches
 from tests.support.acting import raising
+from tests.support.checkpoint_models import contents
 from tests.support.stores import CountedStore, counted_store
 
 NUM_FILES = 30
@@ -38,10 +39,6 @@ def many(model: Path, tmp_path: Path) -> Path:
     for index in range(NUM_FILES):
         (folder / f"{index:04d}.txt").write_text(str(index))
     return folder
-
-
-def content(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def objects(store: CountedStore) -> dict[str, bytes]:
@@ -67,7 +64,7 @@ def test_ten_thousand_objects_are_listed_with_one_request() -> None:
 
 def test_a_file_without_tensors_is_looked_at_once(many: Path) -> None:
     with counted_store() as store:
-        store.objects.update({f"{ROOT}/{path}": data for path, data in content(many).items()})
+        store.objects.update({f"{ROOT}/{path}": data for path, data in contents(many).items()})
         store.asked.clear()
         inspect(PLACE)
         asked = Counter(key for name, key in store.asked if key.endswith(".txt"))
@@ -79,7 +76,7 @@ def test_an_object_takes_a_put_and_a_look(many: Path, tmp_path: Path) -> None:
     with counted_store() as store:
         compress_checkpoint(many, PLACE)
         compress_checkpoint(many, tmp_path / "expected")
-        assert objects(store) == content(tmp_path / "expected")
+        assert objects(store) == contents(tmp_path / "expected")
         asked = Counter(name for name, _ in store.asked)
         assert sum(asked.values()) <= 2 * len(store.objects) + 20, asked
 
@@ -177,7 +174,7 @@ def test_one_of_several_puts_that_fails_leaves_nothing_visible(many: Path, tmp_p
         assert not {key for name, key in changes(store) if name == "put_file"} & done, "nothing that stands"
         assert sum(name == "find" for name, _ in store.asked) <= 2
         compress_checkpoint(many, tmp_path / "expected")
-        assert objects(store) == content(tmp_path / "expected")
+        assert objects(store) == contents(tmp_path / "expected")
         assert verify(PLACE).ok
 
 
@@ -200,7 +197,7 @@ def test_an_upload_is_counted_in_the_bytes_of_its_objects(many: Path) -> None:
         compress_checkpoint(many, PLACE, progress=lambda *each: told.append(each))
         first = next(place for place in range(1, len(told)) if told[place][0] < told[place - 1][0])
         for part, nbytes in (
-            (told[:first], sum(map(len, content(many).values()))),
+            (told[:first], sum(map(len, contents(many).values()))),
             (told[first:], sum(map(len, objects(store).values()))),
         ):
             assert part[0][0] == 0
@@ -230,7 +227,7 @@ def test_an_upload_goes_on_though_the_listing_lags(many: Path, tmp_path: Path, l
         compress_checkpoint(many, PLACE)
         assert [key for name, key in changes(store) if name == "put_file"] == ["tensorwire.json"]
         compress_checkpoint(many, tmp_path / "expected")
-        assert objects(store) == content(tmp_path / "expected")
+        assert objects(store) == contents(tmp_path / "expected")
 
 
 def test_an_object_that_was_changed_since_is_put_again(many: Path, tmp_path: Path) -> None:
@@ -248,7 +245,7 @@ def test_an_object_that_was_changed_since_is_put_again(many: Path, tmp_path: Pat
         compress_checkpoint(many, PLACE)
         assert [key for name, key in changes(store) if name == "put_file"] == ["0007.txt", "tensorwire.json"]
         compress_checkpoint(many, tmp_path / "expected")
-        assert objects(store) == content(tmp_path / "expected")
+        assert objects(store) == contents(tmp_path / "expected")
 
 
 def test_a_store_that_takes_nothing_says_so_before_the_work(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +292,7 @@ def test_what_is_to_be_replaced_can_be_read_while_its_successor_is_made(
 def test_keys_that_differ_by_a_slash_are_two_objects(many: Path, tmp_path: Path) -> None:
     """A path of a checkpoint can be one of them alone, so the other one is refused, or left out."""
     with counted_store() as store:
-        store.objects.update({f"{ROOT}/{path}": data for path, data in content(many).items()})
+        store.objects.update({f"{ROOT}/{path}": data for path, data in contents(many).items()})
         store.objects.update({f"{ROOT}/d/x": b"one", f"{ROOT}/d//x": b"two"})
         with pytest.raises(ValueError, match=r"object 'd//x': expected a plain relative path"):
             compress_checkpoint(PLACE, tmp_path / "back")

@@ -16,7 +16,7 @@ from tensorwire.checkpoint.operations import converter
 from tensorwire.storage.local import InputFile
 from tensorwire.storage.staging import Staging
 from tests.support.acting import raising
-from tests.support.checkpoint_models import container, weights
+from tests.support.checkpoint_models import container, contents, weights
 from tests.support.destination_cells import snapshot
 from tests.support.processes import KILLED, exit_code, kill_at
 from tests.support.stores import faulty_store
@@ -56,10 +56,6 @@ def is_whole(dst: Path, packed: Path) -> bool:
     assert not [path for path in dst.parent.iterdir() if path.name.startswith(f"{dst.name}.")]
     modes = [{path.relative_to(root): path.stat().st_mode for path in root.rglob("*")} for root in (dst, packed)]
     return modes[0] == modes[1] and contents(dst) == contents(packed)
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def test_two_processes_and_a_last_call_give_the_bytes_of_one(model: Path, packed: Path, tmp_path: Path) -> None:

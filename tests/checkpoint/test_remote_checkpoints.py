@@ -31,6 +31,7 @@ from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.errors import CorruptDataError
 from tensorwire.storage.locations import locate
 from tests.support.acting import raising
+from tests.support.checkpoint_models import contents
 from tests.support.stores import FaultyStore, faulty_store
 
 
@@ -42,10 +43,6 @@ def _own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def left_behind() -> list[str]:
     return sorted(path.name for path in Path(tempfile.gettempdir()).iterdir())
-
-
-def content(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def objects(store: FaultyStore, root: str) -> dict[str, bytes]:
@@ -108,16 +105,16 @@ def test_a_directory_there_and_back(model: Path, packed: Path, tmp_path: Path) -
     with faulty_store() as store:
         report = compress_checkpoint(model, "faulty://s/packed")
         assert report.dst == "faulty://s/packed"
-        assert objects(store, "/s/packed") == content(packed)
+        assert objects(store, "/s/packed") == contents(packed)
         assert [arguments[1] for name, arguments in store.asked if name == "put_file"][-1].endswith("/tensorwire.json")
         assert verify("faulty://s/packed").ok
         decompress_checkpoint("faulty://s/packed", "faulty://s/plain")
-        assert objects(store, "/s/plain") == content(model)
+        assert objects(store, "/s/plain") == contents(model)
         compress_checkpoint("faulty://s/plain", tmp_path / "again")
-        assert content(tmp_path / "again") == content(packed)
+        assert contents(tmp_path / "again") == contents(packed)
         transcode_checkpoint("faulty://s/packed", "faulty://s/compact", profile="compact")
         decompress_checkpoint("faulty://s/compact", tmp_path / "back")
-        assert content(tmp_path / "back") == content(model)
+        assert contents(tmp_path / "back") == contents(model)
         assert diff("faulty://s/plain", "faulty://s/compact").num_different_elements == 0
         assert inspect("faulty://s/packed").tensors == inspect(packed).tensors
         assert estimate_ratio("faulty://s/plain").nbytes_in == estimate_ratio(model).nbytes_in
@@ -132,10 +129,10 @@ def test_a_delta_and_its_base(model: Path, tmp_path: Path) -> None:
         compress_checkpoint(tmp_path / "next", "faulty://s/delta", base="faulty://s/old")
         assert sum(map(len, objects(store, "/s/delta").values())) > 0
         decompress_checkpoint("faulty://s/delta", tmp_path / "back", base="faulty://s/old")
-        assert content(tmp_path / "back") == content(tmp_path / "next")
+        assert contents(tmp_path / "back") == contents(tmp_path / "next")
         assert verify("faulty://s/delta", base="faulty://s/old").ok
         apply_checkpoint("faulty://s/delta", model)
-        assert content(model) == content(tmp_path / "next")
+        assert contents(model) == contents(tmp_path / "next")
 
 
 def _compressed(model: Path, tmp_path: Path) -> Path:
@@ -145,7 +142,7 @@ def _compressed(model: Path, tmp_path: Path) -> Path:
 
 def test_what_is_excluded(model: Path) -> None:
     with faulty_store() as store:
-        store.pipe({f"/s/plain/{path}": data for path, data in content(model).items()})
+        store.pipe({f"/s/plain/{path}": data for path, data in contents(model).items()})
         store.pipe({"/s/plain/.git/config": b"x", "/s/plain/logs/a.txt": b"y", "/s/plain/logs/b.txt": b"z"})
         report = compress_checkpoint("faulty://s/plain", "faulty://s/packed", exclude=["logs/"])
         assert report.excluded == (".git/", "logs/")
@@ -176,7 +173,7 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
         (model / "config.json").unlink(missing_ok=True)
         compress_checkpoint(model, "faulty://s/packed", force=True)
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 def test_a_base_in_a_store_is_not_changed_in_place(model: Path) -> None:
@@ -209,7 +206,7 @@ def _fails_at(number: int, done: list[str], *, after: bool) -> Any:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(1, 13))
 def test_an_upload_goes_on_where_it_stopped(model: Path, packed: Path, number: int, after: bool) -> None:
-    expected = content(packed)
+    expected = contents(packed)
     assert len(expected) == 11, "and the mark: so many puts"
     done: list[str] = []
     with faulty_store(put_file=_fails_at(number, done, after=after)) as store:
@@ -253,7 +250,7 @@ def test_readers_refuse_a_folder_until_its_upload_has_ended(model: Path, tmp_pat
                 read("faulty://s/packed")
         compress_checkpoint(model, "faulty://s/packed", force=force)
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 def test_the_place_of_an_upload_that_nobody_goes_on_with_is_taken_by_force(
@@ -272,7 +269,7 @@ def test_the_place_of_an_upload_that_nobody_goes_on_with_is_taken_by_force(
         del store.store["/s/packed/notes.txt"]
         compress_checkpoint(model, "faulty://s/packed", force=True)
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -321,7 +318,7 @@ def test_a_changed_source_is_put_anew(model: Path, tmp_path: Path) -> None:
         change(model)
         compress_checkpoint(model, "faulty://s/packed")
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 def test_another_process_that_was_first_wins(model: Path) -> None:
@@ -422,10 +419,10 @@ def test_objects_and_journals_hold_nothing_secret(model: Path, tmp_path: Path) -
     change(tmp_path / "next")
     base = "faulty://s/old?token=hunter2"
     with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        store.pipe({f"/s/old?token=hunter2/{path}": data for path, data in content(model).items()})
+        store.pipe({f"/s/old?token=hunter2/{path}": data for path, data in contents(model).items()})
         with pytest.raises(ConnectionResetError):
             compress_checkpoint(tmp_path / "next", "faulty://s/delta?token=hunter2", base=base)
-        kept = content(Path(tempfile.gettempdir()))
+        kept = contents(Path(tempfile.gettempdir()))
         assert kept, "an upload that stopped has left its journal"
         store.faults.clear()
         compress_checkpoint(tmp_path / "next", "faulty://s/delta?token=hunter2", base=base)

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from tensorwire.cli import output
 from tests.support.acting import raising
-from tests.support.command_line import Ran, contents, damage, tensors, weights
+from tests.support.checkpoint_models import contents
+from tests.support.command_line import Ran, damage, tensors, weights
 
 if TYPE_CHECKING:
     from pathlib import Path

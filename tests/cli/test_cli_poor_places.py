@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint
-from tests.support.command_line import COMMAND, contents, forked
+from tests.support.checkpoint_models import contents
+from tests.support.command_line import COMMAND, forked
 from tests.support.refused_calls import refuse
 
 GONE = "the working directory is gone; change to one that exists, or give a path that begins with a slash"

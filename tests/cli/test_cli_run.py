@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tensorwire
-from tests.support.command_line import COMMAND, contents, damage
+from tests.support.checkpoint_models import contents
+from tests.support.command_line import COMMAND, damage
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

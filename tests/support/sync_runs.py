@@ -96,6 +96,15 @@ def fetched(store: Any, version: int | None = None) -> Weights:
     return arrays
 
 
+def begun(store: Any, **options: Any) -> tuple[Publisher, Follower, Weights]:
+    """A publisher of `FIRST`, and a follower that has it, with its arrays."""
+    arrays: Weights = {}
+    publisher, follower = Publisher(store, threads=1, **options), Follower(store, arrays, threads=1)
+    publisher.publish(FIRST)
+    follow(follower, 0)
+    return publisher, follower, arrays
+
+
 def one_behind(store: Any, target: Any, **options: Any) -> tuple[Publisher, Follower]:
     """A publisher of `FIRST` and `SECOND`, and a follower that holds `FIRST`."""
     publisher, follower = Publisher(store, threads=1), Follower(store, target, threads=1, **options)
@@ -113,11 +122,6 @@ def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 def write_plain(path: Path, tensors: dict[str, Any]) -> None:
     """A plain file, by the package itself."""
     safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
-
-
-def everything(folder: Path) -> dict[str, bytes]:
-    """By path what is in a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weights) -> bool:

@@ -18,6 +18,7 @@ from tensorwire._ground.folder import Folder
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
 from tests.support.acting import acting, raising
+from tests.support.checkpoint_models import tree_hashes
 from tests.support.processes import killing
 from tests.support.sync_runs import (
     FIRST,
@@ -29,7 +30,6 @@ from tests.support.sync_runs import (
     THIRD,
     catch_up,
     contents,
-    everything,
     follow,
     follow_anew,
     one_behind,
@@ -131,12 +131,12 @@ def safetensors_of(served: Path) -> dict[str, Any]:
 def test_a_copy_by_hard_links_keeps_its_content(form: str, tmp_path: Path) -> None:
     publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", copies=form == "copies")
     shutil.copytree(tmp_path / "served", tmp_path / "backup", symlinks=True, copy_function=os.link)
-    before = everything(tmp_path / "backup")
+    before = tree_hashes(tmp_path / "backup")
     follow(follower)
     for seed in range(3):
         publisher.publish(stepped(SECOND, seed))
         follow(follower)
-    assert everything(tmp_path / "backup") == before
+    assert tree_hashes(tmp_path / "backup") == before
     assert contents(load_file(tmp_path / "backup")) == contents(FIRST)
 
 
@@ -195,10 +195,10 @@ def test_a_directory_that_is_refused_stays_as_it_is(in_place: bool, tmp_path: Pa
     for name, tensors in (("model.safetensors", SECOND), ("any.safetensors", {"x": FIRST["norm"]})):
         served.mkdir()
         write_plain(served / name, tensors)
-        before = everything(served)
+        before = tree_hashes(served)
         with pytest.raises(FileExistsError, match="that the store does not have"):
             Follower(store, served, in_place=in_place, threads=1).stage()
-        assert everything(served) == before
+        assert tree_hashes(served) == before
         assert [path.name for path in served.iterdir()] == [name]
         shutil.rmtree(served)
 
@@ -221,7 +221,7 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
         write_plain(seed / f"model-{number:05d}-of-00002.safetensors", {name: FIRST[name] for name in some})
     homes = {name: f"model-{1 + (name in names[3:]):05d}-of-00002.safetensors" for name in names}
     (seed / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": homes}))
-    before = everything(seed)
+    before = tree_hashes(seed)
     publisher.publish(SECOND)
     for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
@@ -236,8 +236,8 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
         catch_up(Follower(store, served, threads=1), 1)
         assert contents(load_file(served)) == contents(SECOND)
         assert sorted(path.name for path in served.iterdir()) == [OWN, *sorted(before)]
-        assert (served / INDEX).stat().st_size == len(before[INDEX])
-    assert everything(seed) == before
+        assert (served / INDEX).stat().st_size == (seed / INDEX).stat().st_size
+    assert tree_hashes(seed) == before
     assert stride * step >= 10
 
 
@@ -264,7 +264,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
     publisher.publish(FIRST)
     seed.mkdir()
     write_plain(seed / "blob", FIRST)
-    before = everything(seed)
+    before = tree_hashes(seed)
     publisher.publish(SECOND)
     for step, kill in enumerate(killing(FOLLOWER, stride=4)):
         served = tmp_path / f"served-{step}"
@@ -274,7 +274,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
         catch_up(Follower(store, served, in_place=True, threads=1), 1)
         assert contents(load_file(served)) == contents(SECOND)
         assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
-        assert everything(seed) == before
+        assert tree_hashes(seed) == before
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 from tensorwire import load_file
 from tensorwire._ground import filesystem
 from tensorwire.sync import Follower, Publisher
-from tests.support.sync_runs import FIRST, FORMS, OWN, SECOND, THIRD, contents, everything, follow, stepped, write_plain
+from tests.support.checkpoint_models import tree_hashes
+from tests.support.sync_runs import FIRST, FORMS, OWN, SECOND, THIRD, contents, follow, stepped, write_plain
 
 
 def _link(path: Path, target: Path) -> None:
@@ -47,7 +48,7 @@ def test_no_link_leads_a_follower_elsewhere(name: str, form: str, tmp_path: Path
     outside.mkdir()
     write_plain(outside / "model.safetensors", FIRST)
     (outside / "version.json").write_text("{}")
-    before = everything(outside)
+    before = tree_hashes(outside)
     HOSTILE[name](served, outside)
     publisher = Publisher(tmp_path / "store", threads=1)
     tensors = FIRST
@@ -58,7 +59,7 @@ def test_no_link_leads_a_follower_elsewhere(name: str, form: str, tmp_path: Path
             assert contents(load_file(served)) == contents(tensors)
         except OSError:
             assert name in ("own folder", "lock")
-        assert everything(outside) == before
+        assert tree_hashes(outside) == before
         tensors = stepped(tensors, seed)
 
 
