@@ -206,19 +206,25 @@ def test_an_upload_is_counted_in_the_bytes_of_its_objects(many: Path) -> None:
             assert len({path for _, _, path in part}) > NUM_FILES
 
 
-@pytest.mark.parametrize("lag", ["nothing", "what stood before"])
-def test_an_upload_goes_on_though_the_listing_lags(many: Path, tmp_path: Path, lag: str) -> None:
-    """What has been put is looked at by itself then."""
+def stop_at_the_end(many: Path, store: CountedStore) -> None:
+    """Begin an upload whose last object does not come to the store."""
 
     def failing(key: str) -> None:
         if key.endswith("/tensorwire.json"):
             raise ConnectionResetError(104, "Connection reset by peer")
 
+    store.faults["put_file"] = failing
+    with pytest.raises(ConnectionResetError):
+        compress_checkpoint(many, PLACE)
+    store.faults.clear()
+
+
+@pytest.mark.parametrize("lag", ["nothing", "what stood before"])
+def test_an_upload_goes_on_though_the_listing_lags(many: Path, tmp_path: Path, lag: str) -> None:
+    """What has been put is looked at by itself then."""
+
     with counted_store() as store, pytest.MonkeyPatch.context() as patch:
-        store.faults["put_file"] = failing
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(many, PLACE)
-        store.faults.clear()
+        stop_at_the_end(many, store)
         before = {} if lag == "nothing" else {
             key: {"name": key, "size": 1, "type": "file", "ETag": "old"} for key in store.objects
         }  # fmt: skip
@@ -231,15 +237,8 @@ def test_an_upload_goes_on_though_the_listing_lags(many: Path, tmp_path: Path, l
 
 
 def test_an_object_that_was_changed_since_is_put_again(many: Path, tmp_path: Path) -> None:
-    def failing(key: str) -> None:
-        if key.endswith("/tensorwire.json"):
-            raise ConnectionResetError(104, "Connection reset by peer")
-
     with counted_store() as store:
-        store.faults["put_file"] = failing
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(many, PLACE)
-        store.faults.clear()
+        stop_at_the_end(many, store)
         store.objects[f"{ROOT}/0007.txt"] = b"8"  # of the same size
         store.asked.clear()
         compress_checkpoint(many, PLACE)

@@ -223,6 +223,14 @@ def test_an_upload_goes_on_where_it_stopped(model: Path, packed: Path, number: i
         assert left_behind() == []
 
 
+def stop_at_the_fourth(model: Path, store: FaultyStore) -> None:
+    """Begin an upload that fails with its fourth object."""
+    store.faults["put_file"] = _fails_at(4, [], after=False)
+    with pytest.raises(ConnectionResetError):
+        compress_checkpoint(model, "faulty://s/packed")
+    store.faults.clear()
+
+
 def _another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "elsewhere") -> None:
     """One that knows nothing of an upload which was begun here."""
     (tmp_path / name).mkdir(exist_ok=True)
@@ -256,10 +264,8 @@ def test_readers_refuse_a_folder_until_its_upload_has_ended(model: Path, tmp_pat
 def test_the_place_of_an_upload_that_nobody_goes_on_with_is_taken_by_force(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(model, "faulty://s/packed")
-        store.faults.clear()
+    with faulty_store() as store:
+        stop_at_the_fourth(model, store)
         _another_machine(monkeypatch, tmp_path)
         with pytest.raises(FileExistsError, match="an upload that has not ended"):
             compress_checkpoint(model, "faulty://s/packed")
@@ -277,10 +283,8 @@ def test_an_upload_does_not_go_on_over_another_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
     """The other one took its place by force, and is still under way or has ended."""
-    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(model, "faulty://s/packed")
-        store.faults.clear()
+    with faulty_store() as store:
+        stop_at_the_fourth(model, store)
         here = tempfile.gettempdir()
         _another_machine(monkeypatch, tmp_path)
         change(model)
@@ -311,10 +315,8 @@ def test_a_single_file_whose_upload_was_interrupted_at_its_end(model: Path) -> N
 
 
 def test_a_changed_source_is_put_anew(model: Path, tmp_path: Path) -> None:
-    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(model, "faulty://s/packed")
-        store.faults.clear()
+    with faulty_store() as store:
+        stop_at_the_fourth(model, store)
         change(model)
         compress_checkpoint(model, "faulty://s/packed")
         compress_checkpoint(model, tmp_path / "expected")

@@ -124,6 +124,11 @@ def write_plain(path: Path, tensors: dict[str, Any]) -> None:
     safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
 
 
+def folders(store: Path) -> list[str]:
+    """The names of folders of a store, which are versions unless something else was put there."""
+    return sorted(path.name for path in store.iterdir() if path.is_dir())
+
+
 def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weights) -> bool:
     """Take what a publisher has left that may have been killed. It is one of these two, whole: whether the second."""
     if follower.stage() is not None:

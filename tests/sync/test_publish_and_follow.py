@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from tensorwire import load_file, save_file
 from tensorwire._ground.folder import Folder
@@ -22,15 +21,11 @@ from tensorwire.errors import UnsupportedTensorError
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
 from tests.support.acting import acting, raising
-from tests.support.sync_runs import contents, follow, stepped, weights
+from tests.support.sync_runs import contents, folders, follow, stepped, weights, write_plain
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def folders(store: Path) -> list[str]:
-    return sorted(path.name for path in store.iterdir() if path.is_dir())
 
 
 def test_arrays_and_directories_get_every_version(store: str, tmp_path: Path) -> None:
@@ -193,10 +188,6 @@ def test_a_publisher_resumes_behind_what_it_is_given(kind: str, tmp_path: Path) 
         publisher = Publisher(store, base=current, threads=1)  # no longer the newest
     assert publisher.publish(current).is_anchor
     assert Publisher(store, threads=1).publish(current).version == 3
-
-
-def write_plain(path: Path, tensors: dict[str, Any]) -> None:
-    safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
 
 
 def test_a_directory_that_has_a_version_already_is_adopted_and_another_one_is_refused(tmp_path: Path) -> None:

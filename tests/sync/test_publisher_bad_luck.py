@@ -14,15 +14,13 @@ import pytest
 from tensorwire.sync import Follower, Publisher, checkpoints, store
 from tests.support.acting import acting
 from tests.support.processes import killing
-from tests.support.sync_runs import FIRST, PUBLISHER, SECOND, THIRD, contents, follow, stepped, takes_new
+from tests.support.sync_runs import FIRST, PUBLISHER, SECOND, THIRD, begun, contents, follow, stepped, takes_new
 
 
 @pytest.mark.parametrize("put", range(3), ids=["shard", "index", "hint"])
 def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, arrays = tmp_path / "store", dict[str, Any]()
-    publisher, follower = Publisher(place, threads=1), Follower(place, arrays, threads=1)
-    publisher.publish(FIRST)
-    follow(follower, 0)
+    place = tmp_path / "store"
+    publisher, follower, arrays = begun(place)
     own, done = store.put_bytes, []
 
     def full(data: bytes, to: Any, **options: Any) -> None:
@@ -63,10 +61,8 @@ def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
 
 
 def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_path: Path) -> None:
-    place, arrays, current = tmp_path / "store", dict[str, Any](), FIRST
-    Publisher(place, threads=1).publish(current)
-    follower = Follower(place, arrays, threads=1)
-    follow(follower, 0)
+    place, current = tmp_path / "store", FIRST
+    _, follower, arrays = begun(place)
     seen = set()
     for step, kill in enumerate(killing(PUBLISHER), 1):
         following = stepped(current, step)

@@ -17,11 +17,7 @@ from tensorwire.errors import LimitExceededError
 from tensorwire.sync import Follower, Publisher, new_shards, store, versions
 from tensorwire.sync.interchange import write_version
 from tests.support.acting import acting
-from tests.support.sync_runs import FIRST, SECOND, contents, fetched, follow
-
-
-def folders(place: Path) -> list[str]:
-    return sorted(path.name for path in place.iterdir() if path.is_dir())
+from tests.support.sync_runs import FIRST, SECOND, contents, fetched, folders, follow
 
 
 def publish(to: Publisher, times: int) -> list[str]:
