@@ -259,7 +259,7 @@ CLAIMS: list[tuple[str, bytes, type[Exception], str]] = [
         for n in (1, 5, 8)
     ),
     ("overwrite", zstandard.compress(words(1) + bytes(6)), CorruptDataError, END),
-    *((each, payload, Exception, "") for each in ENCODINGS for payload in (b"", b"no zstd", CUT)),
+    *((each, payload, Exception, ".") for each in ENCODINGS for payload in (b"", b"no zstd", CUT)),
 ]
 
 
