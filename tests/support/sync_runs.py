@@ -33,7 +33,7 @@ PUBLISHER: Sequence[tuple[Any, str]] = [
     (upload, "sync_directory"), (Path, "unlink"), (shutil, "rmtree"),
 ]  # fmt: skip
 STRIDES = [4, pytest.param(1, marks=pytest.mark.slow)]
-"""The quick tests end a process before every fourth call."""
+"""The quick tests end a process before every fourth call, and take every fourth note."""
 
 
 def weights(seed: int = 0) -> Weights:
