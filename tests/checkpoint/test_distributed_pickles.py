@@ -181,7 +181,7 @@ def test_forged_metadata_takes_no_more_than_the_page_says(tmp_path: Path) -> Non
     folders = [tmp_path / str(number) for number in range(len(FORGED))]
     for folder, (name, first, each, last, _) in zip(folders, FORGED, strict=True):
         folder.mkdir()
-        (folder / name).write_bytes(first + each * ((128 << 10) // len(each)) + last)
+        (folder / name).write_bytes(first + each * ((512 << 10) // len(each)) + last)
     run = subprocess.run([sys.executable, "-c", WEIGHER, *folders], capture_output=True, text=True, check=True)
     for folder, found, (name, *_, most) in zip(folders, run.stdout.split(), FORGED, strict=True):
         assert int(found) < most * (folder / name).stat().st_size

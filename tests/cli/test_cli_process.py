@@ -186,8 +186,8 @@ def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
 
 def test_completion_offers_commands_and_options() -> None:
     def complete(words: str, index: int) -> str:
-        environment = {"_TENSORWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(index)}
-        return run(environment=environment).stdout
+        asked = {"_TENSORWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(index)}
+        return run_started(env={**os.environ, **asked}).stdout
 
     assert "transcode" in complete("tensorwire tr", 1)
     assert "--profile" in complete("tensorwire compress --pr", 2)

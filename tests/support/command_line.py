@@ -58,15 +58,15 @@ def damage(path: Path, offset: int) -> None:
 
 def forked(
     *arguments: object,
-    environment: Mapping[str, str] | None = None,
-    first: Callable[[], object] | None = None,
+    environment: Mapping[str, str] = _NOTHING,
+    first: Callable[[], object] = int,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """A command in a process that is forked, and imports nothing anew; it does something first. `test_cli_process`
     starts commands as a shell does."""
     command = [*map(str, arguments)]
-    options = {"capture_output": True, **options, "preexec_fn": lambda: _become(command, environment or {}, first)}
-    return subprocess.run(["tensorwire", *command], check=False, **options)
+    options = {"capture_output": True, **options, "preexec_fn": lambda: _become(command, environment, first)}
+    return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
 
 
 def _become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object]) -> None:
@@ -76,17 +76,14 @@ def _become(arguments: list[str], environment: Mapping[str, str], first: Callabl
         if number > 2:
             with contextlib.suppress(OSError):  # that of the list
                 os.close(number)
-    code = 1
-    try:
-        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-            stream: Any = open(number, mode)  # noqa: PTH123, SIM115
-            stream.buffer.raw.name = f"<{name}>"
-            setattr(sys, name, stream)
-        first()
-        code = main(arguments)
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        stream: Any = open(number, mode)  # noqa: PTH123, SIM115
+        stream.buffer.raw.name = f"<{name}>"
+        setattr(sys, name, stream)
+    first()
+    code = main(arguments)
+    sys.stderr.flush()
+    os._exit(code)  # what raises before ends with the code 255
 
 
 def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
