@@ -9,7 +9,7 @@ import pytest
 
 from tensorwire.cli import _commands
 from tests.claims import CLAIMS, NOT_MEASURED
-from tests.support.prose import figures, prose, texts, unsaid, without_measurement
+from tests.support.prose import texts, unsaid, without_measurement
 from tests.tables import PAGES, ROOT, TABLES, known, rendered
 
 if TYPE_CHECKING:
@@ -41,37 +41,6 @@ def test_tables_say_what_was_measured() -> None:
     assert {name for text in pages.values() for name in re.findall("<!-- table (.*?) -->\n\\|", text)} == set(TABLES)
 
 
-def test_a_table_keeps_what_is_the_pages_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TABLES, "numbers", lambda: {"a | b": "1 | 2", "c": "3"})
-    text = "x\n<!-- table numbers -->\n| | |\n|---|---|\n| a | b | 7 | 8 | why | |\n| a | own |\n\ny | 9 |\n"
-    expected = text.replace("7 | 8", "1 | 2").replace("own |\n", "own |\n| c | 3 |\n")
-    assert rendered(text) == rendered(expected) == expected
-    assert known(text) == ["| a | b | 1 | 2 |", "| c | 3 |"]
-
-
 def test_what_is_not_measured_stands_in_its_text(said: dict[str, str]) -> None:
     gone = unsaid(said, NOT_MEASURED)
     assert not gone, f"no text says these: strike them from NOT_MEASURED in tests/claims.py: {gone}"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("decodes at 6.5 GB/s", ["6.5 GB/s"]),
-        ("a ratio of 1.501", ["1.501"]),
-        ("saves 34 % of the disk and 12% of the time", ["34 %", "12%"]),
-        ("3 times as fast as ZipNN 0.5.4, 2x smaller", ["3 times", "2x"]),
-        ("877 of 880 runs", ["877 of 880"]),
-        ("| fast | 1.501 | 1.87 |", ["1.501", "1.87"]),
-        ("adds 1.2 us", ["1.2 us"]),
-        ("PyTorch 2.13, Python 3.10, arXiv 2604.03298, [arXiv [2604.03298]], NCCL 2.27 and F8_E4M3 on AVX-512", []),
-        ("blocks of 65536 words, 8 bits, rank 2 of the job, version 1.2.3", []),
-    ],
-)
-def test_figures_are_found(text: str, expected: list[str]) -> None:
-    assert figures(text) == expected
-
-
-def test_prose_leaves_out_screens_and_addresses() -> None:
-    assert prose("a.md", "one [page](x/1.234.md)\n```sh\n$ 5 GB/s\n```\ntwo") == "one [page] two"
-    assert prose("a.py", 'def f():\n    """Takes 5 %."""\n    return "6 %"\n') == "Takes 5 %."

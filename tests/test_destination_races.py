@@ -14,6 +14,7 @@ from tensorwire._ground.new_file import NewFile
 from tensorwire.checkpoint import compress_checkpoint, load_file, save_file
 from tensorwire.cli.targets import targets
 from tensorwire.storage import staging
+from tests.support.acting import acting, raising
 from tests.support.checkpoint_models import tree_hashes, write_model
 from tests.support.destination_cells import snapshot
 
@@ -86,16 +87,13 @@ def test_what_comes_at_the_last_moment_stays(
     model: Path, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     """After the last check and before the exchange."""
-    confirm = destination.Destination.confirm
     taken: list[object] = []
 
-    def confirm_and_add(self: destination.Destination, checked: object) -> object:
-        found = confirm(self, checked)  # type: ignore[arg-type]
+    def add(*_: object) -> None:
         (old / "vae" / "notes.txt").write_text("mine")
         taken.append(snapshot(old))
-        return found
 
-    monkeypatch.setattr(destination.Destination, "confirm", confirm_and_add)
+    acting(monkeypatch, destination.Destination, "confirm", add, after=True)
     if not can_exchange:
         monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
     with pytest.raises(FileExistsError, match=r"notes\.txt' came here"):
@@ -107,14 +105,11 @@ def test_what_comes_at_the_last_moment_stays(
 def test_what_comes_while_the_old_one_is_removed_is_kept_and_named(
     model: Path, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = destination.open_up
-
-    def open_up(directory: Path) -> None:
+    def add(directory: Path) -> None:
         if directory.name == "vae":
             (directory / "notes.txt").write_text("mine")
-        real(directory)
 
-    monkeypatch.setattr(destination, "open_up", open_up)
+    acting(monkeypatch, destination, "open_up", add)
     (tmp_path / "old.kept").mkdir()
     report = compress_checkpoint(model, old, force=True)
     assert tree_hashes(tmp_path / "old.kept-2").keys() == {"vae/notes.txt"}
@@ -122,42 +117,31 @@ def test_what_comes_while_the_old_one_is_removed_is_kept_and_named(
     assert (old / "model-00002-of-00002.safetensors").is_file(), "the new one stands"
 
 
-def test_a_file_that_comes_while_one_is_saved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_comes_while_one_is_saved_or_at_the_last_moment_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.safetensors"
-    save_file(TENSORS, path)
-    commit = staging.Staging.commit
 
-    def late(self: staging.Staging, paths: None) -> None:
+    def put(*_: object) -> None:
         (tmp_path / "theirs").write_text("theirs")
         (tmp_path / "theirs").rename(path)
-        commit(self, paths)
 
-    monkeypatch.setattr(staging.Staging, "commit", late)
-    with pytest.raises(FileExistsError, match="came here while"):
-        save_file(TENSORS, path)
-    assert path.read_text() == "theirs"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["x.safetensors"]
-
-
-def test_a_file_that_comes_at_the_last_moment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.safetensors"
-    confirm = destination.Destination.confirm
-
-    def confirm_and_put(self: destination.Destination, checked: object) -> object:
-        found = confirm(self, checked)  # type: ignore[arg-type]
-        (tmp_path / "theirs").write_text("theirs")
-        (tmp_path / "theirs").rename(path)
-        return found
-
-    monkeypatch.setattr(destination.Destination, "confirm", confirm_and_put)
-    for _ in range(2):  # where nothing stood, and where something did
+    def refused() -> None:
         with pytest.raises(FileExistsError, match="came here while"):
             save_file(TENSORS, path)
         assert path.read_text() == "theirs"
         assert [entry.name for entry in tmp_path.iterdir()] == ["x.safetensors"]
-    with pytest.raises(FileExistsError, match="came here while"):
-        NewFile(path, force=True, example="x").write(b"page")
-    assert path.read_text() == "theirs"
+
+    with monkeypatch.context() as patch:
+        acting(patch, destination.Destination, "confirm", put, after=True)
+        for _ in range(2):  # where nothing stood, and where something did
+            refused()
+        with pytest.raises(FileExistsError, match="came here while"):
+            NewFile(path, force=True, example="x").write(b"page")
+        assert path.read_text() == "theirs"
+    save_file(TENSORS, path)
+    acting(monkeypatch, staging.Staging, "commit", put)
+    refused()
 
 
 class Killed(BaseException):
@@ -168,11 +152,8 @@ class Killed(BaseException):
 def killed_after_exchange(model: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A partial directory in which the old checkpoint lies, whose place the new one has taken."""
 
-    def kill(*_: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
-        patch.setattr(destination.Destination, "discard", kill)
+        patch.setattr(destination.Destination, "discard", raising(Killed))
         patch.setattr(staging.Staging, "__exit__", lambda self, *error: os.close(self._lock))
         with pytest.raises(Killed):
             compress_checkpoint(model, old, force=True)

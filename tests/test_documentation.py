@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,8 @@ import tensorwire
 import tensorwire.checkpoint
 import tensorwire.sync
 import tensorwire.sync.interchange
-import tensorwire_job
 from tensorwire.codec.view import dtypes
+from tests.support.programs import Programs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -55,16 +55,21 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with Programs(*filter(find_spec, ("numpy", "torch", "transformers")), PYTHONWARNINGS="error") as found:
+        yield found
+
+
+@pytest.mark.xdist_group("documentation")  # one process imports torch once
 @pytest.mark.parametrize(("where", "code"), [pytest.param(*example, id=example[0]) for example in examples()])
-def test_an_example_runs(where: str, code: str, tmp_path: Path) -> None:
+def test_an_example_runs(where: str, code: str, tmp_path: Path, programs: Programs) -> None:
     page = where.partition(":")[0]
     if page in NOT_RUN:
         pytest.skip(NOT_RUN[page])
     if "safetensors" in re.findall(r"^import (\w+)", code, re.MULTILINE):
         pytest.importorskip("safetensors")
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    run = programs.run(code, folder=tmp_path)
     assert run.returncode == 0, f"{where}:\n{run.stderr}"
 
 
@@ -88,23 +93,40 @@ def signature(function: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("package", "page"), [(tensorwire, API), (tensorwire_job, API_JOB), (tensorwire.sync.interchange, SYNC_VERSIONS)]
+    ("module", "page"),
+    [
+        ("tensorwire", API),
+        ("tensorwire_job", API_JOB),
+        ("tensorwire.sync.interchange", SYNC_VERSIONS),
+        ("tensorwire.torch.traffic", API_TRAFFIC),
+    ],
 )
-def test_every_function_has_its_signature(package: object, page: Path) -> None:
-    names = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]  # type: ignore[attr-defined]
+def test_every_function_has_its_signature(module: str, page: Path) -> None:
+    package = pytest.importorskip(module)
+    names = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
     assert names
     assert {name: signatures(page).get(name) for name in names} == {
         name: signature(getattr(package, name)) for name in names
     }
 
 
+SAFETENSORS = ROOT / "docs" / "api-safetensors.md"
+
+
 @pytest.mark.parametrize(
-    ("package", "page"), [(tensorwire, API), (tensorwire.checkpoint, API), (tensorwire_job, API_JOB)]
+    ("module", "page"),
+    [
+        ("tensorwire", API),
+        ("tensorwire.checkpoint", API),
+        ("tensorwire_job", API_JOB),
+        ("tensorwire.torch", API_TORCH),
+        ("tensorwire.torch.traffic", API_TRAFFIC),
+        *((f"tensorwire.safetensors{name}", SAFETENSORS) for name in ("", ".numpy", ".torch")),
+    ],
 )
-def test_every_public_name_is_on_the_page(package: object, page: Path) -> None:
-    text = page.read_text()
-    for name in package.__all__:  # type: ignore[attr-defined]
-        assert re.search(rf"\b{name}\b", text), name
+def test_every_public_name_is_on_its_page(module: str, page: Path) -> None:
+    names = pytest.importorskip(module).__all__
+    assert [name for name in names if not re.search(rf"\b{name}\b", page.read_text())] == []
 
 
 def test_every_function_has_a_section_that_says_its_errors() -> None:
@@ -129,14 +151,17 @@ def sections(page: Path) -> dict[str, str]:
     return dict(re.findall(r"^### ([\w.]+)\n(.*?)(?=^##|\Z)", page.read_text(), re.MULTILINE | re.DOTALL))
 
 
-def test_every_public_name_under_torch_is_on_its_page() -> None:
+def test_every_field_under_torch_is_on_its_page() -> None:
     torch_api = pytest.importorskip("tensorwire.torch")
-    page = API_TORCH.read_text()
-    for name in torch_api.__all__:
-        assert re.search(rf"\b{name}\b", page), name
-    for kind in (torch_api.MemoryReport, torch_api.ModuleMemory):
-        for name in (*kind.__dataclass_fields__, "ratio"):
-            assert f"`{name}`" in page, name
+    counters = pytest.importorskip("tensorwire.torch.traffic.counters")
+    ratio = ("ratio",)
+    for kind, more, page in (
+        (torch_api.MemoryReport, ratio, API_TORCH),
+        (torch_api.ModuleMemory, ratio, API_TORCH),
+        (counters.Row, (), API_TRAFFIC),
+    ):
+        text = page.read_text()
+        assert [name for name in (*kind.__dataclass_fields__, *more) if f"`{name}`" not in text] == []
 
 
 def test_every_function_under_torch_has_its_signature_and_errors() -> None:
@@ -155,21 +180,6 @@ def test_every_function_under_torch_has_its_signature_and_errors() -> None:
         assert "Errors:" in " ".join(sections(API_TORCH)[name].split()), name
 
 
-def test_every_public_name_of_traffic_is_on_its_page() -> None:
-    traffic = pytest.importorskip("tensorwire.torch.traffic")
-    page, said = API_TRAFFIC.read_text(), signatures(API_TRAFFIC)
-    for name in traffic.__all__:
-        value = getattr(traffic, name)
-        if inspect.isfunction(value):
-            assert said.get(name) == signature(value)
-        else:
-            assert re.search(rf"\b{name}\b", page), name
-    from tensorwire.torch.traffic.counters import Row
-
-    for field in Row.__dataclass_fields__:
-        assert f"`{field}`" in page, field
-
-
 def test_every_class_and_parameter_of_sync_is_on_its_page() -> None:
     page = (ROOT / "docs" / "sync.md").read_text()
     for thing in (getattr(tensorwire.sync, name) for name in tensorwire.sync.__all__):
@@ -179,13 +189,6 @@ def test_every_class_and_parameter_of_sync_is_on_its_page() -> None:
         for call in calls:
             for parameter in set(inspect.signature(call).parameters) - {"self"}:
                 assert re.search(rf"\b{call.__name__}\([^)]*\b{parameter}\b", page), f"{call.__qualname__}: {parameter}"
-
-
-def test_every_name_of_safetensors_is_on_its_page() -> None:
-    text = (ROOT / "docs" / "api-safetensors.md").read_text()
-    for module in ("", ".numpy", ".torch"):
-        names = pytest.importorskip(f"tensorwire.safetensors{module}").__all__
-        assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_table_of_dtypes_is_that_of_the_code() -> None:

@@ -62,25 +62,24 @@ def layer(name: str) -> str:
     return HELPERS.get(part, part)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: module_name(path, PACKAGE.parent))
-def test_python_imports_go_down(path: Path) -> None:
-    module = module_name(path, PACKAGE.parent)
-    if module == "tensorwire":
-        return  # the public names come from everywhere
-    own = layer(module)
-    for name in imported_modules(path, module):
-        if not name.startswith("tensorwire."):
-            assert name != "tensorwire", f"{module} imports the package itself, and with it every layer"
-            continue
-        other = layer(name)
-        if other == own:
-            continue
-        if own not in LAYERS or other not in LAYERS:
-            pytest.fail(f"{module} or {name} has no place among {LAYERS}")
-        assert LAYERS.index(other) < LAYERS.index(own), f"{module} imports {name}, which stands above it"
-        assert not name.startswith("tensorwire.codec.frame.core"), (
-            f"{module} imports {name}: only codec touches the core"
-        )
+def test_python_imports_go_down() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = module_name(path, PACKAGE.parent)
+        if module == "tensorwire":
+            continue  # the public names come from everywhere
+        own = layer(module)
+        for name in imported_modules(path, module):
+            if not name.startswith("tensorwire."):
+                assert name != "tensorwire", f"{module} imports the package itself, and with it every layer"
+                continue
+            other = layer(name)
+            if other == own:
+                continue
+            assert {own, other} <= set(LAYERS), f"{module} or {name} has no place among {LAYERS}"
+            assert LAYERS.index(other) < LAYERS.index(own), f"{module} imports {name}, which stands above it"
+            assert not name.startswith("tensorwire.codec.frame.core"), (
+                f"{module} imports {name}: only codec touches the core"
+            )
 
 
 # Modules that may import by a name that is not in the text, which the tables below cannot see, and why.
@@ -371,20 +370,6 @@ def test_modules_import_each_other_in_no_circle_but_those_listed() -> None:
     assert not gone, f"{gone} no longer import each other: delete their line in CIRCLES"
 
 
-def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path) -> None:
-    modules = {
-        "__init__": "",
-        "a": "def late():\n    from package import b\n",
-        "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .c import name\n",
-        "c": "import package.a\n",
-        "user": "from package.a import late\n",
-    }
-    (tmp_path / "package").mkdir()
-    for name, text in modules.items():
-        (tmp_path / "package" / f"{name}.py").write_text(text)
-    assert circles(import_graph(tmp_path, "package")) == {("package.a", "package.b", "package.c")}
-
-
 def test_reference_imports_nothing_of_ours() -> None:
     files = sorted((ROOT / "reference").rglob("*.py"))
     assert files
@@ -396,10 +381,9 @@ def test_reference_imports_nothing_of_ours() -> None:
             assert not [name for name in names if name.split(".")[0] == "tensorwire"], path.relative_to(ROOT)
 
 
-@pytest.mark.parametrize("unwanted", ["numpy", "ml_dtypes", "torch", "rich", "click"])
-def test_import_is_light(unwanted: str) -> None:
-    code = f"import sys, tensorwire; sys.exit({unwanted!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_import_is_light() -> None:
+    code = "import sys, tensorwire; print(*{'numpy', 'ml_dtypes', 'torch', 'rich', 'click'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
 @pytest.mark.parametrize("folder", INCLUDES)

@@ -71,29 +71,24 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[str]:
-    """What mypy says of both, in one run: reading the types of NumPy takes it longest."""
-    folder = tmp_path_factory.mktemp("typing")
-    (folder / "right.py").write_text(SNIPPET)
-    (folder / "wrong.py").write_text("\n".join(["import tensorwire", *WRONG]))
-    (folder / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-torch.*]\nfollow_imports = skip\n")
+@pytest.mark.slow
+def test_results_have_the_types_that_arguments_ask_for_and_wrong_arguments_are_found(
+    tmp_path: Path, repository: Path
+) -> None:
+    """In one run of mypy: reading the types of NumPy takes it longest."""
+    (tmp_path / "right.py").write_text(SNIPPET)
+    (tmp_path / "wrong.py").write_text("\n".join(["import tensorwire", *WRONG]))
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-torch.*]\nfollow_imports = skip\n")
     run = subprocess.run(
         [sys.executable, "-m", "mypy", "right.py", "wrong.py"],
-        cwd=folder,
+        cwd=tmp_path,
         env={**os.environ, "MYPYPATH": str(repository / "src")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert not run.stderr
-    return run.stdout.splitlines()
-
-
-def test_results_have_the_types_that_arguments_ask_for(output: list[str]) -> None:
+    output = run.stdout.splitlines()
     assert not [line for line in output if line.startswith("right.py")]
-
-
-def test_wrong_arguments_are_found(output: list[str]) -> None:
     for line, (code, error) in enumerate(WRONG.items(), 2):
         assert any(text.startswith(f"wrong.py:{line}: error") and f"[{error}]" in text for text in output), code

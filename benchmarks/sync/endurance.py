@@ -14,8 +14,9 @@ from benchmarks.tables import Row, Table
 from tensorwire import load_file
 from tensorwire.errors import FormatError
 from tensorwire.sync import Follower, Publisher
+from tests.support.processes import KILLED, exit_code, kill_at
 from tests.support.stores import faulty_store
-from tests.support.sync_runs import KILLED, contents, exit_code, kill_at, stepped, weights
+from tests.support.sync_runs import FOLLOWER, contents, stepped, weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ def _kill(served: Path, in_place: bool, step: int) -> int:
     """Whether a follower was killed before it had come to its end."""
 
     def child() -> None:
-        kill_at(step)
+        kill_at(step, FOLLOWER)
         _caught_up(served, in_place, None, None)
 
     return exit_code(child) == KILLED

@@ -5,22 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorwire import BaseMismatchError, CorruptDataError
-from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint, decompress_checkpoint
+from tensorwire._ground import destination
+from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint
 from tensorwire.checkpoint.operations import application
-from tensorwire.storage.local import InputFile
+from tensorwire.storage.local import InputFile, OutputFile
+from tensorwire.storage.staging import Staging
+from tests.support.acting import acting
 from tests.support.checkpoint_models import container, edit_manifest, layer, read_header, tree_hashes, write_model
 from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
+from tests.support.processes import KILLED, exit_code, kill_at
 
 Paths = dict[str, Path]
 VAE = "vae/diffusion_pytorch_model.safetensors"
@@ -62,14 +63,8 @@ def test_the_base_becomes_the_new_checkpoint(pair: Paths, base: Path) -> None:
 def test_a_base_is_read_once_to_check_it_and_once_to_decode(
     pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_into = InputFile.read_into
     nbytes: Counter[Path] = Counter()
-
-    def counted(self: InputFile, offset: int, out: memoryview) -> None:
-        nbytes[self.path] += len(out)
-        read_into(self, offset, out)
-
-    monkeypatch.setattr(InputFile, "read_into", counted)
+    acting(monkeypatch, InputFile, "read_into", lambda own, offset, out: nbytes.update({own.path: len(out)}))
     expected = {base / path: 2 * (base / path).stat().st_size for path in (FIRST, SECOND, VAE)}
     apply_checkpoint(pair["delta"], base)
     headers_nbytes = 4096
@@ -97,16 +92,6 @@ def test_files_of_two_kinds_are_finished(pair: Paths, base: Path) -> None:
         "tokenizer.json",
     }
     assert tree_hashes(base) == tree_hashes(pair["new"])
-
-
-def test_what_the_delta_does_not_list_stays(pair: Paths, base: Path) -> None:
-    (base / "mine.txt").write_text("mine")
-    shutil.copy(base / SECOND, base / "other.safetensors")
-    report = apply_checkpoint(pair["delta"], base)
-    assert report.notices == tuple(
-        f"left as it is, since the delta does not list it: {name}" for name in ("mine.txt", "other.safetensors")
-    )
-    assert (base / "mine.txt").read_text() == "mine"
 
 
 # What is refused, before anything is written ------------------------------------------------------------------------
@@ -272,105 +257,68 @@ def test_a_place_that_cannot_be_written_to(pair: Paths, base: Path, tmp_path: Pa
     refuse(tmp_path / "delta", base, OSError, "File name too long")
 
 
-def test_a_file_of_the_delta_that_changes_after_it_was_checked(
-    pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def first(act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Act before the first file is changed."""
+    acting(monkeypatch, application._Application, "take", lambda *_: (monkeypatch.undo(), act()))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", SECOND])
+def test_a_file_that_changes_after_it_was_checked(
+    pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """One of the delta that is copied, and one of the base."""
     shutil.copytree(pair["delta"], tmp_path / "delta")
-    take = application._Application.take
-
-    def late(self: Any, step: Any, meter: Any) -> Any:
-        (tmp_path / "delta" / "tokenizer.json").write_text("changed")
-        return take(self, step, meter)
-
-    monkeypatch.setattr(application._Application, "take", late)
+    changed = tmp_path / "delta" / name if name == "tokenizer.json" else base / name
+    first(lambda: changed.write_bytes(container(layer(1, 10))), monkeypatch)
+    expected = (pair["old"] / name).read_bytes() if name == "tokenizer.json" else container(layer(1, 10))
     with pytest.raises(OSError, match="the file changed while the delta was applied"):
         apply_checkpoint(tmp_path / "delta", base)
-    assert (base / "tokenizer.json").read_bytes() == (pair["old"] / "tokenizer.json").read_bytes()
-
-
-def test_a_file_that_changes_after_it_was_checked(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = application._Application.take
-
-    def late(self: Any, step: Any, meter: Any) -> Any:
-        if step.source.path == SECOND:
-            (base / SECOND).write_bytes(container(layer(1, 10)))
-        return take(self, step, meter)
-
-    monkeypatch.setattr(application._Application, "take", late)
-    with pytest.raises(OSError, match="the file changed while the delta was applied"):
-        apply_checkpoint(pair["delta"], base)
-    assert (base / SECOND).read_bytes() == container(layer(1, 10))
+    assert (base / name).read_bytes() == expected
 
 
 # Kills --------------------------------------------------------------------------------------------------------------
 
-KILLED = """
-    import os, signal, sys
-    from tensorwire._ground import destination
-    from tensorwire import checkpoint
-    from tensorwire.checkpoint.operations import application
-    from tensorwire.storage import local as files, staging
 
-    delta, base, moment, what, count = sys.argv[1:]
-    remaining = int(count)
-    owner, _, name = what.rpartition(".")
-    place = eval(owner)
-    original = getattr(place, name)
-
-    def wrapper(*arguments, **options):
-        global remaining
-        if moment == "before" and remaining == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **options)
-        if remaining == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        remaining -= 1
-        return result
-
-    setattr(place, name, wrapper)
-    checkpoint.apply_checkpoint(delta, base)
-"""
-
-
-@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize(
-    ("moment", "what"),
+    ("when", "owner", "name"),
     [
-        ("before", "application._Application._write"),
-        ("before", "files.OutputFile.sync"),
-        ("before", "destination.exchange"),
-        ("after", "destination.exchange"),
-        ("after", "staging.Staging.commit"),
+        ("before", application._Application, "_write"),
+        ("before", OutputFile, "sync"),
+        ("before", destination, "exchange"),
+        ("after", destination, "exchange"),
+        ("after", Staging, "commit"),
     ],
 )
-def test_killed_at_a_certain_moment(pair: Paths, base: Path, moment: str, what: str, count: int) -> None:
-    arguments = [str(pair["delta"]), str(base), moment, what, str(count)]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments], capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_killed_at_a_certain_moment(pair: Paths, base: Path, when: str, owner: Any, name: str, step: int) -> None:
+    def child() -> None:
+        kill_at(step, [(owner, name)], after=when == "after")
+        apply_checkpoint(pair["delta"], base)
+
+    assert exit_code(child) == KILLED
     old, new, found = tree_hashes(pair["old"]), tree_hashes(pair["new"]), tree_hashes(base)
     for path in old:
         assert found[path] in (old[path], new[path])
     num_new = sum(found[path] == new[path] != old[path] for path in old)
-    is_there = (moment, what) in (("after", "destination.exchange"), ("after", "staging.Staging.commit"))
-    if not (what.endswith("sync") and count):  # of which there are several for each file
-        assert num_new == count + is_there
+    if not (name == "sync" and step > 1):  # there are several for each file
+        assert num_new == step - (when == "before")
     apply_checkpoint(pair["delta"], base)
     assert tree_hashes(base) == new
     assert all(file.resumed for file in apply_checkpoint(pair["delta"], base).files)
 
 
-def test_a_second_run_is_told(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = application._Application._write
+def test_a_second_run_is_told(pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of another delta are others. Two that took turns file by file would leave nothing to go on with."""
+    write_next(pair["old"], tmp_path / "third", width=96)
+    (tmp_path / "third" / "config.json").write_text("{}")
+    compress_checkpoint(tmp_path / "third", tmp_path / "other", base=pair["old"])
 
-    def late(self: Any, *arguments: Any) -> None:
-        monkeypatch.undo()
-        with pytest.raises(BlockingIOError, match="another process"):
-            apply_checkpoint(pair["delta"], base)
-        write(self, *arguments)
+    def others() -> None:
+        for delta in (pair["delta"], tmp_path / "other"):
+            with pytest.raises(BlockingIOError, match="another process"):
+                apply_checkpoint(delta, base)
 
-    monkeypatch.setattr(application._Application, "_write", late)
+    first(others, monkeypatch)
     apply_checkpoint(pair["delta"], base)
     assert tree_hashes(base) == tree_hashes(pair["new"])
 
@@ -397,24 +345,6 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(pair: Paths,
     assert tree_hashes(base) == tree_hashes(pair["new"])
 
 
-def test_another_delta_waits_too(pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are others. Two that took turns file by file would leave nothing that either can go on with."""
-    write_next(pair["old"], tmp_path / "third", width=96)
-    (tmp_path / "third" / "config.json").write_text("{}")
-    compress_checkpoint(tmp_path / "third", tmp_path / "other", base=pair["old"])
-    take = application._Application.take
-
-    def late(self: Any, step: Any, meter: Any) -> Any:
-        monkeypatch.undo()
-        with pytest.raises(BlockingIOError, match="another process"):
-            apply_checkpoint(tmp_path / "other", base)
-        return take(self, step, meter)
-
-    monkeypatch.setattr(application._Application, "take", late)
-    apply_checkpoint(pair["delta"], base)
-    assert tree_hashes(base) == tree_hashes(pair["new"])
-
-
 def test_attributes_that_are_not_kept_are_told(pair: Paths, base: Path) -> None:
     try:
         os.setxattr(base / FIRST, "user.origin", b"mine")
@@ -423,9 +353,3 @@ def test_attributes_that_are_not_kept_are_told(pair: Paths, base: Path) -> None:
         pytest.skip("a file system without extended attributes")
     assert apply_checkpoint(pair["delta"], base).notices == (f"not kept: user.origin of {FIRST}",)
     assert os.getxattr(base / "empty.txt", "user.origin") == b"mine"
-
-
-def test_it_is_what_decompress_writes(pair: Paths, base: Path, tmp_path: Path) -> None:
-    decompress_checkpoint(pair["delta"], tmp_path / "out", base=pair["old"])
-    apply_checkpoint(pair["delta"], base)
-    assert tree_hashes(base) == tree_hashes(tmp_path / "out")

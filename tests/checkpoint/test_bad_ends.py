@@ -90,7 +90,7 @@ def failed(library: str, tmp_path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def test_errors(failing_calls: str, tmp_path: Path) -> None:
-    failed(failing_calls, tmp_path, 11)
+    failed(failing_calls, tmp_path, 29)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from tensorwire import BaseMismatchError, LimitExceededError, checkpoint
 from tensorwire.codec import content_hash
 from tensorwire.files import base as base_module
 from tensorwire.files.base import MAX_RELATIVE, BaseTensor
+from tests.support.acting import acting, interrupt
 from tests.support.checkpoint_models import container, tree_hashes, weights, write_model
 from tests.support.deltas import FIRST, SECOND, step, write_next
 from tests.support.processes import PRINT_PEAK_MEMORY
@@ -373,18 +374,16 @@ def test_the_last_link_changes_while_a_tensor_is_compressed(
     """A frame that is relative to what a chain gave for a moment could not be decompressed."""
     shutil.copytree(versions.plain(0), tmp_path / "0")
     place = tmp_path / "0" / FIRST
-    read = BaseTensor.read
 
-    def torn(self: BaseTensor, start: int, out: memoryview, *, threads: int | None) -> None:
-        if self.stored.path == place and self.name == UP and start == 0:
+    def torn(own: BaseTensor, start: int, out: memoryview, **_: Any) -> None:
+        if own.stored.path == place and own.name == UP and start == 0:
             data = bytearray(place.read_bytes())
             data[data.index(bytes(entries_of(versions.plain(0) / FIRST)[0][3][:64]))] ^= 1
             place.write_bytes(data)
-        read(self, start, out, threads=threads)
 
     chain = [versions.delta(2), versions.delta(1), tmp_path / "0"]
     with monkeypatch.context() as patch:
-        patch.setattr(BaseTensor, "read", torn)
+        acting(patch, BaseTensor, "read", torn)
         report = checkpoint.compress_checkpoint(versions.plain(3), tmp_path / "x", base=chain)
     assert [
         notice
@@ -396,14 +395,9 @@ def test_the_last_link_changes_while_a_tensor_is_compressed(
 
 
 def test_a_run_goes_on_only_with_the_same_chain(versions: Versions, tmp_path: Path) -> None:
-    def stop(done: int, total: int, path: str) -> None:
-        if path == SECOND:
-            raise KeyboardInterrupt
-
     checkpoint.decompress_checkpoint(versions.delta(1), tmp_path / "1", base=versions.plain(0))
     for chain, resumed in ((versions.chain(2), True), ([versions.delta(2), tmp_path / "1"], False)):
-        with pytest.raises(KeyboardInterrupt):
-            checkpoint.compress_checkpoint(versions.plain(3), tmp_path / "x", base=versions.chain(2), progress=stop)
+        interrupt(checkpoint.compress_checkpoint, versions.plain(3), tmp_path / "x", base=versions.chain(2), at=SECOND)
         report = checkpoint.compress_checkpoint(versions.plain(3), tmp_path / "x", base=chain)
         assert any(file.resumed for file in report.files) == resumed
         shutil.rmtree(tmp_path / "x")

@@ -15,6 +15,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.errors import CorruptDataError
+from tests.support.acting import interrupt
 from tests.support.checkpoint_models import SHARD, tree_hashes
 
 if TYPE_CHECKING:
@@ -120,12 +121,7 @@ def test_a_run_that_was_interrupted_still_tells(model: Path, tmp_path: Path) -> 
     (packed / "merges.txt").write_text("never compressed")
     (packed / "zz.bin").write_bytes(b"1" * (2 << 20))
 
-    def stop(done: int, total: int, path: str) -> None:
-        if path == INDEX:  # comes after all that is copied
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        decompress_checkpoint(packed, tmp_path / "back", progress=stop)
+    interrupt(decompress_checkpoint, packed, tmp_path / "back", at=INDEX)
     report = decompress_checkpoint(packed, tmp_path / "back")
     assert any(file.resumed for file in report.files)
     assert report.changed == (ChangedFile("zz.bin", "edited", "kept"),)

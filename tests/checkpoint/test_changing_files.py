@@ -26,7 +26,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.storage.local import InputFile
-from tests.support.checkpoint_models import SHARD, container, layer, tree_hashes
+from tests.support.checkpoint_models import SHARD, container, layer, tree_hashes, write_model
 from tests.support.deltas import write_next
 
 if TYPE_CHECKING:
@@ -62,15 +62,16 @@ READS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.fixture
-def root(model: Path, packed: Path, tmp_path: Path) -> Path:
-    (model / SHARD).write_bytes(container(layer(0, 0), {"format": "pt"}))
-    shutil.rmtree(packed)
-    compress_checkpoint(model, packed)
-    write_next(model, tmp_path / "new")
-    shutil.copytree(model, tmp_path / "base")
-    compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=model)
-    return tmp_path
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kit = tmp_path_factory.mktemp("kit")
+    write_model(kit / "model")
+    (kit / "model" / SHARD).write_bytes(container(layer(0, 0), {"format": "pt"}))
+    compress_checkpoint(kit / "model", kit / "packed")
+    write_next(kit / "model", kit / "new")
+    shutil.copytree(kit / "model", kit / "base")
+    compress_checkpoint(kit / "new", kit / "delta", base=kit / "model")
+    return kit
 
 
 class Reads:
@@ -104,18 +105,18 @@ def result_of(root: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("what", WORKS)
-def test_writers(root: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
+def test_writers(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
     place, work = WORKS[what]
+    root = tmp_path / "root"
     path = root / place / SHARD
-    saved = root.with_name(root.name + "-saved")
-    shutil.copytree(root, saved)
+    shutil.copytree(kit, root)
     with monkeypatch.context() as patch:
         reads = Reads(path, 0, CHANGES[change], patch)
         work(root)
     expected = result_of(root)
     for number in range(1, reads.count + 1, max(1, reads.count // 5)):
         shutil.rmtree(root)
-        shutil.copytree(saved, root)
+        shutil.copytree(kit, root)
         with monkeypatch.context() as patch:
             Reads(path, number, CHANGES[change], patch)
             _, told = outcome(lambda: work(root))
@@ -128,21 +129,21 @@ def test_writers(root: Path, monkeypatch: pytest.MonkeyPatch, what: str, change:
         assert str(path) in told or "the base changed while it was read" in told
         assert not (root / "x").exists()
         assert not list(root.rglob("*.partial/result"))
-    shutil.rmtree(saved)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("what", READS)
-def test_readers(root: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
+def test_readers(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
     """What has been read whole may go: then the result is right."""
+    root = tmp_path / "root"
     path = root / "packed" / SHARD
-    saved = path.read_bytes()
+    shutil.copytree(kit, root)
     with monkeypatch.context() as patch:
         reads = Reads(path, 0, CHANGES[change], patch)
         expected = READS[what](root)
     for number in range(1, reads.count + 1, max(1, reads.count // 5)):
         path.unlink(missing_ok=True)
-        path.write_bytes(saved)
+        shutil.copy(kit / "packed" / SHARD, path)
         with monkeypatch.context() as patch:
             Reads(path, number, CHANGES[change], patch)
             found, told = outcome(lambda: READS[what](root))

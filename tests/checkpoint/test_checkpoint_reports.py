@@ -23,6 +23,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.errors import CorruptDataError
+from tests.support.acting import raising
 from tests.support.checkpoint_models import (
     SHARD,
     container,
@@ -336,9 +337,6 @@ def test_progress_is_what_its_page_says(tmp_path: Path, operation: str) -> None:
 def test_progress_that_raises_ends_the_operation(tmp_path: Path) -> None:
     write_model(tmp_path / "a")
 
-    def stop(done: int, total: int, path: str) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(tmp_path / "a", tmp_path / "new", progress=stop)
+        compress_checkpoint(tmp_path / "a", tmp_path / "new", progress=raising(KeyboardInterrupt))
     assert not (tmp_path / "new").exists()

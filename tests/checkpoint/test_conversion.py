@@ -20,6 +20,7 @@ from tensorwire.checkpoint import (
 )
 from tensorwire.files import reader
 from tests.support import registry
+from tests.support.acting import acting
 from tests.support.checkpoint_models import (
     SHARD,
     container,
@@ -33,8 +34,6 @@ from tests.support.checkpoint_models import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tensorwire.files.header import Header
 
 
 @pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
@@ -59,13 +58,7 @@ def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None
 
 def test_the_header_of_each_file_is_parsed_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: Counter[bytes] = Counter()
-    parse_header = reader.parse_header
-
-    def counting(raw: bytes, nbytes: int | None) -> Header:
-        parsed[raw] += 1
-        return parse_header(raw, nbytes)
-
-    monkeypatch.setattr(reader, "parse_header", counting)
+    acting(monkeypatch, reader, "parse_header", lambda raw, nbytes: parsed.update([raw]))
     compress_checkpoint(model, tmp_path / "old")
     transcode_checkpoint(tmp_path / "old", tmp_path / "compact", profile="compact")
     for path in model.rglob("*.safetensors"):  # the last tensor of each is another one

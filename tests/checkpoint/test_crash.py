@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
+import resource
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,68 +21,43 @@ from tensorwire import checkpoint
 from tensorwire._ground import destination, filesystem
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
 from tensorwire.checkpoint.operations import converter
-from tensorwire.storage import local, staging
+from tensorwire.storage import local
+from tensorwire.storage.staging import Staging
+from tests.support.acting import interrupt
 from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
-from tests.support.processes import exit_code_of_child
+from tests.support.processes import KILLED, OTHER_USER, exit_code, kill_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-PLACES = {"converter": converter, "destination": destination, "local": local, "staging": staging}
-
-
 STAGES = [
-    ("after staging.Staging._acquire", 0),
-    ("after staging.Staging._open_journal", 0),
-    *(("before local.OutputFile.write", count) for count in (1, 2, 3, 5, 8, 12)),
-    *(("before local.OutputFile.sync", count) for count in (1, 2, 4)),
-    *(("before staging.Staging.record", count) for count in (0, 1, 2)),
-    *(("after staging.Staging.record", count) for count in (0, 1, 2)),
-    ("before converter.Converter.write_manifest", 0),
-    ("after converter.Converter.write_manifest", 0),
-    ("before staging.Staging.commit", 0),
-    ("before destination.Destination.replace", 0),
+    ("after", Staging, "_acquire", 1),
+    ("after", Staging, "_open_journal", 1),
+    *(("before", local.OutputFile, "write", step) for step in (2, 3, 4, 6, 9, 13)),
+    *(("before", local.OutputFile, "sync", step) for step in (2, 3, 5)),
+    *((when, Staging, "record", step) for when in ("before", "after") for step in (1, 2, 3)),
+    ("before", converter.Converter, "write_manifest", 1),
+    ("after", converter.Converter, "write_manifest", 1),
+    ("before", Staging, "commit", 1),
+    ("before", destination.Destination, "replace", 1),
 ]
 LATE_STAGES = [
-    ("after destination.exchange", 0),
-    ("after destination.Destination.replace", 0),
-    ("after staging.Staging.commit", 0),
+    ("after", destination, "exchange", 1),
+    ("after", destination.Destination, "replace", 1),
+    ("after", Staging, "commit", 1),
 ]
+COMMITTING = ("before", Staging, "commit", 1)
 
 
-def kill_at(stage: str, count: int) -> None:
-    """From here on, have the process kill itself before or after this call, when it was made so many times."""
-    when, _, what = stage.partition(" ")
-    *owners, name = what.split(".")
-    owner: Any = PLACES[owners[0]]
-    for each in owners[1:]:
-        owner = getattr(owner, each)
-    original, remaining = getattr(owner, name), [count]
+def run_killed(action: str, src: Path, dst: Path, stage: tuple[str, Any, str, int], *, force: bool = False) -> None:
+    """Run an operation in a process that ends at a stage: before or after so many calls."""
+    when, owner, name, step = stage
 
-    def wrapper(*arguments: Any, **options: Any) -> Any:
-        if when == "after":
-            result = original(*arguments, **options)
-        remaining[0] -= 1
-        if remaining[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result if when == "after" else original(*arguments, **options)
+    def child() -> None:
+        kill_at(step, [(owner, name)], after=when == "after")
+        getattr(checkpoint, f"{action}_checkpoint")(src, dst, force=force)
 
-    setattr(owner, name, wrapper)
-
-
-def run_killed(action: str, src: Path, dst: Path, stage: str, count: int, *, force: bool = False) -> None:
-    """Run an operation in a forked process that kills itself; fail if it lives on."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            kill_at(stage, count)
-            getattr(checkpoint, f"{action}_checkpoint")(src, dst, force=force)
-            code = 0
-        finally:
-            os._exit(code)
-    assert exit_code_of_child(child, 60) == -signal.SIGKILL
+    assert exit_code(child) == KILLED
 
 
 @pytest.fixture(scope="module")
@@ -101,46 +73,46 @@ def packed(model: Path) -> Path:
     return model.parent / "packed"
 
 
-@pytest.mark.parametrize(("stage", "count"), STAGES)
-def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, stage: str, count: int) -> None:
-    run_killed("compress", model, tmp_path / "x", stage, count)
+@pytest.mark.parametrize("stage", STAGES, ids=str)
+def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, stage: Any) -> None:
+    run_killed("compress", model, tmp_path / "x", stage)
     assert not (tmp_path / "x").exists()
     report = compress_checkpoint(model, tmp_path / "x")
     assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     num_resumed = sum(file.resumed for file in report.files)
-    if stage == "after staging.Staging.record":
-        assert num_resumed == count + 1
-    if stage in ("before staging.Staging.commit", "before converter.Converter.write_manifest"):
+    if stage[::2] == ("after", "record"):
+        assert num_resumed == stage[3]
+    if stage[::2] in (("before", "commit"), ("before", "write_manifest")):
         assert num_resumed == 3
 
 
-@pytest.mark.parametrize(("stage", "count"), [stage for stage in STAGES if "manifest" not in stage[0]])
-def test_killed_while_decompressing(model: Path, packed: Path, tmp_path: Path, stage: str, count: int) -> None:
-    run_killed("decompress", packed, tmp_path / "x", stage, count)
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage[2] != "write_manifest"], ids=str)
+def test_killed_while_decompressing(model: Path, packed: Path, tmp_path: Path, stage: Any) -> None:
+    run_killed("decompress", packed, tmp_path / "x", stage)
     assert not (tmp_path / "x").exists()
     decompress_checkpoint(packed, tmp_path / "x")
     assert tree_hashes(tmp_path / "x") == tree_hashes(model)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
-@pytest.mark.parametrize(("stage", "count"), [*STAGES, *LATE_STAGES])
-def test_killed_while_replacing(model: Path, packed: Path, tmp_path: Path, stage: str, count: int) -> None:
+@pytest.mark.parametrize("stage", [*STAGES, *LATE_STAGES], ids=str)
+def test_killed_while_replacing(model: Path, packed: Path, tmp_path: Path, stage: Any) -> None:
     """With force the old checkpoint is there, whole, until the new one is."""
     dst = tmp_path / "x"
     write_model(tmp_path / "other", num_shards=1)
     compress_checkpoint(tmp_path / "other", dst)
     old, new = tree_hashes(dst), tree_hashes(packed)
-    run_killed("compress", model, dst, stage, count, force=True)
-    assert tree_hashes(dst) == (new if (stage, count) in LATE_STAGES else old)
+    run_killed("compress", model, dst, stage, force=True)
+    assert tree_hashes(dst) == (new if stage in LATE_STAGES else old)
     compress_checkpoint(model, dst, force=True)
     assert tree_hashes(dst) == new
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "x"]
 
 
-@pytest.mark.parametrize(("name", "is_new"), [("dst.rename(old)", False), ("new.rename(dst)", True)])
+@pytest.mark.parametrize("is_new", [False, True])
 def test_killed_where_directories_cannot_be_swapped(
-    model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_new: bool
+    model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     """Without an atomic exchange there is a moment between two renames; the next run sets it right."""
     dst = tmp_path / "x"
@@ -148,28 +120,12 @@ def test_killed_where_directories_cannot_be_swapped(
     compress_checkpoint(tmp_path / "other", dst)
     shutil.rmtree(tmp_path / "other")
     old = tree_hashes(dst)
-    rename = Path.rename
-
-    class Killed(BaseException):
-        pass
-
-    def killed(path: Path, target: Path) -> Path:
-        result = rename(path, target)
-        if dst == (target if is_new else path):
-            raise Killed
-        return result
-
     monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
-    monkeypatch.setattr(Path, "rename", killed)
-    monkeypatch.setattr(staging.Staging, "__exit__", lambda self, *error: os.close(self._lock))
-    with pytest.raises(Killed):
-        compress_checkpoint(model, dst, force=True)
-    monkeypatch.undo()
+    run_killed("compress", model, dst, ("after", Path, "rename", 1 + is_new), force=True)
     assert dst.exists() == is_new
     with pytest.raises(FileExistsError):
         compress_checkpoint(model, dst)
-    assert tree_hashes(dst) == (tree_hashes(packed) if is_new else old), name
-    monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
+    assert tree_hashes(dst) == (tree_hashes(packed) if is_new else old)
     compress_checkpoint(model, dst, force=True)
     assert tree_hashes(dst) == tree_hashes(packed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
@@ -180,7 +136,7 @@ def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str)
     """Finished shards are used again only if neither they nor what they were made from have changed."""
     source, dst = tmp_path / "model", tmp_path / "x"
     shutil.copytree(model, source)
-    run_killed("compress", source, dst, "before staging.Staging.commit", 0)
+    run_killed("compress", source, dst, COMMITTING)
     shard = source / "model-00001-of-00002.safetensors"
     result = tmp_path / "x.partial" / "result"
     num_resumed, profile = 3, "fast"
@@ -213,7 +169,7 @@ def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str)
 
 
 def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) -> None:
-    run_killed("compress", model, tmp_path / "x", "before staging.Staging.commit", 0)
+    run_killed("compress", model, tmp_path / "x", COMMITTING)
     journal = tmp_path / "x.partial" / "journal.jsonl"
     lines = journal.read_bytes()
     for cut, num_resumed in (
@@ -236,21 +192,21 @@ def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) 
 def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
     source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
     compress_checkpoint(source, tmp_path / "expected")
-    for stage, count in (("before local.OutputFile.sync", 1), ("before destination.Destination.replace", 0)):
-        run_killed("compress", source, dst, stage, count)
+    for stage in (("before", local.OutputFile, "sync", 2), ("before", destination.Destination, "replace", 1)):
+        run_killed("compress", source, dst, stage)
         assert not dst.exists()
     compress_checkpoint(source, dst)
     assert dst.read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-@pytest.mark.parametrize("stage", ["before destination.exchange", "after destination.exchange"])
-def test_killed_while_a_single_file_is_replaced(model: Path, tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_a_single_file_is_replaced(model: Path, tmp_path: Path, when: str) -> None:
     source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
     compress_checkpoint(model / "model-00002-of-00002.safetensors", dst)
     compress_checkpoint(source, tmp_path / "expected")
     old, new = dst.read_bytes(), (tmp_path / "expected").read_bytes()
-    run_killed("compress", source, dst, stage, 0, force=True)
-    assert dst.read_bytes() == (new if stage.startswith("after") else old)
+    run_killed("compress", source, dst, (when, destination, "exchange", 1), force=True)
+    assert dst.read_bytes() == (new if when == "after" else old)
     compress_checkpoint(source, dst, force=True)
     assert dst.read_bytes() == new
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["expected", "x"]
@@ -296,12 +252,7 @@ def test_many_writers_leave_one_whole_result(tmp_path: Path) -> None:
 
 
 def test_a_reader_of_progress_may_stop_it(model: Path, packed: Path, tmp_path: Path) -> None:
-    def stop(done: int, total: int, path: str) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(model, tmp_path / "x", progress=stop)
+    interrupt(compress_checkpoint, model, tmp_path / "x")
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.partial"]
     assert any(file.resumed for file in compress_checkpoint(model, tmp_path / "x").files)
     assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
@@ -396,38 +347,15 @@ def test_an_error_of_writing_back_is_not_lost(tmp_path: Path, monkeypatch: pytes
 def test_file_size_limit(tmp_path: Path) -> None:
     """A quota: writing fails in the middle of a file."""
     (tmp_path / "a").write_bytes(container([*layer(0, 1, 300)]))
-    code = """
-        import resource, sys
-        from tensorwire import checkpoint
+
+    def child() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        try:
-            checkpoint.compress_checkpoint(sys.argv[1], sys.argv[2])
-        except OSError as error:
-            print(error.errno, error.filename)
-    """
-    arguments = [str(tmp_path / "a"), str(tmp_path / "b")]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.split() == [str(errno.EFBIG), str(tmp_path / "b.partial" / "result")]
+        with pytest.raises(OSError, match="File too large") as caught:
+            compress_checkpoint(tmp_path / "a", tmp_path / "b")
+        assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "b.partial" / "result"))
+
+    assert exit_code(child) == 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
-
-
-UNPRIVILEGED = """
-    import os, sys
-    from tensorwire.checkpoint import compress_checkpoint
-
-    if os.geteuid() == 0:  # may do anything
-        os.setuid(65534)
-    try:
-        compress_checkpoint(sys.argv[1], sys.argv[2])
-    except PermissionError as error:
-        print(error.filename)
-"""
 
 
 def test_no_permission() -> None:
@@ -442,17 +370,20 @@ def test_no_permission() -> None:
         free.mkdir()
         free.chmod(0o777)
 
-        def refused(dst: Path) -> str:
-            arguments = [sys.executable, "-c", textwrap.dedent(UNPRIVILEGED), str(source), str(dst)]
-            done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, done.stderr
-            return done.stdout.strip()
+        def refused(dst: Path, place: Path) -> None:
+            def child() -> None:
+                if os.geteuid() == 0:  # may do anything
+                    os.setuid(OTHER_USER)
+                with pytest.raises(PermissionError) as caught:
+                    compress_checkpoint(source, dst)
+                assert caught.value.filename == str(place)
 
-        assert refused(free / "x") == ""
-        assert refused(locked / "x") == str(locked), "the directory whose permissions are to be changed"
+            assert exit_code(child) == 0
+
+        refused(locked / "x", locked)  # the directory whose permissions are to be changed
         source.chmod(0)
-        assert refused(free / "y") == str(source)
-        assert sorted(path.name for path in root.rglob("*")) == ["a.safetensors", "free", "locked", "x"]
+        refused(free / "y", source)
+        assert sorted(path.name for path in root.rglob("*")) == ["a.safetensors", "free", "locked"]
 
 
 def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
@@ -460,14 +391,4 @@ def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
         compress_checkpoint(model, tmp_path / "none" / "x")
     assert caught.value.filename == str(tmp_path / "none")
     with pytest.raises(FileNotFoundError):
-        compress_checkpoint(tmp_path / "none", tmp_path / "x")
-
-
-def test_journal_lines_say_what_was_done(model: Path, tmp_path: Path) -> None:
-    run_killed("compress", model, tmp_path / "x", "before staging.Staging.commit", 0)
-    lines = [json.loads(line) for line in (tmp_path / "x.partial" / "journal.jsonl").read_text().splitlines()]
-    assert lines[0].keys() >= {"format", "version", "writer", "action", "profile", "src"}
-    hashes = tree_hashes(model)
-    assert {line["path"]: line["entry"]["sha256"] for line in lines[1:]} == {
-        name: digest for name, digest in hashes.items() if name.endswith(".safetensors")
-    }
+        save_file({"a": np.zeros(2)}, tmp_path / "none" / "f")

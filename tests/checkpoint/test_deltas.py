@@ -16,11 +16,11 @@ from tensorwire.codec import content_hash
 from tensorwire.files import base as base_module
 from tensorwire.files.names import payload_name
 from tensorwire.files.reader import StoredFile
+from tests.support.acting import acting, interrupt
 from tests.support.checkpoint_models import (
     container,
     edit_manifest,
     layer,
-    random_bytes,
     read_header,
     tree_hashes,
     weights,
@@ -232,21 +232,18 @@ def test_a_chain_is_decompressed_step_by_step(pair: Paths, tmp_path: Path) -> No
 def test_a_base_that_changes_while_it_is_read(pair: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = tmp_path / "base"
     shutil.copytree(pair["old"], base)
-    hash_of = base_module.BaseTensor.hash
 
-    def late(self: Any, threads: int | None) -> str:
-        found = hash_of(self, threads)
-        if not self.name.endswith(".scales"):
-            return found
+    def change(own: base_module.BaseTensor, threads: int | None) -> None:
+        if not own.name.endswith(".scales"):
+            return
         status = (base / FIRST).stat()
         data = bytearray((base / FIRST).read_bytes())
         data[-1 - 4 * 96 * 96] ^= 1  # of a tensor that does not change, so nothing but a hash can tell
         with (base / FIRST).open("r+b") as file:
             file.write(data)
         os.utime(base / FIRST, ns=(status.st_atime_ns, status.st_mtime_ns))
-        return found
 
-    monkeypatch.setattr(base_module.BaseTensor, "hash", late)
+    acting(monkeypatch, base_module.BaseTensor, "hash", change, after=True)
     with pytest.raises(CorruptDataError, match="the base changed while it was read"):
         checkpoint.decompress_checkpoint(pair["delta"], tmp_path / "x", base=base)
     assert not (tmp_path / "x").exists()
@@ -385,14 +382,12 @@ def test_tensors_are_read_with_their_base(pair: Paths) -> None:
 
 def test_the_base_is_hashed_once_for_each_tensor(pair: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
-    read = StoredFile.read
 
-    def counted(self: StoredFile, tensor: Any, start: int, out: memoryview, **options: Any) -> None:
-        if self.path.parent != pair["delta"]:
+    def count(own: StoredFile, tensor: Any, start: int, out: memoryview, **_: Any) -> None:
+        if own.path.parent != pair["delta"]:
             counts[tensor.name] += len(out)
-        read(self, tensor, start, out, **options)
 
-    monkeypatch.setattr(StoredFile, "read", counted)
+    acting(monkeypatch, StoredFile, "read", count)
     nbytes = 2 * 96 * 192
     for base, verify, expected in (
         (pair["old"], True, nbytes),
@@ -454,13 +449,8 @@ def test_a_run_goes_on_only_with_the_same_base(pair: Paths, tmp_path: Path) -> N
     base = tmp_path / "base"
     shutil.copytree(pair["old"], base)
 
-    def stop(done: int, total: int, path: str) -> None:
-        if path == SECOND:
-            raise KeyboardInterrupt
-
     for change in (False, True):
-        with pytest.raises(KeyboardInterrupt):
-            checkpoint.compress_checkpoint(pair["new"], tmp_path / "x", base=base, progress=stop)
+        interrupt(checkpoint.compress_checkpoint, pair["new"], tmp_path / "x", base=base, at=SECOND)
         if change:
             shutil.copy(pair["new"] / FIRST, base / FIRST)
         report = checkpoint.compress_checkpoint(pair["new"], tmp_path / "x", base=base)
@@ -477,18 +467,3 @@ def test_the_manifest_names_the_base(pair: Paths, tmp_path: Path) -> None:
         edit_manifest(tmp_path / "delta", lambda body, value=value: body.update(base=value))
         with pytest.raises(CorruptDataError, match="of the base in the manifest"):
             checkpoint.decompress_checkpoint(tmp_path / "delta", tmp_path / "x", base=pair["old"])
-
-
-def test_large_tensors_pass_in_windows(tmp_path: Path) -> None:
-    """More than one window, of rows that divide neither windows nor leaves of the content hash."""
-    rows, columns = 3001, 1500
-    data = weights(rows * columns, 4)
-    old, new = tmp_path / "old.safetensors", tmp_path / "new.safetensors"
-    old.write_bytes(container([("w", "BF16", (rows, columns), data), ("x", "U8", (3000,), random_bytes(3000, 1))]))
-    new.write_bytes(container([("w", "BF16", (rows, columns), step(data, 5)), ("x", "U8", (3000,), bytes(3000))]))
-    checkpoint.compress_checkpoint(new, tmp_path / "delta.safetensors", base=old)
-    checkpoint.decompress_checkpoint(tmp_path / "delta.safetensors", tmp_path / "back.safetensors", base=old)
-    assert (tmp_path / "back.safetensors").read_bytes() == new.read_bytes()
-    with checkpoint.open_file(tmp_path / "delta.safetensors", "bytes", base=old) as file:
-        frame = file.get_tensor("w")
-    assert frame == step(data, 5)

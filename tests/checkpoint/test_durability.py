@@ -11,6 +11,7 @@ import pytest
 from tensorwire._ground import new_file
 from tensorwire._ground.destination import Destination
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
+from tests.support.acting import acting
 from tests.support.checkpoint_models import SHARD
 
 if TYPE_CHECKING:
@@ -24,18 +25,8 @@ NAMED = -1
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Inodes in the order in which they were synced."""
     inodes: list[int] = []
-    fsync, replace = os.fsync, Destination.replace
-
-    def sync(descriptor: int) -> None:
-        fsync(descriptor)
-        inodes.append(os.fstat(descriptor).st_ino)
-
-    def name(*arguments: object) -> object:
-        inodes.append(NAMED)
-        return replace(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(Destination, "replace", name)
+    acting(monkeypatch, os, "fsync", lambda descriptor: inodes.append(os.fstat(descriptor).st_ino), after=True)
+    acting(monkeypatch, Destination, "replace", lambda *_: inodes.append(NAMED))
     return inodes
 
 

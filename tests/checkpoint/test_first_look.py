@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+import os
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -12,35 +11,24 @@ import pytest
 
 from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import tree_hashes
+from tests.support.processes import exit_code
 from tests.support.stores import counted_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-COUNT = """
-import json, os, sys
-from collections import Counter
-from tensorwire import compress_checkpoint
-
-opened = Counter()
-root = sys.argv[1] + os.sep
-
-def count(event, arguments):
-    if event == "open" and str(arguments[0]).startswith(root):
-        opened[str(arguments[0]).removeprefix(root)] += 1
-
-sys.addaudithook(count)
-compress_checkpoint(*sys.argv[1:])
-print(json.dumps(opened))
-"""
-
 
 def test_each_file_is_opened_once(model: Path, tmp_path: Path) -> None:
     (model / "large.json").write_bytes(b"x" * 100_000)
-    command = [sys.executable, "-c", COUNT, str(model), str(tmp_path / "packed")]
-    opened = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    files = {path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file()}
-    assert opened == dict.fromkeys(files, 1)
+
+    def child() -> None:
+        opened: Counter[str] = Counter()
+        sys.addaudithook(lambda event, given: opened.update([str(given[0])] if event == "open" else []))
+        compress_checkpoint(model, tmp_path / "packed")
+        files = {str(path): 1 for path in model.rglob("*") if path.is_file()}
+        assert {path: count for path, count in opened.items() if path.startswith(f"{model}{os.sep}")} == files
+
+    assert exit_code(child) == 0
 
 
 def test_files_for_which_there_is_no_room_are_opened_again(

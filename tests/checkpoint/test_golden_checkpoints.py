@@ -23,7 +23,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.checkpoint.directory.config_and_index import CONFIG_KEY, check_config
-from tests.support.checkpoint_models import edit_manifest, tree_hashes
+from tests.support.checkpoint_models import contents, edit_manifest, tree_hashes
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "checkpoints" / "v1"
 LISTED = json.loads((FOLDER / "manifest.json").read_text())
@@ -49,11 +49,6 @@ def base_of(entry: dict[str, Any]) -> Path | None:
 def hashes(path: Path) -> dict[str, str]:
     """SHA-256 of the files of a directory by relative path, or of the file that it is."""
     return tree_hashes(path) if path.is_dir() else {"": sha256(path.read_bytes())}
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """The files of a directory by relative path."""
-    return {name: (path / name).read_bytes() for name in tree_hashes(path)}
 
 
 def test_every_golden_is_listed_and_there() -> None:

@@ -55,7 +55,7 @@ def test_no_flipped_bit_passes_verify(packed: Path) -> None:
     for name in (SHARD, "tensorwire.json", "config.json", "tokenizer.json"):
         path = packed / name
         whole = path.read_bytes()
-        for position in generator.integers(0, len(whole), 60):
+        for position in generator.integers(0, len(whole), 30):
             data = bytearray(whole)
             data[position] ^= 1 << int(generator.integers(8))
             path.write_bytes(data)
@@ -120,68 +120,67 @@ def _pack(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data)).decode()
 
 
+MEMBERS: list[dict[str, Any]] = [
+    {"format": "other"},
+    {"files": {}},
+    {"base": None},
+    *(
+        {"directories": each}
+        for each in (
+            *(5, [5], ["logs"], ["../x/"], ["/"], ["a/"] * 2, ["vae/"], ["config.json/"], ["a/", "a/b/"]),
+            *(["tensorwire.json/"], ["a\ud800/"]),
+        )
+    ),
+    *(
+        {"excluded": each}
+        for each in (5, [5], ["../x"], ["/x"], ["a", "a"], [""], ["/"], ["a", "a/b"], ["a", "a/"], ["a\ud800"])
+    ),
+]
+IN_MANIFEST: list[Callable[[dict[str, Any]], object]] = [
+    *((lambda body, changes=changes: body.update(changes)) for changes in MEMBERS),
+    lambda body: body.pop("profile"),
+    lambda body: body["files"].append(body["files"][0]),
+    lambda body: body["files"].append({**body["files"][0], "path": "config.json/x"}),
+    lambda body: body["files"].append({**body["files"][0], "path": "tensorwire.json"}),
+    lambda body: body["files"].append(5),
+    _edit("copied", kind="other"),
+    *(_edit("copied", nbytes=each) for each in (-1, 1.5)),
+    *(_edit("copied", sha256=each) for each in ("0", "A" * 64)),
+    *(_edit("replaced", stored_sha256=each) for each in ("../x", "")),
+    *(_edit("copied", base_sha256=each) for each in ("../x", "")),
+]
+IN_FILES: list[tuple[Callable[[dict[str, Any]], object], type[FormatError], str]] = [
+    (_edit("copied", sha256="0" * 64), CorruptDataError, "assets/deep/image.png"),
+    *((_edit("replaced", content=each), CorruptDataError, "config.json")
+      for each in ("%%%", _pack(b"{}"), _pack(b"{}")[:-8])),
+    *((_edit("safetensors", header=_pack(each)), CorruptDataError, SHARD) for each in (b"{}", b"nothing")),
+    (_edit("safetensors", header=_pack(bytes(200_000_000))), LimitExceededError, SHARD),
+    (_edit("safetensors", sha256="0" * 64), CorruptDataError, SHARD),
+    (_edit("safetensors", nbytes=5), CorruptDataError, SHARD),
+    (_swap, CorruptDataError, SHARD),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "error", "blamed"),
     [
-        (lambda body: body.update(format="other"), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(version=0), UnsupportedVersionError, MANIFEST_NAME),
-        (lambda body: body.update(version=2), UnsupportedVersionError, MANIFEST_NAME),
-        (lambda body: body.pop("profile"), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(files={}), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body["files"].append(body["files"][0]), CorruptDataError, MANIFEST_NAME),
-        (
-            lambda body: body["files"].append({**body["files"][0], "path": "config.json/x"}),
-            CorruptDataError,
-            MANIFEST_NAME,
-        ),
-        (
-            lambda body: body["files"].append({**body["files"][0], "path": "tensorwire.json"}),
-            CorruptDataError,
-            MANIFEST_NAME,
-        ),
-        (lambda body: body["files"].append(5), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", kind="other"), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", nbytes=-1), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", nbytes=1.5), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", sha256="0"), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", sha256="A" * 64), CorruptDataError, MANIFEST_NAME),
-        (_edit("replaced", stored_sha256="../x"), CorruptDataError, MANIFEST_NAME),
-        (_edit("replaced", stored_sha256=""), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", base_sha256="../x"), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", base_sha256=""), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(base=None), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(directories=["tensorwire.json/"]), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(directories=["config.json/"]), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(directories=["a\ud800/"]), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(excluded=["a", "a/b"]), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(excluded=["a", "a/"]), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(excluded=["a\ud800"]), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", sha256="0" * 64), CorruptDataError, "assets/deep/image.png"),
-        (_edit("replaced", content="%%%"), CorruptDataError, "config.json"),
-        (_edit("replaced", content=_pack(b"{}")), CorruptDataError, "config.json"),
-        (_edit("replaced", content=_pack(b"{}")[:-8]), CorruptDataError, "config.json"),
-        (_edit("safetensors", header=_pack(b"{}")), CorruptDataError, SHARD),
-        (_edit("safetensors", header=_pack(b"nothing")), CorruptDataError, SHARD),
-        (_edit("safetensors", header=_pack(bytes(200_000_000))), LimitExceededError, SHARD),
-        (_edit("safetensors", sha256="0" * 64), CorruptDataError, SHARD),
-        (_edit("safetensors", nbytes=5), CorruptDataError, SHARD),
-        (_swap, CorruptDataError, SHARD),
+        *((change, CorruptDataError, MANIFEST_NAME) for change in IN_MANIFEST),
+        *((lambda body, v=v: body.update(version=v), UnsupportedVersionError, MANIFEST_NAME) for v in (0, 2)),
+        *IN_FILES,
     ],
 )
 def test_hostile_manifests(
-    packed: Path,
-    tmp_path: Path,
-    change: Callable[[dict[str, Any]], object],
-    error: type[FormatError],
-    blamed: str,
+    packed: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], error: type[FormatError], blamed: str
 ) -> None:
     edit_manifest(packed, change)
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         decompress_checkpoint(packed, tmp_path / "x", strict=True)
     assert not (tmp_path / "x").exists()
     problem = verify(packed, strict=True).problems[0]
     assert (problem.kind, problem.file) == (error.__name__, blamed)
     assert blamed in problem.message
+    if error is UnsupportedVersionError:
+        assert "if an older one did, compress the original again" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -267,20 +266,6 @@ def test_name_collisions(tmp_path: Path) -> None:
     assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
 
 
-def test_a_source_that_grows_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(container([("w", "BF16", (9_000_000,), weights(9_000_000, 1))]))
-
-    def grow(done: int, total: int, name: str) -> None:
-        if 0 < done < total:
-            with path.open("ab") as file:
-                file.write(b"!")
-
-    with pytest.raises(OSError, match="got longer while it was read"):
-        compress_checkpoint(path, tmp_path / "b", progress=grow)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
-
-
 def test_places_that_would_endanger_the_source(model: Path, packed: Path, tmp_path: Path) -> None:
     for dst in (model, model / "inside", tmp_path, tmp_path / "x" / ".." / "model"):
         with pytest.raises(ValueError, match=r"are the same|lie in each other"):
@@ -353,13 +338,6 @@ def test_what_is_no_file_is_refused(model: Path, tmp_path: Path) -> None:
         compress_checkpoint(tmp_path / "pipe.safetensors", tmp_path / "packed")
     (model / "broken").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError):
-        compress_checkpoint(model, tmp_path / "packed")
-
-
-@pytest.mark.parametrize("name", ["back\\slash", os.fsdecode(b"\xff")])
-def test_names_that_a_manifest_cannot_hold_are_refused(model: Path, tmp_path: Path, name: str) -> None:
-    (model / name).write_bytes(b"")
-    with pytest.raises(ValueError, match="rename"):
         compress_checkpoint(model, tmp_path / "packed")
 
 
@@ -447,22 +425,13 @@ def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> 
         assert weight_map.items() <= load(index)["weight_map"].items()
 
 
-@pytest.mark.parametrize("depth", [900, *range(930, 1001), 100_000])
-def test_deep_json_is_refused(depth: int) -> None:
-    nested = b'"x":' + b"[" * depth + b"]" * depth
-    for operation in (
-        lambda: parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested),
-        lambda: new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)}),
-    ):
+def test_deep_json_is_refused() -> None:
+    for depth in (900, *range(930, 1001), 100_000):
+        nested = b'"x":' + b"[" * depth + b"]" * depth
         with contextlib.suppress(FormatError):
-            operation()
-
-
-def test_what_an_older_release_wrote(packed: Path) -> None:
-    """An upgrade does not help there."""
-    edit_manifest(packed, lambda body: body.update(version=0))
-    with pytest.raises(UnsupportedVersionError, match="if an older one did, compress the original again"):
-        decompress_checkpoint(packed, packed.with_name("out"))
+            parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested)
+        with contextlib.suppress(FormatError):
+            new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)})
 
 
 DEEP: list[Any] = [[[1] * 100] * 10]

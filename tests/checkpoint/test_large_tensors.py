@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from tensorwire.checkpoint import (
 )
 from tensorwire.files.base import BaseTensor
 from tensorwire.storage.pipeline import WINDOW_NBYTES, plan_windows
+from tests.support.acting import acting, raising
 from tests.support.checkpoint_models import Entry, container, random_bytes, weights
 from tests.support.deltas import step
 from tests.support.processes import PRINT_PEAK_MEMORY
@@ -78,21 +79,19 @@ def test_the_base_is_read_ahead_in_the_chunks_of_the_source(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = large_pair(tmp_path)
-    reads: list[tuple[str, int, bool]] = []
-    read = BaseTensor.read
+    reads: list[tuple[str, bool]] = []
 
-    def counted(self: BaseTensor, start: int, out: memoryview, *, threads: int | None) -> None:
-        reads.append((self.name, start, threading.current_thread() is threading.main_thread()))
-        read(self, start, out, threads=threads)
+    def count(own: BaseTensor, *_: Any, **__: Any) -> None:
+        reads.append((own.name, threading.current_thread() is threading.main_thread()))
 
-    monkeypatch.setattr(BaseTensor, "read", counted)
+    acting(monkeypatch, BaseTensor, "read", count)
     if form == "plain":
         compress_checkpoint(new, tmp_path / "delta", base=old)
     else:
         compress_checkpoint(new, tmp_path / "packed")
         transcode_checkpoint(tmp_path / "packed", tmp_path / "delta", profile="compact", base=old)
-    assert [name for name, _, _ in reads] == ["a"] * 3 + ["c"]
-    assert not any(own for _, _, own in reads), "the thread that encodes reads nothing"
+    assert [name for name, _ in reads] == ["a"] * 3 + ["c"]
+    assert not any(own for _, own in reads), "the thread that encodes reads nothing"
     monkeypatch.undo()
     decompress_checkpoint(tmp_path / "delta", tmp_path / "back", base=old)
     assert (tmp_path / "back").read_bytes() == new.read_bytes()
@@ -101,10 +100,7 @@ def test_the_base_is_read_ahead_in_the_chunks_of_the_source(
 def test_a_base_that_cannot_be_read_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = large_pair(tmp_path)
 
-    def fail(self: BaseTensor, start: int, out: memoryview, *, threads: int | None) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(old))
-
-    monkeypatch.setattr(BaseTensor, "read", fail)
+    monkeypatch.setattr(BaseTensor, "read", raising(OSError(errno.EIO, os.strerror(errno.EIO), str(old))))
     with pytest.raises(OSError, match="Input/output error") as caught:
         compress_checkpoint(new, tmp_path / "delta", base=old)
     assert caught.value.filename == str(old)

@@ -40,8 +40,7 @@ def script_of_kubernetes(page: str) -> tuple[str, str, str]:
     return textwrap.dedent(found[1]), "JOB_COMPLETION_INDEX", "COUNT"
 
 
-@pytest.mark.parametrize("scheduler", [script_of_slurm, script_of_kubernetes])
-@pytest.mark.parametrize("num_tasks", [2, 3])
+@pytest.mark.parametrize(("scheduler", "num_tasks"), [(script_of_slurm, 2), (script_of_kubernetes, 3)])
 def test_tasks_of_a_scheduler(
     scheduler: object, num_tasks: int, page: str, model: Path, packed: Path, tmp_path: Path
 ) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import _thread
 import shutil
-import subprocess
-import sys
-import textwrap
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +18,22 @@ from tensorwire.checkpoint import (
     decompress_checkpoint,
     diff,
     load_file,
+    open_file,
     save_file,
     verify,
 )
 from tensorwire.storage import local
+from tests.support.acting import raising
 from tests.support.checkpoint_models import SHARD
+from tests.support.command_line import forked
 from tests.support.deltas import write_next
 from tests.support.destination_cells import snapshot
-from tests.support.refused_calls import NO_THREADS
+from tests.support.processes import exit_code
+from tests.support.refused_calls import NO_THREADS, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parent.parent.parent
 LINE = "tensorwire: no more threads can be started; end other processes, or raise the limit (ulimit -u, pids.max)\n"
 COMMANDS = {
     "compress": "compress model x",
@@ -58,50 +59,26 @@ def all_of_it(model: Path, packed: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(all_of_it: Path, command: str) -> None:
     before = snapshot(all_of_it)
-    arguments = ["-c", f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); "
-                 "runpy.run_module('tests.support.refused_calls', run_name='__main__')"]  # fmt: skip
     with (all_of_it / "model" / SHARD).open("rb") as stream:
-        done = subprocess.run(
-            [sys.executable, *arguments, NO_THREADS, *COMMANDS[command].split()],
-            cwd=all_of_it,
-            stdin=stream,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        arguments = COMMANDS[command].split()
+        done = forked(*arguments, first=partial(refuse, NO_THREADS), cwd=all_of_it, stdin=stream, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", LINE)
     assert snapshot(all_of_it) == before
 
 
 def test_reading_does_without(all_of_it: Path) -> None:
-    code = f"""
-        import sys
-        sys.path.insert(0, {str(ROOT)!r})
-        import numpy
-        from tensorwire.checkpoint import load_file, open_file, save_file
-        from tests.support.refused_calls import NO_THREADS, refuse
+    def child() -> None:
         refuse(NO_THREADS)
-        tensors = load_file("model/{SHARD}")
-        packed = load_file("packed/{SHARD}", threads=4)
-        assert packed.keys() == tensors.keys() and all(packed[n].tobytes() == tensors[n].tobytes() for n in tensors)
-        load_file("packed")
-        with open_file("packed/{SHARD}") as opened:
+        tensors = load_file(all_of_it / "model" / SHARD)
+        packed = load_file(all_of_it / "packed" / SHARD, threads=4)
+        assert {name: each.tobytes() for name, each in packed.items()} == {n: a.tobytes() for n, a in tensors.items()}
+        load_file(all_of_it / "packed")
+        with open_file(all_of_it / "packed" / SHARD) as opened:
             opened.get_tensors()
-        try:
-            save_file(tensors, "x")
-        except RuntimeError as error:
-            print(error)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=all_of_it,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stderr, done.stdout) == ("", "can't start new thread\n")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            save_file(tensors, all_of_it / "x")
+
+    assert exit_code(child) == 0
     assert not list(all_of_it.glob("x*"))
 
 
@@ -166,11 +143,8 @@ def snapshot_of_content(root: Path) -> list[tuple[str, bytes]]:
 
 
 def test_writing_back_ahead_is_not_needed(all_of_it: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(local, "_FLUSH_NBYTES", 1)
-    monkeypatch.setattr(local.threading, "Thread", lambda **_: type("Refused", (), {"start": staticmethod(refused)})())
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     with local.OutputFile(all_of_it / "x") as file:
         file.write(0, b"content")
         file.sync()

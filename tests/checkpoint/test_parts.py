@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,45 +14,30 @@ import pytest
 from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.checkpoint.operations import converter
 from tensorwire.storage.local import InputFile
-from tests.support.checkpoint_models import container, weights
+from tensorwire.storage.staging import Staging
+from tests.support.acting import raising
+from tests.support.checkpoint_models import container, contents, weights
 from tests.support.destination_cells import snapshot
+from tests.support.processes import KILLED, exit_code, kill_at
 from tests.support.stores import faulty_store
 
 A, B = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 BELOW = "vae/diffusion_pytorch_model.safetensors"
 
-KILLED = """
-import os, signal, sys
-from tensorwire.checkpoint import compress_checkpoint
-from tensorwire.storage.staging import Staging
-
-src, dst, stage, *files = sys.argv[1:]
-
-def die(*arguments):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-starts = {}
-
-def in_second(done, total, path):
-    if done > starts.setdefault(path, done) and path == files[1]:
-        die()
-
-def adopted(*arguments):
-    record(*arguments)
-    die()
-
-record = Staging.record
-if stage != "in the second file":
-    Staging.record = {"before the record": die, "after the record": adopted}[stage]
-compress_checkpoint(src, dst, files=files or None, progress=in_second if stage == "in the second file" else None)
-"""
-
 
 def run_killed(src: Path, dst: Path, stage: str, *files: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, src, dst, stage, *files], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    starts: dict[str, int] = {}
+
+    def progress(done: int, total: int, path: str) -> None:
+        if done > starts.setdefault(path, done) and (stage, path) == ("in the second file", files[1]):
+            os._exit(KILLED)
+
+    def child() -> None:
+        if stage != "in the second file":
+            kill_at(1, [(Staging, "record")], after=stage == "after the record")
+        compress_checkpoint(src, dst, files=files or None, progress=progress)
+
+    assert exit_code(child) == KILLED
 
 
 def start(src: Path, dst: Path, *files: str) -> subprocess.Popen[str]:
@@ -74,27 +58,12 @@ def is_whole(dst: Path, packed: Path) -> bool:
     return modes[0] == modes[1] and contents(dst) == contents(packed)
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 def test_two_processes_and_a_last_call_give_the_bytes_of_one(model: Path, packed: Path, tmp_path: Path) -> None:
     running = [start(model, tmp_path / "x", A), start(model, tmp_path / "x", B, BELOW)]
     said = [process.communicate() for process in running]
     assert [process.returncode for process in running] == [0, 0], said
     assert all(f"made parts of {tmp_path / 'x'}" in " ".join(out.split()) for out, _ in said)
     assert not (tmp_path / "x").exists()
-    assert resumed(model, tmp_path / "x") == [A, B, BELOW]
-    assert is_whole(tmp_path / "x", packed)
-
-
-def test_processes_whose_files_overlap(model: Path, packed: Path, tmp_path: Path) -> None:
-    """One that meets another at a file fails and can be repeated."""
-    running = [start(model, tmp_path / "x", A, B), start(model, tmp_path / "x", B, BELOW)]
-    for process in running:
-        error = process.communicate()[1]
-        assert process.returncode == 0 or "another process is making it" in error
-    compress_checkpoint(model, tmp_path / "x", files=[BELOW, B, A, A])
     assert resumed(model, tmp_path / "x") == [A, B, BELOW]
     assert is_whole(tmp_path / "x", packed)
 
@@ -196,17 +165,14 @@ def test_adopting_reads_no_source(model: Path, tmp_path: Path, monkeypatch: pyte
         assert file.identity == [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     compress_checkpoint(model, tmp_path / "x", files=[A, B, BELOW])
 
-    def read(*_: object) -> None:
-        raise AssertionError("a source was read")
-
-    monkeypatch.setattr(converter, "file_sha256", read)
-    monkeypatch.setattr(converter, "open_stored", read)
+    monkeypatch.setattr(converter, "file_sha256", raising(AssertionError("a source was read")))
+    monkeypatch.setattr(converter, "open_stored", raising(AssertionError("a source was read")))
     assert resumed(model, tmp_path / "x") == [A, B, BELOW]
 
 
 def test_what_is_finished_is_not_made_twice(model: Path, tmp_path: Path) -> None:
     compress_checkpoint(model, tmp_path / "x", files=[A])
-    again = compress_checkpoint(model, tmp_path / "x", files=[A, B])
+    again = compress_checkpoint(model, tmp_path / "x", files=[B, A, A])
     assert [(file.path, file.resumed) for file in again.files] == [(A, True), (B, False)]
 
 

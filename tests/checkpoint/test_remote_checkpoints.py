@@ -30,6 +30,8 @@ from tensorwire.checkpoint import (
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.errors import CorruptDataError
 from tensorwire.storage.locations import locate
+from tests.support.acting import raising
+from tests.support.checkpoint_models import contents
 from tests.support.stores import FaultyStore, faulty_store
 
 
@@ -41,10 +43,6 @@ def _own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def left_behind() -> list[str]:
     return sorted(path.name for path in Path(tempfile.gettempdir()).iterdir())
-
-
-def content(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def objects(store: FaultyStore, root: str) -> dict[str, bytes]:
@@ -107,16 +105,16 @@ def test_a_directory_there_and_back(model: Path, packed: Path, tmp_path: Path) -
     with faulty_store() as store:
         report = compress_checkpoint(model, "faulty://s/packed")
         assert report.dst == "faulty://s/packed"
-        assert objects(store, "/s/packed") == content(packed)
+        assert objects(store, "/s/packed") == contents(packed)
         assert [arguments[1] for name, arguments in store.asked if name == "put_file"][-1].endswith("/tensorwire.json")
         assert verify("faulty://s/packed").ok
         decompress_checkpoint("faulty://s/packed", "faulty://s/plain")
-        assert objects(store, "/s/plain") == content(model)
+        assert objects(store, "/s/plain") == contents(model)
         compress_checkpoint("faulty://s/plain", tmp_path / "again")
-        assert content(tmp_path / "again") == content(packed)
+        assert contents(tmp_path / "again") == contents(packed)
         transcode_checkpoint("faulty://s/packed", "faulty://s/compact", profile="compact")
         decompress_checkpoint("faulty://s/compact", tmp_path / "back")
-        assert content(tmp_path / "back") == content(model)
+        assert contents(tmp_path / "back") == contents(model)
         assert diff("faulty://s/plain", "faulty://s/compact").num_different_elements == 0
         assert inspect("faulty://s/packed").tensors == inspect(packed).tensors
         assert estimate_ratio("faulty://s/plain").nbytes_in == estimate_ratio(model).nbytes_in
@@ -131,10 +129,10 @@ def test_a_delta_and_its_base(model: Path, tmp_path: Path) -> None:
         compress_checkpoint(tmp_path / "next", "faulty://s/delta", base="faulty://s/old")
         assert sum(map(len, objects(store, "/s/delta").values())) > 0
         decompress_checkpoint("faulty://s/delta", tmp_path / "back", base="faulty://s/old")
-        assert content(tmp_path / "back") == content(tmp_path / "next")
+        assert contents(tmp_path / "back") == contents(tmp_path / "next")
         assert verify("faulty://s/delta", base="faulty://s/old").ok
         apply_checkpoint("faulty://s/delta", model)
-        assert content(model) == content(tmp_path / "next")
+        assert contents(model) == contents(tmp_path / "next")
 
 
 def _compressed(model: Path, tmp_path: Path) -> Path:
@@ -144,7 +142,7 @@ def _compressed(model: Path, tmp_path: Path) -> Path:
 
 def test_what_is_excluded(model: Path) -> None:
     with faulty_store() as store:
-        store.pipe({f"/s/plain/{path}": data for path, data in content(model).items()})
+        store.pipe({f"/s/plain/{path}": data for path, data in contents(model).items()})
         store.pipe({"/s/plain/.git/config": b"x", "/s/plain/logs/a.txt": b"y", "/s/plain/logs/b.txt": b"z"})
         report = compress_checkpoint("faulty://s/plain", "faulty://s/packed", exclude=["logs/"])
         assert report.excluded == (".git/", "logs/")
@@ -175,7 +173,7 @@ def test_what_is_replaced_leaves_nothing_behind(model: Path, tmp_path: Path) -> 
         (model / "config.json").unlink(missing_ok=True)
         compress_checkpoint(model, "faulty://s/packed", force=True)
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 def test_a_base_in_a_store_is_not_changed_in_place(model: Path) -> None:
@@ -208,7 +206,7 @@ def _fails_at(number: int, done: list[str], *, after: bool) -> Any:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", range(1, 13))
 def test_an_upload_goes_on_where_it_stopped(model: Path, packed: Path, number: int, after: bool) -> None:
-    expected = content(packed)
+    expected = contents(packed)
     assert len(expected) == 11, "and the mark: so many puts"
     done: list[str] = []
     with faulty_store(put_file=_fails_at(number, done, after=after)) as store:
@@ -223,6 +221,14 @@ def test_an_upload_goes_on_where_it_stopped(model: Path, packed: Path, number: i
         again = [arguments[1] for name, arguments in store.asked if name == "put_file"]
         assert not [key for key in again if key in done and key.endswith(".safetensors")]
         assert left_behind() == []
+
+
+def stop_at_the_fourth(model: Path, store: FaultyStore) -> None:
+    """Begin an upload that fails with its fourth object."""
+    store.faults["put_file"] = _fails_at(4, [], after=False)
+    with pytest.raises(ConnectionResetError):
+        compress_checkpoint(model, "faulty://s/packed")
+    store.faults.clear()
 
 
 def _another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "elsewhere") -> None:
@@ -252,16 +258,14 @@ def test_readers_refuse_a_folder_until_its_upload_has_ended(model: Path, tmp_pat
                 read("faulty://s/packed")
         compress_checkpoint(model, "faulty://s/packed", force=force)
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 def test_the_place_of_an_upload_that_nobody_goes_on_with_is_taken_by_force(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(model, "faulty://s/packed")
-        store.faults.clear()
+    with faulty_store() as store:
+        stop_at_the_fourth(model, store)
         _another_machine(monkeypatch, tmp_path)
         with pytest.raises(FileExistsError, match="an upload that has not ended"):
             compress_checkpoint(model, "faulty://s/packed")
@@ -271,7 +275,7 @@ def test_the_place_of_an_upload_that_nobody_goes_on_with_is_taken_by_force(
         del store.store["/s/packed/notes.txt"]
         compress_checkpoint(model, "faulty://s/packed", force=True)
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -279,10 +283,8 @@ def test_an_upload_does_not_go_on_over_another_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
     """The other one took its place by force, and is still under way or has ended."""
-    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(model, "faulty://s/packed")
-        store.faults.clear()
+    with faulty_store() as store:
+        stop_at_the_fourth(model, store)
         here = tempfile.gettempdir()
         _another_machine(monkeypatch, tmp_path)
         change(model)
@@ -303,11 +305,8 @@ def test_an_upload_does_not_go_on_over_another_one(
 def test_a_single_file_whose_upload_was_interrupted_at_its_end(model: Path) -> None:
     shard = model / "model-00001-of-00002.safetensors"
 
-    def interrupt(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
     with faulty_store(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tensorwire.storage.staging.Staging.drop", interrupt)
+        patch.setattr("tensorwire.storage.staging.Staging.drop", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             compress_checkpoint(shard, "faulty://s/a.safetensors")
         patch.undo()
@@ -316,14 +315,12 @@ def test_a_single_file_whose_upload_was_interrupted_at_its_end(model: Path) -> N
 
 
 def test_a_changed_source_is_put_anew(model: Path, tmp_path: Path) -> None:
-    with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        with pytest.raises(ConnectionResetError):
-            compress_checkpoint(model, "faulty://s/packed")
-        store.faults.clear()
+    with faulty_store() as store:
+        stop_at_the_fourth(model, store)
         change(model)
         compress_checkpoint(model, "faulty://s/packed")
         compress_checkpoint(model, tmp_path / "expected")
-        assert objects(store, "/s/packed") == content(tmp_path / "expected")
+        assert objects(store, "/s/packed") == contents(tmp_path / "expected")
 
 
 def test_another_process_that_was_first_wins(model: Path) -> None:
@@ -349,12 +346,9 @@ def test_a_store_that_keeps_other_bytes_is_told() -> None:
 
 
 def test_no_right_to_list(model: Path) -> None:
-    def refused(own: Any, *arguments: Any, **options: Any) -> Any:
-        raise PermissionError("Access Denied")
-
     with faulty_store() as store:
         compress_checkpoint(model, "faulty://s/packed")
-        store.faults["find"] = refused
+        store.faults["find"] = raising(PermissionError("Access Denied"))
         with pytest.raises(
             PermissionError, match="Access Denied; look at your credentials for this store: 'faulty:///s/packed'"
         ):
@@ -398,11 +392,8 @@ def test_many_objects() -> None:
 
 
 def test_nothing_is_left_if_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device", "x")
-
     with faulty_store() as store:
-        monkeypatch.setattr("tensorwire.storage.local.write_at", full)
+        monkeypatch.setattr("tensorwire.storage.local.write_at", raising(OSError(28, "No space left on device", "x")))
         with pytest.raises(OSError, match="No space left"):
             save_file(tensors(), "faulty://m/a.safetensors")
         assert not store.store
@@ -430,10 +421,10 @@ def test_objects_and_journals_hold_nothing_secret(model: Path, tmp_path: Path) -
     change(tmp_path / "next")
     base = "faulty://s/old?token=hunter2"
     with faulty_store(put_file=_fails_at(4, [], after=False)) as store:
-        store.pipe({f"/s/old?token=hunter2/{path}": data for path, data in content(model).items()})
+        store.pipe({f"/s/old?token=hunter2/{path}": data for path, data in contents(model).items()})
         with pytest.raises(ConnectionResetError):
             compress_checkpoint(tmp_path / "next", "faulty://s/delta?token=hunter2", base=base)
-        kept = content(Path(tempfile.gettempdir()))
+        kept = contents(Path(tempfile.gettempdir()))
         assert kept, "an upload that stopped has left its journal"
         store.faults.clear()
         compress_checkpoint(tmp_path / "next", "faulty://s/delta?token=hunter2", base=base)

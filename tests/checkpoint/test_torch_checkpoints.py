@@ -17,14 +17,13 @@ from tensorwire.checkpoint import (
     compress_checkpoint,
     decompress_checkpoint,
     diff,
-    estimate_ratio,
     inspect,
     save_file,
-    transcode_checkpoint,
     verify,
 )
 from tensorwire.cli import main
 from tensorwire.errors import FormatError, LimitExceededError
+from tests.support.acting import interrupt
 from tests.support.checkpoint_models import tree_hashes
 from tests.support.stores import faulty_store
 
@@ -112,20 +111,6 @@ def test_the_reference_restores_torch_files(trained: Path, tmp_path: Path) -> No
     assert restore_directory(files) == {path.name: path.read_bytes() for path in trained.iterdir()}
     compress_checkpoint(trained / "optimizer.pt", tmp_path / "alone")
     assert restore_single((tmp_path / "alone").read_bytes()) == (trained / "optimizer.pt").read_bytes()
-
-
-def test_transcode_gives_what_compressing_gives(trained: Path, tmp_path: Path) -> None:
-    compress_checkpoint(trained, tmp_path / "fast")
-    compress_checkpoint(trained, tmp_path / "expected", profile="compact")
-    transcode_checkpoint(tmp_path / "fast", tmp_path / "compact", profile="compact")
-    assert tree_hashes(tmp_path / "compact") == tree_hashes(tmp_path / "expected")
-
-
-def test_estimate_counts_the_storages(trained: Path) -> None:
-    nbytes = sum(path.stat().st_size for path in trained.iterdir())
-    estimate = estimate_ratio(trained)
-    assert estimate.nbytes_in == nbytes
-    assert estimate.sample_nbytes > 0.95 * nbytes
 
 
 def test_inspect_and_diff_see_the_storages(trained: Path, tmp_path: Path) -> None:
@@ -248,12 +233,7 @@ def test_a_file_in_a_store_is_fetched_once(is_directory: bool, tmp_path: Path) -
 def test_an_interrupted_run_goes_on(trained: Path, tmp_path: Path) -> None:
     done: list[str] = []
 
-    def stop(_done: int, _total: int, path: str) -> None:
-        if path == "rng_state.pth":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(trained, tmp_path / "packed", progress=stop)
+    interrupt(compress_checkpoint, trained, tmp_path / "packed", at="rng_state.pth")
     report = compress_checkpoint(trained, tmp_path / "packed", progress=lambda *arguments: done.append(arguments[2]))
     assert next(file.resumed for file in report.files if file.path == "optimizer.pt")
     compress_checkpoint(trained, tmp_path / "expected")

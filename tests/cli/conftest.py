@@ -25,12 +25,6 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def run_here(run: Run) -> Run:
-    """`run`, for tests that start processes too."""
-    return run
-
-
-@pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A directory as it comes from a hub."""
     path = tmp_path / "model"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorwire.cli import output
-from tests.support.command_line import Ran, contents, damage, tensors, weights
+from tests.support.acting import raising
+from tests.support.checkpoint_models import contents
+from tests.support.command_line import Ran, damage, tensors, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,17 +108,6 @@ def test_quiet(model: Path, compressed: Path, run: Run) -> None:
     assert run("compress", model, "-q").err.startswith("tensorwire: ")
 
 
-def test_transcode_gives_what_compress_gives(model: Path, compressed: Path, run: Run) -> None:
-    direct, transcoded = model.with_name("direct"), model.with_name("transcoded")
-    assert run("compress", model, direct, "--profile", "compact").code == 0
-    ran = run("transcode", compressed, transcoded, "--profile", "compact")
-    assert (ran.code, ran.err) == (0, "")
-    name = "model.safetensors"
-    assert (transcoded / name).read_bytes() == (direct / name).read_bytes()
-    assert run("decompress", transcoded, model.with_name("back")).code == 0
-    assert contents(model.with_name("back")) == contents(model)
-
-
 def test_verify(model: Path, compressed: Path, run: Run) -> None:
     ran = run("verify", compressed)
     assert (ran.code, ran.err) == (0, "")
@@ -167,8 +157,7 @@ def test_nothing_is_overwritten(model: Path, compressed: Path, run: Run) -> None
     before = contents(compressed)
     ran = run("compress", model, compressed)
     assert (ran.code, ran.out) == (2, "")
-    assert "exists" in ran.err
-    assert "--force" in ran.err
+    assert "already exists; pass --force to replace it" in ran.err
     assert contents(compressed) == before
     assert run("compress", model, compressed, "--profile", "compact", "--force").code == 0
     assert contents(compressed) != before
@@ -209,15 +198,6 @@ def test_damage_is_an_error_and_leaves_nothing(compressed: Path, run: Run, how: 
     assert failed.err == ran.err, "a reader sees the same line"
 
 
-def test_a_file_that_is_no_safetensors(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(b"\xff" * 100)
-    for command in ("compress", "decompress", "inspect"):
-        ran = run(command, path)
-        assert (ran.code, ran.out) == (1, ""), command
-        assert ran.err.startswith("tensorwire: "), command
-
-
 def test_the_wrong_command_for_the_state(model: Path, compressed: Path, run: Run) -> None:
     again = run("compress", compressed, model.with_name("again"))
     assert again.code == 2
@@ -225,14 +205,6 @@ def test_the_wrong_command_for_the_state(model: Path, compressed: Path, run: Run
     assert run("decompress", model, model.with_name("again")).code == 2
     assert run("transcode", model, model.with_name("again"), "--profile", "fast").code == 2
     assert not model.with_name("again").exists()
-
-
-def test_pickles_are_refused(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "pytorch_model.bin"
-    path.write_bytes(pickle.dumps({"a": 1}))
-    ran = run("compress", path)
-    assert (ran.code, ran.out) == (1, "")
-    assert "pickle" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -282,19 +254,13 @@ def test_every_error_is_a_document(command: str, tmp_path: Path, run: Run) -> No
             continue
         assert (ran.code, ran.json["error"]["kind"]) == (code, kind)
         assert ran.err.startswith(f"tensorwire: {ran.json['error']['message']}")
+    assert run(command, "--", "--json").out == "", "behind -- it is a path"
 
 
 @pytest.mark.parametrize("command", ["compress", "verify", "inspect"])
 def test_another_format_is_bad_data_and_a_directory_of_it_wrong_usage(command: str, tmp_path: Path, run: Run) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
     assert [run(command, path).code for path in (tmp_path / "model.gguf", tmp_path)] == [1, 2]
-
-
-def test_usage_error_as_json(run: Run) -> None:
-    ran = run("verify", "no/such/path", "--json")
-    assert ran.code == 2
-    assert "no/such/path" in ran.json["error"]["message"]
-    assert run("verify", "--", "--json").out == "", "behind -- it is a path"
 
 
 @pytest.mark.parametrize(
@@ -309,10 +275,7 @@ def test_usage_error_as_json(run: Run) -> None:
 def test_errors_of_the_system(
     model: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
 ) -> None:
-    def fail(*args: object, **options: object) -> None:
-        raise error
-
-    monkeypatch.setattr("tensorwire.checkpoint.verify", fail)
+    monkeypatch.setattr("tensorwire.checkpoint.verify", raising(error))
     ran = run("verify", model, "--json")
     assert ran.code == code
     assert f"tensorwire: {text}" in ran.err

@@ -83,31 +83,3 @@ def test_a_model_beside_its_compressed_one(model: Path, compressed: Path, tmp_pa
     assert "holds a model that is compressed already: v1.tensorwire" in ran.err
     assert "leave it out with --exclude 'v1.tensorwire'" in ran.err
     assert run("compress", project, "--exclude", "v1.tensorwire").code == 0
-
-
-def test_advice_is_for_the_command_line(shards: list[Path], compressed: Path, tmp_path: Path, run: Run) -> None:
-    assert run("compress", shards[0], tmp_path / "x").code == 0
-    ran = run("compress", shards[0], tmp_path / "x")
-    assert (ran.code, ran.out) == (2, "")
-    assert "already exists; pass --force to replace it" in ran.err
-    assert run("compress", shards[0], tmp_path / "x", "--force").code == 0
-
-
-def test_a_slash_says_directory(shards: list[Path], tmp_path: Path, run: Run) -> None:
-    for arguments in ((f"{tmp_path}/new/",), ("-o", f"{tmp_path}/new/")):
-        ran = run("compress", shards[0], *arguments)
-        assert (ran.code, ran.out) == (2, "")
-        assert f"name the file: {str(tmp_path / 'new' / shards[0].name)!r}" in ran.err
-    assert not (tmp_path / "new").exists()
-
-
-def test_plots(model: Path, tmp_path: Path, run: Run) -> None:
-    pytest.importorskip("matplotlib")
-    link = tmp_path / "x.png"
-    link.symlink_to("nowhere")
-    before = snapshot(tmp_path)
-    for force in ((), ("--force",)):
-        ran = run("inspect", model, "--plot", link, *force)
-        assert (ran.code, ran.out) == (2, "")
-        assert "is a link" in ran.err
-    assert snapshot(tmp_path) == before

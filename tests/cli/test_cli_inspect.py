@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.support.acting import raising
 from tests.support.command_line import on_terminal, weights
 
 if TYPE_CHECKING:
@@ -39,25 +40,19 @@ def test_inspect_of_a_plain_file(model: Path, run: Run) -> None:
     assert line.split() == ["two_exponents", "F32", "16384", "1.000", "-", "1.000"]
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_inspect_plot(compressed: Path, run: Run, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_plot(compressed: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    path = compressed.with_name("plot" + suffix)
-    assert run("inspect", compressed, "--plot", path).code == 0
-    assert path.read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    path = compressed.with_name("plot.png")
     path.write_bytes(b"mine")
     again = run("inspect", compressed, "--plot", path)
     assert (again.code, again.out) == (2, "")
     assert "exists" in again.err
     assert path.read_bytes() == b"mine"
     assert run("inspect", compressed, "--plot", path, "--force").code == 0
-    assert path.read_bytes() != b"mine"
-
-    def fail(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+    assert path.read_bytes().startswith(b"\x89PNG")
 
     whole, names = path.read_bytes(), sorted(path.parent.iterdir())
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fsync", raising(OSError(28, "No space left on device")))
     failed = run("inspect", compressed, "--plot", path, "--force")
     assert failed.code == 1
     assert str(path) in failed.err
@@ -181,10 +176,7 @@ def test_summary(tmp_path: Path, run: Run) -> None:
 def test_plot_fails_before_the_work(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
 
-    def work(*args: object, **options: object) -> None:
-        raise AssertionError("the work has begun")
-
-    monkeypatch.setattr("tensorwire.checkpoint.inspect", work)
+    monkeypatch.setattr("tensorwire.checkpoint.inspect", raising(AssertionError("the work has begun")))
     ran = run("inspect", model, "--plot", "no/such/directory/x.png")
     assert (ran.code, ran.out) == (2, "")
     assert "no directory 'no/such/directory'" in ran.err
@@ -200,6 +192,7 @@ def test_plot_tells_what_it_shows(tmp_path: Path, run: Run) -> None:
     assert run("inspect", small, "--plot", tmp_path / "x.svg").code == 0
     ratio = json.loads(run("inspect", small, "--json").out)["ratio"]
     image = (tmp_path / "x.svg").read_text()
+    assert image.startswith("<?xml")
     assert f"<!-- small.safetensors: ratio {ratio:.3f}" in image
     left, _, right = image.partition('id="axes_2"')
 

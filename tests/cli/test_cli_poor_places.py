@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint
-from tests.support.command_line import COMMAND, contents
+from tests.support.checkpoint_models import contents
+from tests.support.command_line import COMMAND, forked
+from tests.support.refused_calls import refuse
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-ROOT = Path(__file__).parent.parent.parent
 GONE = "the working directory is gone; change to one that exists, or give a path that begins with a slash"
 
 
 def run_without_renameat2(place: Path, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.refused_calls", "renameat2=EPERM", *arguments, "--quiet"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = forked(*arguments, "--quiet", first=partial(refuse, "renameat2=EPERM"), cwd=place)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_writing_where_renameat2_is_refused(model: Path, tmp_path: Path) -> None:
@@ -56,26 +45,16 @@ def test_writing_where_renameat2_is_refused(model: Path, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def gone(tmp_path: Path) -> str:
-    """A program that starts in a directory and removes it, and goes on with its arguments."""
-    code = "import os, pathlib, sys; pathlib.Path.cwd().rmdir(); os.execv(sys.argv[1], sys.argv[1:])"
+def here(tmp_path: Path) -> Path:
     (tmp_path / "here").mkdir()
-    return code
+    return tmp_path / "here"
 
 
-def run_nowhere(gone: str, place: Path, arguments: Sequence[object]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", gone, *COMMAND, *map(str, arguments)],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_paths_from_the_root_on_need_no_working_directory(gone: str, model: Path, tmp_path: Path) -> None:
-    done = run_nowhere(gone, tmp_path / "here", ("compress", model, tmp_path / "small", "--quiet"))
+def test_paths_from_the_root_on_need_no_working_directory(here: Path, model: Path, tmp_path: Path) -> None:
+    """From the start of the interpreter on."""
+    code = "import os, pathlib, sys; pathlib.Path.cwd().rmdir(); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", code, *COMMAND, "compress", model, tmp_path / "small", "--quiet"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "small").is_dir()
 
@@ -94,10 +73,11 @@ def test_paths_from_the_root_on_need_no_working_directory(gone: str, model: Path
     ],
 )
 def test_the_working_directory_is_gone(
-    gone: str, model: Path, tmp_path: Path, arguments: tuple[str, ...], named: str
+    here: Path, model: Path, tmp_path: Path, arguments: tuple[str, ...], named: str
 ) -> None:
     before = contents(model)
-    done = run_nowhere(gone, tmp_path / "here", [argument.format(tmp_path) for argument in arguments])
+    given = [argument.format(tmp_path) for argument in arguments]
+    done = forked(*given, first=lambda: Path.cwd().rmdir(), cwd=here, text=True)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert done.stderr == f"tensorwire: {named!r}: {GONE}\n"

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-COMMAND = [sys.executable, "-m", "tensorwire"]
+from tensorwire.cli import output
+from tests.support.command_line import COMMAND, forked
 
-# The command line in its own process, to which a signal comes with the first report of progress on any file but
-# 1.safetensors.
-INTERRUPTED = """
-import contextlib, os, signal, sys, time
-from tensorwire.cli import main, output
-
-@contextlib.contextmanager
-def progress(title, *, quiet):
-    def update(done, total, path):
-        if path != "1.safetensors":
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(10)
-    yield update
-
-output.progress = progress
-sys.exit(main())
-"""
+run = partial(forked, text=True)
 
 
-def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], check=False, text=True, **{"capture_output": True, **options}
-    )
+def interrupted() -> None:
+    """A signal comes with the first report of progress on any file but 1.safetensors."""
+
+    @contextlib.contextmanager
+    def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+        def update(done: int, total: int, path: str) -> None:
+            if path != "1.safetensors":
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(10)
+
+        yield update
+
+    output.progress = progress  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -49,13 +49,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def run_started(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A process as a shell starts it."""
+    return subprocess.run([*COMMAND, *map(str, arguments)], check=False, text=True, capture_output=True, **options)
+
+
 def test_exit_codes(file: Path) -> None:
-    assert run("compress", file).returncode == 0
+    assert run_started("compress", file).returncode == 0
     small = file.with_name("a.tensorwire.safetensors")
-    assert run("verify", small).returncode == 0
     other = file.with_name("b.safetensors")
     save_file({"x": np.zeros(3, np.float32)}, other)
-    assert run("diff", file, other).returncode == 3
+    assert run_started("diff", file, other).returncode == 3
     assert run("compress", file).returncode == 2
     os.truncate(small, small.stat().st_size - 1)
     assert run("verify", small).returncode == 1
@@ -71,21 +75,13 @@ def test_pipes_stay_clean(file: Path) -> None:
         assert all(line == line.rstrip() for line in ran.stdout.splitlines()), arguments
 
 
-def test_progress_takes_one_line() -> None:
-    program = """
-from tensorwire.cli import output
-with output.progress("compress") as update:
-    update(545_200_000, 545_200_000, "unet/diffusion_pytorch_model-00012-of-00030.safetensors")
-"""
-    primary, secondary = pty.openpty()
-    try:
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60"}
-        subprocess.run([sys.executable, "-c", program], stderr=secondary, env=environment, check=True)
-        shown = os.read(primary, 1 << 16).decode()
-    finally:
-        os.close(primary)
-        os.close(secondary)
-    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+def test_progress_takes_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with output.progress("compress") as update:
+        update(545_200_000, 545_200_000, "unet/diffusion_pytorch_model-00012-of-00030.safetensors")
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "545.2/545.2 MB" in line
     assert "-00012-of-00030." in line, "the number tells shards apart"
 
@@ -93,9 +89,9 @@ with output.progress("compress") as update:
 def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
     primary, secondary = pty.openpty()
     try:
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
-        command = [*COMMAND, "compress", str(file), "--json"]
-        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=secondary, env=environment, check=True)
+        environment = {"TERM": "xterm-256color", "COLUMNS": "80"}
+        streams = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": secondary}
+        ran = run("compress", file, "--json", environment=environment, **streams)
         shown = os.read(primary, 1 << 16).decode()
     finally:
         os.close(primary)
@@ -132,7 +128,7 @@ def test_closed_output(file: Path) -> None:
 def test_names_outside_the_encoding(tmp_path: Path) -> None:
     path = tmp_path / "ü.safetensors"
     save_file({"模型": np.ones((4, 4), np.float32)}, path)
-    ran = run("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    ran = run_started("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (ran.returncode, ran.stderr) == (0, "")
     assert r"\u6a21\u578b" in ran.stdout
 
@@ -145,7 +141,7 @@ def test_interrupt(file: Path, command: str) -> None:
         assert run("compress", file, source).returncode == 0
     target = file.with_name("target.safetensors")
     arguments = [command, str(source), str(target)]
-    ran = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], check=False, capture_output=True, text=True)
+    ran = run(*arguments, first=interrupted)
     assert (ran.returncode, ran.stdout) == (130, "")
     assert ran.stderr == "tensorwire: interrupted\n", "nothing is finished, so nothing is promised"
     assert not Path(f"{target}.partial").exists()
@@ -162,7 +158,7 @@ def test_interrupt_behind_a_finished_file(tmp_path: Path) -> None:
     for name in ("1.safetensors", "2.safetensors"):
         save_file({"layer.weight": weights}, model / name)
     arguments = ["compress", str(model), str(target)]
-    ran = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], check=False, capture_output=True, text=True)
+    ran = run(*arguments, first=interrupted)
     assert (ran.returncode, ran.stdout) == (130, "")
     assert ran.stderr.splitlines() == [
         f"{target}.partial holds what is done: the same command goes on with it.",
@@ -174,8 +170,7 @@ def test_interrupt_behind_a_finished_file(tmp_path: Path) -> None:
 
 
 def test_interrupt_of_what_only_reads(file: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, "verify", str(file)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    ran = run("verify", file, first=interrupted)
     assert (ran.returncode, ran.stdout) == (130, "")
     assert ran.stderr == "tensorwire: interrupted\n"
 
@@ -191,13 +186,8 @@ def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
 
 def test_completion_offers_commands_and_options() -> None:
     def complete(words: str, index: int) -> str:
-        environment = {
-            **os.environ,
-            "_TENSORWIRE_COMPLETE": "bash_complete",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(index),
-        }
-        return run(env=environment).stdout
+        asked = {"_TENSORWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(index)}
+        return run_started(env={**os.environ, **asked}).stdout
 
     assert "transcode" in complete("tensorwire tr", 1)
     assert "--profile" in complete("tensorwire compress --pr", 2)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tensorwire
-from tests.support.command_line import COMMAND, contents, damage
+from tests.support.checkpoint_models import contents
+from tests.support.command_line import COMMAND, damage
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -333,6 +334,7 @@ def test_an_old_transformers_is_refused(folder: Path, run: Run, monkeypatch: pyt
     assert "needs transformers 5.16 or later, got 5.15.2; pip install -U transformers" in ran.err
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_a_closed_pipe_end_it(copied: Path) -> None:
     config(max_position_embeddings=10**6)(copied)
     for code, what in ((130, "interrupt"), (141, "close")):

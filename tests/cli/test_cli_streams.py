@@ -9,49 +9,21 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, verify
 from tensorwire.checkpoint.operations.stream import convert_stream
-from tensorwire.cli import main
 from tests.support.checkpoint_models import container, layer, random_bytes, weights
-from tests.support.command_line import COMMAND, Run
+from tests.support.command_line import COMMAND, Run, forked
 from tests.support.processes import PRINT_PEAK_MEMORY
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 REPORT = "wrote standard output: "
-
-
-def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
-    """A process that is forked, and imports nothing anew. `test_cli_process` starts commands as a shell does."""
-    command = [*map(str, arguments)]
-    options = {"capture_output": True, **options, "preexec_fn": lambda: _become(command)}
-    return subprocess.run(["tensorwire", *command], check=False, **options)  # type: ignore[call-overload]
-
-
-def _become(arguments: list[str]) -> None:
-    """Run a command line where a process would begin another program."""
-    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        if number > 2:
-            with contextlib.suppress(OSError):  # that of the list
-                os.close(number)
-    code = 1
-    try:
-        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-            stream: Any = open(number, mode)  # noqa: PTH123, SIM115
-            stream.buffer.raw.name = f"<{name}>"
-            setattr(sys, name, stream)
-        code = main(arguments)
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
 
 @pytest.fixture
@@ -67,7 +39,7 @@ def original(tmp_path: Path) -> Path:
 @pytest.fixture
 def small(original: Path) -> Path:
     path = original.with_name("small.safetensors")
-    assert run("compress", original, path).returncode == 0
+    assert forked("compress", original, path).returncode == 0
     return path
 
 
@@ -84,11 +56,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_may_be_called_dash(original: Path) -> None:
     """As for other tools, ./- is a file."""
     place = original.with_name("-")
-    ran = run("compress", original, "./-", cwd=original.parent)
+    ran = forked("compress", original, "./-", cwd=original.parent)
     assert (ran.returncode, place.is_file()) == (0, True)
     for command in ("verify", "inspect"):
-        assert run(command, "./-", cwd=original.parent, stdin=subprocess.DEVNULL).returncode == 0
-    ran = run("decompress", "./-", "-", cwd=original.parent, stdin=subprocess.DEVNULL)
+        assert forked(command, "./-", cwd=original.parent, stdin=subprocess.DEVNULL).returncode == 0
+    ran = forked("decompress", "./-", "-", cwd=original.parent, stdin=subprocess.DEVNULL)
     assert ran.stdout == original.read_bytes()
 
 
@@ -97,7 +69,7 @@ def test_a_pipe_or_standard_output_by_another_name_gets_the_right_one(original: 
     pipe = original.with_name("pipe")
     os.mkfifo(pipe)
     for arguments in ((pipe, original.with_name("x.safetensors")), (original, "/dev/stdout")):
-        ran = run("compress", *arguments)
+        ran = forked("compress", *arguments)
         assert (ran.returncode, ran.stdout) == (2, b"")
         assert b"'-" in ran.stderr
     assert sorted(path.name for path in original.parent.iterdir()) == [original.name, "pipe"]
@@ -106,7 +78,7 @@ def test_a_pipe_or_standard_output_by_another_name_gets_the_right_one(original: 
 @pytest.mark.parametrize("arguments", [("", "x"), ("a.safetensors", ""), ("a.safetensors", "-o", "")])
 def test_an_empty_argument_is_not_the_working_directory(original: Path, arguments: tuple[str, ...]) -> None:
     """A variable of the shell that is not set."""
-    ran = run("compress", *arguments, cwd=original.parent)
+    ran = forked("compress", *arguments, cwd=original.parent)
     assert ran.returncode == 2
     assert b"expected a path, got an empty argument" in ran.stderr
     assert list(original.parent.iterdir()) == [original]
@@ -115,18 +87,18 @@ def test_an_empty_argument_is_not_the_working_directory(original: Path, argument
 @pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: str) -> None:
     target = original.with_name("target.safetensors")
-    assert run("compress", original, target, "--profile", profile).returncode == 0
+    assert forked("compress", original, target, "--profile", profile).returncode == 0
     for arguments, data in (
         (["-", "-"], original.read_bytes()),
         (["-"], original.read_bytes()),
         ([original, "-"], b""),
         ([original, "-o", "-"], b""),
     ):
-        ran = run("compress", *arguments, "--profile", profile, input=data)
+        ran = forked("compress", *arguments, "--profile", profile, input=data)
         assert (ran.returncode, ran.stdout == target.read_bytes()) == (0, True), arguments
         assert ran.stderr.decode().startswith(REPORT)
     for arguments, data in (([target, "-"], b""), (["-", "-"], target.read_bytes())):
-        ran = run("decompress", *arguments, "-q", input=data)
+        ran = forked("decompress", *arguments, "-q", input=data)
         assert (ran.returncode, ran.stdout == original.read_bytes(), ran.stderr) == (0, True, b""), arguments
     assert list(temporary.iterdir()) == []
     assert sorted(path.name for path in original.parent.iterdir()) == sorted([
@@ -138,24 +110,24 @@ def test_a_result_of_a_stream_is_no_more_readable_than_what_it_comes_from(origin
     target = original.with_name("target.safetensors")
     original.chmod(0o600)
     with original.open("rb") as file:
-        assert run("compress", "-", target, stdin=file).returncode == 0
+        assert forked("compress", "-", target, stdin=file).returncode == 0
     assert target.stat().st_mode & 0o777 == 0o600
     original.chmod(0o644)
-    assert run("compress", "-", target, "--force", input=original.read_bytes()).returncode == 0
+    assert forked("compress", "-", target, "--force", input=original.read_bytes()).returncode == 0
     assert target.stat().st_mode & 0o777 == 0o600, "a pipe has no permissions, so they stay"
 
 
 def test_a_pipe_to_a_file_and_transcode(original: Path, small: Path) -> None:
     direct, target = (original.with_name(name) for name in ("direct.safetensors", "target.safetensors"))
-    assert run("compress", original, direct, "--profile", "compact").returncode == 0
-    ran = run("transcode", "-", target, "--profile", "compact", "--json", input=small.read_bytes())
+    assert forked("compress", original, direct, "--profile", "compact").returncode == 0
+    ran = forked("transcode", "-", target, "--profile", "compact", "--json", input=small.read_bytes())
     assert ran.returncode == 0
     report = json.loads(ran.stdout)
     assert (report["src"], report["dst"], report["nbytes_in"]) == ("-", str(target), small.stat().st_size)
     assert target.read_bytes() == direct.read_bytes()
-    again = run("transcode", "-", target, "--profile", "compact", input=small.read_bytes())
+    again = forked("transcode", "-", target, "--profile", "compact", input=small.read_bytes())
     assert again.returncode == 2, "it exists"
-    ran = run("transcode", "-", "-", "--profile", "compact", input=small.read_bytes())
+    ran = forked("transcode", "-", "-", "--profile", "compact", input=small.read_bytes())
     assert ran.stdout == direct.read_bytes()
 
 
@@ -170,8 +142,8 @@ def test_a_file_without_record_comes_through_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "saved.safetensors"
     save_file({"c": values.astype(ml_dtypes.bfloat16), "b": values, "a": np.arange(9), "d": values[::-1].copy()}, path)
     back = tmp_path / "back.safetensors"
-    assert run("decompress", path, back).returncode == 0
-    ran = run("decompress", "-", input=path.read_bytes())
+    assert forked("decompress", path, back).returncode == 0
+    ran = forked("decompress", "-", input=path.read_bytes())
     assert ran.stdout == back.read_bytes()
     assert b"no record of its original" in ran.stderr
 
@@ -182,7 +154,7 @@ def test_a_stream_of_the_wrong_length(original: Path, small: Path, temporary: Pa
     data = (original if command == "compress" else small).read_bytes()
     data = {"cut": data[:-10], "cut header": data[:500], "longer": data + b"x", "empty": b""}[how]
     for dst in ("-", original.with_name("target.safetensors")):
-        ran = run(command, "-", dst, input=data)
+        ran = forked(command, "-", dst, input=data)
         assert ran.returncode == 1
         assert b"Traceback" not in ran.stderr
         assert b"file 'stdin'" in ran.stderr
@@ -193,7 +165,7 @@ def test_a_stream_of_the_wrong_length(original: Path, small: Path, temporary: Pa
 def test_damage_in_a_stream(small: Path) -> None:
     data = bytearray(small.read_bytes())
     data[len(data) // 2] ^= 0x10
-    ran = run("decompress", "-", "-", input=bytes(data))
+    ran = forked("decompress", "-", "-", input=bytes(data))
     assert ran.returncode == 1
     assert re.search(rb"file 'stdin', tensor '[a-z.0-9]+', block \d+, byte \d+", ran.stderr)
 
@@ -207,10 +179,10 @@ def test_what_is_refused(original: Path, small: Path, tmp_path: Path) -> None:
         (["compress", "-", original, "--force"], original.read_bytes(), 2, b"a.safetensors"),
         (["compress", "-", tmp_path / "no" / "x"], original.read_bytes(), 2, b"make it first"),
     ):
-        ran = run(*arguments, input=data)
+        ran = forked(*arguments, input=data)
         assert (ran.returncode, ran.stdout) == (code, b""), (arguments, ran.stderr)
         assert advice in ran.stderr, ran.stderr
-    ran = run("compress", original, "-", "--json")
+    ran = forked("compress", original, "-", "--json")
     assert ran.returncode == 2
     assert "standard output" in json.loads(ran.stdout)["error"]["message"]
     assert original.read_bytes()[8:9] == b"{"
@@ -228,7 +200,7 @@ def test_one_file_on_both_sides_stays(small: Path, command: list[str]) -> None:
     ):
         with small.open("rb") as source, small.open(mode) as target:
             streams = {"stdin": source if stdin else None, "stdout": target if mode != "rb" else subprocess.PIPE}
-            done = run(*command, *arguments, capture_output=False, stderr=subprocess.PIPE, **streams)
+            done = forked(*command, *arguments, capture_output=False, stderr=subprocess.PIPE, **streams)
         assert done.returncode == 2, (arguments, mode)
         assert b"are the same file; name another destination" in done.stderr
         assert small.read_bytes() == before
@@ -283,10 +255,10 @@ def test_a_pipe_that_does_not_wait(original: Path, small: Path) -> None:
 def test_a_terminal_is_refused(original: Path) -> None:
     primary, secondary = pty.openpty()
     try:
-        ran = run("compress", original, "-", capture_output=False, stdout=secondary, stderr=subprocess.PIPE)
+        ran = forked("compress", original, "-", capture_output=False, stdout=secondary, stderr=subprocess.PIPE)
         assert ran.returncode == 2
         assert b"--force" in ran.stderr
-        ran = run("compress", "-", capture_output=True, stdin=secondary)
+        ran = forked("compress", "-", capture_output=True, stdin=secondary)
         assert ran.returncode == 2
         assert b"terminal" in ran.stderr
     finally:
@@ -324,19 +296,19 @@ def test_interrupted_while_it_waits_for_input(original: Path, temporary: Path) -
 
 
 def test_verify_and_inspect_read_a_stream(small: Path, temporary: Path) -> None:
-    ran = run("verify", "-", input=small.read_bytes())
+    ran = forked("verify", "-", input=small.read_bytes())
     assert (ran.returncode, ran.stdout.startswith(b"-: ok; ")) == (0, True), ran.stdout
     damaged = bytearray(small.read_bytes())
     damaged[len(damaged) // 2] ^= 1
-    ran = run("verify", "-", "--json", input=bytes(damaged))
+    ran = forked("verify", "-", "--json", input=bytes(damaged))
     assert ran.returncode == 1
     (problem,) = json.loads(ran.stdout)["problems"]
     assert problem["file"] == "stdin"
     assert b"/proc" not in ran.stdout + ran.stderr
-    ran = run("verify", "-", input=b"short")
+    ran = forked("verify", "-", input=b"short")
     assert ran.returncode == 1
     assert b"'stdin'" in ran.stderr
-    ran = run("inspect", "-", "--json", input=small.read_bytes())
+    ran = forked("inspect", "-", "--json", input=small.read_bytes())
     assert ran.returncode == 0
     report = json.loads(ran.stdout)
     assert (report["path"], report["files"]) == ("-", ["stdin"])
@@ -344,31 +316,31 @@ def test_verify_and_inspect_read_a_stream(small: Path, temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_several_sources(original: Path, tmp_path: Path, run_here: Run) -> None:
+def test_several_sources(original: Path, tmp_path: Path, run: Run) -> None:
     other = tmp_path / "b.safetensors"
     other.write_bytes(container(layer(3, 3)))
     target = tmp_path / "results"
-    ran = run_here("compress", original, other, "-o", target, "--json")
+    ran = run("compress", original, other, "-o", target, "--json")
     assert ran.code == 0
     assert [result["dst"] for result in ran.json["results"]] == [str(target / p.name) for p in (original, other)]
-    again = run_here("compress", original, other, target, "-f")
+    again = run("compress", original, other, target, "-f")
     assert again.code == 0
     assert again.out.count("wrote ") == 2
     back = tmp_path / "back"
-    assert run_here("decompress", *sorted(target.iterdir()), "-o", back).code == 0
+    assert run("decompress", *sorted(target.iterdir()), "-o", back).code == 0
     assert {path.name: path.read_bytes() for path in back.iterdir()} == {
         path.name: path.read_bytes() for path in (original, other)
     }
 
 
-def test_several_sources_never_replace_one_of_them(original: Path, tmp_path: Path, run_here: Run) -> None:
+def test_several_sources_never_replace_one_of_them(original: Path, tmp_path: Path, run: Run) -> None:
     """Where the shell has put a file in the place of DST."""
     others = [tmp_path / f"{name}.safetensors" for name in "bc"]
     for path in others:
         path.write_bytes(container(layer(3, 3)))
     before = {path: path.read_bytes() for path in (original, *others)}
     for sources in ([original, *others], [original, others[0]]):
-        ran = run_here("compress", *sources, "--force")
+        ran = run("compress", *sources, "--force")
         assert (ran.code, ran.out) == (2, "")
         assert {path: path.read_bytes() for path in before} == before
     assert sorted(tmp_path.iterdir()) == sorted(before)
@@ -393,7 +365,7 @@ def test_memory_is_bounded(tmp_path: Path, command: str) -> None:
             file.write(piece)
         file.truncate(8 + len(raw) + (1 << 32))
     if command == "decompress":
-        assert run("compress", path, tmp_path / "small.safetensors").returncode == 0
+        assert forked("compress", path, tmp_path / "small.safetensors").returncode == 0
         path = tmp_path / "small.safetensors"
     measured = "import sys; from tensorwire.cli import main; code = main(); sys.stdout = sys.stderr\n"
     measured += PRINT_PEAK_MEMORY + "sys.exit(code)\n"

@@ -6,8 +6,6 @@ import gzip
 import io
 import json
 import pickle
-import subprocess
-import sys
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +102,9 @@ def test_a_directory_without_safetensors_names_the_model_that_is_there(tmp_path:
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_the_advice_for_torch_files_works_for_tied_weights(tmp_path: Path, is_zip: bool) -> None:
+def test_the_advice_for_torch_files_works_for_tied_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_zip: bool
+) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("safetensors.torch")
     weight = torch.arange(600).to(torch.bfloat16).reshape(20, 30)
@@ -113,14 +113,14 @@ def test_the_advice_for_torch_files_works_for_tied_weights(tmp_path: Path, is_zi
     torch.save(tied, path, _use_new_zipfile_serialization=is_zip)
     with pytest.raises(FormatError, match=r"torch file|pickle") as caught:
         load_file(path)
-    run_advice(str(caught.value), path)
+    run_advice(str(caught.value), path, monkeypatch)
     converted = load_file(tmp_path / "model.safetensors", framework="pt")
     assert converted.keys() == tied.keys()
     assert all(torch.equal(converted[name], tied[name]) for name in tied)
 
 
 @pytest.mark.parametrize("name", ["npz", "npy"])
-def test_the_advice_for_files_of_numpy_works(tmp_path: Path, name: str) -> None:
+def test_the_advice_for_files_of_numpy_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = tmp_path / f"weights.{name}"
     value = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     if name == "npz":
@@ -129,11 +129,12 @@ def test_the_advice_for_files_of_numpy_works(tmp_path: Path, name: str) -> None:
         np.save(path, value)
     with pytest.raises(FormatError, match=name) as caught:
         load_file(path)
-    run_advice(str(caught.value), path)
+    run_advice(str(caught.value), path, monkeypatch)
     assert (load_file(tmp_path / "model.safetensors")["array"] == value).all()
 
 
-def run_advice(message: str, path: Path) -> None:
+def run_advice(message: str, path: Path, patch: pytest.MonkeyPatch) -> None:
     code = message.split("convert it: ")[1].replace("PATH", repr(str(path)))
     modules = "numpy, safetensors.numpy" if "numpy" in code else "torch, safetensors.torch"
-    subprocess.run([sys.executable, "-c", f"import {modules}\n{code}"], cwd=path.parent, check=True)
+    patch.chdir(path.parent)
+    exec(f"import {modules}\n{code}", {})

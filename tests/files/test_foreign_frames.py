@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from tensorwire.files.header import TensorEntry, build_header
 from tensorwire.files.names import FRAME_DTYPE
 from tensorwire.files.reader import FRAMES_KEY
 from tests.support import registry
+from tests.support.command_line import forked
 from tests.support.encoders import encode
 from tests.support.frame_surgery import Surgery
 
@@ -92,10 +91,7 @@ def test_they_are_verified_inspected_restored_and_transcoded(padded: Path, tmp_p
 
 
 def test_out_of_a_pipe(padded: Path, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tensorwire", "decompress", "-", "-"],
-        input=padded.read_bytes(), capture_output=True, check=False,
-    )  # fmt: skip
+    run = forked("decompress", "-", "-", input=padded.read_bytes())
     assert run.returncode == 0, run.stderr
     (tmp_path / "out.safetensors").write_bytes(run.stdout)
     assert load_file(tmp_path / "out.safetensors", framework="bytes") == load_file(padded, framework="bytes")

@@ -15,6 +15,7 @@ from tensorwire.checkpoint import inspect, load_file, open_file, save_file, veri
 from tensorwire.files.base import BaseTensor
 from tensorwire.files.writer import CompressedWriter
 from tensorwire.storage.pipeline import WINDOW_NBYTES
+from tests.support.acting import acting
 from tests.support.checkpoint_models import random_bytes, read_header, weights
 
 if TYPE_CHECKING:
@@ -353,20 +354,19 @@ def test_no_arrays_at_all(tmp_path: Path) -> None:
     assert load_file(tmp_path / "f", base={}) == {}
 
 
-@pytest.mark.parametrize("freed", ["first", "last"])
-def test_made_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freed: str) -> None:
+@pytest.mark.parametrize(("is_made", "freed"), [(True, "first"), (True, "last"), (False, "last")])
+def test_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool, freed: str) -> None:
     """As FSDP frees what a hook has gathered: behind the last look at an array, before the next one is made."""
     torch = pytest.importorskip("torch")
 
     tensors = {"first": torch.ones(1 << 16), "last": torch.ones(1 << 16)}
-    put = CompressedWriter.put
 
-    def put_and_free(self: CompressedWriter, index: int, start: int, data: memoryview) -> None:
-        put(self, index, start, data)
+    def free(own: CompressedWriter, index: int, *_: Any) -> None:
         if [*tensors][index] == freed:
             tensors[freed].untyped_storage().resize_(0)
 
-    monkeypatch.setattr(CompressedWriter, "put", put_and_free)
+    acting(monkeypatch, CompressedWriter, "put", free, after=True)
+    made = [(name, "F32", (1 << 16,), lambda t=t: t) for name, t in tensors.items()]
     with pytest.raises(BufferError, match=f"tensor '{freed}': the memory of the array was freed"):
-        save_file([(name, "F32", (1 << 16,), lambda t=t: t) for name, t in tensors.items()], tmp_path / "f")
+        save_file(made if is_made else tensors, tmp_path / "f")
     assert not list(tmp_path.iterdir())

@@ -146,18 +146,6 @@ def test_frames_that_do_not_fill_their_payload(tmp_path: Path, cut: int | None, 
     assert (caught.value.tensor, caught.value.byte) == ("w", min(len(frame), len(payload)))
 
 
-@pytest.mark.parametrize("key", ["a", "__metadata__", "dtype", "k"])
-def test_refuses_duplicate_keys(tmp_path: Path, key: str) -> None:
-    texts = {
-        "a": '{"a":%s,"a":%s}' % ((json.dumps({**U8, "shape": [0], "data_offsets": [0, 0]}),) * 2),
-        "__metadata__": '{"__metadata__":{},"__metadata__":{}}',
-        "dtype": '{"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
-        "k": '{"__metadata__":{"k":"1","k":"1"}}',
-    }
-    with pytest.raises(CorruptDataError):
-        load_file(write(tmp_path / "f", texts[key].encode()))
-
-
 def test_refuses_lengths_that_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "f"
     for length, error in ((MAX_HEADER_NBYTES + 1, LimitExceededError), (2**64 - 1, LimitExceededError)):

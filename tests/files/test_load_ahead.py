@@ -21,6 +21,7 @@ from tensorwire.files import load_ahead
 from tensorwire.files.load_ahead import LoadAhead
 from tensorwire.files.reader import StoredFile
 from tensorwire.storage.ahead import Ahead
+from tests.support.acting import raising
 from tests.support.checkpoint_models import container, random_bytes, weights
 from tests.support.waiting import wait_for
 
@@ -77,7 +78,7 @@ def held_names(ahead: LoadAhead) -> list[str]:
 def test_any_order(file: StoredFile, threads: int, lead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", lead)
     generator = random.Random(0)
-    for _ in range(20):
+    for _ in range(8):
         ahead = LoadAhead(pairs(file), never, threads)
         asked = generator.choices(list(CONTENT), k=generator.randrange(10))  # some twice, some never
         for name in generator.choice([sorted(CONTENT), asked]):
@@ -156,10 +157,7 @@ def test_threads_end_when_it_is_closed_or_forgotten(file: StoredFile) -> None:
 
 
 def test_without_threads(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", raising(RuntimeError("can't start new thread")))
     ahead = LoadAhead(pairs(file), never, 3)
     for name, content in CONTENT.items():
         assert ahead.take(file, file.tensors[name]).data == content

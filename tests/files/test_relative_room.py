@@ -14,6 +14,7 @@ from tensorwire import LimitExceededError, checkpoint
 from tensorwire.files import base as base_module
 from tensorwire.files import loader
 from tensorwire.files.base import MAX_RELATIVE
+from tests.support.acting import interrupt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,12 +118,7 @@ def test_a_run_that_goes_on_takes_no_more_room(tmp_path: Path) -> None:
     for index in range(4):
         plain(new / f"{index}.safetensors", {f"t{index}.{number}": OLD for number in range(10)})
 
-    def stop(done: int, total: int, path: str) -> None:
-        if path == "2.safetensors":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.compress_checkpoint(new, tmp_path / "delta", base=old, progress=stop)
+    interrupt(checkpoint.compress_checkpoint, new, tmp_path / "delta", base=old, at="2.safetensors")
     assert back(tmp_path, new, old) == MAX_RELATIVE
 
 

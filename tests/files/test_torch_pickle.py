@@ -104,14 +104,14 @@ def memo(count: int) -> bytes:
 
 
 FORGED = {
-    "constants": b"N" * (1 << 20),
-    "numbers": b"M\x34\x12" * (1 << 18),
-    "texts": b"U\x02ab" * (1 << 18),
-    "texts of wide characters": b"U\x01\xff" * (1 << 18),
-    "globals": b"ctorch\nSize\n" * (1 << 16),
-    "tuples": WORD + b"q\x00" + b"(h\x00NNNNt" * (1 << 16),
+    "constants": b"N" * (1 << 17),
+    "numbers": b"M\x34\x12" * (1 << 15),
+    "texts": b"U\x02ab" * (1 << 15),
+    "texts of wide characters": b"U\x01\xff" * (1 << 15),
+    "globals": b"ctorch\nSize\n" * (1 << 13),
+    "tuples": WORD + b"q\x00" + b"(h\x00NNNNt" * (1 << 13),
     "marks": b"(" * 50_000,
-    "memo": memo(174_763),
+    "memo": memo(21_846),
 }
 
 

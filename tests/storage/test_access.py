@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import struct
-import subprocess
-import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from tests.support.acting import interrupt
 from tests.support.checkpoint_models import SHARD, container, layer, write_model
+from tests.support.processes import OTHER_USER, exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ACL = "system.posix_acl_access"
-OTHER_USER = 65534
 
 
 def modes(root: Path) -> dict[str, int]:
@@ -111,12 +108,7 @@ def test_nobody_else_reads_it_in_the_making(closed_model: Path, tmp_path: Path) 
 
 
 def test_a_run_that_goes_on_takes_the_modes_of_today(closed_model: Path, tmp_path: Path) -> None:
-    def stop(done: int, total: int, path: str) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(closed_model, tmp_path / "b", progress=stop)
+    interrupt(compress_checkpoint, closed_model, tmp_path / "b")
     result = tmp_path / "b.partial" / "result"
     for path in result.rglob("*.*"):
         source = closed_model / path.relative_to(result)
@@ -151,25 +143,15 @@ def test_what_is_dropped_is_told(model: Path, tmp_path: Path) -> None:
     assert not compress_checkpoint(model / "vae", tmp_path / "c").notices
 
 
-UNPRIVILEGED = """
-    import json, os, sys
-    from tensorwire import checkpoint
+def run_as_another(*conversions: Callable[[], object]) -> None:
+    def child() -> None:
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
+        for conversion in conversions:
+            conversion()
 
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-    for action, source, target, force in json.loads(sys.argv[1]):
-        getattr(checkpoint, action + "_checkpoint")(source, target, force=force)
-"""
-
-
-def run_as_another(*conversions: tuple[str, Path, Path, bool]) -> None:
-    arguments = [[str(part) if isinstance(part, Path) else part for part in one] for one in conversions]
-    code = textwrap.dedent(UNPRIVILEGED)
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(arguments)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert exit_code(child) == 0
 
 
 @pytest.fixture
@@ -187,7 +169,7 @@ def test_another_group_gets_what_everybody_gets(shared: Path) -> None:
     source = shared / "a.safetensors"
     source.write_bytes(container(layer(0, 1)))
     source.chmod(0o664)
-    run_as_another(("compress", source, shared / "b", False))
+    run_as_another(lambda: compress_checkpoint(source, shared / "b"))
     status = (shared / "b").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o644, OTHER_USER, OTHER_USER)
 
@@ -210,8 +192,10 @@ def test_read_only_directories_of_another_user(shared: Path) -> None:
     for path in paths:
         os.chown(path, OTHER_USER, OTHER_USER)
         path.chmod(0o555 if path.is_dir() else 0o444)
-    run_as_another(("compress", source, shared / "b", False), ("decompress", shared / "b", shared / "c", False))
+    run_as_another(
+        lambda: compress_checkpoint(source, shared / "b"), lambda: decompress_checkpoint(shared / "b", shared / "c")
+    )
     assert modes(shared / "c") == modes(source)
     (shared / "b").chmod(0o755)  # a directory that changes its place is written to, says the system
-    run_as_another(("compress", source, shared / "b", True))
+    run_as_another(lambda: compress_checkpoint(source, shared / "b", force=True))
     assert sorted(path.name for path in shared.iterdir()) == ["b", "c", "model"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import gc
-import os
 import random
 import threading
 import time
@@ -18,7 +17,8 @@ import itertools
 
 from tensorwire.storage import ahead as _ahead
 from tensorwire.storage.ahead import ALIGNMENT, Ahead
-from tests.support.processes import exit_code_of_child
+from tests.support.acting import raising
+from tests.support.processes import exit_code
 from tests.support.waiting import wait_for
 
 SIZES = {name: ALIGNMENT * (1 + index % 3) - index for index, name in enumerate("abcdefghijklmnopqrstuvwxyz")}
@@ -204,11 +204,8 @@ def test_a_part_that_an_interrupt_left_behind_is_not_waited_for(monkeypatch: pyt
     ahead.take("a")
     assert work.begun.wait(10)  # b
 
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(ahead, "_plan", interrupted)
+        patch.setattr(ahead, "_plan", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt) as kept:
             ahead.take("b")
     work.go_on.set()
@@ -293,15 +290,12 @@ def test_a_forked_child_begins_anew() -> None:
     """At any moment: also while the thread is at work and holds the lock."""
     ahead = pipeline()
     use(ahead, "abcdef", 0.005)
+
+    def child() -> None:
+        use(ahead, "abcdef", 0.005)
+        assert any(use(ahead, "abcdef", 0.005) >= 4 for _ in range(10))
+
     for _ in range(10):
         use(ahead, "abc", 0.001)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                use(ahead, "abcdef", 0.005)
-                code = 0 if any(use(ahead, "abcdef", 0.005) >= 4 for _ in range(10)) else 2
-            finally:
-                os._exit(code)
-        assert exit_code_of_child(child, 20) == 0
+        assert exit_code(child) == 0
     ahead.close()

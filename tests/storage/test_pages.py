@@ -12,6 +12,7 @@ import pytest
 from tensorwire.storage import pages
 from tensorwire.storage.local import InputFile
 from tensorwire.storage.pages import PagesAhead
+from tests.support.acting import raising
 from tests.support.waiting import wait_for
 
 NBYTES = 16 << 20
@@ -90,10 +91,7 @@ def test_a_map_is_not_kept(path: Path) -> None:
 
 
 def test_without_a_thread_nothing_is_read_ahead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("threading.Thread.start", refused)
+    monkeypatch.setattr("threading.Thread.start", raising(RuntimeError("can't start new thread")))
     with InputFile(path) as file:
         ahead = PagesAhead()
         ahead.add([(file.map, 0, NBYTES)])

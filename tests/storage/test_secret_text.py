@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
@@ -13,6 +12,7 @@ import tensorwire
 from tensorwire.cli import main
 from tensorwire.storage.locations import locate, said
 from tensorwire.storage.secret_text import Secrets, shown
+from tests.support.acting import raising
 from tests.support.stores import faulty_store
 
 SECRET = "hunter2hunter2"
@@ -76,9 +76,7 @@ def test_a_proxy_among_the_options_has_secrets_too() -> None:
 
 @pytest.mark.parametrize("kind", [OSError, ValueError, RuntimeError, ImportError, PermissionError])
 def test_what_a_store_says_has_none(kind: type[Exception]) -> None:
-    def failing(own: Any, *arguments: Any, **options: Any) -> Any:
-        raise kind(f"no such thing as 'user:{SECRET}' or token {SECRET[::-1]}")
-
+    failing = raising(kind(f"no such thing as 'user:{SECRET}' or token {SECRET[::-1]}"))
     with faulty_store(info=failing, ls=failing, find=failing, cat_file=failing):
         path = locate(f"faulty://user:{SECRET}@bucket/a", {"token": SECRET[::-1]})
         for call in (path.exists, path.stat, lambda: list(path.iterdir()), lambda: list((path / "b").files())):

@@ -14,6 +14,7 @@ from tensorwire._ground.filesystem import mark_of
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
 from tensorwire.errors import FormatError
 from tensorwire.storage import staging
+from tests.support.acting import interrupt, raising
 from tests.support.destination_cells import snapshot
 
 if TYPE_CHECKING:
@@ -84,17 +85,8 @@ def test_what_a_kill_in_the_first_or_last_moment_leaves(model: Path, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "x"]
 
 
-def interrupt(model: Path, dst: Path) -> None:
-    def stop(done: int, total: int, path: str) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compress_checkpoint(model, dst, progress=stop)
-
-
 def test_a_file_put_into_ours_stays(model: Path, tmp_path: Path) -> None:
-    interrupt(model, tmp_path / "x")
+    interrupt(compress_checkpoint, model, tmp_path / "x")
     (tmp_path / "x.partial" / "notes.txt").write_text("mine")
     before = snapshot(tmp_path)
     with pytest.raises(FileExistsError, match="move it"):
@@ -113,7 +105,7 @@ def test_a_file_put_in_while_it_is_used_stays(model: Path, tmp_path: Path) -> No
 
 
 def test_a_source_in_the_staging_directory_is_refused(model: Path, tmp_path: Path) -> None:
-    interrupt(model, tmp_path / "x")
+    interrupt(compress_checkpoint, model, tmp_path / "x")
     shards = sorted((tmp_path / "x.partial" / "result").glob("*.safetensors"))
     before = snapshot(tmp_path)
     with pytest.raises(ValueError, match="lies in"):
@@ -136,13 +128,10 @@ def test_a_shard_compressed_in_its_directory_is_named_before_the_work(model: Pat
     shard = model / "model-00002-of-00002.safetensors"
     compress_checkpoint(shard, model / "model-00002-of-00002.tensorwire.safetensors")
 
-    def work(*_: object) -> None:
-        raise AssertionError("the work has begun")
-
     with pytest.raises(
         ValueError, match=r"model-00002-of-00002\.tensorwire\.safetensors; move it to another directory"
     ):
-        compress_checkpoint(model, tmp_path / "x", progress=work)
+        compress_checkpoint(model, tmp_path / "x", progress=raising(AssertionError("the work has begun")))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     compress_checkpoint(model, tmp_path / "x", exclude=["model-00002-of-00002.tensorwire.safetensors"])
 
@@ -226,11 +215,8 @@ def test_what_is_large_is_not_left_where_nobody_looks(
     for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
         (packed / name).write_bytes(b"damaged")
 
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(staging.shutil, "rmtree", die)
+        patch.setattr(staging.shutil, "rmtree", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             decompress_checkpoint(packed, tmp_path / "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "packed", "x.partial"]

@@ -13,6 +13,7 @@ import pytest
 
 from tensorwire.storage.locations import locate
 from tensorwire.storage.upload import put_file
+from tests.support.acting import raising
 from tests.support.stores import faulty_store
 
 
@@ -43,9 +44,7 @@ def test_a_put_that_ends_just_after_a_wait_has_ended(local: Path, monkeypatch: p
 
 
 def test_a_time_out_of_the_store_is_an_error_that_names_the_place(local: Path) -> None:
-    def slow(own: Any, *arguments: Any, **options: Any) -> Any:
-        raise TimeoutError("the store is slow")
-
+    slow = raising(TimeoutError("the store is slow"))
     with faulty_store(put_file=slow), pytest.raises(TimeoutError, match="the store is slow: 'faulty:///m/a'"):
         put_file(local, locate("faulty://m/a"))
 

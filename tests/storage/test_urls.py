@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,54 +16,27 @@ from tensorwire.errors import TruncatedDataError
 from tensorwire.storage.inputs import open_input
 from tensorwire.storage.locations import locate
 from tests.support.ports import free_port
+from tests.support.web import Answer, Request, Web, serving
 
 SIZE = 64 << 20
-CHUNK = bytes(1 << 16)
-
-
-class Server(ThreadingHTTPServer):
-    """Answers every request with this status and all bytes of an object, whatever range is asked for."""
-
-    daemon_threads = True
-    status = 200
-    length: int | None = SIZE
-    sent = 0
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_HEAD(self) -> None:
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(SIZE))
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.send_response(self.server.status)
-        if self.server.length is not None:
-            self.send_header("Content-Length", str(self.server.length))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            for _ in range(0, SIZE, len(CHUNK)):
-                self.wfile.write(CHUNK)
-                self.server.sent += len(CHUNK)
-
-    def log_message(self, *arguments: object) -> None:
-        """Nothing."""
 
 
 @contextmanager
-def serving() -> Iterator[tuple[Server, str]]:
-    """A server, and the URL of its object with somebody's password and token."""
-    pytest.importorskip("aiohttp", reason="fsspec's HTTP needs aiohttp")
-    with Server(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server, f"http://somebody:hunter2@127.0.0.1:{server.server_port}/a.safetensors?token=hunter2"
-        finally:
-            server.shutdown()
-            thread.join()
+def large() -> Iterator[tuple[Web, str]]:
+    """A server, and the URL of its object with a password and a token."""
+    with serving(**{"a.safetensors": bytes(SIZE)}) as web:
+        yield web, f"http://somebody:hunter2@127.0.0.1:{web.server_port}/a.safetensors?token=hunter2"
+
+
+def whole(status: int, length: int | None) -> Callable[[Request, Answer], None]:
+    """Answer with all bytes, whatever range is asked for."""
+
+    def alter(request: Request, answer: Answer) -> None:
+        if request.method == "GET":
+            answer.status, answer.body = status, bytes(SIZE)
+            answer.headers = {} if length is None else {"Content-Length": str(length)}
+
+    return alter
 
 
 @pytest.fixture
@@ -77,14 +47,14 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("length", "size"), [(SIZE, f"{SIZE} bytes"), (None, "all of it")])
 def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(length: int | None, size: str) -> None:
-    with serving() as (server, url):
-        server.length = length
+    with large() as (web, url):
+        web.alter = whole(200, length)
         with (
             open_input(locate(url)) as file,
             pytest.raises(OSError, match=f"expected 10 bytes from 100000 on, got {size} .* download it first: 'http"),
         ):
             file.read(100_000, 10)
-        assert server.sent < SIZE // 4
+        assert web.sent < SIZE // 4
 
 
 @pytest.mark.parametrize("length", [SIZE, None])
@@ -92,12 +62,13 @@ def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(length: int | None
 def test_a_server_that_sends_more_than_a_range_is_not_read_to_the_end(
     status: int, start: int, length: int | None
 ) -> None:
-    with serving() as (server, url):
+    with large() as (web, url):
+        web.alter = whole(200, SIZE)
         with open_input(locate(url)) as file:
-            server.status, server.length = status, length
+            web.alter = whole(status, length)
             with pytest.raises((OSError, TruncatedDataError), match=f"bytes from {start} on, got"):
                 file.read(start, 10)
-        assert server.sent < SIZE // 4
+        assert web.sent < SIZE // 4
 
 
 @pytest.mark.usefixtures("no_pauses")
@@ -111,8 +82,8 @@ def test_a_server_that_sends_more_than_a_range_is_not_read_to_the_end(
     ],
 )
 def test_what_a_server_answers(status: int, kind: type[OSError], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving() as (server, url):
-        server.status = status
+    with large() as (web, url):
+        web.alter = lambda request, answer: answer.__init__(status, {"Content-Length": "0"}, b"")  # type: ignore[misc]
         with pytest.raises(kind, match=text) as caught:
             tensorwire.load_file(url)
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))

@@ -87,6 +87,11 @@ def tree_hashes(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def contents(root: Path) -> dict[str, bytes]:
+    """The bytes of every file of a directory, by relative path."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """The JSON of a safetensors file, read the simple way."""
     data = path.read_bytes()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from tensorwire.cli import main
 
 COMMAND = [sys.executable, "-m", "tensorwire"]
+_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass
@@ -48,32 +50,54 @@ def tensors() -> dict[str, np.ndarray]:
     }
 
 
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-
-
 def damage(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x10
     path.write_bytes(data)
 
 
+def forked(
+    *arguments: object,
+    environment: Mapping[str, str] = _NOTHING,
+    first: Callable[[], object] = int,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """A command in a process that is forked, and imports nothing anew; it does something first. `test_cli_process`
+    starts commands as a shell does."""
+    command = [*map(str, arguments)]
+    options = {"capture_output": True, **options, "preexec_fn": lambda: _become(command, environment, first)}
+    return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
+
+
+def _become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object]) -> None:
+    """Run a command line where a process would begin another program."""
+    os.environ.update(environment)
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if number > 2:
+            with contextlib.suppress(OSError):  # that of the list
+                os.close(number)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        stream: Any = open(number, mode)  # noqa: PTH123, SIM115
+        stream.buffer.raw.name = f"<{name}>"
+        setattr(sys, name, stream)
+    first()
+    code = main(arguments)
+    sys.stderr.flush()
+    os._exit(code)  # what raises before ends with the code 255
+
+
 def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
     """The lines that a command shows on a terminal so many columns wide, its styles taken away."""
+    environment = {"TERM": "xterm-256color", "COLUMNS": str(width)}
     primary, secondary = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
-    with subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=secondary, env=environment) as process:
+    try:
+        done = forked(*arguments, environment=environment, capture_output=False, stdout=secondary)
         os.close(secondary)
         shown = bytearray()
-        while data := _read(primary):
-            shown += data
+        with contextlib.suppress(OSError):  # the other side is closed
+            while data := os.read(primary, 1 << 16):
+                shown += data
+    finally:
         os.close(primary)
-    assert process.returncode == code
+    assert done.returncode == code
     return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 1 << 16)
-    except OSError:  # the other side is closed
-        return b""

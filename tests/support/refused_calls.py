@@ -1,7 +1,4 @@
-"""A process in which the kernel refuses some system calls, as containers have it that filter them.
-
-``python -m tests.support.refused_calls CALL=ERRNO[,CALL=ERRNO] ARGUMENTS`` is ``tensorwire ARGUMENTS`` in such a one.
-"""
+"""A process in which the kernel refuses some system calls, as containers have it that filter them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import errno
 import os
 import platform
 import struct
-import sys
 import threading
 
 _NUMBERS = {
@@ -25,7 +21,7 @@ NO_THREADS = "clone=EAGAIN,clone3=EAGAIN"
 
 
 def refuse(calls: str) -> None:
-    """Refuse these calls from here on, in this process and those that it starts."""
+    """Refuse these calls, CALL=ERRNO[,CALL=ERRNO], from here on, in this process and those that it starts."""
     assert threading.active_count() == 1, "the filter is of this thread and its children"
     program = struct.pack("=HBBI", _LOAD, 0, 0, 0)
     for name, _, code in (call.partition("=") for call in calls.split(",")):
@@ -38,12 +34,3 @@ def refuse(calls: str) -> None:
     for arguments in ((_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (_SET_SECCOMP, _FILTER, header, 0, 0)):
         if prctl(*arguments) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-if __name__ == "__main__":
-    import numpy  # noqa: F401 - starts threads of its own
-
-    from tensorwire.cli import main
-
-    refuse(sys.argv[1])
-    sys.exit(main(sys.argv[2:]))

@@ -1,15 +1,16 @@
-"""Weights that change step by step, and processes that are killed, for the tests of tensorwire.sync."""
+"""Weights that change step by step, and calls before which a process is killed, for the tests of tensorwire.sync."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 import safetensors.numpy
 
 from tensorwire._ground import destination
@@ -23,8 +24,6 @@ OWN = ".tensorwire-sync"
 """What a follower of a directory keeps is in it."""
 FORMS: dict[str, dict[str, bool]] = {"links": {}, "copies": {"copies": True}, "in place": {"in_place": True}}
 """How a directory may follow."""
-KILLED = 17
-"""How a process ends that `kill_at` has ended."""
 FOLLOWER: Sequence[tuple[Any, str]] = [
     (making, "write_at"), (os, "fsync"), (Folder, "write"), (Folder, "make_link"), (Folder, "move"),
     (Folder, "exchange"), (Folder, "share"), (Folder, "set_time"), (Folder, "remove"), (Folder, "remove_folder"),
@@ -33,6 +32,8 @@ PUBLISHER: Sequence[tuple[Any, str]] = [
     (Path, "mkdir"), (upload.NewFile, "write"), (os, "fsync"), (destination, "rename_new"), (destination, "exchange"),
     (upload, "sync_directory"), (Path, "unlink"), (shutil, "rmtree"),
 ]  # fmt: skip
+STRIDES = [4, pytest.param(1, marks=pytest.mark.slow)]
+"""The quick tests end a process before every fourth call, and take every fourth note."""
 
 
 def weights(seed: int = 0) -> Weights:
@@ -76,6 +77,34 @@ def follow(follower: Follower, version: int | None = None) -> None:
     assert (follower.version, follower.state) == (staged.version, "at")
 
 
+def catch_up(follower: Follower, version: int) -> None:
+    """Take the newest version, which is this one, unless the follower has it."""
+    if follower.stage() is not None:
+        follower.commit()
+    assert follower.version == version
+
+
+def follow_anew(store: Any, target: Any, **options: Any) -> None:
+    """A new follower takes the newest version."""
+    follow(Follower(store, target, threads=1, **options))
+
+
+def fetched(store: Any, version: int | None = None) -> Weights:
+    """What a new follower gets."""
+    arrays: Weights = {}
+    follow(Follower(store, arrays, threads=1), version)
+    return arrays
+
+
+def begun(store: Any, **options: Any) -> tuple[Publisher, Follower, Weights]:
+    """A publisher of `FIRST`, and a follower that has it, with its arrays."""
+    arrays: Weights = {}
+    publisher, follower = Publisher(store, threads=1, **options), Follower(store, arrays, threads=1)
+    publisher.publish(FIRST)
+    follow(follower, 0)
+    return publisher, follower, arrays
+
+
 def one_behind(store: Any, target: Any, **options: Any) -> tuple[Publisher, Follower]:
     """A publisher of `FIRST` and `SECOND`, and a follower that holds `FIRST`."""
     publisher, follower = Publisher(store, threads=1), Follower(store, target, threads=1, **options)
@@ -95,9 +124,9 @@ def write_plain(path: Path, tensors: dict[str, Any]) -> None:
     safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
 
 
-def everything(folder: Path) -> dict[str, bytes]:
-    """By path what is in a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def folders(store: Path) -> list[str]:
+    """The names of folders of a store, which are versions unless something else was put there."""
+    return sorted(path.name for path in store.iterdir() if path.is_dir())
 
 
 def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weights) -> bool:
@@ -107,42 +136,3 @@ def takes_new(follower: Follower, arrays: Weights, before: Weights, after: Weigh
     is_new = contents(arrays) == contents(after)
     assert is_new or contents(arrays) == contents(before)
     return is_new
-
-
-def kill_at(step: int, calls: Sequence[tuple[Any, str]] = FOLLOWER) -> None:
-    """From here on, have the process end before one of these calls, which change or look at the disk."""
-    counted = [0]
-
-    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **options: Any) -> Any:
-            counted[0] += 1
-            if counted[0] == step:
-                os._exit(KILLED)
-            return call(*arguments, **options)
-
-        return run
-
-    for owner, name in calls:
-        setattr(owner, name, watched(getattr(owner, name)))
-
-
-def exit_code(child: Callable[[], None]) -> int:
-    """How a process ends that runs a function: 0 where the function returned."""
-    return exit_codes([child])[0]
-
-
-def exit_codes(children: Sequence[Callable[[], None]]) -> list[int]:
-    """The same of processes that run at once."""
-    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in list(map(_begin, children))]
-
-
-def _begin(child: Callable[[], None]) -> int:
-    process = os.fork()
-    if process == 0:
-        code = 99
-        try:
-            child()
-            code = 0
-        finally:
-            os._exit(code)
-    return process

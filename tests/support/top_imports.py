@@ -32,6 +32,11 @@ def own(module: str) -> Path | None:
 
 
 @cache
+def is_own(top: str) -> bool:
+    return any((folder / top).is_dir() for folder in SOURCES)
+
+
+@cache
 def steps(path: Path) -> list[Step]:
     """An import inside a function or a ``try`` is none."""
     found = []
@@ -67,7 +72,7 @@ def modules_of(statement: ast.Import | ast.ImportFrom, path: Path) -> Iterator[s
 
 
 def may_skip(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
         return False
     text = ast.unparse(statement)
     return "pytest.importorskip(" in text or "allow_module_level=True" in text
@@ -105,7 +110,7 @@ def top_imports(paths: Iterable[Path]) -> dict[str, str]:
         top, path = module.partition(".")[0], own(module)
         if path is not None:
             read(path, optional, must_run=False)
-        elif top not in sys.stdlib_module_names and not any((folder / top).is_dir() for folder in SOURCES):
+        elif top not in sys.stdlib_module_names and not is_own(top):
             # safetensors.torch imports torch.
             for name in {top, "torch" if module.endswith(".torch") else top} - optional:
                 found.setdefault(name, place)

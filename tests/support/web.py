@@ -38,11 +38,13 @@ class Web(ThreadingHTTPServer):
     Attributes:
         pages: bodies by path.
         requests: what was asked.
+        sent: bytes of bodies, in pieces of 64 KiB.
         alter: called with each request and the right answer to it, which it may change.
     """
 
     pages: dict[str, bytes]
     requests: list[Request] = field(default_factory=list)
+    sent: int = 0
     alter: Callable[[Request, Answer], object] = lambda request, answer: None
     daemon_threads = True
 
@@ -85,7 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             with contextlib.suppress(OSError):
-                self.wfile.write(answer.body)
+                for start in range(0, len(answer.body), 1 << 16):
+                    self.wfile.write(answer.body[start : start + (1 << 16)])
+                    self.server.sent += 1 << 16
 
     def _right(self, request: Request, found: re.Match[str] | None) -> Answer:
         body = self.server.pages.get(request.path)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,27 @@ from tensorwire import load_file
 from tensorwire._ground.folder import Folder
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
+from tests.support.acting import acting, raising
+from tests.support.checkpoint_models import tree_hashes
+from tests.support.processes import killing
 from tests.support.sync_runs import (
     FIRST,
+    FOLLOWER,
     FORMS,
-    KILLED,
     OWN,
     SECOND,
+    STRIDES,
     THIRD,
+    catch_up,
     contents,
-    everything,
-    exit_code,
     follow,
-    kill_at,
+    follow_anew,
     one_behind,
     stepped,
-    weights,
     write_plain,
 )
+
+INDEX = "model.safetensors.index.json"
 
 
 def versions_in(served: Path) -> list[str]:
@@ -126,12 +131,12 @@ def safetensors_of(served: Path) -> dict[str, Any]:
 def test_a_copy_by_hard_links_keeps_its_content(form: str, tmp_path: Path) -> None:
     publisher, follower = one_behind(tmp_path / "store", tmp_path / "served", copies=form == "copies")
     shutil.copytree(tmp_path / "served", tmp_path / "backup", symlinks=True, copy_function=os.link)
-    before = everything(tmp_path / "backup")
+    before = tree_hashes(tmp_path / "backup")
     follow(follower)
     for seed in range(3):
         publisher.publish(stepped(SECOND, seed))
         follow(follower)
-    assert everything(tmp_path / "backup") == before
+    assert tree_hashes(tmp_path / "backup") == before
     assert contents(load_file(tmp_path / "backup")) == contents(FIRST)
 
 
@@ -178,7 +183,7 @@ def test_a_copy_that_followed_links_is_taken(form: str, tmp_path: Path) -> None:
     publisher = Publisher(tmp_path / "store", threads=1)
     for tensors in (THIRD, FIRST):
         publisher.publish(tensors)
-        follow(Follower(tmp_path / "store", tmp_path / "copy", threads=1, **FORMS[form]))
+        follow_anew(tmp_path / "store", tmp_path / "copy", **FORMS[form])
         assert contents(load_file(tmp_path / "copy")) == contents(tensors)
     assert contents(load_file(tmp_path / "served")) == contents(SECOND)
 
@@ -190,18 +195,19 @@ def test_a_directory_that_is_refused_stays_as_it_is(in_place: bool, tmp_path: Pa
     for name, tensors in (("model.safetensors", SECOND), ("any.safetensors", {"x": FIRST["norm"]})):
         served.mkdir()
         write_plain(served / name, tensors)
-        before = everything(served)
+        before = tree_hashes(served)
         with pytest.raises(FileExistsError, match="that the store does not have"):
             Follower(store, served, in_place=in_place, threads=1).stage()
-        assert everything(served) == before
+        assert tree_hashes(served) == before
         assert [path.name for path in served.iterdir()] == [name]
         shutil.rmtree(served)
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["hard links", "no hard links"])
 @pytest.mark.parametrize("is_link", [False, True], ids=["files", "links"])
+@pytest.mark.parametrize("stride", STRIDES)
 def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
-    is_link: bool, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stride: int, is_link: bool, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each exchange has the same content on both sides, so that the directory never holds a mixture."""
     store, seed = tmp_path / "store", tmp_path / "seed"
@@ -214,12 +220,10 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
     for number, some in enumerate((names[:3], names[3:]), 1):
         write_plain(seed / f"model-{number:05d}-of-00002.safetensors", {name: FIRST[name] for name in some})
     homes = {name: f"model-{1 + (name in names[3:]):05d}-of-00002.safetensors" for name in names}
-    (seed / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": homes}))
-    before = everything(seed)
+    (seed / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": homes}))
+    before = tree_hashes(seed)
     publisher.publish(SECOND)
-    step, code = 0, KILLED
-    while code == KILLED:
-        step += 1
+    for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
         if is_link:
             served.mkdir()
@@ -227,25 +231,14 @@ def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
                 (served / path.name).symlink_to(path)
         else:
             shutil.copytree(seed, served)
-
-        def child(step: int = step, served: Path = served) -> None:
-            kill_at(step)
-            follow(Follower(store, served, threads=1))
-
-        code = exit_code(child)
-        assert code in (KILLED, 0)
+        kill(partial(follow_anew, store, served))
         assert contents(load_file(served)) in (contents(FIRST), contents(SECOND))
-        again = Follower(store, served, threads=1)
-        if again.stage() is not None:
-            again.commit()
-        assert again.version == 1
+        catch_up(Follower(store, served, threads=1), 1)
         assert contents(load_file(served)) == contents(SECOND)
         assert sorted(path.name for path in served.iterdir()) == [OWN, *sorted(before)]
-        assert len(list((served / "model.safetensors.index.json").read_bytes())) == len(
-            before["model.safetensors.index.json"]
-        )
-    assert everything(seed) == before
-    assert step > 10
+        assert (served / INDEX).stat().st_size == (seed / INDEX).stat().st_size
+    assert tree_hashes(seed) == before
+    assert stride * step >= 10
 
 
 @pytest.mark.parametrize("second", FORMS)
@@ -257,37 +250,31 @@ def test_a_directory_may_change_its_form(first: str, second: str, tmp_path: Path
     for seed, form in enumerate((first, second, first, second)):
         tensors = stepped(tensors, seed)
         publisher.publish(tensors)
-        follow(Follower(store, served, threads=1, **FORMS[form]))
+        follow_anew(store, served, **FORMS[form])
         assert contents(load_file(served)) == contents(tensors)
         assert (served / "model.safetensors").is_symlink() is (form == "links")
         assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
         assert (len(versions_in(served)) == 0) is (form == "in place")
 
 
-@pytest.mark.parametrize("step", range(1, 60, 3))
-def test_a_follower_in_place_killed_while_it_takes_links_goes_on(step: int, tmp_path: Path) -> None:
+def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path) -> None:
     """It makes files of its own in the place of the links, perhaps with the same names."""
-    store, seed, served = tmp_path / "store", tmp_path / "seed", tmp_path / "served"
+    store, seed = tmp_path / "store", tmp_path / "seed"
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
     seed.mkdir()
-    served.mkdir()
     write_plain(seed / "blob", FIRST)
-    (served / "model.safetensors").symlink_to(seed / "blob")
-    before = everything(seed)
+    before = tree_hashes(seed)
     publisher.publish(SECOND)
-
-    def child() -> None:
-        kill_at(step)
-        follow(Follower(store, served, in_place=True, threads=1))
-
-    assert exit_code(child) in (KILLED, 0)
-    again = Follower(store, served, in_place=True, threads=1)
-    if again.stage() is not None:
-        again.commit()
-    assert contents(load_file(served)) == contents(SECOND)
-    assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
-    assert everything(seed) == before
+    for step, kill in enumerate(killing(FOLLOWER, stride=4)):
+        served = tmp_path / f"served-{step}"
+        served.mkdir()
+        (served / "model.safetensors").symlink_to(seed / "blob")
+        kill(partial(follow_anew, store, served, in_place=True))
+        catch_up(Follower(store, served, in_place=True, threads=1), 1)
+        assert contents(load_file(served)) == contents(SECOND)
+        assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
+        assert tree_hashes(seed) == before
 
 
 @pytest.mark.parametrize(
@@ -299,8 +286,9 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(step: int, tmp_
     ids="-".join,
 )  # fmt: skip
 @pytest.mark.parametrize("layout", ["same", "new"])
+@pytest.mark.parametrize("stride", STRIDES)
 def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
-    layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stride: int, layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower of any form goes on, and leaves no file of the version before."""
     first, second, third = (FORMS[form] for form in forms)
@@ -309,29 +297,18 @@ def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
     publisher.publish(FIRST)
     with monkeypatch.context() as patched:
         patched.setattr(making, "_FILE_NBYTES", 20_000)  # several files
-        follow(Follower(store, tmp_path / "before", threads=1, **first))
+        follow_anew(store, tmp_path / "before", **first)
     after = SECOND if layout == "same" else {**SECOND, "added": FIRST["norm"]}
     publisher.publish(after)
-    step, code = 0, KILLED
-    while code == KILLED:
-        step += 1
+    for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
         shutil.copytree(tmp_path / "before", served, symlinks=True)
-
-        def child(step: int = step, served: Path = served) -> None:
-            kill_at(step)
-            follow(Follower(store, served, threads=1, **second))
-
-        code = exit_code(child)
-        assert code in (KILLED, 0)
-        again = Follower(store, served, threads=1, **third)
-        if again.stage() is not None:
-            again.commit()
-        assert again.version == 1
+        kill(partial(follow_anew, store, served, **second))
+        catch_up(Follower(store, served, threads=1, **third), 1)
         assert contents(load_file(served)) == contents(after)
-        assert (served / "model.safetensors.index.json").exists() is (layout == "same")
+        assert (served / INDEX).exists() is (layout == "same")
         assert len(list(served.glob("*.safetensors"))) == (4 if layout == "same" else 1)
-    assert step > 5
+    assert stride * step > 5
 
 
 def test_copies_where_no_hard_links_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,11 +331,8 @@ def test_a_file_system_without_links_wants_copies(tmp_path: Path, monkeypatch: p
     publisher = Publisher(store, threads=1)
     publisher.publish(FIRST)
 
-    def refuse(*given: Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
     with monkeypatch.context() as patched:
-        patched.setattr(Folder, "make_link", refuse)
+        patched.setattr(Folder, "make_link", raising(OSError(errno.EPERM, os.strerror(errno.EPERM))))
         with pytest.raises(OSError, match="--copy"):
             Follower(store, served, threads=1).stage()
         follower = Follower(store, served, copies=True, threads=1)
@@ -379,14 +353,13 @@ def test_an_old_version_that_cannot_be_removed_is_in_no_ones_way(
     _, follower = one_behind(tmp_path / "store", tmp_path / "served")
     old = tmp_path / "served" / OWN / "v000000-0123456789abcdef"
     old.mkdir()
-    inode, remove = old.stat().st_ino, Folder.remove_folder
+    inode = old.stat().st_ino
 
     def busy(folder: Folder, name: str) -> None:
         if (folder.path / name).stat().st_ino == inode:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-        remove(folder, name)
 
-    monkeypatch.setattr(Folder, "remove_folder", busy)
+    acting(monkeypatch, Folder, "remove_folder", busy)
     with pytest.warns(RuntimeWarning, match="cannot be removed"):
         follow(follower)
     assert contents(load_file(tmp_path / "served")) == contents(SECOND)
@@ -455,16 +428,14 @@ def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch:
     """Between the look at a name and the exchange another program may put a file there."""
     store, served = tmp_path / "store", tmp_path / "served"
     Publisher(store, threads=1).publish(FIRST)
-    follow(Follower(store, served, copies=True, threads=1))
-    exchange = Folder.exchange
+    follow_anew(store, served, copies=True)
 
-    def late(own: Folder, name: str, root: Folder, other: str) -> bool:
+    def late(own: Folder, name: str, root: Folder, other: str) -> None:
         (served / "new").write_text("mine")
         (served / "new").replace(served / other)
         monkeypatch.undo()
-        return exchange(own, name, root, other)
 
-    monkeypatch.setattr(Folder, "exchange", late)
+    acting(monkeypatch, Folder, "exchange", late)
     with pytest.raises(FileExistsError, match="meanwhile"):
         Follower(store, served, threads=1)
     assert (served / "model.safetensors").read_text() == "mine"
@@ -474,8 +445,3 @@ def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch:
 def test_copies_are_for_directories_with_folders(target: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="copies"):
         Follower(tmp_path, target, in_place=bool(target), copies=True)
-
-
-def test_weights_of_another_seed_are_other_weights() -> None:
-    """What the tests above compare can differ."""
-    assert contents(weights(9)) != contents(FIRST)

@@ -17,29 +17,8 @@ from tensorwire._ground.folder import Folder
 from tensorwire.errors import BaseMismatchError
 from tensorwire.sync import Follower, Publisher, directories, frames
 from tensorwire.sync.directories import making
-from tests.support.sync_runs import FIRST, FORMS, SECOND, contents, follow, one_behind
-
-
-def test_arrays_that_somebody_has_written_to_are_made_anew(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, threads=1)
-    for in_place in (False, True):
-        arrays = {name: array.copy() for name, array in FIRST.items()}
-        publisher.publish(FIRST)
-        follower = Follower(tmp_path, arrays, in_place=in_place, threads=1)
-        follow(follower)
-        arrays["embed"][3] = 7
-        arrays["norm"][3] = 7
-        publisher.publish({**FIRST, "norm": SECOND["norm"] + 1, "embed": FIRST["embed"] + 1})
-        if in_place:
-            assert follower.stage() is not None
-            with pytest.raises(BaseMismatchError):
-                follower.commit()
-            assert follower.state == "empty"
-        follow(follower)
-        assert contents(arrays)["embed"] == contents({"embed": FIRST["embed"] + 1})["embed"]
-        publisher.publish(FIRST)
-        follow(follower)
-        assert contents(arrays) == contents(FIRST)
+from tests.support.acting import acting, raising
+from tests.support.sync_runs import FIRST, FORMS, SECOND, catch_up, contents, follow, one_behind
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -57,6 +36,7 @@ def test_a_bit_that_somebody_has_changed_in_an_array_is_found(in_place: bool, tm
         assert follower.stage() is not None
         with pytest.raises(BaseMismatchError):
             follower.commit()
+        assert follower.state == "empty"
     follow(follower)
     assert contents(arrays) == contents(after)
 
@@ -104,9 +84,7 @@ def test_a_directory_that_somebody_edited_is_made_anew(
     else:
         edit(served)
     again = Follower(store, served, in_place=in_place, threads=1)
-    if again.stage() is not None:
-        again.commit()
-    assert again.version == 1
+    catch_up(again, 1)
     assert contents(load_file(served)) == contents(SECOND)
     for seed in range(2):  # which are written over what the edited files became
         publisher.publish({**SECOND, "norm": SECOND["norm"] + seed + 1})
@@ -121,14 +99,7 @@ def test_an_edit_while_a_version_is_staged_is_seen(
     store, served = tmp_path / "store", tmp_path / "served"
     _, follower = one_behind(store, served)
     place, name = (frames.Frames, "fetch") if is_read else (directories.DirectoryTarget, "stage")
-    call = getattr(place, name)
-
-    def edited(*arguments: Any) -> Any:
-        monkeypatch.undo()
-        _edit(served)
-        return call(*arguments)
-
-    monkeypatch.setattr(place, name, edited)
+    acting(monkeypatch, place, name, lambda *_: (monkeypatch.undo(), _edit(served)))
     follow(follower)
     assert contents(load_file(served)) == contents(SECOND)
 
@@ -156,10 +127,8 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     store, served = tmp_path / "store", tmp_path / "served"
     _, follower = one_behind(store, served)
 
-    def full(*arguments: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("tensorwire.sync.directories.making.write_at", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("tensorwire.sync.directories.making.write_at", raising(full))
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         follower.stage()
     monkeypatch.undo()
@@ -176,18 +145,17 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(
     """As an engine forks its workers from another thread: they have all descriptors of that moment."""
     _, follower = one_behind(tmp_path / "store", tmp_path / "served", **FORMS[form])
     own, ours = os.pipe()
-    fetch, children = frames.Frames.fetch, []
+    children: list[int] = []
 
-    def forked(*arguments: Any) -> Any:
+    def fork(*_: Any) -> None:
         child = os.fork()
         if child == 0:
             os.close(ours)
             os.read(own, 1)  # until this process closes its end
             os._exit(0)
         children.append(child)
-        return fetch(*arguments)
 
-    monkeypatch.setattr(frames.Frames, "fetch", forked)
+    acting(monkeypatch, frames.Frames, "fetch", fork)
     try:
         follow(follower)
     finally:
@@ -214,14 +182,13 @@ def test_an_old_version_is_gone_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     old = (tmp_path / "served" / ".tensorwire-sync" / "current").resolve()
     names = sorted(path.name for path in old.iterdir())
     follow(follower)
-    remove, seen = Folder.remove, []
+    seen: list[str] = []
 
-    def watched(folder: Folder, name: str) -> None:
-        remove(folder, name)
+    def look(folder: Folder, name: str) -> None:
         assert not old.exists() or sorted(path.name for path in old.iterdir()) == names
         seen.append(name)
 
-    monkeypatch.setattr(Folder, "remove", watched)
+    acting(monkeypatch, Folder, "remove", look, after=True)
     publisher.publish(FIRST)
     follow(follower)
     assert set(names) <= set(seen)

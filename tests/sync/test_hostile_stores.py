@@ -189,15 +189,16 @@ def test_a_chain_of_more_versions_than_files_may_be_open(tmp_path: Path) -> None
     assert contents(held) == contents(load_file(tmp_path / "served")) == contents(current)
 
 
-def test_a_chain_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_chain_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorwire.sync.store.MAX_LINKS", 1000)
     tensor = versions.Tensor("F32", (4,), "0" * 32)
     state = versions.state_of({"a": tensor})
     index = versions.Version(0, "lineage", "writer", state, 0, state, {}, {}, {})
-    for number in range(1, 10_002):
+    for number in range(1, 1002):
         folder = tmp_path / versions.folder_name(number)
         folder.mkdir()
         (folder / versions.INDEX_NAME).write_bytes(versions.dump_index(index._replace(number=number, base=number - 1)))
-    with pytest.raises(CorruptDataError, match=r"an anchor among the 10,000 versions up to 010001.*publish an anchor"):
+    with pytest.raises(CorruptDataError, match=r"an anchor among the 1,000 versions up to 001001.*publish an anchor"):
         Follower(tmp_path, {}, threads=1).stage()
 
 

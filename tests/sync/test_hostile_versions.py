@@ -22,6 +22,7 @@ from tensorwire.errors import (
 )
 from tensorwire.sync import encodings, interchange, new_version
 from tensorwire.sync.interchange import read_version, write_version
+from tests.support.acting import acting
 from tests.support.published_layout import INDEX, digest, read_shard, send, write_shard
 
 if TYPE_CHECKING:
@@ -229,73 +230,60 @@ def test_a_compressed_checkpoint_is_for_load_file(tmp_path: Path) -> None:
         read_version(place)
 
 
-class TestClaims:
-    """What a payload claims takes no memory that its base does not allow."""
+def unsized(data: bytes) -> bytes:
+    """A frame that does not say how large its content is."""
+    compressor = zstandard.ZstdCompressor(level=1).compressobj()
+    return compressor.compress(data) + compressor.flush()
 
-    @pytest.fixture(autouse=True)
-    def _count(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        sizes: list[int] = []
 
-        def counted(nbytes: int) -> memoryview:
-            sizes.append(nbytes)
-            return memoryview(bytearray(nbytes))
+def words(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(4, "little") for number in numbers)
 
-        monkeypatch.setattr(encodings, "new_buffer", counted)
-        yield
-        assert max(sizes, default=0) <= 4 * 7
 
-    def read(self, tmp_path: Path, encoding: str, payload: bytes) -> dict[str, Any]:
-        place = send(tmp_path, {"b": NEW["b"].tobytes()}, {"b": bytes(7)}, version=1, encoding=encoding)
-        write_shard(place / SHARD, {"b": payload}, {"b": digest("xxh3-128", NEW["b"].tobytes())})
-        return read_version(place, base={"b": OLD["b"]})
+CUT = zstandard.compress(bytes(7))[:-1]
+END = "expected the end of the differences"
+CLAIMS: list[tuple[str, bytes, type[Exception], str]] = [
+    ("xor", zstandard.compress(bytes(100_000_000)), BaseMismatchError, "expected a base of 100000000 bytes, got 7"),
+    ("xor", unsized(bytes(10_000_000)), CorruptDataError, f"{END}, got more"),
+    ("xor", unsized(bytes(6)), TruncatedDataError, "expected 7 bytes of differences, got 6"),
+    *(
+        ("overwrite", zstandard.compress(words(n) + bytes(40)), BaseMismatchError, f"a base of at least {n} bytes")
+        for n in (8, 2**32 - 1)
+    ),
+    *(
+        ("overwrite", zstandard.compress(words(1, n) + b"x"), BaseMismatchError, f"a base of more than {n} bytes")
+        for n in (7, 2**32 - 1)
+    ),
+    *(
+        ("overwrite", zstandard.compress((words(1) + bytes(5))[:n]), TruncatedDataError, "bytes of differences, got")
+        for n in (1, 5, 8)
+    ),
+    ("overwrite", zstandard.compress(words(1) + bytes(6)), CorruptDataError, END),
+    *((each, payload, Exception, ".") for each in ENCODINGS for payload in (b"", b"no zstd", CUT)),
+]
 
-    def test_many_zeros(self, tmp_path: Path) -> None:
-        with pytest.raises(BaseMismatchError, match="expected a base of 100000000 bytes, got 7"):
-            self.read(tmp_path, "xor", zstandard.compress(bytes(100_000_000)))
 
-    def test_many_zeros_of_which_nobody_says_how_many(self, tmp_path: Path) -> None:
-        compressor = zstandard.ZstdCompressor(level=1).compressobj()
-        payload = compressor.compress(bytes(10_000_000)) + compressor.flush()
-        with pytest.raises(CorruptDataError, match="expected the end of the differences, got more"):
-            self.read(tmp_path, "xor", payload)
+def read_payload(tmp_path: Path, encoding: str, payload: bytes) -> dict[str, Any]:
+    place = send(tmp_path, {"b": NEW["b"].tobytes()}, {"b": bytes(7)}, version=1, encoding=encoding)
+    write_shard(place / SHARD, {"b": payload}, {"b": digest("xxh3-128", NEW["b"].tobytes())})
+    return read_version(place, base={"b": OLD["b"]})
 
-    def test_a_sender_need_not_say_the_size(self, tmp_path: Path) -> None:
-        compressor = zstandard.ZstdCompressor(level=1).compressobj()
-        payload = compressor.compress(NEW["b"].tobytes()) + compressor.flush()
-        assert self.read(tmp_path, "xor", payload)["b"].tobytes() == NEW["b"].tobytes()
 
-    def test_too_few(self, tmp_path: Path) -> None:
-        compressor = zstandard.ZstdCompressor(level=1).compressobj()
-        with pytest.raises(TruncatedDataError, match="expected 7 bytes of differences, got 6"):
-            self.read(tmp_path, "xor", compressor.compress(bytes(6)) + compressor.flush())
+@pytest.mark.parametrize(("encoding", "payload", "error", "text"), CLAIMS)
+def test_what_a_payload_claims_takes_no_memory_that_its_base_does_not_allow(
+    tmp_path: Path, encoding: str, payload: bytes, error: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [0]
+    acting(monkeypatch, encodings, "new_buffer", sizes.append)
+    with pytest.raises((FormatError, BaseMismatchError), match=text) as caught:
+        read_payload(tmp_path, encoding, payload)
+    assert isinstance(caught.value, error)
+    assert max(sizes) <= 4 * 7
 
-    @pytest.mark.parametrize("count", [8, 2**32 - 1])
-    def test_more_positions_than_bytes(self, tmp_path: Path, count: int) -> None:
-        payload = zstandard.compress(count.to_bytes(4, "little") + bytes(5 * 8))
-        with pytest.raises(BaseMismatchError, match=f"expected a base of at least {count} bytes"):
-            self.read(tmp_path, "overwrite", payload)
 
-    @pytest.mark.parametrize("position", [7, 2**32 - 1])
-    def test_a_position_behind_the_end(self, tmp_path: Path, position: int) -> None:
-        payload = zstandard.compress((1).to_bytes(4, "little") + position.to_bytes(4, "little") + b"x")
-        with pytest.raises(BaseMismatchError, match=f"expected a base of more than {position} bytes"):
-            self.read(tmp_path, "overwrite", payload)
-
-    @pytest.mark.parametrize("cut", [1, 5, 8])
-    def test_positions_without_values(self, tmp_path: Path, cut: int) -> None:
-        payload = zstandard.compress(((1).to_bytes(4, "little") + bytes(5))[:cut])
-        with pytest.raises(TruncatedDataError, match="bytes of differences, got"):
-            self.read(tmp_path, "overwrite", payload)
-
-    def test_values_without_positions(self, tmp_path: Path) -> None:
-        with pytest.raises(CorruptDataError, match="expected the end of the differences"):
-            self.read(tmp_path, "overwrite", zstandard.compress((1).to_bytes(4, "little") + bytes(6)))
-
-    @pytest.mark.parametrize("payload", [b"", b"no zstd", zstandard.compress(bytes(7))[:-1]])
-    @pytest.mark.parametrize("encoding", ENCODINGS)
-    def test_no_zstd(self, tmp_path: Path, payload: bytes, encoding: str) -> None:
-        with pytest.raises((FormatError, BaseMismatchError)):
-            self.read(tmp_path, encoding, payload)
+def test_a_sender_need_not_say_the_size(tmp_path: Path) -> None:
+    payload = unsized(NEW["b"].tobytes())
+    assert read_payload(tmp_path, "xor", payload)["b"].tobytes() == NEW["b"].tobytes()
 
 
 @pytest.mark.parametrize("package", ["zstandard", "xxhash"])
@@ -425,7 +413,6 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 def test_the_index_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By then all shards have their names and are whole, and each change of a name was on the disk."""
     order: list[str] = []
-    rename, sync = new_version.rename_new, new_version.sync_directory
 
     def renamed(path: Path, target: Path) -> None:
         if target.name == INDEX:
@@ -433,10 +420,9 @@ def test_the_index_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             found = {name: read_shard(target.parent / file)[0][name] for name, file in index["weight_map"].items()}
             assert found == content(NEW)
         order.append(target.suffix)
-        rename(path, target)
 
-    monkeypatch.setattr(new_version, "rename_new", renamed)
-    monkeypatch.setattr(new_version, "sync_directory", lambda path: (order.append("sync"), sync(path)))
+    acting(monkeypatch, new_version, "rename_new", renamed)
+    acting(monkeypatch, new_version, "sync_directory", lambda path: order.append("sync"))
     write_version(tmp_path, NEW, version=1, max_shard_nbytes=1)
     assert order == [".safetensors", ".safetensors", "sync", ".json", "sync", "sync"]
 

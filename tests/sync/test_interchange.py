@@ -268,16 +268,6 @@ def test_tensors_are_let_go_once_their_differences_are_there(tmp_path: Path) -> 
     assert most < 10
 
 
-@pytest.mark.parametrize(
-    ("version", "name"), [(0, "weight_v000000"), (999_999, "weight_v999999"), (1_000_000, "weight_v1000000")]
-)
-def test_any_number_is_a_version(tmp_path: Path, new: Arrays, version: int, name: str) -> None:
-    assert write_version(tmp_path, new, version=version).name == name
-    assert_equal(read_version(tmp_path / name), new)
-    after = write_version(tmp_path, new, version=version + 1, base=new, base_version=version)
-    assert read_version(after, base=new, base_version=version) == {}
-
-
 def test_a_directory_that_is_not_there(tmp_path: Path, new: Arrays) -> None:
     with pytest.raises(FileNotFoundError, match="none"):
         write_version(tmp_path / "none", new, version=1)

@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from tensorwire import load_file, save_file
 from tensorwire._ground.folder import Folder
@@ -21,15 +20,12 @@ from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.errors import UnsupportedTensorError
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
-from tests.support.sync_runs import contents, follow, stepped, weights
+from tests.support.acting import acting, raising
+from tests.support.sync_runs import contents, folders, follow, stepped, weights, write_plain
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def folders(store: Path) -> list[str]:
-    return sorted(path.name for path in store.iterdir() if path.is_dir())
 
 
 def test_arrays_and_directories_get_every_version(store: str, tmp_path: Path) -> None:
@@ -141,10 +137,7 @@ def test_the_index_of_an_old_version_goes_first(tmp_path: Path, monkeypatch: pyt
     publisher = Publisher(tmp_path, anchor_every=1, keep=1, threads=1)
     publisher.publish(weights())
 
-    def killed(folder: Path) -> None:
-        raise OSError(errno.EIO, "killed")
-
-    monkeypatch.setattr("tensorwire.sync.store.shutil.rmtree", killed)
+    monkeypatch.setattr("tensorwire.sync.store.shutil.rmtree", raising(OSError(errno.EIO, "killed")))
     with pytest.warns(RuntimeWarning, match="killed"):
         publisher.publish(weights())
     monkeypatch.undo()
@@ -195,10 +188,6 @@ def test_a_publisher_resumes_behind_what_it_is_given(kind: str, tmp_path: Path) 
         publisher = Publisher(store, base=current, threads=1)  # no longer the newest
     assert publisher.publish(current).is_anchor
     assert Publisher(store, threads=1).publish(current).version == 3
-
-
-def write_plain(path: Path, tensors: dict[str, Any]) -> None:
-    safetensors.numpy.save_file({name: array.copy() for name, array in tensors.items()}, path)
 
 
 def test_a_directory_that_has_a_version_already_is_adopted_and_another_one_is_refused(tmp_path: Path) -> None:
@@ -253,11 +242,8 @@ def test_a_commit_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for follower in followers:
         assert follower.stage() is not None
 
-    def refuse(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("a commit decodes, hashes and fetches nothing")
-
     for place in ("frames.decompress", "frames.content_hash", "frames.Frames.fetch", "store.Store.read"):
-        monkeypatch.setattr(f"tensorwire.sync.{place}", refuse)
+        monkeypatch.setattr(f"tensorwire.sync.{place}", raising(AssertionError("a commit decodes nothing")))
     for follower in followers:
         follower.commit()
         follower.commit()  # nothing is staged: nothing is done
@@ -452,14 +438,8 @@ def test_a_tensor_of_many_pieces_follows_frames_that_are_larger_than_it(
     follower = Follower(tmp_path / "store", tmp_path / "served", threads=2)
     publisher.publish({"words": words})
     follow(follower, 0)
-    read_again = []
-    own = making._read_at
-
-    def seen(file: Any, position: int, start: int, out: memoryview) -> None:
-        read_again.append(start)
-        own(file, position, start, out)
-
-    monkeypatch.setattr(making, "_read_at", seen)
+    read_again: list[int] = []
+    acting(monkeypatch, making, "_read_at", lambda file, position, start, out: read_again.append(start))
     for _ in range(6):
         words = (words.view(np.uint16) ^ random.integers(0, 16, words.size, np.uint16)).view(ml_dtypes.bfloat16)
         published = publisher.publish({"words": words})

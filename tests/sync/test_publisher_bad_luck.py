@@ -5,33 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorwire.sync import Follower, Publisher, checkpoints, store
-from tests.support.sync_runs import (
-    FIRST,
-    KILLED,
-    PUBLISHER,
-    SECOND,
-    THIRD,
-    contents,
-    exit_code,
-    follow,
-    kill_at,
-    stepped,
-    takes_new,
-)
+from tests.support.acting import acting
+from tests.support.processes import killing
+from tests.support.sync_runs import FIRST, PUBLISHER, SECOND, THIRD, begun, contents, follow, stepped, takes_new
 
 
 @pytest.mark.parametrize("put", range(3), ids=["shard", "index", "hint"])
 def test_a_full_disk_touches_no_version_that_stands(put: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, arrays = tmp_path / "store", dict[str, Any]()
-    publisher, follower = Publisher(place, threads=1), Follower(place, arrays, threads=1)
-    publisher.publish(FIRST)
-    follow(follower, 0)
+    place = tmp_path / "store"
+    publisher, follower, arrays = begun(place)
     own, done = store.put_bytes, []
 
     def full(data: bytes, to: Any, **options: Any) -> None:
@@ -65,36 +54,20 @@ def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
     Publisher(place, threads=1).publish(FIRST)
     follow(Follower(place, served, threads=1), 0)
     before = sorted(path.relative_to(place) for path in place.rglob("*"))
-    find = checkpoints.find_shards
-
-    def gone(root: Any) -> Any:
-        found = find(root)
-        shutil.rmtree(served)
-        return found
-
-    monkeypatch.setattr(checkpoints, "find_shards", gone)
+    acting(monkeypatch, checkpoints, "find_shards", lambda root: shutil.rmtree(served), after=True)
     with pytest.raises(FileNotFoundError, match="served"):
         Publisher(place, base=served, threads=1)
     assert sorted(path.relative_to(place) for path in place.rglob("*")) == before
 
 
 def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_path: Path) -> None:
-    place, arrays, current = tmp_path / "store", dict[str, Any](), FIRST
-    Publisher(place, threads=1).publish(current)
-    follower = Follower(place, arrays, threads=1)
-    follow(follower, 0)
-    step, code, seen = 0, KILLED, set()
-    while code == KILLED:
-        step += 1
+    place, current = tmp_path / "store", FIRST
+    _, follower, arrays = begun(place)
+    seen = set()
+    for step, kill in enumerate(killing(PUBLISHER), 1):
         following = stepped(current, step)
-
-        def child(step: int = step, current: Any = current, following: Any = following) -> None:
-            publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
-            kill_at(step, PUBLISHER)
-            publisher.publish(following)
-
-        code = exit_code(child)
-        assert code in (KILLED, 0)
+        publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
+        kill(partial(publisher.publish, following))
         stands = takes_new(follower, arrays, current, following)
         seen.add(stands)
         current = following if stands else current

@@ -19,19 +19,18 @@ import pytest
 from tensorwire import load_file
 from tensorwire.errors import FormatError
 from tensorwire.sync import Follower, Published, Publisher, ranks
+from tests.support.processes import KILLED, exit_code, exit_codes, kill_at
 from tests.support.stores import FaultyStore, faulty_store
 from tests.support.sync_runs import (
     FIRST,
-    KILLED,
     PUBLISHER,
     SECOND,
+    STRIDES,
     THIRD,
     Weights,
     contents,
-    exit_code,
-    exit_codes,
+    fetched,
     follow,
-    kill_at,
     stepped,
     takes_new,
     weights,
@@ -76,6 +75,15 @@ def publish(publishers: Sequence[Publisher], found: Weights, version: int) -> li
     calls = [lambda each=each, rank=rank: each.publish(share(found, rank, num), version)
              for rank, each in enumerate(publishers)]  # fmt: skip
     return [each.result() for each in at_once(calls)]
+
+
+def begun(store: Any, num_ranks: int = 2) -> tuple[list[Publisher], Follower, Weights]:
+    """Ranks that have published `FIRST`, and a follower that has it, with its arrays."""
+    publishers, arrays = make(store, num_ranks), dict[str, Any]()
+    publish(publishers, FIRST, 0)
+    follower = Follower(store, arrays, threads=1)
+    follow(follower, 0)
+    return publishers, follower, arrays
 
 
 def test_followers_get_the_tensors_of_all_ranks(store: str, tmp_path: Path) -> None:
@@ -134,10 +142,7 @@ def test_a_tensor_that_moves_to_another_rank_and_one_that_is_gone(store: str) ->
 
 
 def test_ranks_that_do_not_come_are_named_and_the_next_version_is_an_anchor(store: str) -> None:
-    publishers, arrays = make(store), dict[str, Any]()
-    follower = Follower(store, arrays, threads=1)
-    publish(publishers, FIRST, 0)
-    follow(follower, 0)
+    publishers, follower, arrays = begun(store, 3)
     impatient(publishers)
     with pytest.raises(TimeoutError, match=r"a part from each rank, got none from rank 1, 2 within 0.5 sec.*_v000001"):
         publishers[0].publish(share(SECOND, 0), 1)
@@ -152,10 +157,7 @@ def test_ranks_that_do_not_come_are_named_and_the_next_version_is_an_anchor(stor
 
 
 def test_an_error_of_rank_0_ends_the_others(tmp_path: Path) -> None:
-    publishers, arrays = make(tmp_path), dict[str, Any]()
-    follower = Follower(tmp_path, arrays, threads=1)
-    publish(publishers, FIRST, 0)
-    follow(follower, 0)
+    publishers, follower, arrays = begun(tmp_path, 3)
     twice = [{**share(SECOND, 0), "scale": SECOND["scale"]}, share(SECOND, 1), share(SECOND, 2)]
     futures = at_once(
         [lambda each=each, rank=rank: each.publish(twice[rank], 1) for rank, each in enumerate(publishers)]
@@ -196,10 +198,7 @@ def test_a_rank_that_is_at_another_version_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_base", [(True, True), (True, False), (False, True), (False, False)])
 def test_ranks_that_were_made_anew_go_on(with_base: tuple[bool, bool], store: str) -> None:
-    publish(make(store, num_ranks=2), FIRST, 0)
-    arrays: dict[str, Any] = {}
-    follower = Follower(store, arrays, threads=1)
-    follow(follower, 0)
+    _, follower, arrays = begun(store)
     publishers = [make(store, num_ranks=2, base=FIRST if is_there else None)[rank]
                   for rank, is_there in enumerate(with_base)]  # fmt: skip
     published = publish(publishers, SECOND, 1)
@@ -214,11 +213,7 @@ def test_ranks_that_were_made_anew_go_on(with_base: tuple[bool, bool], store: st
 
 @pytest.mark.parametrize("has_base", [True, False])
 def test_a_rank_that_waits_takes_the_offer_of_a_rank_0_that_begins_anew(has_base: bool, tmp_path: Path) -> None:
-    publishers = make(tmp_path, num_ranks=2)
-    publish(publishers, FIRST, 0)
-    arrays: dict[str, Any] = {}
-    follower = Follower(tmp_path, arrays, threads=1)
-    follow(follower, 0)
+    publishers, follower, arrays = begun(tmp_path)
 
     def child() -> None:
         publishers[0]._ranks.parts = lambda offer: os._exit(KILLED)  # type: ignore[method-assign, assignment]
@@ -259,9 +254,7 @@ def test_a_part_of_an_earlier_attempt_is_nobodys(tmp_path: Path) -> None:
         again[0].publish(share(now, 0, 2), 1)
     impatient(again, 60)
     publish(again, now, 1)
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 1)
-    assert contents(arrays) == contents(now)
+    assert contents(fetched(tmp_path, 1)) == contents(now)
 
 
 def test_a_part_counts_when_its_files_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,10 +277,7 @@ def test_a_part_counts_when_its_files_are_there(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_rank_with_another_base_sends_all_it_has(tmp_path: Path) -> None:
-    publish(make(tmp_path, num_ranks=2), FIRST, 0)
-    arrays: dict[str, Any] = {}
-    follower = Follower(tmp_path, arrays, threads=1)
-    follow(follower, 0)
+    _, follower, arrays = begun(tmp_path)
     other = {**FIRST, "layer.0.weight": SECOND["layer.0.weight"] * 2}
     with pytest.warns(RuntimeWarning, match="base is not what version 000000 holds"):
         publishers = [make(tmp_path, num_ranks=2, base=base)[rank] for rank, base in enumerate((FIRST, other))]
@@ -297,11 +287,7 @@ def test_a_rank_with_another_base_sends_all_it_has(tmp_path: Path) -> None:
 
 
 def test_what_a_rank_holds_after_an_error_is_nobodys_base(tmp_path: Path) -> None:
-    publishers = make(tmp_path, num_ranks=2)
-    publish(publishers, FIRST, 0)
-    arrays: dict[str, Any] = {}
-    follower = Follower(tmp_path, arrays, threads=1)
-    follow(follower, 0)
+    publishers, follower, arrays = begun(tmp_path)
     impatient(publishers, 2)
     bad = [*share(SECOND, 1, 2).items(), ("scale", SECOND["scale"])]
     futures = at_once([lambda: publishers[0].publish(share(SECOND, 0, 2), 1), lambda: publishers[1].publish(bad, 1)])
@@ -334,9 +320,7 @@ def test_a_rank_whose_part_is_not_in_the_version_is_told(tmp_path: Path, monkeyp
     publish(publishers, FIRST, 0)
     with pool, pytest.raises(FileExistsError, match="stands without what rank 1 has put"):
         done[0].result()
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 0)
-    assert contents(arrays) == contents(FIRST)
+    assert contents(fetched(tmp_path, 0)) == contents(FIRST)
 
 
 def test_an_old_offer_of_a_later_version_is_not_believed(tmp_path: Path) -> None:
@@ -376,9 +360,7 @@ def test_damaged_lists_are_none(text: str, tmp_path: Path) -> None:
         (tmp_path / f"rank-0000{rank}.json").write_text(text)
     publishers = make(tmp_path, num_ranks=2, base=FIRST)
     assert not publish(publishers, SECOND, 1)[1].is_anchor
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 1)
-    assert contents(arrays) == contents(SECOND)
+    assert contents(fetched(tmp_path, 1)) == contents(SECOND)
 
 
 @pytest.mark.parametrize("change", [{"names": None}, {"names": ["a", 3]}, {"index": None}, {"index": "{}"}])
@@ -394,14 +376,13 @@ def test_a_part_that_breaks_a_rule_is_an_error(change: Any, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_killed_at_any_step_leaves_a_version_or_the_next_one(killed: int, tmp_path: Path) -> None:
-    place, arrays, current = tmp_path / "store", dict[str, Any](), FIRST
-    publish(make(place, num_ranks=2), current, 0)
-    follower = Follower(place, arrays, threads=1)
-    follow(follower, 0)
-    step, codes, seen = 0, {KILLED}, set()
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_rank_killed_at_any_step_leaves_a_version_or_the_next_one(stride: int, killed: int, tmp_path: Path) -> None:
+    place, current = tmp_path / "store", FIRST
+    _, follower, arrays = begun(place)
+    step, codes, seen = 1 - stride, {KILLED}, set()
     while codes != {0}:
-        step += 1
+        step += stride
         number, following = int(follower.version or 0) + 1, stepped(current, step)
 
         def child(

@@ -16,11 +16,8 @@ from tensorwire._ground.new_file import temporary_name
 from tensorwire.errors import LimitExceededError
 from tensorwire.sync import Follower, Publisher, new_shards, store, versions
 from tensorwire.sync.interchange import write_version
-from tests.support.sync_runs import FIRST, SECOND, contents, follow
-
-
-def folders(place: Path) -> list[str]:
-    return sorted(path.name for path in place.iterdir() if path.is_dir())
+from tests.support.acting import acting
+from tests.support.sync_runs import FIRST, SECOND, contents, fetched, folders, follow
 
 
 def publish(to: Publisher, times: int) -> list[str]:
@@ -73,14 +70,13 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 def test_a_version_that_does_not_go_keeps_no_other_one(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to, own = Publisher(tmp_path, anchor_every=1, keep=1, threads=1), shutil.rmtree
+    to = Publisher(tmp_path, anchor_every=1, keep=1, threads=1)
 
     def refuse(folder: Path) -> None:
         if folder.name == "weight_v000000":
             raise OSError(error, os.strerror(error), str(folder))
-        own(folder)
 
-    monkeypatch.setattr(store.shutil, "rmtree", refuse)
+    acting(monkeypatch, store.shutil, "rmtree", refuse)
     assert len(publish(to, 5)) == 1  # it is said once
     assert folders(tmp_path) == ["weight_v000000", "weight_v000004"]
     monkeypatch.undo()
@@ -122,9 +118,7 @@ def test_the_last_number_is_followed_by_none(tmp_path: Path) -> None:
     last = 10**18 - 1
     to = Publisher(tmp_path, threads=1)
     assert to.publish(FIRST, version=last).version == last
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), last)
-    assert contents(arrays) == contents(FIRST)
+    assert contents(fetched(tmp_path, last)) == contents(FIRST)
     for version in (None, last + 1):
         with pytest.raises(ValueError, match=f"up to {last}"):
             to.publish(SECOND, version=version)
@@ -179,9 +173,7 @@ def test_files_end_before_their_headers_grow_too_long(tmp_path: Path, monkeypatc
     ]
     assert len(headers) > 5
     assert max(headers) < 10_000 + 1000
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1), 0)
-    assert contents(arrays) == contents(given)
+    assert contents(fetched(tmp_path, 0)) == contents(given)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from contextlib import closing
 
 import pytest
 
 from tests.support import links
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NBYTES = 2_000_000
 RECEIVE = """
@@ -31,15 +28,6 @@ with socket.create_connection(("10.77.0.2", 4000)) as connection:
 """
 
 
-@pytest.fixture
-def network() -> Iterator[links.Network]:
-    if links.missing():
-        pytest.skip(links.missing())
-    network = links.Network(2)
-    yield network
-    network.close()
-
-
 def sent_in(network: links.Network) -> float:
     """Seconds in which the bytes pass from rank 0 to rank 1."""
     line = network.inside(1, [sys.executable, "-S", "-c", RECEIVE])
@@ -52,29 +40,19 @@ def sent_in(network: links.Network) -> float:
     return float(seconds)
 
 
-def test_a_link_has_its_rate_from_the_moment_on_that_it_gets_it(network: links.Network) -> None:
-    network.set_rates(40)
-    slow = sent_in(network)
-    network.set_rates(None)
-    fast = sent_in(network)
+def test_a_link_has_its_rate_from_the_moment_on_that_it_gets_it_and_counts_what_passes() -> None:
+    """With the headers."""
+    if links.missing():
+        pytest.skip(links.missing())
+    with closing(links.Network(2)) as network:
+        network.set_rates(40)
+        slow = sent_in(network)
+        network.set_rates(None)
+        before = [network.sent_nbytes(rank) for rank in range(2)]
+        fast = sent_in(network)
+        sent, acknowledged = (network.sent_nbytes(rank) - old for rank, old in enumerate(before))
     bits = 8 * (NBYTES - 1000 * links.TRAFFIC_BURST_KB)  # the burst passes at once
     assert slow > 0.95 * bits / 40e6
     assert fast < slow / 2
-
-
-def test_the_interface_counts_what_passes_with_the_headers(network: links.Network) -> None:
-    before = [network.sent_nbytes(rank) for rank in range(2)]
-    sent_in(network)
-    sent, acknowledged = (network.sent_nbytes(rank) - old for rank, old in enumerate(before))
     assert NBYTES < sent < 1.1 * NBYTES
     assert acknowledged < 0.2 * NBYTES
-
-
-def test_a_namespace_ends_with_its_network() -> None:
-    if links.missing():
-        pytest.skip(links.missing())
-    network = links.Network(1)
-    namespace = f"/proc/{network.holders[0]}/ns/net"
-    assert subprocess.run(["test", "-e", namespace], check=False).returncode == 0
-    network.close()
-    assert subprocess.run(["test", "-e", namespace], check=False).returncode == 1
