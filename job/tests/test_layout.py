@@ -38,7 +38,7 @@ TAKEN = {
     "tensorwire.errors.UnsupportedVersionError",
 }
 OF_COMMANDS = {
-    "tensorwire.cli.completion.command",
+    "tensorwire.cli.completion",
     "tensorwire.cli.failures.FINDING",
     "tensorwire.cli.group.CommandGroup",
     "tensorwire.cli.options",
@@ -47,22 +47,16 @@ OF_COMMANDS = {
     "tensorwire.cli.program",
 }
 
-# What each folder and file may import of the package, or of a folder, besides itself.
+# What each folder and file may import of the package, or of a folder, besides itself; one that is not here nothing.
 FOLDERS = {
     "analyzer": {
-        "graph": set(),
         "view": {"graph"},
         "slowness": {"view"},
         "verdicts": {"graph", "view"},
-        "state": {"slowness", "verdicts", "view"},
-        "analyzer": {"slowness", "state", "verdicts", "view"},
+        "memory": {"slowness", "verdicts", "view"},
+        "analyzer": {"memory", "slowness", "verdicts", "view"},
     },
     "page": {
-        "call_file": set(),
-        "deadline": set(),
-        "native": set(),
-        "process": set(),
-        "stack_file": set(),
         "control": {"native"},
         "rank_page": {"native", "process"},
         "recorder_entries": {"native"},
@@ -70,10 +64,6 @@ FOLDERS = {
         "directory": {"control", "process", "rank_page"},
     },
     "rank": {
-        "lines": set(),
-        "nccl_plugin": set(),
-        "process_groups": set(),
-        "store_waits": set(),
         "activity": {"store_waits"},
         "flight_recorder": {"process_groups"},
         "messages": {"flight_recorder", "lines", "process_groups"},
@@ -82,8 +72,6 @@ FOLDERS = {
         "probe": {"activity", "calls", "flight_recorder", "messages", "operation_timing", "process_groups"},
     },
     "protocol": {
-        "connection": set(),
-        "integers": set(),
         "calls": {"integers"},
         "listener": {"connection"},
         "states": {"integers"},
@@ -93,31 +81,26 @@ FOLDERS = {
         "report_columns": {"decoding", "encoding", "states"},
     },
     "node": {
-        "frozen_rank": set(),
-        "tcp": set(),
-        "timing": set(),
-        "workers": set(),
         "stacks": {"workers"},
         "observer": {"frozen_rank", "stacks", "tcp", "workers"},
         "local_node": {"observer", "stacks", "timing"},
         "agent": {"local_node"},
     },
     "report": {
-        "rank_status": set(),
-        "stack": set(),
-        "stragglers": set(),
-        "before": set(),
         "history": {"before", "rank_status", "stragglers"},
         "charts": {"history", "rank_status"},
         "codes": {"history"},
     },
+    "nccl": {"ras_findings": {"ras"}},
+    "cli": {
+        "agent": {"arguments"},
+        "analyzer": {"arguments", "verdict"},
+        "diagnose": {"arguments", "verdict"},
+        "report": {"arguments", "verdict"},
+        "screen": {"verdict"},
+        "watch": {"arguments", "screen", "verdict"},
+    },
     "service": {
-        "dumped_stacks": set(),
-        "follow": set(),
-        "job_directory": set(),
-        "merge": set(),
-        "on_finding": set(),
-        "time_share": set(),
         "controller": {"merge"},
         "recording": {"merge"},
         "journal": {"recording", "time_share"},
@@ -127,11 +110,8 @@ FOLDERS = {
     },
     "": {
         "__main__": {"rank"},
-        "version": set(),
         "cli": {"model", "nccl", "node", "numbered", "protocol", "report", "service", "version", "words"},
-        "model": set(),
         "words": {"model"},
-        "numbered": set(),
         "members": {"model"},
         "columns": {"model"},
         "page": {"model", "members"},

@@ -21,7 +21,7 @@ from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
 from tensorwire_job.report.codes import MEANINGS
 from tensorwire_job.service import follow
-from tensorwire_job.service.recording import Recorder
+from tensorwire_job.service.recording import RecordingWriter
 
 NOTICE = dataclasses.replace(
     not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
@@ -331,7 +331,7 @@ def drawing(history: History, findings: list[model.Finding], width: int) -> str:
 
 def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     recording, page = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
-    with Recorder(recording) as recorder:
+    with RecordingWriter(recording) as recorder:
         for observation in hang(seconds=3):
             observation.ranks[0].phase = "\ud800"
             recorder.write(observation)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from job.tests.support.fake_job import FakeJob, run
 from job.tests.support.hung_job import hang, not_entered
 from tensorwire_job import diagnose, model
-from tensorwire_job.service.recording import Recorder
+from tensorwire_job.service.recording import RecordingWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_ranks_at_one_place_share_a_stack(opened: list[FakeJob], capsys: pytest.
 def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The analyzer is a real one here, and draws its own conclusion."""
     recording = tmp_path / "recording.jsonl.gz"
-    with Recorder(recording) as recorder:
+    with RecordingWriter(recording) as recorder:
         for observation in hang(culprit=3, seconds=60):
             recorder.write(observation)
         recorder.add_stack(3, "in load_batch")
@@ -75,7 +75,7 @@ def test_a_recording_is_analyzed_with_the_thresholds_of_its_analyzer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     recording, path = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
-    with Recorder(recording, model.Thresholds(hang_seconds=5.0, slow_seconds=7.0)) as recorder:
+    with RecordingWriter(recording, model.Thresholds(hang_seconds=5.0, slow_seconds=7.0)) as recorder:
         for observation in hang(culprit=3, seconds=60):
             recorder.write(observation)
     code, out, err = run(capsys, "report", "--recording", recording, "-o", path)

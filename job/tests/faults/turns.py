@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorwire_job.service.recording import Recorder
+from tensorwire_job.service.recording import RecordingWriter
 
 from .watch import interrupted
 
@@ -118,6 +118,6 @@ def recording(folder: Path, case: Named, rank: int, thresholds: Thresholds) -> I
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case.name}-{rank}.jsonl.gz"
     path.unlink(missing_ok=True)
-    with Recorder(path, thresholds) as recorder:
+    with RecordingWriter(path, thresholds) as recorder:
         yield recorder.write
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))  # without the flushes

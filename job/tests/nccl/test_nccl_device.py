@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from job.tests.support import probe_jobs
-from tensorwire_job import nccl_plugin_path
+from tensorwire_job.nccl.plugin import nccl_plugin_path
 from tensorwire_job.page.rank_page import read_page
 
 if TYPE_CHECKING:

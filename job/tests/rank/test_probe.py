@@ -16,10 +16,10 @@ import pytest
 from job.tests.support.probe_jobs import PROBE, environment, run
 from tensorwire_job.page import directory as pages
 from tensorwire_job.page import native
-from tensorwire_job.page.control import Control, read_control, write_control
+from tensorwire_job.page.control import ControlRequest, read_control, write_control
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.process import read_stat
-from tensorwire_job.page.rank_page import Page, read_page
+from tensorwire_job.page.rank_page import RankPage, read_page
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
 
@@ -39,7 +39,7 @@ def run_rank(script: Path, text: str, directory: Path, *arguments: str) -> subpr
     return run([*PROBE, str(script), *arguments], environment(directory, RANK="3", WORLD_SIZE="8", LOCAL_RANK="1"))
 
 
-def left(directory: Path, rank: int = 3) -> Page:
+def left(directory: Path, rank: int = 3) -> RankPage:
     found = read_page(page_path(directory, rank, 0))
     assert found is not None
     return found
@@ -416,9 +416,9 @@ def test_control(directory: Path) -> None:
     directory.mkdir()
     assert read_control(directory) is None
     assert write_control(directory, {5: 100, 2**64 - 1: 2**63}, 20) == 1
-    assert read_control(directory) == Control(1, {5: 100, 2**64 - 1: 2**63}, 20)
+    assert read_control(directory) == ControlRequest(1, {5: 100, 2**64 - 1: 2**63}, 20)
     assert write_control(directory, {}, 7) == 2
-    assert read_control(directory) == Control(2, {}, 7)
+    assert read_control(directory) == ControlRequest(2, {}, 7)
     with pytest.raises(OSError, match="Invalid"):
         write_control(directory, dict.fromkeys(range(native.NUM_CONTROL_ENTRIES + 1), 1), 20)
     with pytest.raises(OSError, match="No such"):

@@ -101,7 +101,7 @@ def evil_job() -> report.History:
     found = [
         dataclasses.replace(not_entered(time=2.0), level=level, summary=EVIL, evidence=[EVIL], stacks={2: EVIL},
                             process_group=EVIL, sides=[[0], [1, 2, 3]],
-                            circle=[model.Link(0, EVIL), model.Link(1, EVIL)])
+                            circle=[model.CircleRank(0, EVIL), model.CircleRank(1, EVIL)])
         for level in ("finding", "notice")
     ]  # fmt: skip
     history = report.History()
@@ -131,7 +131,7 @@ def test_the_page_tells_who_what_why_and_where() -> None:
 
 def test_a_circle_of_messages_is_drawn_with_its_ranks_in_order() -> None:
     """Rank 0 waits for 3, that for 1, that for 2, and that for 0."""
-    links = [model.Link(n, f"recv from rank {peer} of {EVIL}") for n, peer in ((0, 3), (3, 1), (1, 2), (2, 0))]
+    links = [model.CircleRank(n, f"recv from rank {peer} of {EVIL}") for n, peer in ((0, 3), (3, 1), (1, 2), (2, 0))]
     text = render(told(hang(), dataclasses.replace(not_entered(), code="TW-H2", suspects=[], circle=links)))
     drawing = text.partition('<figure class="circle">')[2].partition("</figure>")[0]
     page = Page(f"<figure>{drawing}</figure>")

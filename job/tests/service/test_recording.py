@@ -20,7 +20,7 @@ from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
 from tensorwire.errors import CorruptDataError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.service import recording
-from tensorwire_job.service.recording import Recorder, replay
+from tensorwire_job.service.recording import RecordingWriter, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def record(path: Path, at: Callable[[float], Observation], seconds: int = 30, **options: Any) -> list[list[Finding]]:
     """Record a job; returns an analyzer's findings in it, second by second."""
     analyzer, found = Analyzer(SECONDS), []
-    with Recorder(path, **options) as recorder:
+    with RecordingWriter(path, **options) as recorder:
         for time in range(seconds):
             observation = at(float(time))
             recorder.write(observation)
@@ -121,7 +121,7 @@ def test_an_earlier_recording_is_kept(tmp_path: Path) -> None:
 
 def test_a_recording_that_breaks_off_ends_with_its_last_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "job"
-    recorder = Recorder(path)
+    recorder = RecordingWriter(path)
     for time in range(10):
         recorder.write(not_entered(1)(float(time)))
     data = path.read_bytes()  # its writer still writes
@@ -142,7 +142,7 @@ def test_a_disk_that_was_full_for_a_while(tmp_path: Path) -> None:
     path = tmp_path / "job"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with Recorder(path) as recorder:
+        with RecordingWriter(path) as recorder:
             for time in range(20):
                 room = path.stat().st_size + 10 if 5 <= time < 10 else soft
                 resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))

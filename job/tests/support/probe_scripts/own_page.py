@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import Page, read_page
+from tensorwire_job.page.rank_page import RankPage, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def page(of: int = rank) -> Page:
+def page(of: int = rank) -> RankPage:
     found = read_page(page_path(directory, of, 0))
     assert found is not None
     return found
