@@ -9,8 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 COMMAND = [sys.executable, "-m", "tensorwire"]
 
 
-@dataclass
-class Ran:
+class Ran(NamedTuple):
     code: int
     out: str
     err: str

@@ -12,16 +12,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
-from job.tests.support.fake_job import FakeJob, run
+from job.tests.support.fake_job import FakeJob
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import hang, not_entered
 from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
 from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
 
 HUNG = [hang()[24:], [not_entered()]]
 PROGRAM = [sys.executable, "-m", "tensorwire_job.cli"]
@@ -33,13 +37,11 @@ def writes(path: Path) -> str:
 
 
 @pytest.mark.parametrize("output", [[], ["--json"]])
-def test_watch_runs_the_command_once(
-    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, output: list[str]
-) -> None:
+def test_watch_runs_the_command_once(opened: list[FakeJob], run: Run, tmp_path: Path, output: list[str]) -> None:
     opened.append(FakeJob(*HUNG))
     told = tmp_path / "told"
     options = ["--interval", "0.1", "--for", "0.45", "--on-finding", writes(told)]
-    code, out, err = run(capsys, "watch", *options, *output)
+    code, out, err = run("watch", *options, *output)
     assert (code, err) == (3, "")
     assert out.count("TW-H1") >= 1, "what watch prints stays as it is"
     document, after = told.read_text().splitlines()
@@ -47,10 +49,10 @@ def test_watch_runs_the_command_once(
     assert after == "TW-H1"
 
 
-def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
     options = ["--interval", "0.1", "--for", "0.45", "--on-finding", "sh -c 'echo no such channel >&2; exit 5'"]
-    code, out, err = run(capsys, "watch", *options)
+    code, out, err = run("watch", *options)
     assert (code, out.count("\n")) == (3, 1)
     assert err == "tensorwire-job: the command of --on-finding failed: exit code 5: no such channel\n"
     assert opened[0].num_polls == 5
@@ -66,9 +68,9 @@ def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], capsys
 )
 @pytest.mark.parametrize("follower", [["watch"], ["analyzer", "--key-file", __file__]])
 def test_command_that_cannot_be_run_is_told_at_the_start(
-    capsys: pytest.CaptureFixture[str], follower: list[str], command: str, complaint: str
+    run: Run, follower: list[str], command: str, complaint: str
 ) -> None:
-    code, out, err = run(capsys, *follower, "--on-finding", command)
+    code, out, err = run(*follower, "--on-finding", command)
     assert (code, out) == (2, "")
     assert "'--on-finding'" in err
     assert complaint in err

@@ -33,9 +33,17 @@ class ForkServer:
         self._gone: dict[int, int] = {}
         self._answer("ready")
 
-    def start(self, arguments: list[str], environment: dict[str, str], output: Path, network: int | None = None) -> int:
-        """Fork a process that runs a module as `python -m` does; gives its pid."""
-        self._send({"arguments": arguments, "environment": environment, "output": str(output), "network": network})
+    def start(
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        output: Path,
+        network: int | None = None,
+        errors: Path | None = None,
+    ) -> int:
+        """Fork a process that runs a module as `python -m` does; gives its pid. By default errors go to the output."""
+        paths = {"output": str(output), "errors": str(errors or output)}
+        self._send({"arguments": arguments, "environment": environment, **paths, "network": network})
         return self._answer("pid")
 
     def status(self, pid: int) -> int | None:

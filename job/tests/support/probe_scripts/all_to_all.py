@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from own_page import directory, page, rank, size, wait_until
 
 from tensorwire_job.page.control import write_control
+
+from .own_page import directory, page, rank, size, wait_until
 
 if TYPE_CHECKING:
     from tensorwire_job.model import ProcessGroup
