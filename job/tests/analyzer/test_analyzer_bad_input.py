@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, last, only, told, watch
 from job.tests.support.observations import WORLD, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, told, watch
+from job.tests.support.observed_jobs import every_rank, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import MAX_CALLS, Call, Operation
 from tensorwire_job.protocol.encoding import Encoder
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from tensorwire_job.model import Observation, ProcessGroup
 
 HOURS = 3600.0
-
-
-def not_entering(culprit: int) -> Callable[[int, float], list[ProcessGroup]]:
-    return lambda number, age: [member(30) if number == culprit else member(31, waits=age)]
 
 
 def without(at: Callable[[float], Observation], numbers: set[int], until: float) -> Callable[[float], Observation]:
@@ -45,7 +42,7 @@ def test_a_rank_that_reports_late_is_named_once_it_does(culprit: int) -> None:
     for now, analysis in watch(without(hung(not_entering(culprit)), {culprit}, 20.0), 24.0):
         for finding in analysis.findings:
             assert finding.suspects in ([], [culprit])
-            assert now >= 20.0 or finding.confidence == "low", "nobody has seen it"
+            assert now >= 20.0 or finding.confidence == "low", "it was never seen"
     assert told(analysis.findings, "confidence") == ("TW-H1", [culprit], "high")
 
 

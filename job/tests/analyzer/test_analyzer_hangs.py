@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, told, watch
+from job.tests.support.observed_jobs import all_in, every_rank, hung, not_entering, others
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.verdicts import unlike_types
 from tensorwire_job.analyzer.view import waits
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 def one_out(culprit: int, theirs: Any, its: Any) -> Any:
     return lambda number, age: its(age) if number == culprit else theirs(age)
-
-
-def not_entering(culprit: int) -> Any:
-    return one_out(culprit, lambda age: [member(31, waits=age)], lambda age: [member(30)])
 
 
 @every_rank
@@ -322,10 +319,9 @@ def test_nothing_tells_where_it_stopped() -> None:
 
 @every_rank
 def test_who_does_not_get_out_of_what_the_others_have_left_may_be_wrong_or_those_who_left(culprit: int) -> None:
-    """As the root of a reduce does to which nobody has sent: it has another root than the others."""
-    others = [number for number in range(WORLD) if number != culprit]
+    """As the root of a reduce does to which no rank has sent: it has another root than the others."""
     finding = only(last(hung(lambda number, age: [member(31 if number == culprit else 32, waits=age)])))
-    assert (finding.code, finding.suspects, finding.sides) == ("TW-H3", [], [[culprit], others])
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H3", [], [[culprit], others(culprit)])
     assert f"stopped inside at rank {culprit}, and ranks" in finding.summary
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told
 from job.tests.support.observations import WORLD, member, rank
 from job.tests.support.observations import observed as seen
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, told
+from job.tests.support.observed_jobs import every_rank, hung, in_call, not_entering, others, some_reduce
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def test_who_went_elsewhere_is_named_and_not_those_who_go_on(culprit: int) -> No
 
 @every_rank
 def test_who_is_stuck_is_named_though_others_are_further(culprit: int) -> None:
-    """Nobody has left the order: the ranks that wait are where the stuck one has not come yet."""
+    """No rank has left the order: those that wait are where the stuck one has not come yet."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         if number == culprit:
@@ -147,7 +148,7 @@ def test_a_wait_for_members_that_are_not_known_is_unknown_with_stacks() -> None:
 
 @every_rank
 def test_a_wait_for_members_that_are_not_known_stands_beside_no_finding(culprit: int) -> None:
-    """Its partner waits in a group that nobody else has used, the others for it in the world's."""
+    """Its partner waits in a group that no other rank has used, the others for it in the world's."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         if number == culprit:
@@ -205,7 +206,7 @@ def test_two_ranks_alone_are_a_tie() -> None:
 
 
 def test_stages_of_a_pipeline_that_do_unlike_work_are_no_deviants() -> None:
-    """The groups of the second stage have entered far more: that is no other order, and nobody is named for it."""
+    """The groups of the second stage have entered far more: that is no other order, and no rank is named for it."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         first, second = ("a", "b") if number in (0, 1) else ("b", "a")
@@ -222,14 +223,7 @@ def test_stages_of_a_pipeline_that_do_unlike_work_are_no_deviants() -> None:
 def test_ranks_that_wait_in_what_no_group_counts_are_victims(culprit: int, activity: str) -> None:
     """All but one make a group, which that one goes past."""
 
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(31, waits=age) if n == culprit else member(30, idle=age)])(time)
-        for n, one in seen.ranks.items():
-            if time > 3.0 and n != culprit:
-                one.activity, one.activity_seconds = activity, time - 3.0
-        return seen
-
-    finding = only(last(at))
+    finding = only(last(in_call(activity, others(culprit), some_reduce([culprit]))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
     assert f" in {activity}: each waits for the other" in finding.summary
 
@@ -238,38 +232,27 @@ def test_ranks_that_wait_in_what_no_group_counts_are_victims(culprit: int, activ
 @pytest.mark.parametrize("activity", ["new_group", "recv from any source"])
 def test_who_waits_for_others_is_no_suspect_beside_one_that_is_stuck(culprit: int, activity: str) -> None:
     maker = (culprit + 1) % WORLD
-
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n in (culprit, maker) else member(31, waits=age)])(time)
-        seen.ranks[maker].activity = activity if time > 3.0 else ""
-        return seen
-
-    finding = only(last(at))
+    inside = [n for n in range(WORLD) if n not in (culprit, maker)]
+    finding = only(last(in_call(activity, [maker], some_reduce(inside))))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
     assert any(fact.startswith(f"rank {maker} waits in {activity} for rank") for fact in finding.evidence)
 
 
 @every_rank
 def test_one_that_receives_from_any_source_may_be_wrong_or_one_of_the_others(culprit: int) -> None:
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
-        seen.ranks[culprit].activity = "recv from any source" if time > 3.0 else ""
-        return seen
-
-    finding = only(last(at))
+    finding = only(last(in_call("recv from any source", [culprit], not_entering(culprit))))
     assert (finding.code, finding.suspects) == ("TW-H2", [])
     assert [culprit] in finding.sides
 
 
 def test_who_serves_requests_while_others_compute_is_no_finding() -> None:
-    """A server waits for as long as nobody asks it for anything."""
+    """A server waits for as long as no rank asks it for anything."""
+    seen_at = in_call("recv from any source", [0], some_reduce([]))
 
     def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age)])(time)
+        seen = seen_at(time)
         for n, one in seen.ranks.items():
             one.process.cpu_seconds = 0.0 if n == 0 else time
-            if n == 0 and time > 3.0:
-                one.activity, one.activity_seconds = "recv from any source", time - 3.0
         return seen
 
     assert not [each for each in everything(at, 20) if each.level == "finding"]
@@ -277,14 +260,7 @@ def test_who_serves_requests_while_others_compute_is_no_finding() -> None:
 
 @every_rank
 def test_who_does_not_come_to_a_monitored_barrier_is_named(culprit: int) -> None:
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age)])(time)
-        for n, one in seen.ranks.items():
-            if time > 3.0 and n != culprit:
-                one.activity, one.activity_seconds = "monitored_barrier", time - 3.0
-        return seen
-
-    finding = only(last(at))
+    finding = only(last(in_call("monitored_barrier", others(culprit), some_reduce([]))))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
     assert finding.summary == f"rank {culprit} has not come to monitored_barrier; 3 ranks wait in it"
     assert finding.confidence == "medium"

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import everything, last, only, told
 from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import every_rank, everything, hung, last, only, told
+from job.tests.support.observed_jobs import every_rank, hung
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.analyzer.view.histories import CallHistories
 from tensorwire_job.columns import RankColumns

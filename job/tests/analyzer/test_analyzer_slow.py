@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import (
-    SECONDS,
-    every_rank,
-    everything,
-    healthy,
-    job_at_rate,
-    last,
-    only,
-    told,
-    watch,
-)
+from job.tests.support.observed_jobs import every_rank, healthy, job_at_rate
 from tensorwire_job.analyzer.slowness.throughput import Throughput
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns

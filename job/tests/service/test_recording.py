@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
+from job.tests.support.observed_jobs import hung, job_at_rate, not_entering
 from tensorwire.errors import CorruptDataError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.service import recording
@@ -50,7 +51,7 @@ def verdicts(findings: list[Finding]) -> list[Any]:
 
 def not_entered(culprit: int) -> Callable[[float], Observation]:
     return hung(
-        lambda number, age: [member(30) if number == culprit else member(31, waits=age)],
+        not_entering(culprit),
         edges=lambda time: ring(acked_bytes=lambda a, b: int(1e5 * time)),
         states={culprit: {"state": "T", "phase": "evaluation", "cpu_seconds": 1.23}},
     )

@@ -59,6 +59,12 @@ def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
     return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
 
 
+def set_process(one: Rank, state: dict[str, Any]) -> None:
+    """Fields of the process of a rank that has been seen already."""
+    for name, value in state.items():
+        setattr(one.process, name, value)
+
+
 def observed(
     time: float,
     ranks: Iterable[Rank],
