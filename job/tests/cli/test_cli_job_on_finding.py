@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
 import signal
@@ -104,17 +103,15 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
     assert set(finding["stacks"]) == {"1"}, "it is run once the finding has its stacks"
 
 
-def test_analyzer_runs_the_command(pages: Path, tmp_path: Path) -> None:
-    key, told = tmp_path / "job.key", tmp_path / "told"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--on-finding", writes(told)]
+def test_analyzer_runs_the_command(pages: Path, key: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    options = ["--key-file", key, "--port", "0", "--hang-seconds", "30", "--on-finding", writes(told)]
     with contextlib.ExitStack() as stack:
         analyzer = stack.enter_context(subprocess.Popen([*PROGRAM, "analyzer", *options], stderr=subprocess.PIPE))
         stack.callback(analyzer.kill)
         assert analyzer.stderr is not None
         address = analyzer.stderr.readline().decode().rpartition(" at ")[2].strip()
-        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages)]
+        options = ["--key-file", key, "--analyzer", address, "--dir", str(pages)]
         agent = stack.enter_context(subprocess.Popen([*PROGRAM, "agent", *options], stderr=subprocess.DEVNULL))
         stack.callback(agent.kill)
         wait_for(lambda: has_two_lines(told), 30)

@@ -96,6 +96,13 @@ class Job:
     def path(self, rank: int, generation: int = 0) -> Path:
         return page_path(self.directory, rank, generation)
 
+    def write(self, rank: int, field: str, value: int) -> None:
+        """Another value into the header of a page, which is as long."""
+        place = getattr(native.Header, field)
+        with self.path(rank).open("r+b") as file:  # in place: cut off, the page would take the process with it
+            file.seek(place.offset)
+            file.write(value.to_bytes(place.size, "little"))
+
     def close(self) -> None:
         for process in self.processes:
             process.kill()
@@ -222,11 +229,7 @@ def test_silent_process_that_has_its_page(job: Job, observer: Observer, monkeypa
 def test_process_with_the_number_of_another(job: Job, observer: Observer) -> None:
     """Its page names a pid that lives, but not the start time of that process."""
     job.start(dies=True)
-    path = job.path(0)
-    data = bytearray(path.read_bytes())
-    position = native.Header.pid.offset
-    data[position : position + 4] = os.getpid().to_bytes(4, "little")
-    path.write_bytes(data)
+    job.write(0, "pid", os.getpid())
     time.sleep(1.1)
     assert the_rank(observer).process.life == "lost"
 
@@ -234,18 +237,10 @@ def test_process_with_the_number_of_another(job: Job, observer: Observer) -> Non
 def test_process_that_cannot_be_seen_but_sends_heartbeats(job: Job, observer: Observer) -> None:
     """It is in another container, with numbers of its own."""
     job.start(dies=True)
-    path = job.path(0)
-    data = bytearray(path.read_bytes())
-
-    def heartbeat(age: float) -> None:
-        position = native.Header.heartbeat_ns.offset
-        data[position : position + 8] = (time.monotonic_ns() - int(age * 1e9)).to_bytes(8, "little")
-        path.write_bytes(data)
-
-    heartbeat(0.0)
+    job.write(0, "heartbeat_ns", time.monotonic_ns())
     process = the_rank(observer).process
     assert (process.life, process.state) == ("running", "?")
-    heartbeat(3.0)
+    job.write(0, "heartbeat_ns", time.monotonic_ns() - 3 * 10**9)
     assert the_rank(observer).process.life == "lost"
 
 
@@ -303,8 +298,7 @@ def test_damaged_page_is_told_and_the_others_are_seen(job: Job, observer: Observ
 def test_rank_whose_page_gets_damaged_stays_as_it_was(job: Job, observer: Observer) -> None:
     job.start(0)
     observer.observe()
-    with job.path(0).open("r+b") as file:
-        file.write(bytes(16))  # the magic; cut off, the page would take the process with it
+    job.write(0, "magic", 0)
     assert life(observer.observe()) == "running"
     assert observer.damaged == [job.path(0)]
     job.path(0).unlink()
@@ -320,9 +314,7 @@ def test_page_that_lies_about_itself_is_damaged(job: Job, observer: Observer, fi
     job.start(0)
     job.start(1)
     observer.observe()
-    with job.path(1).open("r+b") as file:
-        file.seek(getattr(native.Header, field).offset)
-        file.write(value.to_bytes(4, "little"))
+    job.write(1, field, value)
     seen = observer.observe()
     assert (sorted(seen.ranks), seen.world_size, seen.ranks[1].generation) == ([0, 1], 4, 0)
     assert observer.damaged == [job.path(1)]
@@ -422,9 +414,7 @@ def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes
 
     def start(answer: bytes) -> Recorder:
         job.start(heartbeats=False)
-        data = bytearray(job.path(0).read_bytes())
-        data[native.Header.flags.offset] |= native.SOCKET
-        job.path(0).write_bytes(data)
+        job.write(0, "flags", native.SOCKET)
         recorders.append(Recorder(job.path(0).with_suffix(".sock"), answer))
         time.sleep(0.3)
         return recorders[-1]
