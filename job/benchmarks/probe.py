@@ -108,7 +108,7 @@ class _Job:
 
 def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch
-    import torch._inductor  # as it is where somebody trains: without it the recorder gives no stacks
+    import torch._inductor  # as it is where a model is trained: without it the recorder gives no stacks
     import torch.distributed as dist
 
     from tensorwire_job import attach

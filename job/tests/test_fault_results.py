@@ -1,50 +1,26 @@
-"""Runs of faults are kept from one run of the program to the next, and one that fails ends nothing."""
+"""Runs of faults are kept from one run of the program to the next."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks import environment
-from job.tests.faults import __main__ as program
 from job.tests.faults import levels
-from job.tests.faults.cases import BY_NAME, CASES
+from job.tests.faults.cases import BY_NAME
 from job.tests.faults.results import JSON, Results
-from job.tests.faults.run import Outcome
 from tensorwire_job.model import Confidence, Finding
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SLEEP, KILL, CHECKPOINT = BY_NAME["h1-sleep"], BY_NAME["lost-sigkill"], BY_NAME["checkpoint-one"]
+SLEEP, CHECKPOINT = BY_NAME["h1-sleep"], BY_NAME["checkpoint-one"]
 
 
 def facts(commit: str = "abc") -> dict[str, Any]:
     return environment.describe("test") | {"commit": commit, "load": 0.0, "thresholds": "hang_seconds 3"}
-
-
-class Stage:
-    """In place of jobs: every third run fails."""
-
-    numbers = itertools.count(1)
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, case: Any, rank: int) -> Outcome:
-        if next(Stage.numbers) % 3 == 0:
-            raise BrokenPipeError("no more\nranks")
-        return Outcome(rank, "", 3.0, {"high": True})
-
-    def reset(self) -> None:
-        pass
 
 
 def test_runs_are_added_to_those_of_another_commit(tmp_path: Path) -> None:
@@ -98,30 +74,3 @@ def test_what_is_no_result_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--fresh"):
         Results(path, facts())
     assert path.read_text() == '{"runs": []}'
-
-
-def test_turns_are_all_runs_that_are_due(tmp_path: Path) -> None:
-    results = Results(tmp_path / "faults.json", facts())
-    results.add(KILL, 2, seconds=2.0, wrong="", levels={"high": True})
-    turns = program.turns(CASES, results, 9)
-    runs = Counter((case.name, rank) for turn in turns for case, rank in turn)
-    assert runs == Counter((case.name, case.rank(run)) for case in CASES for run in range(9)) - Counter(
-        [("lost-sigkill", 2)]
-    )
-    for turn in turns:
-        shared = {case.name for case, _ in turn}
-        assert len(shared) == 1 or all(BY_NAME[name].mends for name in shared)
-        assert len({BY_NAME[name].job for name in shared}) == 1
-
-
-def test_a_run_that_fails_is_listed_and_due_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "Stage", Stage)
-    path = tmp_path / "faults.json"
-    for _ in range(3):
-        results = Results(path, facts())
-        program.run(program.turns([SLEEP, KILL], results, 4), results, 2)
-    assert Counter((row["case"], row["rank"]) for row in results.rows) == Counter(
-        (case.name, rank) for case in (SLEEP, KILL) for rank in range(4)
-    )
-    assert {row["reason"] for row in results.failed} == {"BrokenPipeError: no more ranks"}
-    assert len(results.failed) == 3  # of 8 runs two, and one of the two that were due again

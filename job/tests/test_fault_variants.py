@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import environment
-from job.tests.faults import cases, programs, together, variant_page, variant_program, variants
-from job.tests.faults.turns import take
+from job.tests.faults import cases, programs, together, variant_page, variants
 from job.tests.faults.variant_results import FIRST, MENDED, VariantResults
 from job.tests.faults.variants import Variant
 from job.tests.faults.verdicts import Judgement, judge
@@ -161,15 +159,6 @@ def test_first_results_stay_beside_those_after_mending(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("known_variants")
-def test_rows_have_one_order(tmp_path: Path) -> None:
-    path = tmp_path / "unseen.json"
-    for stage, rank in ((MENDED, 3), (FIRST, 2), (MENDED, 1)):
-        VariantResults(path, facts(), stage).keep(HANG, rank, judged(HANG))
-    rows = json.loads(path.read_text())["runs"]
-    assert [(row["stage"], row["rank"]) for row in rows] == [(FIRST, 2), (MENDED, 1), (MENDED, 3)]
-
-
-@pytest.mark.usefixtures("known_variants")
 def test_runs_of_several_files_count_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,42 +179,6 @@ def test_runs_of_several_files_count_together(
     assert f"| sets 1 to 3, mended: others named, and not the right rank | {third} | at most 3 % |" in told
     assert f"| all, mended: the same once the job is dead | {third} | all |" in told
     assert "| known before: rank right | not measured | 97 % |" in told
-
-
-class Stage:
-    """In place of jobs: rank 3 cannot be run."""
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def run(self, variant: Variant, rank: int) -> Judgement:
-        if rank == 3:
-            raise BrokenPipeError("no more\nranks")
-        return judge(variant, rank, [Poll(1.0, [found("TW-H1", [rank])])], 0.0)
-
-    def reset(self) -> None:
-        pass
-
-
-@pytest.mark.usefixtures("known_variants")
-def test_a_run_that_fails_is_listed_and_due_again(tmp_path: Path) -> None:
-    results = VariantResults(tmp_path / "unseen.json", facts())
-    turns = variant_program.turns([HANG, QUIET], results, None)
-    assert Counter((variant.name, rank) for turn in turns for variant, rank in turn) == Counter(
-        [("hang", 0), ("hang", 1), ("hang", 2), ("hang", 3), ("quiet", 1), ("quiet", 3)]
-    )
-    take(turns, 2, Stage, results)
-    assert {(row["case"], row["rank"], row["right"]) for row in results.rows} == {
-        ("hang", 0, True),
-        ("hang", 1, True),
-        ("hang", 2, True),
-        ("quiet", 1, False),
-    }
-    assert (results.due(HANG), results.due(QUIET)) == ([3], [3])
-    assert "- hang, fault at rank 3: BrokenPipeError: no more ranks" in results.page()
 
 
 def test_each_variant_has_its_program_and_a_name_of_its_own() -> None:

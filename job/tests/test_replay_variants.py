@@ -23,12 +23,12 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 WRONG = {
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
-    "local-rank": "nobody sees by which number a rank joins",
+    "local-rank": "by which number a rank joins is not seen",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
     "resume-of-some": "only the calls of two ranks are known, and both are named",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "uncalled-norm": "gloo aborts a rank that receives too much, which is named as lost",
-    "world-size": "a rank that nobody has started is named as not in view",
+    "world-size": "a rank that was never started is named as not in view",
     "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
 

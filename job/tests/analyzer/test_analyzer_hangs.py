@@ -154,14 +154,15 @@ def test_two_groups_in_opposite_order(culprit: int) -> None:
     assert "#11 of b" in finding.summary
 
 
-def test_opposite_order_half_and_half_names_both_sides() -> None:
+@pytest.mark.parametrize(("one", "other"), [([0, 3], [1, 2]), ([0], [1])], ids=["half and half", "two ranks"])
+def test_of_two_orders_neither_is_that_of_most(one: list[int], other: list[int]) -> None:
     def groups(number: int, age: float) -> list[ProcessGroup]:
-        first, second = ("b", "a") if number in (1, 2) else ("a", "b")
-        return [member(11, waits=age, group=first), member(10, group=second)]
+        first, second = "ab" if number in one else "ba"
+        return [member(11, waits=age, group=first, size=world), member(10, group=second, size=world)]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects) == ("TW-H2", [])
-    assert sorted(finding.sides) == [[0, 3], [1, 2]]
+    world = len(one + other)
+    finding = only(last(hung(groups, world=world)))
+    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [one, other])
     assert "unknown" in finding.summary
 
 
@@ -202,11 +203,15 @@ def test_of_two_roots_neither_is_wrong_because_some_ranks_do_not_tell_theirs() -
     assert told(last(hung(groups)), "sides") == ("TW-H2", [], [[0], [1]])
 
 
-def test_calls_that_differ_half_and_half_name_both_sides() -> None:
+def test_calls_that_differ_half_and_half_name_both_sides_with_stacks() -> None:
     at = hung(lambda number, age: [member(31, waits=age, numel=8 if number in (0, 2) else 9)])
-    finding = only(last(at))
-    assert (finding.code, finding.suspects) == ("TW-H2", [])
-    assert finding.sides == [[0, 2], [1, 3]]
+    analyzer = Analyzer(SECONDS)
+    assert analyzer.update(at(9.0)).stacks_of == [0, 1]
+    analyzer.add_stack(0, "a")
+    analyzer.add_stack(1, "b")
+    finding = only(analyzer.update(at(10.0)).findings)
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[0, 2], [1, 3]])
+    assert finding.stacks == {0: "a", 1: "b"}
     assert "unknown" in finding.summary
 
 

@@ -16,7 +16,7 @@ from tensorwire_job.analyzer import Analyzer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire_job.model import Finding, Observation, ProcessGroup
+    from tensorwire_job.model import Observation, ProcessGroup
 
 LOOP = 40  # operations of the tp loop
 
@@ -170,17 +170,6 @@ def test_nothing_is_said_of_all_members_where_some_are_not_in_view(state: dict[s
     assert ("the 3 of 4 members in view had entered it alike" in text) == bool(state)
 
 
-def test_both_sides_of_a_tie_get_stacks() -> None:
-    at = hung(lambda number, age: [member(31, waits=age, numel=8 if number in (0, 2) else 9)])
-    analyzer = Analyzer(SECONDS)
-    analysis = analyzer.update(at(9.0))
-    assert analysis.stacks_of == [0, 1]
-    analyzer.add_stack(0, "a")
-    analyzer.add_stack(1, "b")
-    finding: Finding = only(analyzer.update(at(10.0)).findings)
-    assert (finding.suspects, finding.stacks) == ([], {0: "a", 1: "b"})
-
-
 @every_rank
 def test_what_the_sibling_group_called_tells_which_of_two_calls_is_wrong(culprit: int) -> None:
     """The other pair has called the operation of that number and waits elsewhere, or goes on."""
@@ -192,17 +181,6 @@ def test_what_the_sibling_group_called_tells_which_of_two_calls_is_wrong(culprit
         return [replace(own, name="tp")]
 
     assert told(last(hung(groups)), "sides") == ("TW-H2", [culprit], [])
-
-
-def test_two_ranks_alone_are_a_tie() -> None:
-    """Neither of two orders is that of most."""
-
-    def groups(number: int, age: float) -> list[ProcessGroup]:
-        first, second = ("a", "b") if number == 0 else ("b", "a")
-        return [member(11, waits=age, group=first, size=2), member(10, group=second, size=2)]
-
-    finding = only(last(hung(groups, world=2)))
-    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [[0], [1]])
 
 
 def test_stages_of_a_pipeline_that_do_unlike_work_are_no_deviants() -> None:

@@ -131,7 +131,7 @@ def test_a_rank_that_does_not_come_to_the_set_up(run: Run, tmp_path: Path) -> No
 
 
 def test_ranks_wait_for_gradients_inside_the_backward_pass(run: Run, tmp_path: Path) -> None:
-    """DDP reduces them in C++, which no stack of Python's shows; whoever computes is no rank that waits."""
+    """DDP reduces them in C++, which no stack of Python's shows; a rank that computes does not wait."""
     waits, computes = IN_DDP.format(state="idle"), IN_DDP.format(state="active")
     write(tmp_path, waits, waits, ASLEEP)
     _, findings, _ = ask(run, tmp_path)
@@ -142,7 +142,7 @@ def test_ranks_wait_for_gradients_inside_the_backward_pass(run: Run, tmp_path: P
     assert (code, findings) == (0, [])
 
 
-@pytest.mark.parametrize("threads", [in_call("all_reduce"), ASLEEP], ids=["all in one call", "nobody waits"])
+@pytest.mark.parametrize("threads", [in_call("all_reduce"), ASLEEP], ids=["all in one call", "none waits"])
 def test_where_nobody_waits_for_another_nothing_is_found(run: Run, tmp_path: Path, threads: str) -> None:
     write(tmp_path, threads, threads)
     code, out, _ = run("diagnose", "--stacks", tmp_path)

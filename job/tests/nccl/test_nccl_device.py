@@ -1,6 +1,6 @@
 """The profiler plugin and the client of RAS against NCCL itself: four ranks that share one GPU.
 
-Skipped without one. job/docs/nccl.md says whether anybody has run it.
+Skipped without one. job/docs/nccl.md says whether it was ever run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports of somebody who means harm: what they can take of the analyzer's memory and time, and that none ends it."""
+"""Reports that are made to do harm: what they can take of the analyzer's memory and time, and that none ends it."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_small_report_of_a_large_node_takes_little_time(report: dict[str, Any]) 
     assert large < 20 * small
 
 
-# Whatever comes, it is a report or is refused.
+# All that may come is a report or is refused.
 
 numbers = st.one_of(
     st.integers(-2, 12),

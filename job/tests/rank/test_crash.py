@@ -1,4 +1,4 @@
-"""The page of a rank that crashes, whatever else handles the signal."""
+"""The page of a rank that crashes, also where the signal has other handlers."""
 
 from __future__ import annotations
 

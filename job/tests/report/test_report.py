@@ -189,7 +189,7 @@ def test_heat_maps_show_what_was_measured() -> None:
     assert "rank 3: 50 ms" in text
     assert "rank 0: 200 ms" in text
     assert "rank 1: 50 %" in text, "of the time it waited for a CPU"
-    assert Page(text).text_of("b") == ["T", "CPU"], "nobody waits, nobody is behind"
+    assert Page(text).text_of("b") == ["T", "CPU"], "no rank waits, none is behind"
 
 
 def test_after_the_fact_the_timeline_has_what_the_pages_still_tell() -> None:

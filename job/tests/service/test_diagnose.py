@@ -49,7 +49,7 @@ def test_the_example_of_the_manual_runs(
     assert capsys.readouterr().out.startswith("TW-H1 [1] high rank 1 has not entered all_reduce #8 of default_pg;")
 
 
-def test_a_wait_of_a_minute_is_no_hang_for_whoever_says_so(pages: Path) -> None:
+def test_a_wait_of_a_minute_is_no_hang_beyond_a_higher_gate(pages: Path) -> None:
     assert diagnose(pages, seconds=0.0, hang_seconds=300.0) == []
 
 

@@ -1,4 +1,4 @@
-"""Agents and the analyzer as services, over real connections: what comes through, who survives whom."""
+"""Agents and the analyzer as services, over real connections: what comes through, and what outlives what."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_agent_of_another_run_is_told_so(service: JobService, start: Start) -> N
     assert sorted(service.step().observation.ranks) == [0, 1]
     first.stop()
     view = until(service, lambda view: sorted(view.observation.ranks) == [2, 3])
-    assert view.observation.run_id == "other", "once nobody of the first run is there"
+    assert view.observation.run_id == "other", "once no rank of the first run is there"
 
 
 def test_agent_that_sees_no_rank_keeps_nobody_out(service: JobService, start: Start) -> None:
