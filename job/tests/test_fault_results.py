@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from job.tests.faults import levels
 from job.tests.faults.cases import BY_NAME
 from job.tests.faults.results import JSON, Results
 from tensorwire_job.model import Confidence, Finding
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLEEP, CHECKPOINT = BY_NAME["h1-sleep"], BY_NAME["checkpoint-one"]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from job.tests.faults.training_job import WORLD_SIZE, TrainingJob
 from tensorwire_job.model import ASKED
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tensorwire_job.page import native
 from tensorwire_job.version import __version__
 from tests.support.prose import newest_version
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Path) -> None:

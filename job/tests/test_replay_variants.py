@@ -6,7 +6,6 @@ name is the rank that the fault befell. A recording of a job that a signal ended
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from job.tests.faults.variants import BY_NAME, GROUPS
 from job.tests.faults.verdicts import Judgement, judge
 from job.tests.faults.watch import Poll
+from job.tests.test_replay import parts
 from tensorwire_job.service.recording import replay
 
 FOLDER = Path(__file__).parent / "recordings" / "variants"
@@ -31,12 +31,6 @@ WRONG = {
     "world-size": "a rank that was never started is named as not in view",
     "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
-
-
-def parts(path: Path) -> tuple[str, int]:
-    match = re.fullmatch(r"(.+)-(\d)\.jsonl\.gz", path.name)
-    assert match is not None, path
-    return match[1], int(match[2])
 
 
 def judgement(path: Path) -> Judgement:

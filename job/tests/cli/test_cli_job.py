@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import re
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from rich.console import Console
 
+from job.tests.cli.test_cli_job_screen import screen
 from job.tests.support.fake_job import FakeJob
 from job.tests.support.hung_job import hang, not_entered, write_state
 from tensorwire_job import model
-from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
 from tensorwire_job.report.codes import MEANINGS
 from tensorwire_job.service import follow
@@ -322,12 +320,6 @@ def test_report_writes_a_page(opened: list[FakeJob], run: Run, tmp_path: Path) -
     assert (code, json.loads(out)["path"], json.loads(out)["thresholds"]["hang_seconds"]) == (3, str(path), 30.0)
 
 
-def drawing(history: History, findings: list[model.Finding], width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(history, findings, Path("a-job"), width=width))
-    return console.file.getvalue()
-
-
 def test_report_of_text_that_no_file_can_hold(run: Run, tmp_path: Path) -> None:
     recording, page = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
     with RecordingWriter(recording) as recorder:
@@ -356,37 +348,6 @@ def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], run: Ru
     assert out.count("\\x1b[2J") >= 6
     history = History()
     history.add(observations[-1], [finding])
-    drawn = drawing(history, [finding], 100)
+    drawn = screen(history, finding, width=100, height=200)
     assert not set(drawn) & {"\x1b", "\u202e"}
     assert drawn.count("c[bold]") >= 6, "names are no markup"
-
-
-@pytest.mark.parametrize("width", [24, 40, 80, 200])
-def test_the_screen_fits_any_width(width: int) -> None:
-    history = History()
-    for observation in hang(1024, 17, seconds=26)[-2:]:
-        history.add(observation)
-    drawn = drawing(history, [not_entered(1024, 17)], width)
-    lines = drawn.splitlines()
-    assert max(map(len, lines)) <= width
-    text = " ".join(" ".join(lines).split())
-    assert "TW-H1" in text
-    assert "17" in text
-    assert "1,023" in text
-    assert len(lines) <= 50
-
-
-@pytest.mark.parametrize("width", [78, 200])
-def test_the_screen_of_a_healthy_job_says_how_it_goes(width: int) -> None:
-    history = History()
-    for observation in hang(seconds=12):
-        history.add(observation)
-    thresholds = model.Thresholds(hang_seconds=60.0)
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(history, [], Path("a-job"), width=width, thresholds=thresholds))
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    assert any(line.startswith("up 11 s; thresholds: hang 60 s, slow 60 s, factor 3, lost 10 s") for line in lines)
-    (rates,) = [line.split() for line in lines if line.startswith("default_pg")]
-    assert rates[:2] == ["default_pg", "4"]
-    assert float(rates[2]) > 0

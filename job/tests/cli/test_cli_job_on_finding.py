@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 import shlex
@@ -14,13 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Console
 
 from job.tests.support.fake_job import FakeJob
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import hang, not_entered
-from tensorwire_job.cli.screen import draw
-from tensorwire_job.report import History
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -73,16 +69,6 @@ def test_command_that_cannot_be_run_is_told_at_the_start(
     assert (code, out) == (2, "")
     assert "'--on-finding'" in err
     assert complaint in err
-
-
-def test_trouble_is_seen_on_the_screen() -> None:
-    history = History()
-    history.add(hang()[-1], [])
-    console = Console(width=100, file=io.StringIO())
-    console.print(draw(history, [], Path("a-job"), width=100, troubles=["the first", "it failed: \x1b[2J exit code 5"]))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "it failed: \\x1b[2J exit code 5" in shown
-    assert "the first" not in shown
 
 
 def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +22,6 @@ from tensorwire_job.node.stacks import StackTarget
 from tensorwire_job.page import process, stack_file
 from tensorwire_job.page.worker_server import dump_traceback, socket_path
 from tests.support.processes import bare_python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 RANK = """
 import ctypes, os, sys, time

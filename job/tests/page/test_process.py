@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorwire_job.page import process
 from tests.support.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(60)"

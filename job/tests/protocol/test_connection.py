@@ -10,8 +10,9 @@ import resource
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,6 @@ from tensorwire_job.protocol import connection as connections
 from tensorwire_job.protocol import listener as listening
 from tensorwire_job.protocol.connection import Connection, RefusedError
 from tensorwire_job.protocol.listener import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 KEY = b"0123456789abcdef0123456789abcdef"
 GREETING = b"TWDIAG\x00\x01"

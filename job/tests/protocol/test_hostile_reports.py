@@ -7,8 +7,9 @@ import json
 import struct
 import time
 import tracemalloc
+from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +22,6 @@ from tensorwire_job.protocol.decoding import Decoder
 from tensorwire_job.protocol.encoding import DETAIL, EDGE, GROUP, KINDS, RANK, TRANSFER
 from tensorwire_job.protocol.states import NO_STATE
 from tensorwire_job.service.merge import Nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NODE_NBYTES = 64 << 20
 """job/docs/threat-model.md says that the reports of a node take no more."""

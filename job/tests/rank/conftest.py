@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from job.tests.faults.fork_server import ForkServer
 from job.tests.support import probe_jobs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Without torch._inductor the recorder gives no stacks.
 IMPORTS = "torch._inductor torch.distributed.device_mesh torch.distributed.fsdp torch.distributed.pipelining"

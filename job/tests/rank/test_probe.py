@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +23,6 @@ from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.process import read_stat
 from tensorwire_job.page.rank_page import RankPage, read_page
 from tests.support.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
 

@@ -8,9 +8,10 @@ import math
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +25,6 @@ from tensorwire_job.report.codes import RECORDED, confidence_text
 from tensorwire_job.report.history import MAX_INTERVALS, UNSEEN
 from tensorwire_job.report.rank_status import STATES
 from tensorwire_job.report.stack import for_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 EVIL = "</title></style></pre>\"'><script>document.title='owned'</script><img src=x onerror=alert(1)>{{ 7 * 191 }}"

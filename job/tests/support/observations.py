@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 WORLD = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from tensorwire_job import attach
 
 from .own_page import directory, page, path, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STEPS, REMOVED_BEFORE = 30, 5
 
