@@ -159,7 +159,8 @@ def test_the_core_includes_itself_alone() -> None:
             assert (JOB / "core" / name).is_file(), f'{path.relative_to(JOB)}: "{name}" is not a path from core/'
 
 
-@pytest.mark.parametrize("unwanted", ["numpy", "ml_dtypes", "torch", "rich", "click"])
-def test_import_is_light(unwanted: str) -> None:
-    code = f"import sys, tensorwire_job; sys.exit({unwanted!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_a_rank_loads_little() -> None:
+    code = "import sys; from tensorwire_job import attach, phase; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"numpy", "ml_dtypes", "torch", "rich", "click"}.intersection(loaded)
+    assert {name.split(".")[1] for name in loaded if name.startswith("tensorwire_job.")} == {"rank", "page"}

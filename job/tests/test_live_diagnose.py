@@ -20,7 +20,8 @@ from tensorwire_job.model import ASKED
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
 
-pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
+# The job crawls for as long as a person would wait: test_live_faults.py names the slow rank in less time.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live faults")]  # one job at a time
 
 CULPRIT = 2
 SLEEP = 0.6  # seconds in steps of 0.02: ten times what the gate asks for

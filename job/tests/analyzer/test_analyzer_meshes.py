@@ -116,10 +116,6 @@ def test_who_is_stuck_is_named_though_others_are_further(culprit: int) -> None:
     assert told(last(hung(groups)), "victims") == ("TW-H1", [culprit], 3)
 
 
-def one_waits(number: int, age: float) -> list[ProcessGroup]:
-    return [on(number, "tp", 1, age)] if number == 1 else [world(7)]
-
-
 @every_rank
 def test_who_has_not_come_to_a_group_is_known_where_the_group_tells_its_members(culprit: int) -> None:
     peer = peer_of(culprit, "tp")
@@ -133,7 +129,7 @@ def test_who_has_not_come_to_a_group_is_known_where_the_group_tells_its_members(
 
 
 def test_a_wait_for_members_that_are_not_known_is_unknown_with_stacks() -> None:
-    analyzer, at = Analyzer(SECONDS), hung(one_waits)
+    analyzer, at = Analyzer(SECONDS), hung(lambda number, age: [on(1, "tp", 1, age) if number == 1 else world(7)])
     for time in range(13):
         analysis = analyzer.update(at(float(time)))
     finding = only(analysis.findings)

@@ -122,11 +122,7 @@ def test_who_was_not_there_because_it_waited_elsewhere_is_a_victim(culprit: int)
 
 
 @every_rank
-@pytest.mark.parametrize(
-    "state",
-    [STOPPED, dead(1.0), dead(4.0)],
-    ids=["stopped", "killed later", "without a word"],
-)
+@pytest.mark.parametrize("state", [STOPPED, dead(1.0), dead(4.0)], ids=["stopped", "killed later", "without a word"])
 def test_who_did_not_give_up_as_the_others_did_stopped_inside(culprit: int, state: dict[str, Any]) -> None:
     finding = only(ended({culprit: state}))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H3", [culprit], 3)

@@ -213,7 +213,7 @@ def test_a_finding_stands_and_then_goes() -> None:
     assert {(f.time, f.code, *f.suspects) for _, findings in seen for f in findings} == {(first, "TW-S1", 2)}
 
 
-def two_tensor_groups(culprit: int, *, link: bool = False) -> Any:
+def two_tensor_groups(culprit: int) -> Any:
     """Ranks 0 1 | 2 3 reduce in pairs, then all four together; a late rank makes its partner wait in their pair, and
     the other pair in the large group."""
 

@@ -86,11 +86,7 @@ REPORTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     ],
     "groups": lambda: [node_of(1, groups=groups_of(5000, text(1, 20)))],
     "members": lambda: [
-        node_of(
-            1,
-            groups=groups_of(5000),
-            members=[[n, n, 2, 500_000, 3, 100_000, 4, 10_000 + n] for n in range(5000)],
-        )
+        node_of(1, groups=groups_of(5000), members=[[n, n, 2, 500_000, 3, 100_000, 4, 10_000 + n] for n in range(5000)])
     ],
     "details": lambda: [
         node_of(1, groups=groups_of(5000), details=rows([[0, n, *[BIG - n] * (DETAIL - 2)] for n in range(5000)]))

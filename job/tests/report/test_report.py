@@ -460,14 +460,7 @@ def test_ranges_of_ranks(ranks: list[int], text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0.44, "440 ms"),
-        (0.9996, "1.0 s"),
-        (9.96, "10 s"),
-        (59.6, "1 min 0 s"),
-        (303, "5 min 3 s"),
-        (7500, "2 h 5 min"),
-    ],
+    [(0.44, "440 ms"), (0.9996, "1.0 s"), (9.96, "10 s"), (59.6, "1 min 0 s"), (303, "5 min 3 s"), (7500, "2 h 5 min")],
 )
 def test_times_for_a_reader(seconds: float, text: str) -> None:
     assert words.seconds(seconds) == text

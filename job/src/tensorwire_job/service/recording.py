@@ -286,11 +286,4 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
         edges += decoder.connections()
     if len(decoders) > MAX_NODES or sum(decoder.num_integers for decoder in decoders.values()) > MAX_INTEGERS:
         raise ValueError("no analyzer takes as much")
-    return Observation(
-        time,
-        str(entry["run"]),
-        world_size,
-        ranks,
-        edges,
-        [str(name) for name in entry["silent_nodes"]],
-    )
+    return Observation(time, str(entry["run"]), world_size, ranks, edges, [str(name) for name in entry["silent_nodes"]])
