@@ -93,6 +93,7 @@ FOLDERS = {
     },
     "nccl": {"ras_findings": {"ras"}},
     "cli": {
+        "__main__": {"main"},
         "agent": {"arguments"},
         "analyzer": {"arguments", "verdict"},
         "diagnose": {"arguments", "verdict"},
