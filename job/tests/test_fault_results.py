@@ -11,7 +11,7 @@ import pytest
 from benchmarks import environment
 from job.tests.faults import levels
 from job.tests.faults.cases import BY_NAME
-from job.tests.faults.results import JSON, Results
+from job.tests.faults.results import Results
 from tensorwire_job.model import Confidence, Finding
 
 SLEEP, CHECKPOINT = BY_NAME["h1-sleep"], BY_NAME["checkpoint-one"]
@@ -60,10 +60,6 @@ def test_a_confidence_is_right_where_all_of_its_verdicts_are() -> None:
     assert wrong == {"high": True, "low": False}
     assert levels.levels_of(CHECKPOINT, 0, [found(high, 0, "notice"), found(low, 0)]) == {"low": False}
     assert levels.count([right, wrong, {}]) == {"high": [2, 2], "medium": [0, 0], "low": [1, 2]}
-
-
-def test_the_table_of_confidence_is_that_of_the_recordings_now() -> None:
-    assert json.loads(JSON.read_text())["recorded"] == levels.of_recordings()
 
 
 def test_what_is_no_result_is_refused_and_kept(tmp_path: Path) -> None:

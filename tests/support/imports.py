@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def imported_modules(path: Path, module: str) -> set[str]:
     """Absolute names of all that a file imports, wherever the statement stands."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]

@@ -152,17 +152,17 @@ def test_histories_that_contradict_the_counts_do_not_hide_who_is_missing(culprit
 
 
 def test_a_history_longer_than_any_probe_writes_takes_bounded_time() -> None:
-    calls = history(*["all_reduce"] * 100_000)
+    calls = history(*["all_reduce"] * 20_000)
     ranks = [rank(number, member(31, waits=9.0), calls=list(calls)) for number in range(WORLD)]
     start = time.process_time()
     analyzer = Analyzer(SECONDS)
     for now in (0.0, 20.0):
         analyzer.update(observed(now, ranks))
-    assert time.process_time() - start < 20.0
+    assert time.process_time() - start < 10.0
 
 
 def test_a_circle_of_many_messages_takes_bounded_time_and_names_nobody() -> None:
-    """The graph alone takes 100,000 (test_graph.py); the table of states, groups and findings come here."""
+    """The graph alone takes more (test_graph.py); the table of states, groups and findings come here."""
     count = 10_000
 
     def pair(a: int, b: int) -> str:

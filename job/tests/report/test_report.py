@@ -160,7 +160,7 @@ def test_lanes_are_proportional_to_time() -> None:
 
 
 def test_4096_ranks_fit_on_a_page() -> None:
-    text = render(told(hang(4096, 2817, seconds=16), not_entered(4096, 2817, time=1014.0)))
+    text = render(told(hang(4096, 2817, seconds=6, hung_after=2), not_entered(4096, 2817, time=1004.0)))
     assert len(text) < 200_000
     page = Page(text)
     labels = [label for label in page.text_of("div") if label.startswith("rank")]
@@ -310,15 +310,15 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
 
 def test_history_is_bounded_and_forgets_no_trouble() -> None:
     history = report.History()
-    for time in range(5000):
-        waiting = member(time + 1, waits=3.0, size=2) if time == 2500 else member(time, size=2)
+    for time in range(1500):
+        waiting = member(time + 1, waits=3.0, size=2) if time == 700 else member(time, size=2)
         groups = {0: member(time, size=2), 1: waiting}
         history.add(observed(float(time), [rank(i, group, world=2) for i, group in groups.items()], world=2))
     intervals = history.intervals
     assert MAX_INTERVALS / 3 < len(intervals) <= MAX_INTERVALS
-    assert (intervals[0].start, intervals[-1].end) == (0.0, 4999.0)
+    assert (intervals[0].start, intervals[-1].end) == (0.0, 1499.0)
     assert all(a.end == b.start for a, b in pairwise(intervals))
-    hit = [interval for interval in intervals if interval.start <= 2500 <= interval.end]
+    hit = [interval for interval in intervals if interval.start <= 700 <= interval.end]
     assert [(STATES[interval.states[0]], STATES[interval.states[1]]) for interval in hit[:1]] == [("absent", "waits")]
     rates = [rate.middle for interval in intervals for rate in interval.rates.values()]
     assert sum(rates) / len(rates) == pytest.approx(1.0, abs=0.01)
@@ -387,7 +387,7 @@ def test_who_completes_operations_is_not_slow_for_what_was_read_earlier() -> Non
 
 
 def test_many_ranges_of_ranks_are_cut_for_a_person() -> None:
-    job = hang(4096, culprit=9, seconds=20)[-1]
+    job = hang(4096, culprit=9, seconds=4, hung_after=1)[-1]
     for number in range(0, 4096, 2):
         job.ranks[number].phase = "checkpoint"
     groups = rank_status.status_groups(rank_status.statuses(job))
