@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -97,6 +98,7 @@ def _check(result: int) -> None:
 def main() -> None:
     for name in ("torch.utils.data", "torch.distributed", *os.environ.get("TW_FAULTS_IMPORTS", "").split()):
         importlib.import_module(name)  # this is what the fork_server is for
+    gc.freeze()  # else a rank that ends looks through all of it once more, which takes a second
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what ranks leave behind is still to be found
     _say({"ready": os.getpid()})
     request = _serve()
