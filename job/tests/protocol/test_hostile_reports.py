@@ -251,7 +251,7 @@ reports = st.fixed_dictionaries(
 ROWS = {"ranks": RANK + 1, "details": DETAIL, "edges": EDGE, "transfers": TRANSFER}
 
 
-@settings(max_examples=300, deadline=1000)
+@settings(max_examples=150, deadline=1000)
 @given(st.lists(reports, min_size=1, max_size=4), st.booleans())
 def test_whatever_is_sent_is_a_report_or_refused(sent: list[dict[str, Any]], with_good: bool) -> None:
     nodes = Nodes("run")
