@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("live faults")
 
 CULPRIT = 1
-COMPUTE_SECONDS = 0.2  # of a step: 12 ranks share the cores
+COMPUTE_SECONDS = 0.2  # of a step: 16 ranks share the cores
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = THRESHOLDS.lost_seconds + 0.5  # what changes later is not looked at
 IMPORTS = "torch._dynamo torch.distributed.fsdp torch.nn.parallel tensorwire.torch.traffic"
@@ -93,7 +93,7 @@ def train_on(jobs: Iterable[Watched]) -> None:
 
 
 @pytest.mark.parametrize(
-    "attaches", [["ddp", "backend"], pytest.param(["fsdp", "fsdp_gradients", "all_to_all"], marks=pytest.mark.slow)]
+    "attaches", [["backend"], pytest.param(["fsdp", "fsdp_gradients", "ddp", "all_to_all"], marks=pytest.mark.slow)]
 )
 def test_what_is_found_is_what_befell_each_job(attaches: list[str]) -> None:
     last = {attach: LAST[attach] for attach in attaches}

@@ -77,12 +77,12 @@ def test_all_to_all_waits_for_the_last_rank_where_all_exchange_something(run_job
     assert [way["name"] for way in ways] == ["even", "even", "uneven", "halves", "ring"]
     for way in ways:
         if way["name"] in ("even", "uneven"):
-            late, late_by = 2, 6 * 0.1
+            late, late_by = 2, 4 * 0.1
             waits = [seconds - way["seconds"][late] for rank, seconds in enumerate(way["seconds"]) if rank != late]
             assert min(waits) > 0.5 * late_by, way
             assert way["pairwise"] == [0] * 4
         else:
-            assert way["pairwise"] == [6] * 4
+            assert way["pairwise"] == [4] * 4
 
 
 def test_messages_of_all_kinds_are_seen_while_a_rank_waits(run_job: RunJob) -> None:
@@ -180,7 +180,7 @@ def test_the_probes_thread_is_not_in_torch_at_the_end(run_job: RunJob) -> None:
     run_job("exit_in_torch", world_size=1)
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 2, 3, 4))])
 def test_no_completion_is_told_after_the_end(run_job: RunJob, attempt: int) -> None:
     run_job("exit_before_completion")
 

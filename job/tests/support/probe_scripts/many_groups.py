@@ -1,4 +1,4 @@
-"""Makes 120 process groups and destroys each, then 60 at once, of which 50 go. A page has room for 50."""
+"""Makes 80 process groups and destroys each, then 60 at once, of which 50 go. A page has room for 50."""
 
 import time
 
@@ -22,7 +22,7 @@ def make(number: int) -> dist.ProcessGroup:
 
 
 dist.init_process_group("gloo")
-for number in range(120):
+for number in range(80):
     if number % 10 == 0:
         time.sleep(0.3)  # some are in the page before they go
     group = make(number)
