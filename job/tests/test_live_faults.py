@@ -21,6 +21,7 @@ from job.tests.faults.run import Stage
 from job.tests.faults.training_job import TrainingJob
 from job.tests.faults.watch import THRESHOLDS, LocalWatch
 from tensorwire_job.service.service import LocalJob
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 
@@ -95,10 +96,7 @@ def test_a_job_that_ctrl_c_ends_is_judged_by_what_its_ranks_had_waited_in(hangs)
 
 
 def await_end(job, ranks):
-    deadline = time.monotonic() + 30
-    while any(job.status(rank) is None for rank in ranks):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: None not in map(job.status, ranks), 30)
 
 
 def is_named_at_first_sight(case, rank, job):

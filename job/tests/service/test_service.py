@@ -19,6 +19,7 @@ from tensorwire_job.service import service as services
 from tensorwire_job.service.journal import Journal, read_state
 from tensorwire_job.service.recording import replay
 from tensorwire_job.service.service import JobService, LocalJob, View
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,10 +163,7 @@ def test_ranks_are_not_timed_for_an_analyzer_that_is_gone(start: Start) -> None:
     service._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
     until(service, lambda _: running.node.timed)
     service.close()
-    deadline = time.monotonic() + 5.0
-    while len(running.node.timed) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: len(running.node.timed) >= 2)
     assert running.node.timed[1] == ({}, 0)
 
 
