@@ -71,7 +71,7 @@ class Layout:
         here = np.arange(rows.shape[1])
         if self.algorithm == "ring":
             ends = np.stack([here, (here + 1) % len(here)])
-        else:  # two trees, one the mirror image of the other, so that nobody is a leaf in both
+        else:  # two trees, one the mirror image of the other, so that no rank is a leaf in both
             tree = np.stack([here[1:], (here[1:] - 1) // 2])
             ends = np.concatenate([tree, len(here) - 1 - tree], axis=1)
         pairs = np.stack([rows[:, ends[0]].ravel(), rows[:, ends[1]].ravel()], axis=1)

@@ -70,7 +70,7 @@ def measure(rounds: int | None = None) -> dict[str, Any]:
 def _work(mode: str, directory: Path, rank: int, connection: Connection) -> None:
     """Answers with the CPU seconds of what it is asked for, and for "idle" with the share of a core."""
     import torch
-    import torch._inductor  # as it is where somebody trains: without it the recorder gives no stacks
+    import torch._inductor  # as it is where a model is trained: without it the recorder gives no stacks
     import torch.distributed as dist
 
     from tensorwire_job import attach

@@ -29,7 +29,7 @@ class Scenario:
 
     Attributes:
         code: of the finding that is due; "" for none.
-        suspects: whom it has to name first, or all of; empty: nobody.
+        suspects: which it has to name first, or all of; empty: none.
         events: seconds after the fault's time, and what happens then.
         seconds: of the run after the fault's time.
         silent: the node whose agent is silent, and for how long.

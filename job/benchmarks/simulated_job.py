@@ -3,7 +3,7 @@
 A step is: receive activations, compute and all-reduce in the tensor-parallel group twice, all-reduce gradients in the
 data-parallel group, then a small all-reduce of all ranks. Compute times are lognormal, transfers have jitter. An
 operation completes at all members once the last has entered and the bytes are through; a rank that does not enter holds
-up whoever depends on it, and the clock of the rest runs on.
+up all that depend on it, and the clock of the rest runs on.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ CLAIMS: dict[str, list[str]] = {
     ],
 }
 
-# Definitions, thresholds, versions, and what a program prints: nobody measured them.
+# Definitions, thresholds, versions, and what a program prints: they were not measured.
 NOT_MEASURED: dict[str, list[str]] = {
     "job/docs/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
     "job/docs/launchers.md": [

@@ -17,21 +17,26 @@ if TYPE_CHECKING:
 JOB = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_suffix(".txt")
 MODULES = ("tensorwire_job",)
-EXPERIMENTAL = ("tensorwire_job.nccl.ras",)
+EXPERIMENTAL = ("tensorwire_job.nccl.plugin", "tensorwire_job.nccl.ras")
+EXPERIMENTAL_PARTS = {"environment": ["NCCL_RAS_ADDR"], "tensorwire-job diagnose": ["--ras"]}
 
 
 def surface() -> Surface:
     """Things and their parts, as they are now."""
     sources = (*(JOB / "src").rglob("*.py"), *(JOB / "core").rglob("*.cpp"))
-    return {
+    found = {
         "environment": environment_of(path for path in sources if "tests" not in path.parts),
         **dict(commands_of(command, "tensorwire-job")),
         **dict(names_of(MODULES)),
     }
+    for thing, parts in EXPERIMENTAL_PARTS.items():
+        for part in parts:
+            found[thing].remove(part)
+    return found
 
 
 def experimental() -> Surface:
-    return dict(names_of(EXPERIMENTAL, MODULES))
+    return {**EXPERIMENTAL_PARTS, **dict(names_of(EXPERIMENTAL, MODULES))}
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from job.tests.claims import CLAIMS, NOT_MEASURED
 from tensorwire_job.cli import command
 from tests.support.prose import texts, unsaid, without_measurement
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

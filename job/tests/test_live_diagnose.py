@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +19,10 @@ from job.tests.faults.training_job import WORLD_SIZE, TrainingJob
 from tensorwire_job.model import ASKED
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
+from tests.support.waiting import wait_for
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
+# The job crawls for as long as a person would wait: test_live_faults.py names the slow rank in less time.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live faults")]  # one job at a time
 
 CULPRIT = 2
 SLEEP = 0.6  # seconds in steps of 0.02: ten times what the gate asks for
@@ -51,10 +50,7 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
 
 def await_baselines(pages: Path) -> None:
     """All ranks know what their good times are."""
-    deadline = time.monotonic() + 60
-    while not all(knows_baseline(page_path(pages, rank, 0)) for rank in range(WORLD_SIZE)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: all(knows_baseline(page_path(pages, rank, 0)) for rank in range(WORLD_SIZE)), 60)
 
 
 def knows_baseline(path: Path) -> bool:

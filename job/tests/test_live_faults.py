@@ -1,4 +1,8 @@
-"""A few faults in real jobs of four ranks on gloo; `make -C job faults` injects all of them, many times."""
+"""A few faults in real jobs of four ranks on gloo; `make -C job faults` injects all of them, many times.
+
+Slow are faults whose recordings test_replay.py has, and jobs that are judged once they are over, which the tests in
+analyzer/test_analyzer_post_mortem.py and test_analyzer_interrupted.py make by hand.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,13 @@ from job.tests.faults.training_job import WORLD, TrainingJob
 from job.tests.faults.verdicts import complaint, is_right
 from job.tests.faults.watch import THRESHOLDS, LocalWatch
 from tensorwire_job.service.service import LocalJob
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 
-# The slow one makes the others wait a hundred times as long as in good times.
-FAULTS = [
-    ("s1-sleep", 2),
-    ("h1-sleep", 1),
-    ("h1-gil", 3),
-    ("h2-operation", 2),
-    ("h2-order", 0),
-    ("h2-size", 1),
-    ("h3-sigstop", 2),
-    ("lost-exception", 3),
-]
+# The rank of s1-sleep makes the others wait a hundred times as long as in good times.
+FAULTS = [("s1-sleep", 2), ("h1-gil", 3), ("h2-size", 1), ("lost-exception", 3)]
+FAULTS_OF_SLOW = [("h1-sleep", 1), ("h2-operation", 2), ("h2-order", 0), ("h3-sigstop", 2)]
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +37,16 @@ def stage():
         yield stage
 
 
-@pytest.mark.parametrize(("name", "rank"), FAULTS)
+@pytest.mark.parametrize(
+    ("name", "rank"), [*FAULTS, *(pytest.param(*fault, marks=pytest.mark.slow) for fault in FAULTS_OF_SLOW)]
+)
 def test_the_fault_is_named(stage, name, rank):
     """At the second attempt at the latest: a machine that stands still for seconds looks like a job that does."""
     wrong = stage.run(BY_NAME[name], rank).wrong and stage.run(BY_NAME[name], rank).wrong
     assert not wrong
 
 
+@pytest.mark.slow
 def test_who_stopped_inside_is_named_when_the_others_time_out_and_when_it_is_killed():
     """By who looked on, and by who comes when all is over."""
     case, rank = BY_NAME["h3-sigstop"], 1
@@ -71,7 +71,9 @@ def test_who_stopped_inside_is_named_when_the_others_time_out_and_when_it_is_kil
         assert "Timed out" in "".join(job.output(other).read_text() for other in context.others)
 
 
-@pytest.mark.parametrize("hangs", [True, False], ids=["hung", "well"])
+@pytest.mark.parametrize(
+    "hangs", [pytest.param(True, id="hung", marks=pytest.mark.slow), pytest.param(False, id="well")]
+)
 def test_a_job_that_ctrl_c_ends_is_judged_by_what_its_ranks_had_waited_in(hangs):
     """By who comes when all is over. A terminal sends SIGINT to all; the launcher kills those that do not react."""
     rank = 2
@@ -95,10 +97,7 @@ def test_a_job_that_ctrl_c_ends_is_judged_by_what_its_ranks_had_waited_in(hangs)
 
 
 def await_end(job, ranks):
-    deadline = time.monotonic() + 30
-    while any(job.status(rank) is None for rank in ranks):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: None not in map(job.status, ranks), 30)
 
 
 def is_named_at_first_sight(case, rank, job):

@@ -1,15 +1,14 @@
-"""What is written down twice agrees: the bindings have the numbers of the C headers."""
+"""What is written down twice agrees: transcript and example, changelog and version, binding and header."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tensorwire_job.page import native
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tensorwire_job.version import __version__
+from tests.support.prose import newest_version
 
 
 def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Path) -> None:
@@ -21,6 +20,10 @@ def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Pat
     assert [function for _, function in places] == ["load_batch", "train"]
     lines = (repository / "job/examples/hang.py").read_text().splitlines()
     assert [lines[int(line) - 1].strip() for line, _ in places] == ["lock.acquire()", "batch = load_batch(step, rank)"]
+
+
+def test_the_changelog_begins_with_the_version(repository: Path) -> None:
+    assert newest_version(repository / "job/CHANGELOG.md") == __version__.split(".dev")[0]
 
 
 def test_the_binding_has_the_constants_of_the_page(repository: Path) -> None:

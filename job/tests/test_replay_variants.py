@@ -6,7 +6,6 @@ name is the rank that the fault befell. A recording of a job that a signal ended
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from job.tests.faults.cases import BY_NAME, GROUPS
 from job.tests.faults.verdicts import Judgement, judge
 from job.tests.faults.watch import Poll
+from job.tests.test_replay import parts
 from tensorwire_job.service.recording import replay
 
 FOLDER = Path(__file__).parent / "recordings" / "variants"
@@ -23,20 +23,14 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 WRONG = {
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
-    "local-rank": "nobody sees by which number a rank joins",
+    "local-rank": "by which number a rank joins is not seen",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
     "resume-of-some": "only the calls of two ranks are known, and both are named",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "uncalled-norm": "gloo aborts a rank that receives too much, which is named as lost",
-    "world-size": "a rank that nobody has started is named as not in view",
+    "world-size": "a rank that was never started is named as not in view",
     "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
-
-
-def parts(path: Path) -> tuple[str, int]:
-    match = re.fullmatch(r"(.+)-(\d)\.jsonl\.gz", path.name)
-    assert match is not None, path
-    return match[1], int(match[2])
 
 
 def judgement(path: Path) -> Judgement:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from job.tests import surface
 from tests.support.surface import differences, read, unexplained
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_list_is_the_surface() -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tensorwire_job.protocol import connection, encoding, listener
 from tensorwire_job.service import merge, service
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMITS = {
     "unauthenticated connections": (

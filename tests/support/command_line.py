@@ -10,9 +10,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -23,8 +22,7 @@ COMMAND = [sys.executable, "-m", "tensorwire"]
 _NOTHING: Mapping[str, str] = {}
 
 
-@dataclass
-class Ran:
+class Ran(NamedTuple):
     code: int
     out: str
     err: str

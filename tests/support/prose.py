@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorwire.cli.group import CommandGroup
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
@@ -48,9 +50,9 @@ def help_texts(command: click.Command) -> Iterator[str]:
     """What a command says of itself and of its options, and what its commands say."""
     yield command.help or ""
     yield from (option.help or "" for option in command.params if isinstance(option, click.Option))
-    if isinstance(command, click.Group):
+    if isinstance(command, CommandGroup):
         context = click.Context(command)
-        for name in command.list_commands(context):
+        for name in command.modules:
             child = command.get_command(context, name)
             assert child is not None, name
             yield from help_texts(child)
@@ -60,6 +62,12 @@ def texts(repository: Path, paths: Iterable[Path], commands: click.Group) -> dic
     """All prose of a product, by path; `--help` is that of its commands."""
     found = {(name := path.relative_to(repository).as_posix()): prose(name, path.read_text()) for path in paths}
     return found | {"--help": flat("\n".join(help_texts(commands)))}
+
+
+def newest_version(changelog: Path) -> str:
+    """The version that a changelog begins with."""
+    heading = re.search(r"^## \[(.+?)\] - ", changelog.read_text(), re.MULTILINE)
+    return heading[1] if heading else ""
 
 
 def unsaid(texts: Mapping[str, str], claims: Claims) -> list[tuple[str, str]]:

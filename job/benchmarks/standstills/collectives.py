@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .acts import Act
 
 _WHOLE = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier", "init", "new_group")
-"""Nobody leaves these before all have come: their transfers are looked at only where calls differ, or a rank ends."""
+"""No rank leaves these before all have come: their transfers are looked at only where calls differ, or a rank ends."""
 _WITHOUT_TRANSFERS = ("init", "new_group")  # connections are made
 
 

@@ -51,7 +51,7 @@ class Exchange:
         self._frozen.add(member)
 
     def set_wildcard(self, member: int) -> None:
-        """It posts whatever the others need."""
+        """It posts all that the others need."""
         if member in self._wildcards:
             return
         self._wildcards.add(member)
@@ -60,7 +60,7 @@ class Exchange:
                 self._done[own, verb, posted.popleft()[0]] += 1
 
     def run(self) -> None:
-        """Until nobody gets further."""
+        """Until no rank gets further."""
         moves = True
         while moves:
             moves = False

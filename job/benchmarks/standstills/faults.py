@@ -31,9 +31,9 @@ class Fault:
     """What went wrong.
 
     Attributes:
-        culprits: the ranks of which each is rightly named; none where nobody is to blame.
+        culprits: the ranks of which each is rightly named; none where no rank is to blame.
         place: "local" where a rank stands still or ends, else "pair" or "group" by how many take part in the call;
-            "nobody" where nobody is to blame.
+            "nobody" where no rank is to blame.
     """
 
     kind: str

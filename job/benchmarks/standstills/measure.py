@@ -36,12 +36,12 @@ class Row:
     is_included: bool = False  # a culprit is named, in a side, or among the explanations that the analyzer had
     explanations: int = 0
     is_explained: bool = False
-    dead: str = ""  # the outcome once somebody has ended the job; "" where all had ended before
+    dead: str = ""  # the outcome once a person has ended the job; "" where all had ended before
     is_same: bool = False  # ranks and class, live and dead
 
     @property
     def is_plain(self) -> bool:
-        """One fault, somebody to blame, and all pages as they should be."""
+        """One fault, a rank to blame, and all pages as they should be."""
         return self.num_faults == 1 and not self.noise and self.place != "nobody"
 
 
@@ -80,7 +80,7 @@ def measure(seed: int, *, with_replay: bool = True) -> Row:
 
 
 def measure_all(numbers: Iterable[int], processes: int, *, with_replay: bool = True) -> list[Row]:
-    """In the order of the seeds, whatever the number of processes."""
+    """In the order of the seeds, with any number of processes."""
     one = partial(measure, with_replay=with_replay)
     if processes == 1:
         return list(map(one, numbers))
@@ -124,7 +124,7 @@ def tables(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _figures(rows: Sequence[Row]) -> dict[str, Any]:
-    """With one fault, somebody to blame and fresh pages."""
+    """With one fault, a rank to blame and fresh pages."""
     return {
         "plain": _outcomes(rows),
         "named alone": sum(row.is_alone for row in rows),

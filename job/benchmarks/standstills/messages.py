@@ -1,4 +1,4 @@
-"""Messages on their way: sends that nobody has received yet, and receives that nobody has sent to."""
+"""Messages on their way: sends that are not received yet, and receives that nothing was sent to."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Messages:
         return []
 
     def take(self, wildcard: int) -> list[Act]:
-        """All that wait for a rank that does whatever they need."""
+        """All that wait for a rank that does all that they need."""
         pending = [acts for (_, target), acts in self._sends.items() if target == wildcard]
         pending += [acts for (source, _), acts in self._receives.items() if source == wildcard]
         found = [act for acts in pending for act in acts]
@@ -59,6 +59,6 @@ class Messages:
         self._from_any[rank].clear()
 
     def take_from_any(self) -> Act | None:
-        """A receive from any source that nobody has sent to."""
+        """A receive from any source to which nothing was sent."""
         pending = next((acts for acts in self._from_any.values() if acts), None)
         return pending.popleft() if pending else None

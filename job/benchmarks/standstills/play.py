@@ -4,14 +4,14 @@ What a rank waits for, and who can go on without whom, follows gloo's algorithms
 
 - A send ends when the other end has called the receive. Messages between two ranks meet in the order of their calls.
 - Collectives of a group meet by their number in the group. Two of one number that differ in name never meet.
-- Nobody leaves all_reduce, reduce, all_gather, reduce_scatter, all_to_all or a barrier before all have come. A
+- No rank leaves all_reduce, reduce, all_gather, reduce_scatter, all_to_all or a barrier before all have come. A
   broadcast goes down a binomial tree; a rank leaves it once its children have come. In gather and scatter a rank waits
   for the root alone, and the root for all.
 - Two operations of one group run at a time in each rank; the others wait for their turn.
 - A rank that is sent more than it expects is aborted. One that is sent less goes on.
 - A process that ends closes its connections. A rank that waits for data from it, or to it, fails.
 
-Some ranks may be wildcards, which do whatever the others need: replay.py asks what then would still stand.
+Some ranks may be wildcards, which do all that the others need: replay.py asks what then would still stand.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Player:
         slowness: float = 1.0,
     ) -> None:
         """Args:
-        wildcards: ranks that make no calls, and do whatever the others need.
+        wildcards: ranks that make no calls, and do all that the others need.
         goes_on: ranks that become such at the end of their calls.
         stays: the others live on at the end of their calls.
         has_launcher: once a process has failed, all others are ended.
@@ -86,7 +86,7 @@ class Player:
         heapq.heappush(self._queue, (self.now + seconds, self._order, what))
 
     def play(self) -> None:
-        """Until nothing moves. A wildcard sends to who receives from any source where nobody else does."""
+        """Until nothing moves. A wildcard sends to a rank that receives from any source where no other rank does."""
         while self._queue or self._receive_from_wildcard():
             self.now, _, what = heapq.heappop(self._queue)
             what()

@@ -1,7 +1,7 @@
 """torchrun -m job.benchmarks.standstills.real_ranks FOLDER: one rank's part in many programs.
 
 torch is imported once. For each script in the folder the process forks a child, which runs it as a rank of its own. The
-parents live on whatever happens, so torchrun ends nobody. Once nothing has changed for a while, each notes how its
+parents live on in any case, so torchrun ends no rank. Once nothing has changed for a while, each notes how its
 child stands, and all go on with the next script.
 """
 

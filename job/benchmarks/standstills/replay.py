@@ -1,8 +1,8 @@
 """How ambiguous a standstill is: the ranks of which one alone, had it done what others needed, would explain it.
 
-The calls of all other ranks are played again as they were recorded. One rank is replaced by one that does whatever the
-others need. A rank that waited goes on from there in a way that nobody knows, so it may do what others need as well. If
-everybody gets through what was recorded, that one rank explains the standstill.
+The calls of all other ranks are played again as they were recorded. One rank is replaced by one that does all that the
+others need. A rank that waited goes on from there in a way that is not known, so it may do what others need as well. If
+all ranks get through what was recorded, that one rank explains the standstill.
 """
 
 from __future__ import annotations

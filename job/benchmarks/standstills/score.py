@@ -50,7 +50,7 @@ class Verdict:
 
     def outcome(self, culprits: Iterable[int]) -> str:
         """Right where a culprit alone is named, or some culprits of several; open where it is one of those named or of
-        the sides. Where nobody is to blame, right where nobody is named."""
+        the sides. Where no rank is to blame, right where none is named."""
         due, told = set(culprits), set(self.named or self.sides)
         if not due:
             return WRONG if self.named else RIGHT
@@ -98,7 +98,7 @@ def _explanations() -> Iterator[set[int]]:
 
 
 def end_all(player: Player) -> None:
-    """The job ends: ranks run out of time, or somebody ends them with a signal; and SIGKILL for those that are left."""
+    """The job ends: ranks run out of time, or a person ends them with a signal; and SIGKILL for those that are left."""
     source = player.random
     name = source.choice(("time-out", "SIGTERM", "SIGINT", "SIGKILL"))
     begin, last = source.uniform(40.0, 120.0), 15.0

@@ -33,7 +33,7 @@ class Standstill:
     healthy, program: without and with the fault.
     fault: the first; of two faults the culprits of both count.
     noise_kind: "" where all pages are as they should be.
-    is_over: nobody waits or stands still: the program has come through.
+    is_over: no rank waits or stands still: the program has come through.
     """
 
     seed: int

@@ -67,6 +67,27 @@ inline int call_init(ProfilerV5& profiler, void** context, int* mask, uint64_t h
   return profiler.init(context, hash, mask, "tensor_parallel", 2, size, kRank, ignore_log);
 }
 
+// Whether the plugin refuses a communicator.
+inline bool is_refused(uint64_t hash = kHash, int size = 8) {
+  auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
+  void* context = nullptr;
+  int mask = 0;
+  return call_init(*profiler, &context, &mask, hash, size) != 0 && mask == 0;
+}
+
+// Runs in a child, which has to end well.
+template <class Body>
+void in_child(Body&& body) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 inline CollLaunch& launch_in(CollLaunch& coll, uint64_t) { return coll; }
 inline P2pLaunch& launch_in(P2pLaunch& p2p, uint64_t) { return p2p; }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "process.h"
@@ -98,21 +99,13 @@ void a_forked_child_writes_nothing() {
   void* channel = nccl.channel(task);
   void* op = nccl.proxy_op(task, true);
   const Page before = read_page();
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
+  in_child([&] {
     nccl.end(channel, 5);
     nccl.transfer(op, 10);
     nccl.run(nccl.coll());
     nccl.finalize();
-    auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
-    void* context = nullptr;
-    int mask = 0;
-    CHECK(call_init(*profiler, &context, &mask, 5, 2) != 0 && mask == 0);
-    _exit(0);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(is_refused(5, 2));
+  });
   const Page after = read_page();
   CHECK(std::memcmp(&before, &after, sizeof(before)) == 0);
   nccl.end(channel, 5);
@@ -128,15 +121,10 @@ void a_child_forked_while_a_thread_holds_a_lock() {
     while (!is_over) nccl.transfer(op, 1);
   });
   for (int number = 0; number < kNumForks; ++number) {
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
+    in_child([&] {
       alarm(20);  // a lock that no thread is left to release
       nccl.transfer(op, 1);
-      _exit(0);
-    }
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    });
   }
   is_over = true;
   proxy.join();
@@ -191,15 +179,10 @@ void a_communicator_without_a_name() {
 }
 
 void a_page_left_behind_is_replaced() {
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
+  in_child([] {
     Nccl6 nccl;
     nccl.run(nccl.coll());
-    _exit(0);
-  }
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  });
   CHECK(read_slot().enqueued == 1);
   Nccl6 nccl;
   CHECK(read_slot().enqueued == 0);
@@ -217,10 +200,7 @@ void a_page_of_a_process_that_lives_is_not() {
       std::fprintf(stderr, "skipped: an emulator makes up /proc/self/stat\n");
       _exit(0);
     }
-    auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
-    void* context = nullptr;
-    int mask = 0;
-    CHECK(call_init(*profiler, &context, &mask, kHash, 8) != 0 && mask == 0);
+    CHECK(is_refused());
     _exit(0);
   }
   Nccl6 nccl;
@@ -246,44 +226,36 @@ void a_directory_for_the_run() {
   rmdir(user);
 }
 
-uint64_t run_of_this_process() {
+using Variables = std::vector<std::pair<const char*, const char*>>;
+
+// The run that this process is of where a launcher has set these variables.
+void check_run(const Variables& variables, const std::string& run) {
+  for (const char* unset : {"TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE"}) unsetenv(unset);
+  for (const auto& [name, value] : variables) setenv(name, value, 1);
   Nccl6 nccl;
-  return read_page().header.run;
+  CHECK(read_page().header.run == tw_probe_hash(run.data(), run.size()));
 }
 
-uint64_t hash_of(const char* run) { return tw_probe_hash(run, std::strlen(run)); }
-
 void several_nodes_without_a_run_id_are_one_run() {
-  setenv("TORCHELASTIC_RUN_ID", "none", 1);
-  setenv("MASTER_ADDR", "node0.example", 1);
-  setenv("MASTER_PORT", "29500", 1);
-  setenv("LOCAL_WORLD_SIZE", "8", 1);
-  CHECK(run_of_this_process() == hash_of("node0.example:29500"));
+  check_run({{"TORCHELASTIC_RUN_ID", "none"},
+             {"MASTER_ADDR", "node0.example"},
+             {"MASTER_PORT", "29500"},
+             {"LOCAL_WORLD_SIZE", "8"}},
+            "node0.example:29500");
 }
 
 void a_launcher_that_does_not_count_local_ranks() {
-  unsetenv("TORCHELASTIC_RUN_ID");
-  unsetenv("LOCAL_WORLD_SIZE");
-  setenv("MASTER_ADDR", "10.0.0.1", 1);
-  setenv("MASTER_PORT", "4711", 1);
-  CHECK(run_of_this_process() == hash_of("10.0.0.1:4711"));
+  check_run({{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "4711"}}, "10.0.0.1:4711");
 }
 
 void a_run_id_comes_before_an_address() {
-  setenv("TORCHELASTIC_RUN_ID", "mine", 1);
-  setenv("MASTER_ADDR", "10.0.0.1", 1);
-  setenv("MASTER_PORT", "4711", 1);
-  CHECK(run_of_this_process() == hash_of("mine"));
+  check_run({{"TORCHELASTIC_RUN_ID", "mine"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "4711"}}, "mine");
 }
 
 void on_one_node_the_launcher_names_the_run() {
-  unsetenv("TORCHELASTIC_RUN_ID");
-  setenv("MASTER_ADDR", "10.0.0.1", 1);
-  setenv("MASTER_PORT", "4711", 1);
-  setenv("LOCAL_WORLD_SIZE", "16", 1);  // all that there are
   const auto launcher = static_cast<uint32_t>(getppid());
   const std::string run = "run-" + std::to_string(launcher) + "-" + std::to_string(tw::probe::start_time(launcher));
-  CHECK(run_of_this_process() == hash_of(run.c_str()));
+  check_run({{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "4711"}, {"LOCAL_WORLD_SIZE", "16"}}, run);  // all there are
 }
 
 void without_a_launcher_the_communicator_names_the_rank() {
@@ -298,21 +270,14 @@ void without_a_launcher_the_communicator_names_the_rank() {
 
 void no_page_no_plugin() {
   setenv("TENSORWIRE_PROBE_DIR", "/proc/nowhere", 1);
+  CHECK(is_refused() && is_refused());
   auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
-  void* context = nullptr;
-  int mask = 0;
-  CHECK(call_init(*profiler, &context, &mask, kHash, 8) != 0 && mask == 0);
-  CHECK(call_init(*profiler, &context, &mask, kHash, 8) != 0);
   profiler->stopEvent(nullptr);
-  profiler->finalize(context);
+  profiler->finalize(nullptr);
 }
 
 void a_directory_that_others_may_enter() {
-  CHECK(chmod(directory, 0755) == 0);
-  auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
-  void* context = nullptr;
-  int mask = 0;
-  CHECK(call_init(*profiler, &context, &mask, kHash, 8) != 0);
+  CHECK(chmod(directory, 0755) == 0 && is_refused());
   CHECK(access(page_path.c_str(), F_OK) != 0);
 }
 

@@ -72,17 +72,12 @@ void test_identity(const Folder& folder) {
   CHECK(std::string(page.header.phase) == "a phase with a name tha");
 }
 
-void test_text_is_cut_between_characters(const Folder& folder) {
-  const std::string path = folder.file("text");
-  Probe* probe = create(path);
+void test_text_is_cut_between_characters(Probe* probe, const std::string& path) {
   tw_probe_phase(probe, "0123456789012345678901\xC3\xA9");
   CHECK(std::string(read(path).header.phase) == "0123456789012345678901");
-  tw_probe_close(probe);
 }
 
-void test_slots_run_out(const Folder& folder) {
-  const std::string path = folder.file("slots");
-  Probe* probe = create(path);
+void test_slots_run_out(Probe* probe, const std::string& path) {
   for (uint64_t id = 1; id <= kNumSlots; ++id) {
     CHECK(tw_probe_slot(probe, id, id % 2 ? "odd" : "even", 4) == static_cast<int>(id - 1));
   }
@@ -96,12 +91,9 @@ void test_slots_run_out(const Folder& folder) {
   CHECK(std::string(page.header.names + page.slots[kNumSlots - 2].name) == "odd");
   CHECK(last.id == kNumSlots && last.size == 4 && last.root == kNoRoot && last.members.extents[2] == 0);
   CHECK(page.slots[0].name == page.slots[2].name && page.slots[1].name != page.slots[0].name);
-  tw_probe_close(probe);
 }
 
-void test_a_retired_slot_is_used_again(const Folder& folder) {
-  const std::string path = folder.file("retired");
-  Probe* probe = create(path);
+void test_a_retired_slot_is_used_again(Probe* probe, const std::string& path) {
   int handles[kNumSlots];
   for (uint64_t i = 0; i < kNumSlots; ++i) {
     handles[i] = tw_probe_slot(probe, i + 1, ("group " + std::to_string(i % 10)).c_str(), 4);
@@ -127,13 +119,10 @@ void test_a_retired_slot_is_used_again(const Folder& folder) {
   CHECK(slot.id == 100 && slot.size == 2 && slot.enqueued == 6 && (slot.flags & kOpen) != 0);
   CHECK(std::string(page.header.names + slot.name) == "another");
   CHECK(tw_probe_slot(probe, 101, "one too many", 2) == -1);
-  tw_probe_close(probe);
 }
 
 // Groups come and go in all slots; what a reader sees of one has its name, and its counts.
-void test_readers_see_no_mix_of_groups(const Folder& folder) {
-  const std::string path = folder.file("mix");
-  Probe* probe = create(path);
+void test_readers_see_no_mix_of_groups(Probe* probe, const std::string& path) {
   std::atomic<bool> stop{false};
   std::thread writer([&] {
     int handles[kNumSlots] = {};
@@ -159,23 +148,17 @@ void test_readers_see_no_mix_of_groups(const Folder& folder) {
   stop = true;
   writer.join();
   CHECK(seen > 0);
-  tw_probe_close(probe);
 }
 
-void test_members(const Folder& folder) {
-  const std::string path = folder.file("members");
-  Probe* probe = create(path);
+void test_members(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "mesh_dp", 4);
   const Members members{5, {100, 16, 2}, {1, 2, 2}};
   tw_probe_members(probe, slot, &members);
   const Members seen = read(path).slots[slot].members;
   CHECK(std::memcmp(&seen, &members, sizeof(members)) == 0);
-  tw_probe_close(probe);
 }
 
-void test_passive(const Folder& folder) {
-  const std::string path = folder.file("passive");
-  Probe* probe = create(path);
+void test_passive(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
   tw_probe_counts(probe, slot, 5, 5);
   Slot seen = read(path).slots[slot];
@@ -192,12 +175,9 @@ void test_passive(const Folder& folder) {
   tw_probe_counts(probe, slot, 7, 6);
   seen = read(path).slots[slot];
   CHECK(seen.sequence == 7 && seen.flags == kOpen && seen.operation == kUnknown);
-  tw_probe_close(probe);
 }
 
-void test_messages(const Folder& folder) {
-  const std::string path = folder.file("messages");
-  Probe* probe = create(path);
+void test_messages(Probe* probe, const std::string& path) {
   const int slot = tw_probe_pair(probe, 1, "pp");
   OperationInfo info = operation(7);
   tw_probe_messages(probe, slot, 7, 5000, &info, 0);
@@ -212,12 +192,9 @@ void test_messages(const Folder& folder) {
   seen = read(path).slots[slot];
   CHECK(seen.enqueued == 9 && seen.completed == 7 && seen.sum_ns == 6000 && seen.sequence == 8);
   CHECK((seen.flags & kOpen) != 0 && seen.enter_ns == 1234 && seen.completed_ns == completed_ns);
-  tw_probe_close(probe);
 }
 
-void test_active(const Folder& folder) {
-  const std::string path = folder.file("active");
-  Probe* probe = create(path);
+void test_active(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
   tw_probe_enable_timing(probe, 1, 9);
   const OperationInfo first = operation(11), second = operation(12);
@@ -242,7 +219,6 @@ void test_active(const Folder& folder) {
   tw_probe_counts(probe, slot, 100, 100);
   seen = read(path).slots[slot];
   CHECK(seen.enqueued == 100 && (seen.flags & kOpen) == 0);
-  tw_probe_close(probe);
 }
 
 void run_round(Probe* probe, int slot, uint64_t sequence, uint64_t took_ns) {
@@ -252,9 +228,7 @@ void run_round(Probe* probe, int slot, uint64_t sequence, uint64_t took_ns) {
   tw_probe_complete(probe, slot, token, took_ns == 0 ? 0 : tw_probe_now() + took_ns);
 }
 
-void test_windows(const Folder& folder) {
-  const std::string path = folder.file("windows");
-  Probe* probe = create(path);
+void test_windows(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
   tw_probe_window(probe, slot, 12, 3);
   for (uint64_t sequence = 11; sequence < 14; ++sequence) run_round(probe, slot, sequence, 1000);
@@ -277,12 +251,9 @@ void test_windows(const Folder& folder) {
   CHECK((read(path).slots[slot].flags & kTimed) == 0);
   for (uint64_t sequence = 30; sequence < 36; ++sequence) run_round(probe, slot, sequence, 1000);
   CHECK(read(path).slots[slot].first_sequence == 34);
-  tw_probe_close(probe);
 }
 
-void test_time_of_a_round(const Folder& folder) {
-  const std::string path = folder.file("rounds");
-  Probe* probe = create(path);
+void test_time_of_a_round(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
   tw_probe_window(probe, slot, 1, 2);
   const OperationInfo first = operation(1), second = operation(2);
@@ -295,12 +266,9 @@ void test_time_of_a_round(const Folder& folder) {
   // The second to complete counts from the completion of the first, though it was entered long before.
   CHECK(seen.min_us == 2000 && seen.max_us >= 1005000 && seen.max_us < 1100000);
   CHECK(seen.sum_ns / 1000 >= seen.min_us + seen.max_us && seen.sum_ns / 1000 <= seen.min_us + seen.max_us + 1);
-  tw_probe_close(probe);
 }
 
-void test_forked_child_writes_nothing(const Folder& folder) {
-  const std::string path = folder.file("fork");
-  Probe* probe = create(path);
+void test_forked_child_writes_nothing(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
   const Page before = read(path);
   const pid_t child = fork();
@@ -328,12 +296,9 @@ void test_forked_child_writes_nothing(const Folder& folder) {
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   const Page after = read(path);
   CHECK(std::memcmp(&before, &after, sizeof(Page)) == 0);
-  tw_probe_close(probe);
 }
 
-void test_pulse(const Folder& folder) {
-  const std::string path = folder.file("pulse");
-  Probe* probe = create(path);
+void test_pulse(Probe* probe, const std::string& path) {
   CHECK(read(path).header.pulse_ns == 0);
   CHECK(tw_probe_start_pulse(probe) == 0 && tw_probe_start_pulse(probe) == 0);
   uint64_t first = 0;
@@ -346,13 +311,10 @@ void test_pulse(const Folder& folder) {
   CHECK(read(path).header.pulse_ns == last);
   CHECK(tw_probe_start_pulse(probe) == 0);
   while (read(path).header.pulse_ns == last) usleep(1000);
-  tw_probe_close(probe);
 }
 
 // A writer makes every field of a slot the same number; a reader never sees two.
-void test_readers_see_no_torn_slot(const Folder& folder) {
-  const std::string path = folder.file("torn");
-  Probe* probe = create(path);
+void test_readers_see_no_torn_slot(Probe* probe, const std::string& path) {
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
   std::atomic<bool> stop{false};
   std::thread writer([&] {
@@ -368,7 +330,6 @@ void test_readers_see_no_torn_slot(const Folder& folder) {
   stop = true;
   writer.join();
   CHECK(consistent > 0);
-  tw_probe_close(probe);
 }
 
 void test_bad_files(const Folder& folder) {
@@ -389,9 +350,7 @@ void test_bad_files(const Folder& folder) {
 }
 
 // A process that scribbles over a page does the page's own no harm, and what is written next can be read.
-void test_overwritten_page(const Folder& folder) {
-  const std::string path = folder.file("overwritten");
-  Probe* probe = create(path);
+void test_overwritten_page(Probe* probe, const std::string& path) {
   const int first = tw_probe_slot(probe, 1, "first", 2);
   std::FILE* file = std::fopen(path.c_str(), "r+");
   CHECK(std::fseek(file, offsetof(Header, exit_reason), SEEK_SET) == 0);
@@ -404,7 +363,6 @@ void test_overwritten_page(const Folder& folder) {
   CHECK((page.slots[second].lock & 1) == 0 && page.slots[second].id == 2);
   CHECK(std::string(page.header.names + page.slots[first].name) == "first");
   CHECK(std::string(page.header.names + page.slots[second].name) == "second");
-  tw_probe_close(probe);
 }
 
 // Where memory is short nothing stays behind, and no write dies later.
@@ -449,23 +407,19 @@ void test_control(const Folder& folder) {
 }  // namespace
 
 int main() {
+  for (const auto test : {test_text_is_cut_between_characters, test_slots_run_out, test_a_retired_slot_is_used_again,
+                          test_readers_see_no_mix_of_groups, test_members, test_passive, test_messages, test_active,
+                          test_windows, test_time_of_a_round, test_forked_child_writes_nothing, test_pulse,
+                          test_readers_see_no_torn_slot, test_overwritten_page}) {
+    const Folder folder;
+    const std::string path = folder.file("page");
+    Probe* probe = create(path);
+    test(probe, path);
+    tw_probe_close(probe);
+  }
   const Folder folder;
   test_identity(folder);
-  test_text_is_cut_between_characters(folder);
-  test_slots_run_out(folder);
-  test_a_retired_slot_is_used_again(folder);
-  test_readers_see_no_mix_of_groups(folder);
-  test_members(folder);
-  test_passive(folder);
-  test_messages(folder);
-  test_active(folder);
-  test_windows(folder);
-  test_time_of_a_round(folder);
-  test_forked_child_writes_nothing(folder);
-  test_pulse(folder);
-  test_readers_see_no_torn_slot(folder);
   test_bad_files(folder);
-  test_overwritten_page(folder);
   test_no_room(folder);
   test_control(folder);
 }

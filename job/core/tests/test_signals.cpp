@@ -21,9 +21,17 @@ void count(int) { num_handled = num_handled + 1; }
 volatile int* volatile nowhere = nullptr;
 struct sigaction before;
 
-// What a process that watches signals leaves. `body` runs in it.
+// What a process that watches signals leaves: how it ended, and its page.
+struct Left {
+  int status;
+  Header header;
+  bool was_killed_by(int signal) const { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }
+  bool has_exited() const { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+};
+
+// `body` runs in it.
 template <class Body>
-Header left_by(int* status, Body&& body) {
+Left left_by(Body&& body) {
   std::string folder = std::filesystem::temp_directory_path() / "tw_signals_XXXXXX";
   CHECK(mkdtemp(folder.data()) != nullptr);
   const std::string path = folder + "/page";
@@ -35,31 +43,31 @@ Header left_by(int* status, Body&& body) {
     body(probe);
     _exit(0);
   }
-  CHECK(waitpid(child, status, 0) == child);
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
   Page page;
   CHECK(tw_probe_read_page(path.c_str(), &page) == 0);
   std::filesystem::remove_all(folder);
-  return page.header;
+  return {status, page.header};
 }
 
 void* address(void (*handler)(int)) { return reinterpret_cast<void*>(handler); }
 
 void test_a_signal_without_a_handler_ends_the_process() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    int status;
-    const Header header = left_by(&status, [signal](Probe* probe) {
+    const Left left = left_by([signal](Probe* probe) {
       CHECK(tw_probe_watch_signals(probe, nullptr) == nullptr);
       raise(signal);
     });
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signal);
-    CHECK(header.signal == static_cast<uint32_t>(signal) && header.signal_ns != 0);
-    CHECK(header.exit_kind == kInterruption && header.exit_ns == header.signal_ns && header.exit_reason[0] == 0);
+    CHECK(left.was_killed_by(signal));
+    CHECK(left.header.signal == static_cast<uint32_t>(signal) && left.header.signal_ns != 0);
+    CHECK(left.header.exit_kind == kInterruption && left.header.exit_ns == left.header.signal_ns &&
+          left.header.exit_reason[0] == 0);
   }
 }
 
 void test_a_known_handler_is_called() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGINT, count);
     CHECK(tw_probe_watch_signals(probe, nullptr) == address(count));
     raise(SIGINT);  // it was not known
@@ -74,23 +82,21 @@ void test_a_known_handler_is_called() {
     raise(SIGTERM);
     CHECK(num_handled == 4);
   });
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK(header.signal == SIGINT && header.exit_ns == 0 && header.exit_kind == kNoExit);
+  CHECK(left.has_exited());
+  CHECK(left.header.signal == SIGINT && left.header.exit_ns == 0 && left.header.exit_kind == kNoExit);
 }
 
 void test_what_is_ignored_stays_so() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGHUP, SIG_IGN);
     tw_probe_watch_signals(probe, nullptr);
     raise(SIGHUP);
   });
-  CHECK(WIFEXITED(status) && header.signal == 0);
+  CHECK(left.has_exited() && left.header.signal == 0);
 }
 
 void test_the_signal_of_a_forked_child_is_not_its_parents() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     tw_probe_watch_signals(probe, nullptr);
     const pid_t child = fork();
     if (child == 0) {
@@ -101,23 +107,21 @@ void test_the_signal_of_a_forked_child_is_not_its_parents() {
     CHECK(waitpid(child, &status_of_child, 0) == child);
     CHECK(WIFSIGNALED(status_of_child) && WTERMSIG(status_of_child) == SIGTERM);
   });
-  CHECK(WIFEXITED(status) && header.signal == 0 && header.exit_ns == 0);
+  CHECK(left.has_exited() && left.header.signal == 0 && left.header.exit_ns == 0);
 }
 
 void test_what_was_said_before_stays_the_exit_reason() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     tw_probe_watch_signals(probe, nullptr);
     tw_probe_exit_reason(probe, kFailure, "ValueError: 1");
     raise(SIGTERM);
   });
-  CHECK(WIFSIGNALED(status) && header.signal == SIGTERM);
-  CHECK(header.exit_kind == kFailure && std::string(header.exit_reason) == "ValueError: 1");
+  CHECK(left.was_killed_by(SIGTERM) && left.header.signal == SIGTERM);
+  CHECK(left.header.exit_kind == kFailure && std::string(left.header.exit_reason) == "ValueError: 1");
 }
 
 void test_a_signal_that_was_outlived_is_forgotten() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGINT, count);
     tw_probe_watch_signals(probe, address(count));
     std::signal(SIGTERM, count);
@@ -129,7 +133,7 @@ void test_a_signal_that_was_outlived_is_forgotten() {
     tw_probe_outlive_signal(probe, 0);
     raise(SIGTERM);
   });
-  CHECK(WIFEXITED(status) && header.signal == SIGTERM);
+  CHECK(left.has_exited() && left.header.signal == SIGTERM);
 }
 
 // Watches signals, with a thread that takes the look that is asked for.
@@ -144,28 +148,25 @@ void look_once_asked(Probe* probe) {
 }
 
 void test_an_abort_waits_for_a_last_look() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     look_once_asked(probe);
     std::abort();
   });
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && header.crash == SIGABRT);
-  CHECK(std::string(header.phase) == "looked");
+  CHECK(left.was_killed_by(SIGABRT) && left.header.crash == SIGABRT);
+  CHECK(std::string(left.header.phase) == "looked");
 }
 
 void test_a_request_that_ends_the_process_waits_for_a_look() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     look_once_asked(probe);
     raise(SIGTERM);
   });
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
-  CHECK(std::string(header.phase) == "looked");
+  CHECK(left.was_killed_by(SIGTERM));
+  CHECK(std::string(left.header.phase) == "looked");
 }
 
 void test_a_request_that_is_handled_only_asks_for_a_look() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGINT, count);
     tw_probe_watch_signals(probe, address(count));
     tw_probe_watch_signals(probe, address(count));
@@ -175,18 +176,17 @@ void test_a_request_that_is_handled_only_asks_for_a_look() {
     tw_probe_look_taken(probe);
     CHECK(tw_probe_is_look_wanted(probe) == 0);
   });
-  CHECK(WIFEXITED(status) && header.signal == SIGINT);
+  CHECK(left.has_exited() && left.header.signal == SIGINT);
 }
 
 void test_an_abort_waits_for_nobody_for_long() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     tw_probe_watch_signals(probe, nullptr);
     CHECK(tw_probe_is_look_wanted(probe) == 0);  // and never again
     std::abort();
   });
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-  const uint64_t waited_ns = tw_probe_now() - header.exit_ns;
+  CHECK(left.was_killed_by(SIGABRT));
+  const uint64_t waited_ns = tw_probe_now() - left.header.exit_ns;
   CHECK(waited_ns >= 500'000'000 && waited_ns < 10'000'000'000);
 }
 
@@ -204,21 +204,20 @@ void test_a_crash_is_noted() {
       {SIGFPE, [] { raise(SIGFPE); }},
   };
   for (const auto& [signal, crash] : crashes) {
-    int status;
-    const Header header = left_by(&status, [crash = crash](Probe* probe) {
+    const Left left = left_by([crash = crash](Probe* probe) {
       tw_probe_watch_signals(probe, nullptr);
       tw_probe_watch_signals(probe, nullptr);
       crash();
     });
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signal);
-    CHECK(header.exit_kind == kCrash && header.crash == static_cast<uint32_t>(signal) && header.exit_ns != 0);
-    CHECK(header.signal == 0 && header.exit_reason[0] == 0);
+    CHECK(left.was_killed_by(signal));
+    CHECK(left.header.exit_kind == kCrash && left.header.crash == static_cast<uint32_t>(signal) &&
+          left.header.exit_ns != 0);
+    CHECK(left.header.signal == 0 && left.header.exit_reason[0] == 0);
   }
 }
 
 void test_a_handler_of_crashes_is_called() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGSEGV, count);
     std::signal(SIGABRT, count);
     tw_probe_watch_signals(probe, nullptr);
@@ -226,24 +225,22 @@ void test_a_handler_of_crashes_is_called() {
     CHECK(num_handled == 1);
     std::abort();  // ends the process though the handler returns
   });
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-  CHECK(header.exit_kind == kCrash && header.crash == SIGABRT);
+  CHECK(left.was_killed_by(SIGABRT));
+  CHECK(left.header.exit_kind == kCrash && left.header.crash == SIGABRT);
 }
 
 void test_a_crash_that_was_mended_is_none() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGSEGV, count);
     tw_probe_watch_signals(probe, nullptr);
     raise(SIGSEGV);
     CHECK(num_handled == 1);
   });
-  CHECK(WIFEXITED(status) && header.exit_kind == kNoExit && header.exit_ns == 0);
+  CHECK(left.has_exited() && left.header.exit_kind == kNoExit && left.header.exit_ns == 0);
 }
 
 void test_a_later_handler_passes_a_crash_on() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     tw_probe_watch_signals(probe, nullptr);
     sigaction(SIGBUS, nullptr, &before);
     std::signal(SIGBUS, [](int signal) {
@@ -253,50 +250,42 @@ void test_a_later_handler_passes_a_crash_on() {
     tw_probe_watch_signals(probe, nullptr);  // does not come before the one that passes it on
     raise(SIGBUS);
   });
-  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
-  CHECK(header.exit_kind == kCrash && header.crash == SIGBUS);
+  CHECK(left.was_killed_by(SIGBUS));
+  CHECK(left.header.exit_kind == kCrash && left.header.crash == SIGBUS);
 }
 
 void test_an_exit_reason_comes_before_a_crash() {
-  int status;
-  const Header header = left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     tw_probe_watch_signals(probe, nullptr);
     tw_probe_exit_reason(probe, kFailure, "ValueError: 1");
     std::abort();
   });
-  CHECK(WIFSIGNALED(status) && header.crash == SIGABRT);
-  CHECK(header.exit_kind == kFailure && std::string(header.exit_reason) == "ValueError: 1");
+  CHECK(left.was_killed_by(SIGABRT) && left.header.crash == SIGABRT);
+  CHECK(left.header.exit_kind == kFailure && std::string(left.header.exit_reason) == "ValueError: 1");
 }
 
 void test_a_page_that_was_closed_is_not_written() {
-  int status;
-  left_by(&status, [](Probe* probe) {
+  const Left left = left_by([](Probe* probe) {
     std::signal(SIGINT, count);
     tw_probe_watch_signals(probe, address(count));
     tw_probe_close(probe);
     raise(SIGINT);
     CHECK(num_handled == 1);
   });
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(left.has_exited());
 }
 
 }  // namespace
 
 int main() {
-  test_a_signal_without_a_handler_ends_the_process();
-  test_a_known_handler_is_called();
-  test_what_is_ignored_stays_so();
-  test_the_signal_of_a_forked_child_is_not_its_parents();
-  test_what_was_said_before_stays_the_exit_reason();
-  test_a_signal_that_was_outlived_is_forgotten();
-  test_an_abort_waits_for_a_last_look();
-  test_a_request_that_ends_the_process_waits_for_a_look();
-  test_a_request_that_is_handled_only_asks_for_a_look();
-  test_an_abort_waits_for_nobody_for_long();
-  test_a_crash_is_noted();
-  test_a_handler_of_crashes_is_called();
-  test_a_crash_that_was_mended_is_none();
-  test_a_later_handler_passes_a_crash_on();
-  test_an_exit_reason_comes_before_a_crash();
-  test_a_page_that_was_closed_is_not_written();
+  for (const auto test :
+       {test_a_signal_without_a_handler_ends_the_process, test_a_known_handler_is_called, test_what_is_ignored_stays_so,
+        test_the_signal_of_a_forked_child_is_not_its_parents, test_what_was_said_before_stays_the_exit_reason,
+        test_a_signal_that_was_outlived_is_forgotten, test_an_abort_waits_for_a_last_look,
+        test_a_request_that_ends_the_process_waits_for_a_look, test_a_request_that_is_handled_only_asks_for_a_look,
+        test_an_abort_waits_for_nobody_for_long, test_a_crash_is_noted, test_a_handler_of_crashes_is_called,
+        test_a_crash_that_was_mended_is_none, test_a_later_handler_passes_a_crash_on,
+        test_an_exit_reason_comes_before_a_crash, test_a_page_that_was_closed_is_not_written}) {
+    test();
+  }
 }

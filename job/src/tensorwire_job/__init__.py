@@ -7,15 +7,13 @@ gives a list of :class:`Finding`. Importing this package loads neither torch nor
 
 from importlib import import_module
 
-from .rank.nccl_plugin import nccl_plugin_path
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .model import Finding
     from .rank.probe import attach, phase
     from .service.diagnose import diagnose
 
-__all__ = ["Finding", "attach", "diagnose", "nccl_plugin_path", "phase"]
+__all__ = ["Finding", "attach", "diagnose", "phase"]
 
 # These are loaded when they are asked for: a rank needs none of the rest.
 _MODULES = {"Finding": "model", "attach": "rank.probe", "diagnose": "service.diagnose", "phase": "rank.probe"}

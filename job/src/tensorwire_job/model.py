@@ -247,7 +247,7 @@ class Confidence(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class CircleRank:
     """A rank of a circle, which waits for the next one."""
 
     rank: int
@@ -271,7 +271,7 @@ class Finding:
     stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
     since: float | None = None  # when the trouble began, on the clock of `time`; None where that is not known
     ended: list[int] = field(default_factory=list)  # of the suspects, those whose process is gone
-    circle: list[Link] = field(default_factory=list)  # ranks that wait for each other, the last one for the first
+    circle: list[CircleRank] = field(default_factory=list)  # ranks that wait for each other, the last one for the first
 
     def identity(self) -> tuple[object, ...]:
         """A key that is the same whenever the same finding is told."""

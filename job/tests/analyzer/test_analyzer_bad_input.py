@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, last, only, told, watch
 from job.tests.support.observations import WORLD, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, hung, last, only, told, watch
+from job.tests.support.observed_jobs import every_rank, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import MAX_CALLS, Call, Operation
 from tensorwire_job.protocol.encoding import Encoder
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from tensorwire_job.model import Observation, ProcessGroup
 
 HOURS = 3600.0
-
-
-def not_entering(culprit: int) -> Callable[[int, float], list[ProcessGroup]]:
-    return lambda number, age: [member(30) if number == culprit else member(31, waits=age)]
 
 
 def without(at: Callable[[float], Observation], numbers: set[int], until: float) -> Callable[[float], Observation]:
@@ -45,7 +42,7 @@ def test_a_rank_that_reports_late_is_named_once_it_does(culprit: int) -> None:
     for now, analysis in watch(without(hung(not_entering(culprit)), {culprit}, 20.0), 24.0):
         for finding in analysis.findings:
             assert finding.suspects in ([], [culprit])
-            assert now >= 20.0 or finding.confidence == "low", "nobody has seen it"
+            assert now >= 20.0 or finding.confidence == "low", "it was never seen"
     assert told(analysis.findings, "confidence") == ("TW-H1", [culprit], "high")
 
 
@@ -155,17 +152,17 @@ def test_histories_that_contradict_the_counts_do_not_hide_who_is_missing(culprit
 
 
 def test_a_history_longer_than_any_probe_writes_takes_bounded_time() -> None:
-    calls = history(*["all_reduce"] * 100_000)
+    calls = history(*["all_reduce"] * 20_000)
     ranks = [rank(number, member(31, waits=9.0), calls=list(calls)) for number in range(WORLD)]
     start = time.process_time()
     analyzer = Analyzer(SECONDS)
     for now in (0.0, 20.0):
         analyzer.update(observed(now, ranks))
-    assert time.process_time() - start < 20.0
+    assert time.process_time() - start < 10.0
 
 
 def test_a_circle_of_many_messages_takes_bounded_time_and_names_nobody() -> None:
-    """The graph alone takes 100,000 (test_graph.py); the table of states, groups and findings come here."""
+    """The graph alone takes more (test_graph.py); the table of states, groups and findings come here."""
     count = 10_000
 
     def pair(a: int, b: int) -> str:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job.tests.analyzer.test_analyzer_properties import edges, rank_states
+from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import WORLD, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS
 from tensorwire.errors import FormatError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.view.groups import Groups

@@ -3,7 +3,6 @@ its evidence, and what has nothing to do with the trouble changes nothing."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 
 from job.tests.analyzer.test_analyzer_meshes import left_the_loop
 from job.tests.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
-from job.tests.support.observations import WORLD, dead, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, hung
+from job.tests.support.analyzed import SECONDS
+from job.tests.support.observations import WORLD, dead, member, observed, ring, set_process
+from job.tests.support.observed_jobs import hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ def check(finding: Finding, observation: Observation) -> None:
         assert finding.confidence == "low" or finding.sides, text
     if finding.code != "TW-UNKNOWN":
         for number in finding.suspects:
-            assert number in observation.ranks, "nobody who is not in view is accused"
+            assert number in observation.ranks, "a rank that is not in view is not accused"
     if finding.suspects and finding.level == "finding":
-        everybody = f"all {len(finding.suspects)} ranks "
-        assert re.search(_RANKS, finding.summary) or finding.summary.startswith(everybody), finding.summary
+        every_rank = f"all {len(finding.suspects)} ranks "
+        assert re.search(_RANKS, finding.summary) or finding.summary.startswith(every_rank), finding.summary
     for match in re.finditer(r"(\d+(?:\.\d+)?) %", text):
         assert float(match[1]) <= 100, text
     assert not set(finding.suspects) & {number for side in finding.sides for number in side}
@@ -88,8 +88,7 @@ def ends(draw: st.DrawFn) -> dict[str, Any]:
 @given(rank_states(), edges, st.lists(ends(), min_size=WORLD, max_size=WORLD))
 def test_no_finding_contradicts_itself(ranks: list[Any], connections: list[Any], said: list[dict[str, Any]]) -> None:
     for one, more in zip(ranks, said, strict=False):
-        for name, value in more.items():
-            setattr(one.process, name, value)
+        set_process(one, more)
     observation = observed(50.0, ranks, connections)
     for finding in Analyzer(SECONDS).update(observation).findings:
         check(finding, observation)
@@ -101,38 +100,13 @@ def test_names_of_ranks_do_not_matter_at_the_end_of_a_job(
     ranks: list[Any], said: list[dict[str, Any]], names: list[int]
 ) -> None:
     for one, more in zip(ranks, said, strict=False):
-        for name, value in more.items():
-            setattr(one.process, name, value)
+        set_process(one, more)
     found, again = found_under_both(observed(50.0, ranks), names)
     assert found == again
 
 
-TOGETHER = {
-    "one without a word and one that failed, after a third": [
-        rank(0, **dead(3.0)),
-        rank(1, **dead(3.0, "ValueError: x")),
-        rank(2, member(29, waits=20.0, known=False), **dead(7.0)),
-        rank(3, member(29)),
-    ],
-    "two that wait for a third, one of which has an old page": [
-        rank(0, member(29, waits=20.0, name="send", root=3), **dead(3.0)),
-        rank(1, member(29, waits=20.0, name="send", root=3), heartbeat_seconds=9.0, **dead(3.0)),
-        rank(2, member(29)),
-        rank(3),
-    ],
-}
-
-
-@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
-@pytest.mark.parametrize("ranks", TOGETHER.values(), ids=TOGETHER)
-def test_names_of_ranks_that_ended_together_do_not_matter(ranks: list[Any], names: tuple[int, ...]) -> None:
-    found, again = found_under_both(observed(50.0, ranks), list(names))
-    assert found
-    assert found == again
-
-
 FAULTS: dict[str, Callable[[int], Callable[[float], Observation]]] = {
-    "not entered": lambda c: hung(lambda n, age: [member(30, idle=age) if n == c else member(31, waits=age)]),
+    "not entered": lambda c: hung(not_entering(c)),
     "another call": lambda c: hung(lambda n, age: [member(31, waits=age, numel=7 if n == c else 8)]),
     "stopped inside": lambda c: hung(lambda n, age: [member(31, waits=age)], states={c: {"state": "T"}}),
     "left a loop": lambda c: hung(left_the_loop(c, dp_is_known=True)),
@@ -170,7 +144,7 @@ def told(
 def test_a_process_group_that_is_well_changes_nothing(
     fault: Callable[[int], Callable[[float], Observation]], culprit: int
 ) -> None:
-    """One in which all ranks were in step before the trouble, and that nobody has used since."""
+    """One in which all ranks were in step before the trouble, and that no rank has used since."""
     plain = told(fault(culprit))
     assert plain[-1]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from job.tests.support.analyzed import SECONDS, only, watch
 from job.tests.support.observations import WORLD, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, only, watch
+from job.tests.support.observed_jobs import every_rank, others
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +45,6 @@ def voter(number: int) -> Callable[[float], Observation]:
         return observed(time, ranks)
 
     return at
-
-
-def others(number: int) -> list[int]:
-    return [n for n in range(WORLD) if n != number]
 
 
 def said(at: Callable[[float], Observation], until: float, **more: Any) -> list[tuple[float, Finding]]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, told, watch
+from job.tests.support.observed_jobs import all_in, every_rank, hung, not_entering, others
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.analyzer.verdicts import unlike_types
 from tensorwire_job.analyzer.view import waits
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 def one_out(culprit: int, theirs: Any, its: Any) -> Any:
     return lambda number, age: its(age) if number == culprit else theirs(age)
-
-
-def not_entering(culprit: int) -> Any:
-    return one_out(culprit, lambda age: [member(31, waits=age)], lambda age: [member(30)])
 
 
 @every_rank
@@ -157,14 +154,15 @@ def test_two_groups_in_opposite_order(culprit: int) -> None:
     assert "#11 of b" in finding.summary
 
 
-def test_opposite_order_half_and_half_names_both_sides() -> None:
+@pytest.mark.parametrize(("one", "other"), [([0, 3], [1, 2]), ([0], [1])], ids=["half and half", "two ranks"])
+def test_of_two_orders_neither_is_that_of_most(one: list[int], other: list[int]) -> None:
     def groups(number: int, age: float) -> list[ProcessGroup]:
-        first, second = ("b", "a") if number in (1, 2) else ("a", "b")
-        return [member(11, waits=age, group=first), member(10, group=second)]
+        first, second = "ab" if number in one else "ba"
+        return [member(11, waits=age, group=first, size=world), member(10, group=second, size=world)]
 
-    finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects) == ("TW-H2", [])
-    assert sorted(finding.sides) == [[0, 3], [1, 2]]
+    world = len(one + other)
+    finding = only(last(hung(groups, world=world)))
+    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [one, other])
     assert "unknown" in finding.summary
 
 
@@ -205,11 +203,15 @@ def test_of_two_roots_neither_is_wrong_because_some_ranks_do_not_tell_theirs() -
     assert told(last(hung(groups)), "sides") == ("TW-H2", [], [[0], [1]])
 
 
-def test_calls_that_differ_half_and_half_name_both_sides() -> None:
+def test_calls_that_differ_half_and_half_name_both_sides_with_stacks() -> None:
     at = hung(lambda number, age: [member(31, waits=age, numel=8 if number in (0, 2) else 9)])
-    finding = only(last(at))
-    assert (finding.code, finding.suspects) == ("TW-H2", [])
-    assert finding.sides == [[0, 2], [1, 3]]
+    analyzer = Analyzer(SECONDS)
+    assert analyzer.update(at(9.0)).stacks_of == [0, 1]
+    analyzer.add_stack(0, "a")
+    analyzer.add_stack(1, "b")
+    finding = only(analyzer.update(at(10.0)).findings)
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[0, 2], [1, 3]])
+    assert finding.stacks == {0: "a", 1: "b"}
     assert "unknown" in finding.summary
 
 
@@ -322,10 +324,9 @@ def test_nothing_tells_where_it_stopped() -> None:
 
 @every_rank
 def test_who_does_not_get_out_of_what_the_others_have_left_may_be_wrong_or_those_who_left(culprit: int) -> None:
-    """As the root of a reduce does to which nobody has sent: it has another root than the others."""
-    others = [number for number in range(WORLD) if number != culprit]
+    """As the root of a reduce does to which no rank has sent: it has another root than the others."""
     finding = only(last(hung(lambda number, age: [member(31 if number == culprit else 32, waits=age)])))
-    assert (finding.code, finding.suspects, finding.sides) == ("TW-H3", [], [[culprit], others])
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H3", [], [[culprit], others(culprit)])
     assert f"stopped inside at rank {culprit}, and ranks" in finding.summary
 
 

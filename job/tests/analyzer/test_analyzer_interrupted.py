@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from job.tests.support.observations import WORLD, dead, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, told, watch
+from job.tests.support.analyzed import SECONDS, at_once, everything, only, told, watch
+from job.tests.support.observations import WORLD, dead, member, observed, rank, set_process
+from job.tests.support.observed_jobs import every_rank, healthy, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import ASKED
 from tensorwire_job.report.codes import advice
@@ -16,25 +17,30 @@ from tensorwire_job.report.codes import advice
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire_job.model import Finding, Observation, Rank
+    from tensorwire_job.model import Finding, Observation, Rank, Thresholds
 
 CTRL_C = "KeyboardInterrupt"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 AGO = 3600.0
 
 
-def found(ranks: list[Rank]) -> list[Finding]:
+def found(ranks: list[Rank], thresholds: Thresholds = SECONDS) -> list[Finding]:
     """By an analyzer that sees the job for the first time, long after."""
-    return Analyzer(SECONDS).update(observed(5000.0, ranks)).findings
+    return Analyzer(thresholds).update(observed(5000.0, ranks)).findings
 
 
-def ended(waited: float, culprit: int, states: Callable[[int], dict[str, Any]], **more: Any) -> list[Finding]:
+def ended(
+    waited: float,
+    culprit: int,
+    states: Callable[[int], dict[str, Any]],
+    *,
+    ago: float = AGO,
+    thresholds: Thresholds = SECONDS,
+    **more: Any,
+) -> list[Finding]:
     """A job whose ranks had waited so long for one of them when it was ended."""
-    ranks = []
-    for n in range(WORLD):
-        group = member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited)
-        ranks.append(rank(n, group, **states(n), **more))
-    return found(ranks)
+    groups = not_entering(culprit)
+    return found([rank(n, *groups(n, ago + waited), **states(n), **more) for n in range(WORLD)], thresholds)
 
 
 def by_ctrl_c(culprit: int) -> Callable[[int], dict[str, Any]]:
@@ -67,7 +73,7 @@ def test_what_the_ranks_had_waited_in_decides(culprit: int, way: Any) -> None:
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
     assert finding.summary.startswith("when the job was ended (")
     assert finding.since == 5000.0 - AGO - 20.0, "the beginning of the wait"
-    assert "in state" not in " ".join(finding.evidence), "nobody knows any more"
+    assert "in state" not in " ".join(finding.evidence), "it is not known any more"
 
 
 @every_rank
@@ -120,16 +126,9 @@ def test_who_had_never_been_in_the_group_is_missing_too(culprit: int) -> None:
 
 @every_rank
 def test_a_wait_of_a_few_seconds_is_none_of_a_job_that_hangs(culprit: int) -> None:
-    def at(waited: float) -> list[Finding]:
-        states = by_ctrl_c(culprit)
-        ranks = [
-            rank(n, member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited), **states(n))
-            for n in range(WORLD)
-        ]
-        return Analyzer(ASKED).update(observed(5000.0, ranks)).findings
-
-    assert [finding.suspects for finding in at(11.0)] == [[culprit]]
-    assert at(6.0) == []
+    states = by_ctrl_c(culprit)
+    assert only(ended(11.0, culprit, states, thresholds=ASKED)).suspects == [culprit]
+    assert ended(6.0, culprit, states, thresholds=ASKED) == []
 
 
 @every_rank
@@ -182,11 +181,8 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
 @pytest.mark.parametrize("waited", [20.0, 0.3])
 def test_ranks_that_do_not_react_are_judged_at_once(culprit: int, waited: float) -> None:
     """Ranks that wait in gloo do not react, until the launcher kills them."""
-    ranks = []
-    for n in range(WORLD):
-        group = member(30, idle=waited + 4.0) if n == culprit else member(31, waits=waited + 4.0)
-        ranks.append(rank(n, group, signal="SIGINT", signal_seconds=4.0))
-    findings = Analyzer(replace(SECONDS, hang_seconds=100.0)).update(observed(5000.0, ranks)).findings
+    asked, patient = {"signal": "SIGINT", "signal_seconds": 4.0}, replace(SECONDS, hang_seconds=100.0)
+    findings = ended(waited, culprit, lambda _: asked, ago=4.0, thresholds=patient)
     assert [(finding.code, finding.suspects) for finding in findings] == ([("TW-H1", [culprit])] if waited > 1 else [])
 
 
@@ -216,14 +212,13 @@ def test_an_error_that_comes_of_ctrl_c_is_not_to_blame(culprit: int) -> None:
 
 @every_rank
 def test_what_was_found_while_it_ran_stays(culprit: int) -> None:
-    base = hung(lambda n, age: [member(31 - (n == culprit), waits=None if n == culprit else age, idle=age)])
+    base = hung(not_entering(culprit))
 
     def at(time: float) -> Observation:
         seen = base(time)
         if time >= 12.0:
             for n, one in seen.ranks.items():
-                for name, value in (dead(time - 12.0, CTRL_C) if n == culprit else dead(time - 11.96)).items():
-                    setattr(one.process, name, value)
+                set_process(one, dead(time - 12.0, CTRL_C) if n == culprit else dead(time - 11.96))
         return seen
 
     told = [(time, finding) for time, analysis in watch(at, 40.0) for finding in analysis.findings]
@@ -239,8 +234,7 @@ def test_a_job_that_is_well_may_be_ended_at_any_time() -> None:
                 one.process_groups = [
                     replace(g, idle_seconds=(g.idle_seconds or 0.0) + time - 20.0) for g in one.process_groups
                 ]
-                for name, value in dead(time - 20.0 + 0.01 * n, CTRL_C if n != 2 else "").items():
-                    setattr(one.process, name, value)
+                set_process(one, dead(time - 20.0 + 0.01 * n, CTRL_C if n != 2 else ""))
         return replace(seen, time=time)
 
     assert everything(at, 60.0) == []
@@ -279,16 +273,14 @@ def test_the_gate_of_lost_processes_is_not_waited_for_where_one_lives_on(culprit
 
     assert at(0.5) == [], "it may end in a moment, and be started again"
     assert only(at(3.0)).suspects == [culprit]
-    ended = [
-        rank(n, member(30, idle=9.0), **(dead(9.0, ERROR) | {"exit_kind": "failure"} if n == culprit else {}))
-        for n in range(WORLD)
-    ]
-    assert only(analyzer.update(observed(59.0, ended)).findings).suspects == [culprit], "the finding stays"
+    failed = dead(9.0, ERROR) | {"exit_kind": "failure"}
+    over = [rank(n, member(30, idle=9.0), **(failed if n == culprit else {})) for n in range(WORLD)]
+    assert only(analyzer.update(observed(59.0, over)).findings).suspects == [culprit], "the finding stays"
 
 
 def test_a_process_that_is_gone_is_not_asked_for_its_stack() -> None:
-    analysis = Analyzer(SECONDS).update(observed(50.0, [rank(n, member(30), **(dead(9.0) if n == 2 else {}))
-                                                        for n in range(WORLD)]))  # fmt: skip
+    ranks = [rank(n, member(30), **(dead(9.0) if n == 2 else {})) for n in range(WORLD)]
+    analysis = Analyzer(SECONDS).update(observed(50.0, ranks))
     finding = only(analysis.findings)
     assert (finding.suspects, finding.ended, analysis.stacks_of) == ([2], [2], [])
     assert finding.evidence[0].endswith("ago, after all_reduce #30 of world"), "what the stack would have told"
@@ -296,7 +288,7 @@ def test_a_process_that_is_gone_is_not_asked_for_its_stack() -> None:
 
 def test_what_to_do_about_a_hang_fits_suspects_that_are_gone() -> None:
     gone = only(ended(20.0, 1, by_ctrl_c(1)))
-    lives = only(found([rank(n, member(31 - (n == 1), waits=20.0 if n != 1 else None)) for n in range(WORLD)]))
+    lives = only(ended(20.0, 1, lambda _: {}, ago=0.0))
     assert (gone.code, gone.ended, lives.code, lives.ended) == ("TW-H1", [1], "TW-H1", [])
     assert advice(lives).startswith("Read the suspect's stack")
     assert advice(gone).startswith("The suspect's process is gone, and its stack with it.")
@@ -310,8 +302,6 @@ def test_where_the_age_of_its_words_is_not_known_it_is_named_a_moment_later() ->
 
 
 def test_who_goes_on_after_an_error_is_well() -> None:
-    """Whatever caught it there."""
-
     def at(time: float) -> Observation:
         seen = healthy(time)
         seen.ranks[2].process.exit_reason = ERROR
@@ -323,14 +313,14 @@ def test_who_goes_on_after_an_error_is_well() -> None:
 @pytest.mark.parametrize("world", [2, WORLD])
 def test_all_ranks_that_fail_alike_are_one_finding(world: int) -> None:
     ranks = [rank(n, **dead(60.0 - 3 * n, f"ImportError: no module named foo{n}"), world=world) for n in range(world)]
-    finding = only(Analyzer(SECONDS).update(observed(50.0, ranks, world=world)).findings)
+    finding = only(at_once(ranks, world=world))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", list(range(world)), "high")
     assert finding.summary == f"all {world} ranks failed with ImportError: no module named foo0"
 
 
 def test_a_thousand_ranks_that_fail_alike_take_few_lines() -> None:
     ranks = [rank(n, **dead(60.0, ERROR), world=1024) for n in range(1024)]
-    finding = only(Analyzer(SECONDS).update(observed(50.0, ranks, world=1024)).findings)
+    finding = only(at_once(ranks, world=1024))
     assert finding.summary == f"all 1024 ranks failed with {ERROR}"
     assert len(finding.evidence) == len(finding.suspects) == 5
 
@@ -389,14 +379,10 @@ def test_who_is_interrupted_once_all_others_have_come_to_the_end_was_the_one_tha
 @every_rank
 def test_who_had_failed_and_lived_on_until_the_job_was_ended_is_lost(culprit: int) -> None:
     """A thread kept its process alive; that it got the signal too does not matter."""
-    ranks = []
-    for n in range(WORLD):
-        state = by_signal("SIGTERM")(n)
-        if n == culprit:
-            state |= {"exit_reason": "ValueError: no data", "exit_kind": "failure", "exit_seconds": AGO + 60.0}
-        group = member(30, idle=AGO + 60.0) if n == culprit else member(31, waits=AGO + 60.0)
-        ranks.append(rank(n, group, **state))
-    assert told(found(ranks), "confidence") == ("TW-LOST", [culprit], "high")
+    states, words = by_signal("SIGTERM"), {"exit_reason": "ValueError: no data", "exit_kind": "failure"}
+    failed = words | {"exit_seconds": AGO + 60.0}
+    findings = ended(60.0, culprit, lambda n: states(n) | (failed if n == culprit else {}))
+    assert told(findings, "confidence") == ("TW-LOST", [culprit], "high")
 
 
 @every_rank
@@ -404,11 +390,8 @@ def test_who_was_silent_while_the_others_waited_until_the_job_was_ended_had_not_
     """It was stopped, or in a debugger: the others would have lost its connections."""
 
     def at(waited: float) -> Finding:
-        ranks = []
-        for n in range(WORLD):
-            group = member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited)
-            ranks.append(rank(n, group, **(dead(AGO + waited) if n == culprit else by_signal("SIGTERM")(n))))
-        return only(found(ranks))
+        states = by_signal("SIGTERM")
+        return only(ended(waited, culprit, lambda n: dead(AGO + waited) if n == culprit else states(n)))
 
     finding = at(60.0)
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "medium")
@@ -422,11 +405,7 @@ def test_who_had_come_to_its_end_and_lived_on_until_the_job_was_ended_is_named_a
 
     def at(states: Callable[[int], dict[str, Any]], ago: float) -> Finding:
         words = {"exit_reason": "exit 0", "exit_kind": "end", "exit_seconds": ago + 20.0}
-        ranks = []
-        for n in range(WORLD):
-            group = member(30, idle=ago + 20.0) if n == culprit else member(31, waits=ago + 20.0)
-            ranks.append(rank(n, group, **(states(n) | (words if n == culprit else {}))))
-        return only(found(ranks))
+        return only(ended(20.0, culprit, lambda n: states(n) | (words if n == culprit else {}), ago=ago))
 
     over = by_signal("SIGTERM")
     live = at(lambda _: {}, 0.0)

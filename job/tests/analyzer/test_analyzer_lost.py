@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, at_once, everything, only, watch
 from job.tests.support.observations import WORLD, dead, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, watch
+from job.tests.support.observed_jobs import every_rank
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import REPLACED
 
@@ -23,7 +24,7 @@ def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time
     for n in range(WORLD):
         group = member(31, waits=waits) if n not in states else member(30)
         ranks.append(rank(n, group, **states.get(n, {})))
-    return Analyzer(SECONDS).update(observed(time, ranks)).findings
+    return at_once(ranks, time)
 
 
 @every_rank
@@ -67,7 +68,7 @@ def test_who_runs_another_program_is_lost_as_one_who_left_early(culprit: int) ->
     assert finding.summary == f"rank {culprit} runs another program; 3 ranks wait"
     failed = {n: dead(4.0, SECONDARY) for n in range(WORLD)} | {culprit: replaced}
     ranks = [rank(n, member(30 if n == culprit else 31, waits=None, idle=4.0), **failed[n]) for n in range(WORLD)]
-    assert Analyzer(SECONDS).update(observed(50.0, ranks)).findings[0].suspects == [culprit]
+    assert at_once(ranks)[0].suspects == [culprit]
 
 
 def test_all_run_another_program_and_nobody_waits() -> None:
@@ -112,7 +113,7 @@ def test_who_leaves_early_is_lost_though_only_the_others_fail() -> None:
     states = {n: dead(4.0, SECONDARY) for n in range(WORLD)}
     states[1] = dead(6.0, "exit 0")
     ranks = [rank(n, member(30 if n == 1 else 31, waits=None if n == 1 else 5.0), **states[n]) for n in range(WORLD)]
-    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+    (finding,) = at_once(ranks)
     assert finding.suspects == [1]
 
 
@@ -145,14 +146,13 @@ def test_a_silent_agent_is_no_loss() -> None:
     ranks = [rank(n, member(31), **(dead(9.0) if n > 1 else {})) for n in range(WORLD)]
     for number in (2, 3):
         ranks[number].node = "far"
-    assert not Analyzer(SECONDS).update(observed(50.0, ranks, silent_nodes=["far"])).findings
+    assert not at_once(ranks, silent_nodes=["far"])
 
 
 def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
     def at(time: float) -> Observation:
-        return observed(
-            time, [rank(n, member(30), **(dead(time - 5) if n == 1 and time > 5 else {})) for n in range(4)]
-        )
+        gone = dead(time - 5) if time > 5 else {}
+        return observed(time, [rank(n, member(30), **(gone if n == 1 else {})) for n in range(4)])
 
     for time, analysis in watch(at, 12):
         assert bool(analysis.findings) == (time - 5 >= SECONDS.lost_seconds)
@@ -163,10 +163,8 @@ def test_who_crashed_may_be_a_victim_of_what_another_called(culprit: int) -> Non
     """gloo aborts the receiver of a message that is too large. A rank that the system killed is lost for certain."""
 
     def at(reason: str, kind: str) -> Finding:
-        gone = dead(9.0, reason) | {"exit_kind": kind}
-        ranks = [rank(n, member(30), **(gone if n == culprit else dead(8.0, SECONDARY))) for n in range(WORLD)]
-        (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
-        return finding
+        others = {n: dead(8.0, SECONDARY) for n in range(WORLD)}
+        return only(ended(others | {culprit: dead(9.0, reason) | {"exit_kind": kind}}))
 
     aborted, killed = at("killed by SIGABRT", "crash"), at("", "")
     assert (aborted.code, aborted.suspects, aborted.confidence) == ("TW-LOST", [culprit], "medium")
@@ -187,7 +185,7 @@ def test_what_ranks_had_called_names_the_culprit_whoever_was_aborted(culprit: in
         )
         for n in range(WORLD)
     ]
-    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+    (finding,) = at_once(ranks)
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "high")
     assert any(f"rank {aborted} (pid" in fact and "SIGABRT" in fact for fact in finding.evidence)
 
@@ -195,8 +193,7 @@ def test_what_ranks_had_called_names_the_culprit_whoever_was_aborted(culprit: in
 @every_rank
 def test_who_was_aborted_in_a_message_and_the_others_are_sides(culprit: int) -> None:
     gone = dead(9.0, "killed by SIGABRT") | {"exit_kind": "crash", "activity": "recv from any source"}
-    ranks = [rank(n, member(30), **(gone if n == culprit else dead(8.0, SECONDARY))) for n in range(WORLD)]
-    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+    (finding,) = ended({n: dead(8.0, SECONDARY) for n in range(WORLD)} | {culprit: gone})
     others = [n for n in range(WORLD) if n != culprit]
     assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[culprit], others])
 
@@ -206,20 +203,20 @@ def test_of_two_ranks_one_that_ended_well_is_no_surer_to_blame_than_one_that_wai
         rank(0, member(30, size=2), world=2, **dead(9.0, "exit 0")),
         rank(1, member(31, size=2, waits=9.0), world=2),
     ]
-    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks, world=2)).findings
+    (finding,) = at_once(ranks, world=2)
     assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[0], [1]])
 
 
 @every_rank
 @pytest.mark.parametrize("exit_reason", ["exit", "exit 0"])
 def test_who_is_at_its_end_waits_in_nothing_whatever_its_last_counts_say(culprit: int, exit_reason: str) -> None:
-    """A loaded machine may take seconds to end a process, and nobody reads the counts of that rank meanwhile."""
+    """A loaded machine may take seconds to end a process, and the counts of that rank are not read meanwhile."""
     at_the_end = {"exit_reason": exit_reason, "exit_kind": "end"}
     ranks = [
         rank(n, member(30, waits=90.0, known=False), **at_the_end) if n == culprit else rank(n, member(30, idle=90.0))
         for n in range(WORLD)
     ]
-    assert Analyzer(SECONDS).update(observed(50.0, ranks)).findings == []
+    assert at_once(ranks) == []
 
 
 @every_rank
@@ -229,7 +226,7 @@ def test_who_does_nothing_once_all_others_have_come_to_their_end_is_named(culpri
         ranks = [
             rank(n, member(30, idle=idle), **(own if n == culprit else dead(idle, "exit 0"))) for n in range(WORLD)
         ]
-        return Analyzer(SECONDS).update(observed(500.0, ranks)).findings
+        return at_once(ranks, 500.0)
 
     gate = SECONDS.hang_seconds
     assert [(finding.code, finding.suspects) for finding in at(gate + 1.0)] == [("TW-H1", [culprit])]

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told
 from job.tests.support.observations import WORLD, member, rank
 from job.tests.support.observations import observed as seen
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, told
+from job.tests.support.observed_jobs import every_rank, hung, in_call, not_entering, others, some_reduce
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire_job.model import Finding, Observation, ProcessGroup
+    from tensorwire_job.model import Observation, ProcessGroup
 
 LOOP = 40  # operations of the tp loop
 
@@ -101,7 +102,7 @@ def test_who_went_elsewhere_is_named_and_not_those_who_go_on(culprit: int) -> No
 
 @every_rank
 def test_who_is_stuck_is_named_though_others_are_further(culprit: int) -> None:
-    """Nobody has left the order: the ranks that wait are where the stuck one has not come yet."""
+    """No rank has left the order: those that wait are where the stuck one has not come yet."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         if number == culprit:
@@ -113,10 +114,6 @@ def test_who_is_stuck_is_named_though_others_are_further(culprit: int) -> None:
         return [on(number, "tp", LOOP + 1, age), on(number, "dp", 5)]
 
     assert told(last(hung(groups)), "victims") == ("TW-H1", [culprit], 3)
-
-
-def one_waits(number: int, age: float) -> list[ProcessGroup]:
-    return [on(number, "tp", 1, age)] if number == 1 else [world(7)]
 
 
 @every_rank
@@ -132,7 +129,7 @@ def test_who_has_not_come_to_a_group_is_known_where_the_group_tells_its_members(
 
 
 def test_a_wait_for_members_that_are_not_known_is_unknown_with_stacks() -> None:
-    analyzer, at = Analyzer(SECONDS), hung(one_waits)
+    analyzer, at = Analyzer(SECONDS), hung(lambda number, age: [on(1, "tp", 1, age) if number == 1 else world(7)])
     for time in range(13):
         analysis = analyzer.update(at(float(time)))
     finding = only(analysis.findings)
@@ -147,7 +144,7 @@ def test_a_wait_for_members_that_are_not_known_is_unknown_with_stacks() -> None:
 
 @every_rank
 def test_a_wait_for_members_that_are_not_known_stands_beside_no_finding(culprit: int) -> None:
-    """Its partner waits in a group that nobody else has used, the others for it in the world's."""
+    """Its partner waits in a group that no other rank has used, the others for it in the world's."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         if number == culprit:
@@ -169,17 +166,6 @@ def test_nothing_is_said_of_all_members_where_some_are_not_in_view(state: dict[s
     assert ("the 3 of 4 members in view had entered it alike" in text) == bool(state)
 
 
-def test_both_sides_of_a_tie_get_stacks() -> None:
-    at = hung(lambda number, age: [member(31, waits=age, numel=8 if number in (0, 2) else 9)])
-    analyzer = Analyzer(SECONDS)
-    analysis = analyzer.update(at(9.0))
-    assert analysis.stacks_of == [0, 1]
-    analyzer.add_stack(0, "a")
-    analyzer.add_stack(1, "b")
-    finding: Finding = only(analyzer.update(at(10.0)).findings)
-    assert (finding.suspects, finding.stacks) == ([], {0: "a", 1: "b"})
-
-
 @every_rank
 def test_what_the_sibling_group_called_tells_which_of_two_calls_is_wrong(culprit: int) -> None:
     """The other pair has called the operation of that number and waits elsewhere, or goes on."""
@@ -193,19 +179,8 @@ def test_what_the_sibling_group_called_tells_which_of_two_calls_is_wrong(culprit
     assert told(last(hung(groups)), "sides") == ("TW-H2", [culprit], [])
 
 
-def test_two_ranks_alone_are_a_tie() -> None:
-    """Neither of two orders is that of most."""
-
-    def groups(number: int, age: float) -> list[ProcessGroup]:
-        first, second = ("a", "b") if number == 0 else ("b", "a")
-        return [member(11, waits=age, group=first, size=2), member(10, group=second, size=2)]
-
-    finding = only(last(hung(groups, world=2)))
-    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [[0], [1]])
-
-
 def test_stages_of_a_pipeline_that_do_unlike_work_are_no_deviants() -> None:
-    """The groups of the second stage have entered far more: that is no other order, and nobody is named for it."""
+    """The groups of the second stage have entered far more: that is no other order, and no rank is named for it."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         first, second = ("a", "b") if number in (0, 1) else ("b", "a")
@@ -222,14 +197,7 @@ def test_stages_of_a_pipeline_that_do_unlike_work_are_no_deviants() -> None:
 def test_ranks_that_wait_in_what_no_group_counts_are_victims(culprit: int, activity: str) -> None:
     """All but one make a group, which that one goes past."""
 
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(31, waits=age) if n == culprit else member(30, idle=age)])(time)
-        for n, one in seen.ranks.items():
-            if time > 3.0 and n != culprit:
-                one.activity, one.activity_seconds = activity, time - 3.0
-        return seen
-
-    finding = only(last(at))
+    finding = only(last(in_call(activity, others(culprit), some_reduce([culprit]))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
     assert f" in {activity}: each waits for the other" in finding.summary
 
@@ -238,38 +206,27 @@ def test_ranks_that_wait_in_what_no_group_counts_are_victims(culprit: int, activ
 @pytest.mark.parametrize("activity", ["new_group", "recv from any source"])
 def test_who_waits_for_others_is_no_suspect_beside_one_that_is_stuck(culprit: int, activity: str) -> None:
     maker = (culprit + 1) % WORLD
-
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n in (culprit, maker) else member(31, waits=age)])(time)
-        seen.ranks[maker].activity = activity if time > 3.0 else ""
-        return seen
-
-    finding = only(last(at))
+    inside = [n for n in range(WORLD) if n not in (culprit, maker)]
+    finding = only(last(in_call(activity, [maker], some_reduce(inside))))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
     assert any(fact.startswith(f"rank {maker} waits in {activity} for rank") for fact in finding.evidence)
 
 
 @every_rank
 def test_one_that_receives_from_any_source_may_be_wrong_or_one_of_the_others(culprit: int) -> None:
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
-        seen.ranks[culprit].activity = "recv from any source" if time > 3.0 else ""
-        return seen
-
-    finding = only(last(at))
+    finding = only(last(in_call("recv from any source", [culprit], not_entering(culprit))))
     assert (finding.code, finding.suspects) == ("TW-H2", [])
     assert [culprit] in finding.sides
 
 
 def test_who_serves_requests_while_others_compute_is_no_finding() -> None:
-    """A server waits for as long as nobody asks it for anything."""
+    """A server waits for as long as no rank asks it for anything."""
+    seen_at = in_call("recv from any source", [0], some_reduce([]))
 
     def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age)])(time)
+        seen = seen_at(time)
         for n, one in seen.ranks.items():
             one.process.cpu_seconds = 0.0 if n == 0 else time
-            if n == 0 and time > 3.0:
-                one.activity, one.activity_seconds = "recv from any source", time - 3.0
         return seen
 
     assert not [each for each in everything(at, 20) if each.level == "finding"]
@@ -277,14 +234,7 @@ def test_who_serves_requests_while_others_compute_is_no_finding() -> None:
 
 @every_rank
 def test_who_does_not_come_to_a_monitored_barrier_is_named(culprit: int) -> None:
-    def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age)])(time)
-        for n, one in seen.ranks.items():
-            if time > 3.0 and n != culprit:
-                one.activity, one.activity_seconds = "monitored_barrier", time - 3.0
-        return seen
-
-    finding = only(last(at))
+    finding = only(last(in_call("monitored_barrier", others(culprit), some_reduce([]))))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
     assert finding.summary == f"rank {culprit} has not come to monitored_barrier; 3 ranks wait in it"
     assert finding.confidence == "medium"

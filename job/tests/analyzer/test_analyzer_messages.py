@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import everything, last, only, told
 from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import every_rank, everything, hung, last, only, told
+from job.tests.support.observed_jobs import every_rank, hung
 from tensorwire_job.analyzer.view.groups import Groups
-from tensorwire_job.analyzer.view.histories import Histories
+from tensorwire_job.analyzer.view.histories import CallHistories
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.model import Call, Operation
 
@@ -235,5 +236,5 @@ def test_a_line_of_messages_that_makes_a_new_one_is_accused_of_nothing() -> None
     sends = [call("send", number, 1, tag) for number, tag in ((29, 5), (30, 5), (31, 6))]
     calls = {0: sends, 1: [call("recv", 31, 0, 5)]}
     columns = RankColumns.of({number: rank(number, member(31), calls=own) for number, own in calls.items()})
-    (difference,) = Histories().differences(columns, Groups(columns, 2))
+    (difference,) = CallHistories().differences(columns, Groups(columns, 2))
     assert (difference.sides, difference.accused) == (((0,), (1,)), ())

@@ -1,4 +1,4 @@
-"""The analyzer on jobs that run and complete nothing: never silent, and a finding only where nobody works."""
+"""The analyzer on jobs that run and complete nothing: never silent, and a finding only where no rank works."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only, told, watch
+from job.tests.support.observed_jobs import every_rank, healthy, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import Worker
 
@@ -95,7 +96,7 @@ def test_a_declared_phase_makes_it_a_notice() -> None:
 
 @every_rank
 def test_who_lives_on_after_it_has_destroyed_its_groups_is_a_notice(culprit: int) -> None:
-    """It saves the model, or waits for a tracker: nobody needs it any more."""
+    """It saves the model, or waits for a tracker: no rank needs it any more."""
 
     def of(n: int, time: float) -> dict[str, Any]:
         at_end = {"setup": "destroyed", "setup_seconds": time - 4.0} if time >= 4.0 else {}
@@ -116,9 +117,8 @@ def test_who_has_not_destroyed_its_groups_makes_the_silence_a_finding() -> None:
 @pytest.mark.parametrize(("rate", "says"), [(1e6, "976.6 KiB/s"), (2e4, "19.5 KiB/s")])
 def test_ranks_that_exchange_bytes_in_messages_nobody_counts_are_a_notice(rate: float, says: str) -> None:
     def at(time: float) -> Observation:
-        return observed(
-            time, [rank(n, member(1, idle=time)) for n in range(WORLD)], ring(acked_bytes=lambda a, b: int(rate * time))
-        )
+        ranks = [rank(n, member(1, idle=time)) for n in range(WORLD)]
+        return observed(time, ranks, ring(acked_bytes=lambda a, b: int(rate * time)))
 
     found = everything(at, 60.0)
     assert {(notice.code, notice.level, *notice.suspects) for notice in found} == {("TW-UNKNOWN", "notice", *range(4))}
@@ -200,11 +200,8 @@ def test_a_rank_that_was_seen_only_now_gets_the_gates_time() -> None:
 
 def starting(culprit: int, *, setup: str = "before init", **more: Any) -> Callable[[float], Observation]:
     def at(time: float) -> Observation:
-        return observed(
-            time,
-            [rank(n, setup=setup if n == culprit else "in init", setup_seconds=time, **(more if n == culprit else {}))
-             for n in range(WORLD)],
-        )  # fmt: skip
+        states = [{"setup": setup, **more} if n == culprit else {"setup": "in init"} for n in range(WORLD)]
+        return observed(time, [rank(n, setup_seconds=time, **state) for n, state in enumerate(states)])
 
     return at
 
@@ -218,10 +215,7 @@ def test_who_has_not_called_init_process_group_is_named(culprit: int) -> None:
 
 
 def test_a_rank_that_is_still_loading_is_named_with_less_confidence() -> None:
-    def at(time: float) -> Observation:
-        return starting(2, cpu_seconds=time, activity="import")(time)
-
-    finding = only(last(at, 9.0))
+    finding = only(last(lambda time: starting(2, cpu_seconds=time, activity="import")(time), 9.0))
     assert (finding.suspects, finding.confidence) == ([2], "medium")
 
 
@@ -244,7 +238,7 @@ def test_a_rank_that_is_not_in_view_may_be_the_one_that_does_not_come() -> None:
 @every_rank
 def test_who_makes_progress_by_itself_is_named_with_less_confidence(culprit: int) -> None:
     def at(time: float, *, works: bool) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen = hung(not_entering(culprit))(time)
         seen.ranks[culprit].process.written_bytes = int(1e8 * time) if works else 10
         seen.ranks[culprit].activity = "torch.save" if works else ""
         return seen
@@ -260,7 +254,7 @@ def test_who_makes_progress_by_itself_is_named_with_less_confidence(culprit: int
 @pytest.mark.parametrize("activity", ["torch.save", "DataLoader"])
 def test_who_writes_a_checkpoint_may_come_though_nothing_of_it_is_seen_yet(culprit: int, activity: str) -> None:
     def at(time: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen = hung(not_entering(culprit))(time)
         seen.ranks[culprit].activity = activity
         return seen
 
@@ -269,7 +263,7 @@ def test_who_writes_a_checkpoint_may_come_though_nothing_of_it_is_seen_yet(culpr
 
 
 def test_the_workers_of_a_suspect_are_told_of() -> None:
-    at = hung(lambda n, age: [member(30 + (n != 1), waits=age if n != 1 else None)])
+    at = hung(not_entering(1))
 
     def with_worker(time: float) -> Observation:
         seen = at(time)
@@ -288,13 +282,9 @@ def test_another_type_that_nothing_stops_at_is_a_notice(culprit: int) -> None:
     def at(time: float) -> Observation:
         stands = 10.0 <= time < 12.0  # ranks describe what they called where they stand still for a moment
         done = int(10 * min(time, 10.0) + 10 * max(0.0, time - 12.0)) + 1
-        return observed(
-            time,
-            [
-                rank(n, member(done, name="all_gather", dtype="int32" if n == culprit else "float32", known=stands))
-                for n in range(WORLD)
-            ],
-        )
+        dtypes = ["int32" if n == culprit else "float32" for n in range(WORLD)]
+        groups = [member(done, name="all_gather", dtype=dtype, known=stands) for dtype in dtypes]
+        return observed(time, [rank(n, group) for n, group in enumerate(groups)])
 
     told = everything(at, 30.0)
     assert {(notice.code, notice.level, *notice.suspects) for notice in told} == {("TW-H2", "notice", culprit)}
@@ -314,7 +304,7 @@ def test_who_compiles_and_gets_on_with_it_is_a_notice(culprit: int) -> None:
     """Ranks compile for unequal times, by compilers that come and go."""
 
     def at(time: float, *, until: float) -> Observation:
-        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen = hung(not_entering(culprit))(time)
         seen.ranks[culprit].activity = "torch.compile"
         if time < until:
             seen.ranks[culprit].process.workers = [Worker(int(time), "cc1plus", "R")]

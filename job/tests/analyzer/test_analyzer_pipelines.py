@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told
 from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, last, only, told
+from job.tests.support.observed_jobs import every_rank
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.model import ProcessGroup, Timing
 

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import WORLD, dead, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import SECONDS, hung, job_at_rate
+from job.tests.support.observed_jobs import hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from tensorwire_job.model import Finding, Observation, ProcessGroup
+    from tensorwire_job.model import Finding, Observation, ProcessGroup, Rank
 
 quick = settings(max_examples=60)
 
@@ -131,60 +132,63 @@ def test_names_of_ranks_do_not_matter_where_messages_cross() -> None:
     assert num_circles > 100
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
-def test_names_of_ranks_do_not_matter_where_a_rank_is_gone_from_two_groups(names: tuple[int, ...]) -> None:
-    """It was in an operation of each, and one of the others has called another one."""
-    in_both = [member(29, waits=20.0, group=each) for each in "ab"]
-    ranks = [rank(0, member(29, name="broadcast", group="a")), rank(2, member(29, known=False, group="b"))]
-    found, again = found_under_both(observed(50.0, [*ranks, rank(3, *in_both, **dead(7.0))]), list(names))
-    assert found == again
-    assert len(found) == 1
+def of_two_roots(root: int) -> ProcessGroup:
+    group = member(31, waits=9.0, name="broadcast", numel=8, root=root)
+    assert group.operation is not None
+    group.operation.signature = 0  # which knows roots
+    return group
 
 
+def all_of(*groups: ProcessGroup) -> list[Rank]:
+    return [rank(number, group) for number, group in enumerate(groups)]
+
+
+LOST = {"life": "lost", "gone_seconds": 7.0}
 TIES = {
-    "two circles": [member(31, waits=9.0, name="recv", root=peer) for peer in (1, 0, 3, 2)],
-    "a circle that another rank and a collective wait for": [
-        member(31, waits=9.0, name=name, root=peer)
-        for name, peer in (("recv", 1), ("recv", 0), ("recv", 0), ("all_reduce", -1))
+    "two circles": all_of(*(member(31, waits=9.0, name="recv", root=peer) for peer in (1, 0, 3, 2))),
+    "a circle that another rank and a collective wait for": all_of(
+        *(member(31, waits=9.0, name="recv", root=peer) for peer in (1, 0, 0)), member(31, waits=9.0)
+    ),
+    "a collective and a message lack the same": all_of(
+        member(29), member(29, waits=9.0, name="send", root=2), member(29), member(30, waits=9.0, known=False)
+    ),
+    "one of two roots": all_of(*map(of_two_roots, (0, 1, -1, -1))),
+    "a rank is gone from two groups, in one of which another has made another call": [
+        rank(0, member(29, name="broadcast", group="a")),
+        rank(2, member(29, known=False, group="b")),
+        rank(3, *(member(29, waits=20.0, group=each) for each in "ab"), **dead(7.0)),
     ],
-    "a collective and a message lack the same": [
-        member(29),
-        member(29, waits=9.0, name="send", root=2),
-        member(29),
-        member(30, waits=9.0, known=False),
+    "two died in operations that follow one another": [
+        rank(1, member(30, waits=9.0, known=False), **LOST),
+        rank(2, member(31, waits=9.0, known=False), **LOST),
+        rank(3, member(29)),
     ],
-    "one of two roots": [member(31, waits=9.0, name="broadcast", numel=8, root=root) for root in (0, 1, -1, -1)],
+    "two died in two process groups": [
+        rank(1, member(31, waits=9.0, group="a"), **LOST),
+        rank(2, member(31, waits=9.0, group="b"), **LOST),
+        rank(3, member(29)),
+    ],
+    "one ended without a word and one failed, after a third": [
+        rank(0, **dead(3.0)),
+        rank(1, **dead(3.0, "ValueError: x")),
+        rank(2, member(29, waits=20.0, known=False), **dead(7.0)),
+        rank(3, member(29)),
+    ],
+    "two wait for a third, and one of them has an old page": [
+        rank(0, member(29, waits=20.0, name="send", root=3), **dead(3.0)),
+        rank(1, member(29, waits=20.0, name="send", root=3), heartbeat_seconds=9.0, **dead(3.0)),
+        rank(2, member(29)),
+        rank(3),
+    ],
 }
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
-@pytest.mark.parametrize("groups", TIES.values(), ids=TIES)
-def test_names_of_ranks_do_not_decide_ties(groups: list[ProcessGroup], names: tuple[int, ...]) -> None:
-    for group in groups:
-        if group.operation is not None and group.operation.name == "broadcast":
-            group.operation.signature = 0  # which knows roots
-    found, again = found_under_both(observed(50.0, [rank(n, group) for n, group in enumerate(groups)]), list(names))
-    assert found
-    assert found == again
-
-
-DEAD = {
-    "in operations that follow one another": {
-        1: member(30, waits=9.0, known=False),
-        2: member(31, waits=9.0, known=False),
-    },
-    "in two process groups": {1: member(31, waits=9.0, group="a"), 2: member(31, waits=9.0, group="b")},
-}
-
-
-@pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
-@pytest.mark.parametrize("died", DEAD.values(), ids=DEAD)
-def test_names_of_dead_ranks_do_not_decide_ties(died: dict[int, ProcessGroup], names: tuple[int, ...]) -> None:
-    """Two died as late as each other."""
-    ranks = [rank(number, group, life="lost", gone_seconds=7.0) for number, group in died.items()]
-    found, again = found_under_both(observed(50.0, [*ranks, rank(3, member(29))]), list(names))
-    assert found
-    assert found == again
+@pytest.mark.parametrize("ranks", TIES.values(), ids=TIES)
+def test_names_of_ranks_do_not_decide_ties(ranks: list[Rank]) -> None:
+    for names in itertools.permutations(range(WORLD)):
+        found, again = found_under_both(observed(50.0, ranks), list(names))
+        assert found, names
+        assert found == again, names
 
 
 @quick
@@ -224,47 +228,8 @@ def test_whatever_is_seen_findings_are_well_formed(ranks: list[Any], connections
         assert finding.victims >= 0
 
 
-def one_late(culprit: int) -> Callable[[float], Observation]:
-    return job_at_rate({culprit: 0.5}, timed_after=0.0)
-
-
-def slow_link(culprit: int) -> Callable[[float], Observation]:
-    def connections(time: float) -> list[Any]:
-        return ring(busy_seconds=lambda a, b: time * (0.9 if a == culprit and b == (a + 1) % WORLD else 0.3))
-
-    return job_at_rate(transfer=0.5, timed_after=0.0, edges=connections)
-
-
-def not_entered(culprit: int) -> Callable[[float], Observation]:
-    return hung(lambda number, age: [member(30) if number == culprit else member(31, waits=age)])
-
-
-def other_size(culprit: int) -> Callable[[float], Observation]:
-    return hung(lambda number, age: [member(31, waits=age, numel=7 if number == culprit else 8)])
-
-
-def stopped_inside(culprit: int) -> Callable[[float], Observation]:
-    return hung(lambda number, age: [member(31, waits=age)], states={culprit: {"state": "T"}})
-
-
-@pytest.mark.parametrize("fault", [one_late, slow_link, not_entered, other_size, stopped_inside])
-def test_every_place_of_the_culprit_gives_the_same(
-    fault: Callable[[int], Callable[[float], Observation]],
-) -> None:
-    results = []
-    for culprit in range(WORLD):
-        analyzer, at = Analyzer(SECONDS), fault(culprit)
-        found: list[Finding] = []
-        for time in range(60):
-            found = analyzer.update(at(float(time))).findings
-        back = [(number - culprit) % WORLD for number in range(WORLD)]
-        results.append(essence(found, back))
-    assert results[0]
-    assert all(result == results[0] for result in results)
-
-
 def test_findings_are_the_callers_own() -> None:
-    at = not_entered(1)
+    at = hung(not_entering(1))
     analyzer = Analyzer(SECONDS)
     (mine,) = analyzer.update(at(20.0)).findings
     kept = dataclasses.asdict(mine)

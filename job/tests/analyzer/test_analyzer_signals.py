@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from job.tests.analyzer.test_analyzer_interrupted import AGO, CLOSED, CTRL_C, asked_by, ended, found
+from job.tests.support.analyzed import only
 from job.tests.support.observations import WORLD, dead, member, rank
-from job.tests.support.observed_jobs import every_rank, only
+from job.tests.support.observed_jobs import every_rank
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding
@@ -50,7 +51,7 @@ def test_signals_that_come_to_one_node_after_another_are_for_all(culprit: int) -
 
 @every_rank
 def test_a_rank_of_a_healthy_job_that_gets_the_signal_first_is_not_lost(culprit: int) -> None:
-    """On a busy machine. Nobody can have seen it end: it had not, when the others got theirs."""
+    """On a busy machine. No rank can have seen it end: it had not, when the others got theirs."""
 
     def states(n: int) -> dict[str, Any]:
         return dead(AGO - 0.2, "SIGTERM") | asked_by("SIGTERM", AGO if n == culprit else AGO - 0.1)

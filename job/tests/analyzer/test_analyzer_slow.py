@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
-from job.tests.support.observed_jobs import (
-    SECONDS,
-    every_rank,
-    everything,
-    healthy,
-    job_at_rate,
-    last,
-    only,
-    told,
-    watch,
-)
+from job.tests.support.observed_jobs import every_rank, healthy, job_at_rate
 from tensorwire_job.analyzer.slowness.throughput import Throughput
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
@@ -222,7 +213,7 @@ def test_a_finding_stands_and_then_goes() -> None:
     assert {(f.time, f.code, *f.suspects) for _, findings in seen for f in findings} == {(first, "TW-S1", 2)}
 
 
-def two_tensor_groups(culprit: int, *, link: bool = False) -> Any:
+def two_tensor_groups(culprit: int) -> Any:
     """Ranks 0 1 | 2 3 reduce in pairs, then all four together; a late rank makes its partner wait in their pair, and
     the other pair in the large group."""
 

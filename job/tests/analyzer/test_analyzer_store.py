@@ -6,55 +6,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, dead, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only, told, watch
+from job.tests.support.observed_jobs import every_rank, in_call, others, some_reduce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from tensorwire_job.model import Observation, ProcessGroup
-
-
-def in_store(
-    waiting: Collection[int], groups: Callable[[int, float], list[ProcessGroup]]
-) -> Callable[[float], Observation]:
-    """From three seconds on, the main threads of these wait for a key."""
-    seen_at = hung(groups)
-
-    def at(time: float) -> Observation:
-        seen = seen_at(time)
-        for number, one in seen.ranks.items():
-            if time > 3.0 and number in waiting:
-                one.activity, one.activity_seconds = "Store.wait", time - 3.0
-        return seen
-
-    return at
-
-
-def one_reduces(inside: Collection[int]) -> Callable[[int, float], list[ProcessGroup]]:
-    return lambda number, age: [member(31, waits=age) if number in inside else member(30, idle=age)]
-
-
-def others(number: int) -> list[int]:
-    return [n for n in range(WORLD) if n != number]
 
 
 @every_rank
 def test_who_did_not_set_the_key_that_all_others_wait_for(culprit: int) -> None:
-    findings = everything(in_store(others(culprit), one_reduces([culprit])), 20)
+    findings = everything(in_call("Store.wait", others(culprit), some_reduce([culprit])), 20)
     assert {(each.code, *each.suspects, each.confidence) for each in findings} == {("TW-H2", culprit, "medium")}
     assert " in Store.wait: each waits for the other" in findings[-1].summary
 
 
 @every_rank
 def test_who_alone_waits_for_a_key_is_to_blame(culprit: int) -> None:
-    finding = only(last(in_store([culprit], one_reduces(others(culprit)))))
+    finding = only(last(in_call("Store.wait", [culprit], some_reduce(others(culprit)))))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "medium")
     assert any("its main thread is in Store.wait" in fact for fact in finding.evidence)
 
 
 def test_one_of_several_would_do_that_may_have_had_to_set_it() -> None:
-    finding = only(last(in_store([0, 2], one_reduces([1, 3]))))
+    finding = only(last(in_call("Store.wait", [0, 2], some_reduce([1, 3]))))
     assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [[1], [3]])
 
 
@@ -62,22 +37,22 @@ def test_one_of_several_would_do_that_may_have_had_to_set_it() -> None:
 def test_who_is_stuck_is_named_and_not_who_waits_for_its_key(culprit: int) -> None:
     waiting = (culprit + 1) % WORLD
     inside = [n for n in range(WORLD) if n not in (culprit, waiting)]
-    finding = only(last(in_store([waiting], one_reduces(inside))))
+    finding = only(last(in_call("Store.wait", [waiting], some_reduce(inside))))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
     assert any(fact.startswith(f"rank {waiting} waits in Store.wait for rank") for fact in finding.evidence)
 
 
 @every_rank
 def test_who_is_stuck_before_it_sets_the_key(culprit: int) -> None:
-    """Nobody is in an operation."""
-    finding = only(last(in_store(others(culprit), one_reduces([]))))
+    """No rank is in an operation."""
+    finding = only(last(in_call("Store.wait", others(culprit), some_reduce([]))))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
     assert finding.summary == f"rank {culprit} has not set what others wait for (Store.wait); 3 ranks wait in it"
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saves", "uses a CPU"])
 def test_who_works_before_it_sets_the_key_is_a_notice(saves: bool) -> None:
-    seen_at = in_store([0, 1, 3], one_reduces([]))
+    seen_at = in_call("Store.wait", [0, 1, 3], some_reduce([]))
 
     def at(time: float) -> Observation:
         seen = seen_at(time)
@@ -92,13 +67,13 @@ def test_who_works_before_it_sets_the_key_is_a_notice(saves: bool) -> None:
 
 
 def test_ranks_that_all_wait_for_a_key_are_unknown_trouble() -> None:
-    finding = only(last(in_store(range(WORLD), one_reduces([])), 3.0 + 2 * SECONDS.hang_seconds))
+    finding = only(last(in_call("Store.wait", range(WORLD), some_reduce([])), 3.0 + 2 * SECONDS.hang_seconds))
     assert (finding.level, finding.code, finding.suspects) == ("finding", "TW-UNKNOWN", [])
 
 
 @every_rank
 def test_who_alone_waits_for_a_key_while_the_others_are_in_what_no_group_counts(culprit: int) -> None:
-    seen_at = in_store([culprit], one_reduces([]))
+    seen_at = in_call("Store.wait", [culprit], some_reduce([]))
 
     def at(time: float) -> Observation:
         seen = seen_at(time)
@@ -117,7 +92,7 @@ def test_it_is_told_what_waits_for_one_that_waits_for_a_key_and_not_what_waits_f
         others = [member(30 if number == 1 else 31, waits=age if number > 1 else None, group="others", size=3)]
         return pair if number == 0 else [*pair, *others]
 
-    finding = only(last(in_store([0], groups)))
+    finding = only(last(in_call("Store.wait", [0], groups)))
     assert (finding.code, finding.suspects) == ("TW-H1", [0])
     assert finding.summary == "rank 0 has not entered all_reduce #31 of pair; 3 ranks wait for it"
 

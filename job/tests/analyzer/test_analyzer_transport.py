@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from job.tests.support.analyzed import SECONDS, everything, last, only, told
 from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import SECONDS, everything, hung, last, only, told
+from job.tests.support.observed_jobs import hung
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:

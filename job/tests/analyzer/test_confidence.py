@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("basis", "whole", "incomplete"),
-    [
-        (Basis.STATE, "high", "medium"),
-        (Basis.COMPARISON, "medium", "low"),
-        (Basis.REMAINDER, "low", "low"),
-    ],
+    [(Basis.STATE, "high", "medium"), (Basis.COMPARISON, "medium", "low"), (Basis.REMAINDER, "low", "low")],
 )
 def test_what_is_out_of_view_costs_one_level(basis: Basis, whole: str, incomplete: str) -> None:
     assert confidence_of("TW-H1", basis, [1], is_incomplete=False) == whole

@@ -104,11 +104,11 @@ def _goes_on(needs: dict[int, list[Need]], replaced: set[int]) -> set[int]:
 
 
 def test_a_circle_of_many_takes_bounded_time_and_names_nobody() -> None:
-    count = 100_000
+    count = 30_000
     graph = Graph({vertex: [Need([(vertex + 1) % count])] for vertex in range(count)})
     start = time.process_time()
     found = explain(graph)
-    assert time.process_time() - start < 60.0
+    assert time.process_time() - start < 20.0
     assert found.single == ()
     assert len(found.circle) == count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Ran(code, *capsys.readouterr())
 
     return run_main
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    """The path of a key file."""
+    path = tmp_path / "job.key"
+    path.write_bytes(os.urandom(32))
+    path.chmod(0o600)
+    return str(path)
 
 
 @pytest.fixture

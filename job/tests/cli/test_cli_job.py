@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import re
 import time
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
-from rich.console import Console
 
-from job.tests.support.fake_job import FakeJob, run
+from job.tests.cli.test_cli_job_screen import screen
+from job.tests.support.fake_job import FakeJob
 from job.tests.support.hung_job import hang, not_entered, write_state
 from tensorwire_job import model
-from tensorwire_job.cli.screen import draw
 from tensorwire_job.report import History
 from tensorwire_job.report.codes import MEANINGS
 from tensorwire_job.service import follow
-from tensorwire_job.service.recording import Recorder
+from tensorwire_job.service.recording import RecordingWriter
+
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
 
 NOTICE = dataclasses.replace(
     not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
@@ -30,9 +31,9 @@ HEALTHY = [hang(seconds=12)]
 HUNG = [hang()[24:], [not_entered()]]
 
 
-def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_names_the_rank(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
-    code, out, err = run(capsys, "diagnose")
+    code, out, err = run("diagnose")
     assert (code, err) == (3, "")
     lines = out.splitlines()
     finding = not_entered()
@@ -48,22 +49,22 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     assert lines[-2:] == ["a-job: 4 ranks, 4 running", "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"]
 
 
-def test_diagnose_polls_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_polls_twice_before_it_speaks(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
-    assert run(capsys, "diagnose")[0] == 3
+    assert run("diagnose")[0] == 3
     assert opened[0].num_polls == 3, "one poll without the finding, two with it"
 
 
-def test_diagnose_of_a_healthy_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_of_a_healthy_job(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(HEALTHY[0], []))
-    code, out, err = run(capsys, "diagnose", "--for", "0.05")
+    code, out, err = run("diagnose", "--for", "0.05")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "no finding"
 
 
-def test_a_wait_that_is_no_hang_yet(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_that_is_no_hang_yet(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(hang()[24:25], []))
-    code, out, _ = run(capsys, "diagnose", "--for", "0", "--hang-seconds", "45")
+    code, out, _ = run("diagnose", "--for", "0", "--hang-seconds", "45")
     assert code == 0
     last = out.splitlines()[-1]
     assert last == "no finding: the longest wait is 12 s, a hang is one of more than 45 s (--hang-seconds)"
@@ -80,7 +81,7 @@ def timed(observations: list[model.Observation]) -> list[model.Observation]:
 @pytest.mark.parametrize("command", [["diagnose"], ["report", "-o", "x.html"]])
 def test_an_answer_that_is_due_is_waited_for(
     opened: list[FakeJob],
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     command: list[str],
@@ -88,38 +89,38 @@ def test_an_answer_that_is_due_is_waited_for(
     monkeypatch.chdir(tmp_path)
     slow = dataclasses.replace(not_entered(time=1014.0), code="TW-S1", summary="rank 2 comes late")
     opened.append(FakeJob(timed(hang(seconds=12)[10:]), [slow]))
-    code, out, _ = run(capsys, *command, "--for", "0")
+    code, out, _ = run(*command, "--for", "0")
     assert (code, "rank 2 comes late" in out) == (3, True)
     assert opened[0].num_polls == 5, "until the answer came"
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
-    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    opened: list[FakeJob], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "_ANSWER_SECONDS", 0.05)
     opened.append(FakeJob(timed(hang(seconds=12)), []))
-    assert run(capsys, "diagnose", "--for", "0.05")[0] == 0
+    assert run("diagnose", "--for", "0.05")[0] == 0
 
 
-def test_a_stack_that_is_on_its_way_is_waited_for(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stack_that_is_on_its_way_is_waited_for(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
     opened[0].num_polls_until_stacks = 6
-    assert run(capsys, "diagnose", "--for", "0")[0] == 3
+    assert run("diagnose", "--for", "0")[0] == 3
     assert opened[0].num_polls == 6
 
 
-def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notice_is_no_finding(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(HUNG[0], [NOTICE]))
-    code, out, _ = run(capsys, "diagnose", "--for", "0.05")
+    code, out, _ = run("diagnose", "--for", "0.05")
     assert code == 0
     assert re.search(
         rf"TW-H1 notice high confidence, for [\d.]+ s: {re.escape(NOTICE.summary)}\n  not-entered hang; high", out
     )
 
 
-def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_as_json(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
-    code, out, err = run(capsys, "diagnose", "--json")
+    code, out, err = run("diagnose", "--json")
     assert (code, err) == (3, "")
     assert out.count("\n") == 1
     document = json.loads(out)
@@ -136,17 +137,15 @@ def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("command", ["watch", "diagnose", "report"])
-def test_thresholds_are_options(
-    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
+def test_thresholds_are_options(opened: list[FakeJob], run: Run, tmp_path: Path, command: str) -> None:
     opened.append(FakeJob(HEALTHY[0], []))
     output = ["-o", tmp_path / "x.html"] if command == "report" else []
-    assert run(capsys, command, "--for", "0", *output)[0] == 0
+    assert run(command, "--for", "0", *output)[0] == 0
     asked = {} if command == "watch" else {"hang_seconds": 30.0, "slow_seconds": 10.0}
     assert opened[0].thresholds == model.Thresholds(**asked)
     given = ("--hang-seconds", 7, "--slow-seconds", 3, "--slow-factor", 2)
     given += ("--compute-share", 0.8, "--transfer-share", 0.2, "--lost-seconds", 4)
-    assert run(capsys, command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0
+    assert run(command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0
     assert opened[0].thresholds == model.Thresholds(7, 3, 2, 0.8, 0.2, 4)
 
 
@@ -163,34 +162,32 @@ def test_thresholds_are_options(
         (["analyzer"], "--key-file"),
     ],
 )
-def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], advice: str) -> None:
-    code, out, err = run(capsys, *arguments)
+def test_usage_errors(run: Run, arguments: list[str], advice: str) -> None:
+    code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert advice in err
     assert "--help" in err.splitlines()[1]
 
 
-def test_nothing_to_read_says_how_to_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nothing_to_read_says_how_to_start(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
     given = tmp_path / "given"
     for arguments, named in (((), tmp_path), (("--dir", given), given)):
         for command in ("watch", "diagnose"):
-            code, out, err = run(capsys, command, *arguments)
+            code, out, err = run(command, *arguments)
             assert (code, out) == (1, "")
             assert err.startswith(
                 f"tensorwire-job: {str(named)!r}: no job with the probe; start one with torchrun ARGS -m "
             )
             assert "--dir" in err
     for command in ("watch", "diagnose"):
-        code, out, err = run(capsys, command, "--analyzer-dir", tmp_path)
+        code, out, err = run(command, "--analyzer-dir", tmp_path)
         assert (code, out) == (1, "")
         assert err.startswith(f"tensorwire-job: {str(tmp_path)!r}: no analyzer has written here; start one with")
     page = tmp_path / "x.html"
-    assert run(capsys, "report", "-o", page)[0] == 1
+    assert run("report", "-o", page)[0] == 1
     assert not page.exists()
-    code, out, _ = run(capsys, "diagnose", "--json")
+    code, out, _ = run("diagnose", "--json")
     assert code == 1
     assert json.loads(out)["error"]["kind"] == "FileNotFoundError"
 
@@ -202,36 +199,36 @@ def analyzed(tmp_path: Path) -> Path:
     return tmp_path / "analyzer"
 
 
-def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
+def test_an_analyzer_is_asked(analyzed: Path, run: Run) -> None:
+    code, out, err = run("diagnose", "--analyzer-dir", analyzed, "--for", 0)
     assert (code, err) == (3, "")
     assert out.startswith(f"TW-H1 high confidence, for 14 s: {not_entered().summary}\n")
-    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
+    code, out, err = run("watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
     assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
 
 
-def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_analyzer_that_fell_silent(analyzed: Path, run: Run) -> None:
     before = time.time() - 125
     os.utime(analyzed / "state.json", (before, before))
-    code, _, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
+    code, _, err = run("diagnose", "--analyzer-dir", analyzed, "--for", 0)
     assert (code, err) == (3, "tensorwire-job: the analyzer wrote this 2 min 5 s ago and nothing since\n")
 
 
-def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--slow-factor", 2)
+def test_an_analyzer_has_its_own_thresholds(analyzed: Path, run: Run) -> None:
+    code, out, err = run("watch", "--analyzer-dir", analyzed, "--slow-factor", 2)
     assert (code, out) == (2, "")
     assert "--slow-factor has no effect with --analyzer-dir; give it to tensorwire-job analyzer" in err
-    code, _, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--dir", analyzed)
+    code, _, err = run("watch", "--analyzer-dir", analyzed, "--dir", analyzed)
     assert code == 2
     assert "got both" in err
 
 
-def test_no_state_of_an_analyzer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, err = run(capsys, "diagnose", "--analyzer-dir", tmp_path)
+def test_no_state_of_an_analyzer(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("diagnose", "--analyzer-dir", tmp_path)
     assert (code, out) == (1, "")
     assert "no analyzer has written here" in err
     (tmp_path / "state.json").write_text("{}")
-    assert run(capsys, "diagnose", "--analyzer-dir", tmp_path)[0] == 1
+    assert run("diagnose", "--analyzer-dir", tmp_path)[0] == 1
 
 
 def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -> None:
@@ -258,56 +255,56 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
     assert [name for name in names if f"`tensorwire_{name}" not in manual] == []
 
 
-def test_pages_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_pages_that_cannot_be_read_are_no_good_news(run: Run, tmp_path: Path) -> None:
     (tmp_path / "rank-0-0.page").write_bytes(bytes(4096))
     for command in (["diagnose"], ["report", "-o", tmp_path / "x.html"]):
-        code, out, err = run(capsys, *command, "--dir", tmp_path, "--for", 0)
+        code, out, err = run(*command, "--dir", tmp_path, "--for", 0)
         assert (code, out) == (1, "")
         assert "no rank is in view" in err
     assert not (tmp_path / "x.html").exists()
 
 
-def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
-    code, out, err = run(capsys, "watch", "--interval", "0.1", "--for", "0.45")
+    code, out, err = run("watch", "--interval", "0.1", "--for", "0.45")
     assert (code, err) == (3, "")
     (line,) = out.splitlines()
     assert line.partition(" ")[2] == f"TW-H1 high confidence: {not_entered().summary}"
     assert opened[0].num_polls == 5
 
 
-def test_watch_streams_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_streams_json(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
-    code, out, err = run(capsys, "watch", "--json", "--interval", "0.1", "--for", "0.25")
+    code, out, err = run("watch", "--json", "--interval", "0.1", "--for", "0.25")
     assert (code, err) == (3, "")
     lines = [json.loads(line) for line in out.splitlines()]
     assert [len(line["findings"]) for line in lines] == [0, 1, 1]
     assert [line["time"] for line in lines] == [1024.0, 1025.0, 1026.0]
 
 
-def test_interrupting_watch_is_no_error(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupting_watch_is_no_error(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(HEALTHY[0], []))
     opened[0].interrupt_after = 2
-    assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
+    assert run("watch", "--interval", "0.1") == (0, "", "")
     opened[0] = FakeJob(*HUNG)
     opened[0].interrupt_after = 4
-    code, out, err = run(capsys, "watch", "--interval", "0.1")
+    code, out, err = run("watch", "--interval", "0.1")
     assert (code, err, out.count("\n")) == (3, "", 1)
 
 
-def test_watch_ends_with_the_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_ends_with_the_job(opened: list[FakeJob], run: Run) -> None:
     ended = hang(seconds=12)
     for number, rank in ended[-1].ranks.items():
         rank.process = model.Process("exited", exit_reason="exit 0", gone_seconds=30.0 + number)
     opened.append(FakeJob(ended[-2:], []))
-    assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
+    assert run("watch", "--interval", "0.1") == (0, "", "")
     assert opened[0].num_polls == 2
 
 
-def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_report_writes_a_page(opened: list[FakeJob], run: Run, tmp_path: Path) -> None:
     opened.append(FakeJob(*HUNG))
     path = tmp_path / "hang.html"
-    code, out, err = run(capsys, "report", "-o", path, "--for", "0.1")
+    code, out, err = run("report", "-o", path, "--for", "0.1")
     assert (code, err) == (3, "")
     used = "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"
     told, *rest = out.splitlines()
@@ -316,30 +313,24 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     assert "rank 2 has not entered all_reduce #121" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
     page = path.read_text()
-    code, out, err = run(capsys, "report", "-o", path)
+    code, out, err = run("report", "-o", path)
     assert (code, out) == (2, "")
     assert path.read_text() == page
-    code, out, _ = run(capsys, "report", "-o", path, "-f", "--for", "0", "--json")
+    code, out, _ = run("report", "-o", path, "-f", "--for", "0", "--json")
     assert (code, json.loads(out)["path"], json.loads(out)["thresholds"]["hang_seconds"]) == (3, str(path), 30.0)
 
 
-def drawing(history: History, findings: list[model.Finding], width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(history, findings, Path("a-job"), width=width))
-    return console.file.getvalue()
-
-
-def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_report_of_text_that_no_file_can_hold(run: Run, tmp_path: Path) -> None:
     recording, page = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
-    with Recorder(recording) as recorder:
+    with RecordingWriter(recording) as recorder:
         for observation in hang(seconds=3):
             observation.ranks[0].phase = "\ud800"
             recorder.write(observation)
-    assert run(capsys, "report", "--recording", recording, "-o", page)[::2] == (0, "")
+    assert run("report", "--recording", recording, "-o", page)[::2] == (0, "")
     assert "(\\ud800)" in page.read_text()
 
 
-def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], run: Run) -> None:
     evil = "a\x1b[2J\n__b\u202ec[bold]"
     finding = dataclasses.replace(
         not_entered(), summary=evil, evidence=[evil], process_group=evil, stacks={2: evil}, sides=[[0], [1]]
@@ -352,42 +343,11 @@ def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys:
             assert rank.process_groups[0].operation is not None
             rank.process_groups[0].operation.name = evil
     opened.append(FakeJob(observations, [finding]))
-    _, out, err = run(capsys, "diagnose")
+    _, out, err = run("diagnose")
     assert not set(out + err) & {"\x1b", "\u202e"}
     assert out.count("\\x1b[2J") >= 6
     history = History()
     history.add(observations[-1], [finding])
-    drawn = drawing(history, [finding], 100)
+    drawn = screen(history, finding, width=100, height=200)
     assert not set(drawn) & {"\x1b", "\u202e"}
     assert drawn.count("c[bold]") >= 6, "names are no markup"
-
-
-@pytest.mark.parametrize("width", [24, 40, 80, 200])
-def test_the_screen_fits_any_width(width: int) -> None:
-    history = History()
-    for observation in hang(1024, 17, seconds=26)[-2:]:
-        history.add(observation)
-    drawn = drawing(history, [not_entered(1024, 17)], width)
-    lines = drawn.splitlines()
-    assert max(map(len, lines)) <= width
-    text = " ".join(" ".join(lines).split())
-    assert "TW-H1" in text
-    assert "17" in text
-    assert "1,023" in text
-    assert len(lines) <= 50
-
-
-@pytest.mark.parametrize("width", [78, 200])
-def test_the_screen_of_a_healthy_job_says_how_it_goes(width: int) -> None:
-    history = History()
-    for observation in hang(seconds=12):
-        history.add(observation)
-    thresholds = model.Thresholds(hang_seconds=60.0)
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(history, [], Path("a-job"), width=width, thresholds=thresholds))
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    assert any(line.startswith("up 11 s; thresholds: hang 60 s, slow 60 s, factor 3, lost 10 s") for line in lines)
-    (rates,) = [line.split() for line in lines if line.startswith("default_pg")]
-    assert rates[:2] == ["default_pg", "4"]
-    assert float(rates[2]) > 0

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Console
 
-from job.tests.support.fake_job import FakeJob, run
+from job.tests.support.fake_job import FakeJob
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import hang, not_entered
-from tensorwire_job.cli.screen import draw
-from tensorwire_job.report import History
 from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
 
 HUNG = [hang()[24:], [not_entered()]]
 PROGRAM = [sys.executable, "-m", "tensorwire_job.cli"]
@@ -33,13 +32,11 @@ def writes(path: Path) -> str:
 
 
 @pytest.mark.parametrize("output", [[], ["--json"]])
-def test_watch_runs_the_command_once(
-    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, output: list[str]
-) -> None:
+def test_watch_runs_the_command_once(opened: list[FakeJob], run: Run, tmp_path: Path, output: list[str]) -> None:
     opened.append(FakeJob(*HUNG))
     told = tmp_path / "told"
     options = ["--interval", "0.1", "--for", "0.45", "--on-finding", writes(told)]
-    code, out, err = run(capsys, "watch", *options, *output)
+    code, out, err = run("watch", *options, *output)
     assert (code, err) == (3, "")
     assert out.count("TW-H1") >= 1, "what watch prints stays as it is"
     document, after = told.read_text().splitlines()
@@ -47,10 +44,10 @@ def test_watch_runs_the_command_once(
     assert after == "TW-H1"
 
 
-def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], run: Run) -> None:
     opened.append(FakeJob(*HUNG))
     options = ["--interval", "0.1", "--for", "0.45", "--on-finding", "sh -c 'echo no such channel >&2; exit 5'"]
-    code, out, err = run(capsys, "watch", *options)
+    code, out, err = run("watch", *options)
     assert (code, out.count("\n")) == (3, 1)
     assert err == "tensorwire-job: the command of --on-finding failed: exit code 5: no such channel\n"
     assert opened[0].num_polls == 5
@@ -66,22 +63,12 @@ def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], capsys
 )
 @pytest.mark.parametrize("follower", [["watch"], ["analyzer", "--key-file", __file__]])
 def test_command_that_cannot_be_run_is_told_at_the_start(
-    capsys: pytest.CaptureFixture[str], follower: list[str], command: str, complaint: str
+    run: Run, follower: list[str], command: str, complaint: str
 ) -> None:
-    code, out, err = run(capsys, *follower, "--on-finding", command)
+    code, out, err = run(*follower, "--on-finding", command)
     assert (code, out) == (2, "")
     assert "'--on-finding'" in err
     assert complaint in err
-
-
-def test_trouble_is_seen_on_the_screen() -> None:
-    history = History()
-    history.add(hang()[-1], [])
-    console = Console(width=100, file=io.StringIO())
-    console.print(draw(history, [], Path("a-job"), width=100, troubles=["the first", "it failed: \x1b[2J exit code 5"]))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "it failed: \\x1b[2J exit code 5" in shown
-    assert "the first" not in shown
 
 
 def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
@@ -102,17 +89,15 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
     assert set(finding["stacks"]) == {"1"}, "it is run once the finding has its stacks"
 
 
-def test_analyzer_runs_the_command(pages: Path, tmp_path: Path) -> None:
-    key, told = tmp_path / "job.key", tmp_path / "told"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--on-finding", writes(told)]
+def test_analyzer_runs_the_command(pages: Path, key: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    options = ["--key-file", key, "--port", "0", "--hang-seconds", "30", "--on-finding", writes(told)]
     with contextlib.ExitStack() as stack:
         analyzer = stack.enter_context(subprocess.Popen([*PROGRAM, "analyzer", *options], stderr=subprocess.PIPE))
         stack.callback(analyzer.kill)
         assert analyzer.stderr is not None
         address = analyzer.stderr.readline().decode().rpartition(" at ")[2].strip()
-        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages)]
+        options = ["--key-file", key, "--analyzer", address, "--dir", str(pages)]
         agent = stack.enter_context(subprocess.Popen([*PROGRAM, "agent", *options], stderr=subprocess.DEVNULL))
         stack.callback(agent.kill)
         wait_for(lambda: has_two_lines(told), 30)

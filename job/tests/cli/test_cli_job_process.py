@@ -20,46 +20,46 @@ import pytest
 
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import write_state
-from tensorwire_job.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.command_line import Run
 
-def test_real_pages_are_diagnosed(pages: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+
+PROGRAM = [sys.executable, "-m", "tensorwire_job.cli"]
+
+
+def test_real_pages_are_diagnosed(pages: Path, run: Run, tmp_path: Path) -> None:
     """The whole way on one node: pages, what the kernel knows, the analyzer, the words."""
-    assert main(["diagnose", "--dir", str(pages)]) == 3
-    out, err = capsys.readouterr()
-    assert err == ""
+    code, out, err = run("diagnose", "--dir", pages)
+    assert (code, err) == (3, "")
     assert re.match(
         r"TW-H1 high confidence, for [\w. ]+: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait", out
     )
     assert "stack of rank 1:" in out
-    assert main(["diagnose", "--dir", str(pages), "--hang-seconds", "300", "--for", "0"]) == 0
-    assert main(["report", "--dir", str(pages), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
+    assert run("diagnose", "--dir", pages, "--hang-seconds", 300, "--for", 0).code == 0
+    assert run("report", "--dir", pages, "--for", 0, "-o", tmp_path / "x.html").code == 3
     assert "rank 1 has not entered all_reduce #8 of default_pg" in (tmp_path / "x.html").read_text()
 
 
-def test_agent_and_analyzer(pages: Path, tmp_path: Path) -> None:
+def test_agent_and_analyzer(pages: Path, key: str, tmp_path: Path) -> None:
     """The same way with a network in it."""
-    key, state = tmp_path / "job.key", tmp_path / "state"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    program = [sys.executable, "-m", "tensorwire_job.cli"]
+    state = str(tmp_path / "state")
     pytest.importorskip("prometheus_client")
-    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
+    options = ["--key-file", key, "--port", "0", "--hang-seconds", "30", "--analyzer-dir", state, "--json"]
     options += ["--metrics-port", "0"]
     with contextlib.ExitStack() as stack:
-        analyzer = stack.enter_context(service([*program, "analyzer", *options]))
+        analyzer = stack.enter_context(service([*PROGRAM, "analyzer", *options]))
         assert analyzer.stderr is not None
         assert analyzer.stdout is not None
         metrics, address = (analyzer.stderr.readline().rpartition(" at ")[2].strip() for _ in range(2))
-        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages), "--node", "node7"]
-        agent = stack.enter_context(service([*program, "agent", *options]))
+        options = ["--key-file", key, "--analyzer", address, "--dir", str(pages), "--node", "node7"]
+        agent = stack.enter_context(service([*PROGRAM, "agent", *options]))
         finding = json.loads(analyzer.stdout.readline())
         assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
-        asked = [*program, "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
+        asked = [*PROGRAM, "diagnose", "--analyzer-dir", state, "--json", "--for", "2"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stderr) == (3, "")
         assert json.loads(answer.stdout)["jobs"][0]["findings"][0]["summary"] == finding["summary"]
@@ -72,12 +72,10 @@ def test_agent_and_analyzer(pages: Path, tmp_path: Path) -> None:
             assert "Traceback" not in process.stderr.read()
 
 
-def test_an_agent_may_start_before_the_job(pages: Path, tmp_path: Path) -> None:
-    key, directory = tmp_path / "job.key", tmp_path / "later"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    command = [sys.executable, "-m", "tensorwire_job.cli", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
-    with service([*command, "--dir", str(directory)]) as agent:
+def test_an_agent_may_start_before_the_job(pages: Path, key: str, tmp_path: Path) -> None:
+    directory = tmp_path / "later"
+    options = ["--key-file", key, "--analyzer", "127.0.0.1:1", "--dir", str(directory)]
+    with service([*PROGRAM, "agent", *options]) as agent:
         assert agent.stderr is not None
         assert "no pages of ranks in" in agent.stderr.readline()
         pages.rename(directory)
@@ -119,16 +117,7 @@ def test_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
     write_state(tmp_path)
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
-    command = [
-        sys.executable,
-        "-m",
-        "tensorwire_job.cli",
-        "watch",
-        "--analyzer-dir",
-        str(tmp_path),
-        "--interval",
-        "0.2",
-    ]
+    command = [*PROGRAM, "watch", "--analyzer-dir", str(tmp_path), "--interval", "0.2"]
     environment = {**os.environ, "TERM": "xterm-256color"}
     watch = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment)
     os.close(secondary)

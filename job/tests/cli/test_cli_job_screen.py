@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -17,9 +18,6 @@ from tensorwire.cli import output
 from tensorwire_job import model
 from tensorwire_job.cli.screen import draw, fit
 from tensorwire_job.report import History
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 STACK = "\n".join(f'  File "train.py", line {n} in f{n}' for n in range(30))
 RED = re.compile("\x1b\\[[0-9;]*31[;m]")
@@ -33,16 +31,13 @@ def history_of(observations: Sequence[model.Observation], *findings: model.Findi
     return history
 
 
-def screen(history: History, *findings: model.Finding, width: int = 78, height: int = 24, colours: bool = False) -> str:
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        height=height,
-        force_terminal=colours,
-        color_system="standard" if colours else None,
-    )
-    thresholds = model.Thresholds()
-    drawn = draw(history, findings, Path("a-job"), width=width, height=height, thresholds=thresholds)
+def screen(
+    history: History, *findings: model.Finding, width: int = 78, height: int = 24, colours: bool = False, **more: Any
+) -> str:
+    system: Any = "standard" if colours else None
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=colours, color_system=system)
+    more = {"thresholds": model.Thresholds()} | more
+    drawn = draw(history, findings, Path("a-job"), width=width, height=height, **more)
     console.print(fit(console, drawn, height), end="")
     return console.file.getvalue()
 
@@ -175,3 +170,32 @@ def test_lines_on_a_terminal_are_broken_between_words(
     assert all(len(line) <= 60 for line in lines[:-1])
     assert all(line.startswith("    ") for line in lines[1:])
     assert " ".join(whole.split()) == " ".join(" ".join(lines).split()), "nothing is lost, no word is broken"
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 200])
+def test_the_screen_fits_any_width(width: int) -> None:
+    history = history_of(hang(1024, 17, seconds=26)[-2:])
+    lines = screen(history, not_entered(1024, 17), width=width, height=200).splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert "TW-H1" in text
+    assert "17" in text
+    assert "1,023" in text
+    assert len(lines) <= 60
+
+
+@pytest.mark.parametrize("width", [78, 200])
+def test_the_screen_of_a_healthy_job_says_how_it_goes(width: int) -> None:
+    thresholds = model.Thresholds(hang_seconds=60.0)
+    lines = screen(history_of(hang(seconds=12)), width=width, height=50, thresholds=thresholds).splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("up 11 s; thresholds: hang 60 s, slow 60 s, factor 3, lost 10 s") for line in lines)
+    (rates,) = [line.split() for line in lines if line.startswith("default_pg")]
+    assert rates[:2] == ["default_pg", "4"]
+    assert float(rates[2]) > 0
+
+
+def test_the_last_trouble_of_the_watch_is_seen() -> None:
+    shown = screen(history_of(hang()), width=100, troubles=["the first", "it failed: \x1b[2J exit code 5"])
+    assert "it failed: \\x1b[2J exit code 5" in shown
+    assert "the first" not in shown

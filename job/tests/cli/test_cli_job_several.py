@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from job.tests.support.fake_job import run
 from job.tests.support.frozen_job import write_pages
 from tensorwire_job.page import native
 from tensorwire_job.service import job_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.command_line import Run
 
 JUDGED_SECONDS = 100.0  # in the place of an hour: the machine of the test may run for less
 DEAD = """
@@ -73,9 +74,9 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Jobs]:
         native.close(handle)
 
 
-def ask(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[tuple[str, list[str]]], list[str]]:
+def ask(run: Run, *arguments: object) -> tuple[int, list[tuple[str, list[str]]], list[str]]:
     """The exit code, each job with its codes, and the names of those that are only told."""
-    code, out, err = run(capsys, "diagnose", "--json", "--for", 0, *arguments)
+    code, out, err = run("diagnose", "--json", "--for", 0, *arguments)
     assert err == ""
     document = json.loads(out)
     named = [
@@ -84,57 +85,57 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, li
     return code, named, [Path(job["directory"]).name for job in document["ended"]]
 
 
-def test_the_older_of_two_jobs_hangs(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_older_of_two_jobs_hangs(jobs: Jobs, run: Run) -> None:
     hung, healthy = jobs.hung("hung"), jobs.healthy("healthy")
-    code, named, ended = ask(capsys, "--hang-seconds", 30)
+    code, named, ended = ask(run, "--hang-seconds", 30)
     assert (code, named[0], ended) == (3, ("hung", ["TW-H1"]), [])
     assert [name for name, _ in named] == ["hung", "healthy"], "the worst comes first"
-    code, out, _ = run(capsys, "diagnose", "--for", 0)
+    code, out, _ = run("diagnose", "--for", 0)
     assert code == 3
     lines = out.splitlines()
     assert lines[0] == f"job 1 of 2: {hung}"
     assert "rank 1 has not entered all_reduce #8 of default_pg" in lines[1]
     assert f"job 2 of 2: {healthy}" in lines
-    assert ask(capsys, "--dir", healthy)[0] == 0, "a job that is named is the only one"
+    assert ask(run, "--dir", healthy)[0] == 0, "a job that is named is the only one"
 
 
-def test_all_jobs_are_asked_in_the_time_of_one(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_jobs_are_asked_in_the_time_of_one(jobs: Jobs, run: Run) -> None:
     for name in ("a", "b", "c", "d"):
         jobs.healthy(name)
     start = time.monotonic()
-    run(capsys, "diagnose", "--for", 2, "--hang-seconds", 3600)
+    run("diagnose", "--for", 2, "--hang-seconds", 3600)
     assert time.monotonic() - start < 5.0
 
 
-def test_a_job_that_ended_within_the_hour_counts(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_ended_within_the_hour_counts(jobs: Jobs, run: Run) -> None:
     jobs.dead("dead", seconds=JUDGED_SECONDS - 60)
     jobs.healthy("alive")
-    code, named, ended = ask(capsys, "--hang-seconds", 3600)
+    code, named, ended = ask(run, "--hang-seconds", 3600)
     assert (code, named, ended) == (3, [("dead", ["TW-LOST"]), ("alive", [])], [])
 
 
-def test_an_older_one_is_told_and_does_not_count(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_older_one_is_told_and_does_not_count(jobs: Jobs, run: Run) -> None:
     dead = jobs.dead("dead", seconds=JUDGED_SECONDS + 20)
     jobs.healthy("alive")
-    assert ask(capsys, "--hang-seconds", 3600) == (0, [("alive", [])], ["dead"])
-    _, out, _ = run(capsys, "diagnose", "--for", 0, "--hang-seconds", 3600)
+    assert ask(run, "--hang-seconds", 3600) == (0, [("alive", [])], ["dead"])
+    _, out, _ = run("diagnose", "--for", 0, "--hang-seconds", 3600)
     told = re.escape(str(dead)) + r": the job ended [\w ]+ ago, and is judged only if --dir names it"
     assert re.fullmatch(told, out.splitlines()[-1])
-    assert ask(capsys, "--dir", dead)[0] == 3
+    assert ask(run, "--dir", dead)[0] == 3
 
 
-def test_the_newest_counts_however_long_ago_it_ended(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_counts_however_long_ago_it_ended(jobs: Jobs, run: Run) -> None:
     jobs.dead("first", seconds=240.0)
     jobs.dead("last", seconds=200.0)
-    assert ask(capsys) == (3, [("last", ["TW-LOST"])], ["first"])
+    assert ask(run) == (3, [("last", ["TW-LOST"])], ["first"])
 
 
-def test_pages_that_cannot_be_read_hide_no_other_job(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_that_cannot_be_read_hide_no_other_job(jobs: Jobs, run: Run) -> None:
     jobs.hung("hung")
     damaged = jobs.root / "damaged"
     damaged.mkdir()
     (damaged / "rank-0-0.page").write_bytes(bytes(4096))
-    code, out, err = run(capsys, "diagnose", "--json", "--for", 0)
+    code, out, err = run("diagnose", "--json", "--for", 0)
     assert code == 3
     assert [Path(job["directory"]).name for job in json.loads(out)["jobs"]] == ["hung"]
     assert err == f"tensorwire-job: {damaged} is skipped: no rank is in view\n"

@@ -36,9 +36,16 @@ class ForkServer:
         self._gone: dict[int, int] = {}
         self._answer()
 
-    def start(self, arguments: list[str], environment: dict[str, str], output: Path, network: int | None = None) -> int:
-        """Fork a process that runs a module as `python -m` does; gives its pid."""
-        self._connection.send((arguments, environment, str(output), network))
+    def start(
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        output: Path,
+        network: int | None = None,
+        errors: Path | None = None,
+    ) -> int:
+        """Fork a process that runs a module as `python -m` does; gives its pid. By default errors go to the output."""
+        self._connection.send((arguments, environment, str(output), str(errors or output), network))
         return self._answer()
 
     def status(self, pid: int) -> int | None:

@@ -1,16 +1,17 @@
 """A process that has imported torch once and forks the ranks of job after job, which saves seconds for each.
 
 It is given the number of a descriptor, one end of a pipe of `multiprocessing`. (arguments, environment, output,
-network) forks a process that runs the module arguments[0] as `python -m` does, in the network namespace of the process
-`network` if it is not None; a number kills one of them. It answers with its pid for each fork, and with (pid, status)
-whenever one has ended. Everything dies with it, and it dies with the pipe: nothing is left behind, whatever becomes of
-who started it. TW_FAULTS_IMPORTS names more modules that it imports at first.
+errors, network) forks a process that runs the module arguments[0] as `python -m` does, in the network namespace of the
+process `network` if it is not None; a number kills one of them. It answers with its pid for each fork, and with (pid,
+status) whenever one has ended. Everything dies with it, and it dies with the pipe: nothing is left behind.
+TW_FAULTS_IMPORTS names more modules that it imports at first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import runpy
@@ -89,15 +90,16 @@ def _ended() -> Iterator[tuple[int, int]]:
 def main() -> None:
     for name in ("torch.utils.data", "torch.distributed", *os.environ.get("TW_FAULTS_IMPORTS", "").split()):
         importlib.import_module(name)  # this is what the server is for
+    gc.freeze()  # else a rank that ends looks through all of it once more, which takes a second
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what ranks leave behind is still to be found
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     connection.send(os.getpid())
     request = _serve(connection)
     if request is None:
         return
-    arguments, environment, output, network = request
-    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-    os.dup2(1, 2)
+    arguments, environment, output, errors, network = request
+    for stream, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     if network is not None:
         libc = ctypes.CDLL(None, use_errno=True)
         with Path(f"/proc/{network}/ns/net").open() as namespace:

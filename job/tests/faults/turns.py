@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from tensorwire_job.service.recording import Recorder
+from tensorwire_job.service.recording import RecordingWriter
 
 from .watch import interrupted
 
@@ -117,6 +117,6 @@ def recording(folder: Path, case: Case, rank: int) -> Iterator[Record]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{case.name}-{rank}.jsonl.gz"
     path.unlink(missing_ok=True)
-    with Recorder(path, case.thresholds) as recorder:
+    with RecordingWriter(path, case.thresholds) as recorder:
         yield recorder.write
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))  # without the flushes

@@ -21,7 +21,7 @@ CULPRIT = 2
 
 
 def load_batch(step: int) -> torch.Tensor:
-    """A data loader that one rank waits in for ever: a lock that nobody gives back."""
+    """A data loader that one rank waits in for ever: a lock that is not given back."""
     if step == int(sys.argv[1]) - 1 and RANK == CULPRIT and sys.argv[2] == "hangs":
         lock = threading.Lock()
         lock.acquire()

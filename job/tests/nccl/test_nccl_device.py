@@ -1,6 +1,6 @@
 """The profiler plugin and the client of RAS against NCCL itself: four ranks that share one GPU.
 
-Skipped without one. job/docs/nccl.md says whether anybody has run it.
+Skipped without one. job/docs/nccl.md says whether it was ever run.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from job.tests.support import probe_jobs
-from tensorwire_job import nccl_plugin_path
+from tensorwire_job.nccl.plugin import nccl_plugin_path
 from tensorwire_job.page.rank_page import read_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 torch = pytest.importorskip("torch")
 if not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):

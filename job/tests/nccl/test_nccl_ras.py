@@ -120,7 +120,7 @@ def test_json_names_the_ranks_behind_though_they_are_the_majority():
 
 
 @pytest.mark.parametrize("culprit", range(4))
-def test_who_is_behind_while_nobody_goes_on_is_found(culprit, capsys):
+def test_a_rank_behind_while_none_goes_on_is_found(culprit, capsys):
     stuck = document([rank(number, 119 if number == culprit else 120) for number in range(4)])
     with serve(stuck) as server:
         code = diagnose.command.main(["--ras", server.address, "--for", "0", "--json"], standalone_mode=False)
@@ -129,7 +129,7 @@ def test_who_is_behind_while_nobody_goes_on_is_found(culprit, capsys):
     assert f"rank {culprit} is pid {1000 + culprit} on 10.0.0.{culprit // 2 + 1}" in finding["evidence"]
 
 
-def test_who_is_behind_in_a_job_that_goes_on_is_no_finding():
+def test_a_rank_behind_in_a_job_that_goes_on_is_no_finding():
     before = ras.parse_json(json.dumps(document([rank(0, 119), rank(1, 120)])).encode())
     after = ras.parse_json(json.dumps(document([rank(0, 120), rank(1, 121)])).encode())
     assert findings_of(before, after, 20.0) == []
@@ -155,19 +155,14 @@ def test_an_answer_that_may_be_incomplete_lowers_the_confidence(timeouts, confid
         assert any("RAS waited 2 times in vain" in fact for fact in finding.evidence) == bool(timeouts)
 
 
-def test_nobody_is_behind_in_a_job_in_step():
+def test_no_rank_is_behind_in_a_job_in_step():
     with serve(document([rank(number, 7) for number in range(4)])) as server:
         assert query_ras(server.address).communicators[0].behind() == {}
 
 
 def test_json_states_and_errors():
-    ranks = [
-        rank(0, 1, abort_flag=True),
-        rank(1, 1, finalize_called=True),
-        rank(2, 1, init_state=7),
-        rank(3, 1, async_error=6),
-        rank(4, 1, async_error=7),
-    ]
+    ranks = [rank(0, 1, abort_flag=True), rank(1, 1, finalize_called=True), rank(2, 1, init_state=7)]
+    ranks += [rank(3, 1, async_error=6), rank(4, 1, async_error=7)]
     with serve(document(ranks)) as server:
         members = query_ras(server.address).communicators[0].ranks
     assert [member.status for member in members] == ["ABORT", "FINALIZE", "INIT", "RUNNING", "RUNNING"]
@@ -180,20 +175,14 @@ def test_json_missing_ranks():
         status = query_ras(server.address)
     assert status.unresponsive == [RasProcess("10.0.0.1", 1001)]
     assert status.dead == [RasProcess("10.0.0.2", 1002)]
-    assert [(member.rank, member.status) for member in status.communicators[0].missing] == [
-        (1, ""),
-        (2, ""),
-        (3, "NOCOMM"),
-    ]
+    not_there = [(member.rank, member.status) for member in status.communicators[0].missing]
+    assert not_there == [(1, ""), (2, ""), (3, "NOCOMM")]
 
 
 def test_a_job_of_an_older_nccl_is_told_which_one_it_needs():
-    with (
-        serve(b"", json_known=False) as server,
-        pytest.raises(UnsupportedVersionError, match=r"NCCL 2\.28\.7") as caught,
-    ):
-        query_ras(server.address)
-    assert server.address in str(caught.value)
+    with serve(b"", json_known=False) as old, pytest.raises(UnsupportedVersionError, match=r"NCCL 2\.28\.7") as caught:
+        query_ras(old.address)
+    assert old.address in str(caught.value)
 
 
 def test_an_answer_in_small_pieces():
@@ -219,12 +208,12 @@ def test_a_timeout_that_makes_no_sense(timeout):
         query_ras("localhost:1", timeout=timeout)
 
 
-def test_nobody_listens():
+def test_no_service_listens():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(ConnectionRefusedError, match=r"no RAS service .* NCCL_RAS_ENABLE") as caught:
-        query_ras(f"127.0.0.1:{port}")
-    assert caught.value.filename == f"127.0.0.1:{port}"
+        query_ras(address)
+    assert caught.value.filename == address
 
 
 def test_a_server_that_accepts_and_says_nothing():
@@ -244,7 +233,7 @@ def test_an_answer_without_end_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("greeting", ["SSH-2.0-OpenSSH_9.2", "HTTP/1.1 400 Bad Request", "", "x" * 5000])
-def test_somebody_else_listens_there(greeting):
+def test_another_service_listens_there(greeting):
     with serve(b"", greeting=greeting) as server, pytest.raises(CorruptDataError, match="NCCL_RAS_ADDR"):
         query_ras(server.address)
 

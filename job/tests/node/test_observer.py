@@ -9,13 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tensorwire_job
+from job.tests.support.fake_worker_server import worker_server
 from tensorwire_job.model import REPLACED, Operation
 from tensorwire_job.node import frozen_rank
 from tensorwire_job.node.local_node import LocalNode
@@ -96,6 +97,13 @@ class Job:
     def path(self, rank: int, generation: int = 0) -> Path:
         return page_path(self.directory, rank, generation)
 
+    def write(self, rank: int, field: str, value: int) -> None:
+        """Another value into the header of a page, which is as long."""
+        place = getattr(native.Header, field)
+        with self.path(rank).open("r+b") as file:  # in place: cut off, the page would take the process with it
+            file.seek(place.offset)
+            file.write(value.to_bytes(place.size, "little"))
+
     def close(self) -> None:
         for process in self.processes:
             process.kill()
@@ -173,7 +181,7 @@ def test_life_and_death_of_a_rank(job: Job, observer: Observer) -> None:
     until(observer, lambda seen: life(seen) == "running" and seen.ranks[0].heartbeat_seconds < 0.1)
     process.kill()
     killed = time.monotonic()
-    lost = until(observer, lambda seen: life(seen) == "lost")  # a zombie: nobody has waited for it yet
+    lost = until(observer, lambda seen: life(seen) == "lost")  # a zombie: its parent has not waited for it yet
     gone = lost.ranks[0].process.gone_seconds
     assert gone is not None
     assert abs(lost.time - gone - killed) < 0.5
@@ -222,11 +230,7 @@ def test_silent_process_that_has_its_page(job: Job, observer: Observer, monkeypa
 def test_process_with_the_number_of_another(job: Job, observer: Observer) -> None:
     """Its page names a pid that lives, but not the start time of that process."""
     job.start(dies=True)
-    path = job.path(0)
-    data = bytearray(path.read_bytes())
-    position = native.Header.pid.offset
-    data[position : position + 4] = os.getpid().to_bytes(4, "little")
-    path.write_bytes(data)
+    job.write(0, "pid", os.getpid())
     time.sleep(1.1)
     assert the_rank(observer).process.life == "lost"
 
@@ -234,18 +238,10 @@ def test_process_with_the_number_of_another(job: Job, observer: Observer) -> Non
 def test_process_that_cannot_be_seen_but_sends_heartbeats(job: Job, observer: Observer) -> None:
     """It is in another container, with numbers of its own."""
     job.start(dies=True)
-    path = job.path(0)
-    data = bytearray(path.read_bytes())
-
-    def heartbeat(age: float) -> None:
-        position = native.Header.heartbeat_ns.offset
-        data[position : position + 8] = (time.monotonic_ns() - int(age * 1e9)).to_bytes(8, "little")
-        path.write_bytes(data)
-
-    heartbeat(0.0)
+    job.write(0, "heartbeat_ns", time.monotonic_ns())
     process = the_rank(observer).process
     assert (process.life, process.state) == ("running", "?")
-    heartbeat(3.0)
+    job.write(0, "heartbeat_ns", time.monotonic_ns() - 3 * 10**9)
     assert the_rank(observer).process.life == "lost"
 
 
@@ -303,8 +299,7 @@ def test_damaged_page_is_told_and_the_others_are_seen(job: Job, observer: Observ
 def test_rank_whose_page_gets_damaged_stays_as_it_was(job: Job, observer: Observer) -> None:
     job.start(0)
     observer.observe()
-    with job.path(0).open("r+b") as file:
-        file.write(bytes(16))  # the magic; cut off, the page would take the process with it
+    job.write(0, "magic", 0)
     assert life(observer.observe()) == "running"
     assert observer.damaged == [job.path(0)]
     job.path(0).unlink()
@@ -320,16 +315,14 @@ def test_page_that_lies_about_itself_is_damaged(job: Job, observer: Observer, fi
     job.start(0)
     job.start(1)
     observer.observe()
-    with job.path(1).open("r+b") as file:
-        file.seek(getattr(native.Header, field).offset)
-        file.write(value.to_bytes(4, "little"))
+    job.write(1, field, value)
     seen = observer.observe()
     assert (sorted(seen.ranks), seen.world_size, seen.ranks[1].generation) == ([0, 1], 4, 0)
     assert observer.damaged == [job.path(1)]
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_whatever_a_page_holds_can_be_reported(job: Job, seed: int) -> None:
+def test_all_that_a_page_may_hold_can_be_reported(job: Job, seed: int) -> None:
     rng = random.Random(seed)
     handle = native.create(str(job.path(0)), "run", 0, 4, 0)
     native.counts(handle, native.slot(handle, 1, b"pg", 4), 5, 4)
@@ -361,13 +354,13 @@ def test_connections_name_their_peers(job: Job, observer: Observer) -> None:
     assert [(edge.rank, edge.peer) for edge in seen.edges] == [(0, 1)], "who the dead peer was is remembered"
 
 
-def test_connection_to_nobody_of_the_job(job: Job, observer: Observer) -> None:
+def test_connection_to_no_rank_of_the_job(job: Job, observer: Observer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         job.start(0, port=server.getsockname()[1])
         assert [(edge.rank, edge.peer) for edge in observer.observe().edges] == [(0, -1)]
 
 
-def test_whom_to_ask_for_a_stack(job: Job, observer: Observer) -> None:
+def test_which_process_to_ask_for_a_stack(job: Job, observer: Observer) -> None:
     process = job.start(3)
     observer.observe()
     target = observer.target(3)
@@ -386,52 +379,20 @@ ENTRY = {
 }  # fmt: skip
 
 
-class Recorder:
-    """Answers as torch's worker server in a rank does."""
-
-    def __init__(self, path: Path, answer: bytes) -> None:
-        self.asked = 0
-        self._answer = answer
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(path))
-        self._server.listen(1)
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            connection = self._server.accept()[0]
-            with connection:
-                if not connection.recv(4096):
-                    return
-                self.asked += 1
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self._answer) + self._answer)
-
-    def close(self) -> None:
-        with socket.socket(socket.AF_UNIX) as last:
-            last.connect(self._server.getsockname())
-        self._thread.join()
-        self._server.close()
-
-
 @pytest.fixture
-def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Recorder]]:
-    """A rank that lives and sends no heartbeat: operation 5 of its group was open when it did."""
+def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], list[bytes]]]:
+    """A rank that lives and sends no heartbeat: operation 5 of its group was open when it did. Its recorder answers."""
     monkeypatch.setattr(frozen_rank, "_STILL_SECONDS", 0.2)
-    recorders = []
+    with ExitStack() as stack:
 
-    def start(answer: bytes) -> Recorder:
-        job.start(heartbeats=False)
-        data = bytearray(job.path(0).read_bytes())
-        data[native.Header.flags.offset] |= native.SOCKET
-        job.path(0).write_bytes(data)
-        recorders.append(Recorder(job.path(0).with_suffix(".sock"), answer))
-        time.sleep(0.3)
-        return recorders[-1]
+        def start(answer: bytes) -> list[bytes]:
+            job.start(heartbeats=False)
+            job.write(0, "flags", native.SOCKET)
+            asked = stack.enter_context(worker_server(job.path(0).with_suffix(".sock"), answer))
+            time.sleep(0.3)
+            return asked
 
-    yield start
-    for recorder in recorders:
-        recorder.close()
+        yield start
 
 
 @pytest.mark.parametrize(
@@ -439,7 +400,7 @@ def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes
     [("gloo:all_reduce", "all_reduce"), ("gloo:_all_gather_base", "all_gather_into_tensor")],
 )
 def test_what_a_still_rank_entered_since_its_last_heartbeat(
-    still: Callable[[bytes], Recorder], observer: Observer, recorded: str, name: str
+    still: Callable[[bytes], list[bytes]], observer: Observer, recorded: str, name: str
 ) -> None:
     """In the words that the pages of the other ranks have for it: else the calls would seem to differ."""
     entries = [
@@ -447,15 +408,15 @@ def test_what_a_still_rank_entered_since_its_last_heartbeat(
         {**ENTRY, "collective_seq_id": 9, "is_p2p": True},
         {**ENTRY, "profiling_name": recorded},
     ]
-    recorder = still(json.dumps({"entries": entries}).encode())
+    asked = still(json.dumps({"entries": entries}).encode())
     for _ in range(3):
         rank = the_rank(observer)
         (group,) = rank.process_groups
         assert (group.enqueued, group.completed) == (6, 5)
         assert group.operation == Operation(6, name, "float32", 14)
         assert group.open_seconds is not None
-        assert 0 < group.open_seconds <= rank.heartbeat_seconds, "whatever the wall clock says"
-    assert recorder.asked == 1, "not at every poll"
+        assert 0 < group.open_seconds <= rank.heartbeat_seconds, "by no wall clock"
+    assert len(asked) == 1, "not at every poll"
 
 
 @pytest.mark.parametrize(
@@ -470,8 +431,8 @@ def test_what_a_still_rank_entered_since_its_last_heartbeat(
         json.dumps({"entries": [{**ENTRY, "input_sizes": [[1 << 70]]}]}).encode(),
     ],
 )  # fmt: skip
-def test_still_rank_of_whom_nothing_newer_is_known(
-    still: Callable[[bytes], Recorder], observer: Observer, answer: bytes
+def test_still_rank_of_which_nothing_newer_is_known(
+    still: Callable[[bytes], list[bytes]], observer: Observer, answer: bytes
 ) -> None:
     still(answer)
     (group,) = the_rank(observer).process_groups

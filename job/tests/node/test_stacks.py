@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import tensorwire_job
+from job.tests.support.fake_worker_server import worker_server
 from tensorwire_job.node import stacks, workers
 from tensorwire_job.node.stacks import StackTarget
-from tensorwire_job.page import process, stack_file, worker_server
+from tensorwire_job.page import process, stack_file
+from tensorwire_job.page.worker_server import dump_traceback, socket_path
 from tests.support.processes import bare_python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 RANK = """
 import ctypes, os, sys, time
@@ -234,44 +230,14 @@ def test_stack_file_that_becomes_a_link_is_left_alone(
     assert victim.read_text() == "data"
 
 
-def test_rank_that_does_not_listen_is_asked_through_its_worker_server(
-    start: Start,
-) -> None:
+def test_rank_that_does_not_listen_is_asked_through_its_worker_server(start: Start) -> None:
     target = start("silent", "stuck_in_sleep")
-    path = worker_server.socket_path(target.page)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen(1)
-
-        def answer() -> None:
-            connection = server.accept()[0]
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstack")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
+    with worker_server(socket_path(target.page), b"stack"):
         assert stacks.fetch(target) == "stack"
-        thread.join()
 
 
 def test_worker_server_that_drips_is_given_up(tmp_path: Path) -> None:
     """No byte is late; the answer is."""
     page = tmp_path / "rank-0-0.page"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(worker_server.socket_path(page)))
-        server.listen(1)
-
-        def drip() -> None:
-            connection = server.accept()[0]
-            with connection, contextlib.suppress(OSError):
-                connection.recv(4096)
-                for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstack":
-                    connection.sendall(bytes([byte]))
-                    time.sleep(0.02)
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        with pytest.raises(TimeoutError):
-            worker_server.dump_traceback(page, timeout=0.2)
-        thread.join()
+    with worker_server(socket_path(page), b"stack", pause=0.02), pytest.raises(TimeoutError):
+        dump_traceback(page, timeout=0.2)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tensorwire_job.node import timing
 from tensorwire_job.page import native
 from tensorwire_job.page.control import read_control
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:

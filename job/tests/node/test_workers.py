@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from tensorwire_job.node import workers
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     import pytest
@@ -23,10 +23,7 @@ def test_compiler_below_a_build_tool_is_seen_at_work() -> None:
     """Only it uses a CPU: what started it waits."""
     with subprocess.Popen(["sh", "-c", BUILD], start_new_session=True) as build:
         try:
-            deadline = time.monotonic() + 20
-            while max((found.cpu_seconds for found in workers.read(build.pid)), default=0.0) < 0.2:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_for(lambda: any(found.cpu_seconds >= 0.2 for found in workers.read(build.pid)))
             below = workers.read(build.pid)
             assert [found.name for found in below if found.cpu_seconds >= 0.2] == [below[-1].name]
             assert [found.name for found in below[:-1]] == ["sh", "sh"]

@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tensorwire_job.page import process
 from tests.support.waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(60)"
@@ -54,7 +51,7 @@ def test_states_of_a_life(start: Start) -> None:
     assert stopped.is_stopped
     assert stopped.is_alive
     child.kill()
-    wait_for(lambda: state(child.pid) == "Z")  # until somebody waits for it
+    wait_for(lambda: state(child.pid) == "Z")  # until its parent waits for it
     zombie = process.read_stat(child.pid)
     assert zombie is not None
     assert not zombie.is_alive
@@ -73,7 +70,7 @@ def test_start_tells_processes_apart(start: Start) -> None:
     assert 0 <= uptime - child.start_ticks / os.sysconf("SC_CLK_TCK") < 5
 
 
-def test_name_of_the_program_confuses_nobody(start: Start) -> None:
+def test_name_of_the_program_confuses_nothing(start: Start) -> None:
     name = ") R 1 2 (x"
     child = start(f"open('/proc/self/comm', 'w').write({name!r}); {SLEEP}")
     wait_for(lambda: Path(f"/proc/{child.pid}/comm").read_text() == name + "\n")
@@ -128,7 +125,7 @@ def test_wait_counts_threads_that_have_ended(tmp_path: Path, monkeypatch: pytest
     assert clock.read() == 3.75
 
 
-def test_nothing_is_told_of_who_does_not_exist(start: Start) -> None:
+def test_nothing_is_told_of_a_process_that_does_not_exist(start: Start) -> None:
     child = start("")
     child.wait()
     assert process.read_stat(child.pid) is None

@@ -9,7 +9,7 @@ import pytest
 
 from tensorwire_job.model import Operation, ProcessGroup, Timing
 from tensorwire_job.page import native
-from tensorwire_job.page.rank_page import Page
+from tensorwire_job.page.rank_page import RankPage
 
 NOW = 100.0
 NAMES = b"default_pg\0tp\0"
@@ -30,7 +30,7 @@ def groups(*slots: dict[str, Any], page_flags: int = 0) -> list[ProcessGroup]:
     for slot, values in zip(page.slots, slots, strict=False):
         for name, value in (EMPTY | values).items():
             setattr(slot, name, value)
-    return Page(page).process_groups(NOW)
+    return RankPage(page).process_groups(NOW)
 
 
 def test_slot_of_which_all_is_known() -> None:

@@ -10,7 +10,9 @@ import resource
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,6 @@ from tensorwire_job.protocol import connection as connections
 from tensorwire_job.protocol import listener as listening
 from tensorwire_job.protocol.connection import Connection, RefusedError
 from tensorwire_job.protocol.listener import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 KEY = b"0123456789abcdef0123456789abcdef"
 GREETING = b"TWDIAG\x00\x01"
@@ -145,46 +143,40 @@ def test_message_in_single_bytes(server_end: Callable[..., tuple[Recorded, Conne
     assert heard == [{"a": 1}]
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["wrong_key", "replayed", "skipped", "swapped", "changed", "reflected", "other_connection", "announced_huge",
-     "huge_first", "not_json", "not_an_object", "nested", "not_the_protocol"],
-)  # fmt: skip
+GOOD = b'{"type":"hello"}'
+
+
+def reflected(client: Recorded) -> bytes:
+    """Signed with the key of the other direction, as what the server sends is."""
+    client.key = hmac.digest(KEY, b"server" + b"n" * 32 + client.server_nonce, "sha256")
+    return client.message(GOOD)
+
+
+REFUSED: dict[str, Callable[[Recorded], bytes]] = {
+    "wrong_key": lambda client: client.message(GOOD),
+    "replayed": lambda client: 2 * client.message(GOOD),
+    "skipped": lambda client: client.message(GOOD) + client.message(GOOD, number=2),
+    "swapped": lambda client: client.message(b'{"n":2}', number=1) + client.message(b'{"n":1}', number=0),
+    "changed": lambda client: client.message(GOOD).replace(b"hello", b"hullo"),
+    "reflected": reflected,
+    "announced_huge": lambda client: struct.pack(">I", 0xFFFFFFFF) + bytes(64),
+    "huge_first": lambda client: client.message(b'{"text":"' + b"x" * 70_000 + b'"}'),
+    "not_json": lambda client: client.message(b"\x80\x04K\x01."),
+    "not_an_object": lambda client: client.message(b"[1]"),
+    "nested": lambda client: client.message(b'{"a":1}') + client.message(b'{"a":' + b"[" * 200_000),
+}
+
+
+@pytest.mark.parametrize("what", [*REFUSED, "other_connection", "not_the_protocol"])
 def test_refused(what: str, server_end: Callable[..., tuple[Recorded, Connection]]) -> None:
     client, connection = server_end(b"x" * 32 if what == "wrong_key" else KEY)
-    good = b'{"type":"hello"}'
-    if what == "replayed":
-        data = client.message(good)
-        data += data
-    elif what == "skipped":
-        data = client.message(good) + client.message(good, number=2)
-    elif what == "swapped":
-        first, second = client.message(b'{"n":1}'), client.message(b'{"n":2}')
-        data = second + first
-    elif what == "changed":
-        data = client.message(good).replace(b"hello", b"hullo")
-    elif what == "reflected":  # signed with the key of the other direction, as what the server sends is
-        client.key = hmac.digest(KEY, b"server" + b"n" * 32 + client.server_nonce, "sha256")
-        data = client.message(good)
-    elif what == "other_connection":
-        data = server_end()[0].message(good)
-    elif what == "announced_huge":
-        data = struct.pack(">I", 0xFFFFFFFF)
-        data += bytes(64)
-    elif what == "huge_first":
-        data = client.message(b'{"text":"' + b"x" * 70_000 + b'"}')
-    elif what == "not_json":
-        data = client.message(b"\x80\x04K\x01.")
-    elif what == "not_an_object":
-        data = client.message(b"[1]")
-    elif what == "nested":
-        data = client.message(b'{"a":1}') + client.message(b'{"a":' + b"[" * 200_000)
+    if what == "other_connection":
+        data = server_end()[0].message(GOOD)
     elif what == "not_the_protocol":
-        plain, server = tcp_pair()
-        connection = Connection(server, KEY, is_server=True)
-        client.socket, data = plain, b"GET / HTTP/1.1\r\n\r\n"
+        client.socket, server = tcp_pair()
+        connection, data = Connection(server, KEY, is_server=True), b"GET / HTTP/1.1\r\n\r\n"
     else:
-        data = client.message(good)
+        data = REFUSED[what](client)
     client.socket.sendall(data)
     with pytest.raises(RefusedError):
         receive(connection)

@@ -351,7 +351,7 @@ def test_damaged_rows_are_refused_or_make_some_observation(seed: int) -> None:
 
 
 def test_greatest_numbers_can_be_handed_on() -> None:
-    """Whatever an agent says, what the analyzer keeps of it can be read."""
+    """What the analyzer keeps of a report can be read, however large its numbers are."""
     most = (1 << 62) - 1
     report = report_of() | LATER | {
         "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [["c", "", 8]], "works": [], "links": [[0, 1, "a", "b"]],

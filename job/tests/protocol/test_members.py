@@ -39,7 +39,7 @@ def test_ranks_of_a_grid(grid: Any, ranks: list[int]) -> None:
 
 
 def test_large_grids_take_no_memory() -> None:
-    """Hundreds of them would take gigabytes, whoever names them."""
+    """Hundreds of them would take gigabytes, from wherever they come."""
     tracemalloc.start()
     try:
         kept = [members_of([first, 1 << 10, 1 << 9, 1 << 8, 2]) for first in range(100)]
@@ -76,7 +76,7 @@ def test_a_claim_of_many_members_costs_no_walk(monkeypatch: pytest.MonkeyPatch) 
     claimed = ranks_of((0, ((1 << 10, 1 << 10), (1 << 9, 1))))
     group = member(1, waits=9.0, size=len(claimed), members=claimed)
     observation = observed(50.0, [rank(1, group), rank(2), rank(600)], world=1 << 20)
-    monkeypatch.setattr(GridRanks, "__iter__", lambda _: pytest.fail("somebody walks through the ranks"))
+    monkeypatch.setattr(GridRanks, "__iter__", lambda _: pytest.fail("it walks through the ranks"))
     groups = Groups(RankColumns.of(observation.ranks), observation.world_size)
     assert groups[group.id].numbers.tolist() == [1, 2]
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from job.tests.support.probe_jobs import PROBE, environment, run
 from tensorwire_job.rank.activity import main_activity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(("source", "activity"), [("", "recv from any source"), (", group_src=1", "")])

@@ -1,4 +1,4 @@
-"""The page of a rank that crashes, whatever else handles the signal."""
+"""The page of a rank that crashes, also where the signal has other handlers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from tensorwire_job.page.rank_page import Page
+    from tensorwire_job.page.rank_page import RankPage
 
 
-def crashed(folder: Path, text: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], Page]:
+def crashed(folder: Path, text: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], RankPage]:
     """A rank that ran this, and its page."""
     script = folder / "train.py"
     script.write_text(text)

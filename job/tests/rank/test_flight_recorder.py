@@ -38,7 +38,7 @@ class FakeRank:
         self.unreported = 0  # completions that torch's number lacks: gloo's threads report out of order
         self.created_ns = 0
         self.messages = 0  # before each operation: torch's numbers count them
-        self.unseen_messages = 0  # made before anybody looked
+        self.unseen_messages = 0  # made before the first look
         self.is_calling = False  # a thread makes a message
 
     def find(self, torch_name: str, description: str, backend: str) -> BackendGroup:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT, DRAWN = 4.5, 3.0
 LABELLED = ("waits", "behind", "absent", "stopped", "ended", "lost")

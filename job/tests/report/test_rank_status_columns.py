@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from job.tests.analyzer.test_analyzer_columns import jobs, through_reports
+from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import member, rank
-from job.tests.support.observed_jobs import SECONDS
 from tensorwire_job.protocol.decoding import rank_of
 from tensorwire_job.report import History
 from tensorwire_job.report.rank_status import STATES, WAIT_SECONDS, RankStatus, slowest, status_groups, statuses
@@ -81,7 +81,7 @@ class Plain:
         return found("moves" if now != earlier else "idle")
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(jobs)
 def test_statuses_are_those_of_one_rank_after_the_other(states: list[Any]) -> None:
     before = None

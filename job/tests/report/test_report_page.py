@@ -215,12 +215,12 @@ def test_nothing_of_a_text_moves_others() -> None:
 
 
 def test_a_job_of_4096_ranks_in_many_states_stays_small() -> None:
-    observations = hang(4096, culprit=9, seconds=20)
+    observations = hang(4096, culprit=9, seconds=6, hung_after=2)
     for one in observations:
         for number in range(0, 4096, 2):
             one.ranks[number].phase = f"phase {number % 97}"
         one.silent_nodes = [f"node{n}" for n in range(900)]
-    finding = not_entered(4096, 9, time=1014.0)
+    finding = not_entered(4096, 9, time=1004.0)
     text = render(told(observations, dataclasses.replace(finding, stacks=dict.fromkeys(range(3), "x"))))
     assert len(text) < 250_000
     page = Page(text)

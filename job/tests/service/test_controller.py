@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from job.tests.support.observations import member
-from job.tests.support.observed_jobs import SECONDS, hung
+from job.tests.support.analyzed import SECONDS
+from job.tests.support.observed_jobs import hung, not_entering
 from tensorwire_job.service.controller import Controller
 
 
 def test_a_stack_is_asked_for_once_and_again_only_where_no_answer_comes() -> None:
-    at = hung(lambda number, age: [member(30) if number == 1 else member(31, waits=age)])
+    at = hung(not_entering(1))
     controller = Controller(SECONDS)
     asked = [time for time in range(90) if controller.decide(at(float(time))).stacks_of]
     first = asked[0]

@@ -8,8 +8,6 @@ import gzip
 import inspect
 import json
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -49,7 +47,7 @@ def test_the_example_of_the_manual_runs(
     assert capsys.readouterr().out.startswith("TW-H1 [1] high rank 1 has not entered all_reduce #8 of default_pg;")
 
 
-def test_a_wait_of_a_minute_is_no_hang_for_whoever_says_so(pages: Path) -> None:
+def test_a_wait_of_a_minute_is_no_hang_beyond_a_higher_gate(pages: Path) -> None:
     assert diagnose(pages, seconds=0.0, hang_seconds=300.0) == []
 
 
@@ -114,13 +112,6 @@ def test_the_options_are_those_of_the_command() -> None:
     names = [field.name for field in dataclasses.fields(Thresholds)]
     assert {ours[name] for name in names} == {None}, "those of the command, or recorded"
     assert {name: theirs[name] for name in names} == dataclasses.asdict(ASKED)
-
-
-def test_a_rank_loads_nothing_of_it() -> None:
-    code = "import sys; from tensorwire_job import attach, phase; print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = {name.split(".")[1] for name in ran.stdout.split() if name.startswith("tensorwire_job.")}
-    assert loaded == {"rank", "page"}
 
 
 def test_paths_may_be_texts(pages: Path) -> None:

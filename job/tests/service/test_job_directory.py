@@ -30,7 +30,7 @@ def test_a_page_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
 
 
 def test_pages_that_others_may_have_made_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Anybody may make /dev/shm/tensorwire-UID, and lie there about whom to ask and what to write."""
+    """Another user may make /dev/shm/tensorwire-UID, and lie there about what to ask and what to write."""
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
     root = tmp_path / "root"
     monkeypatch.setattr(job_directory, "root_directory", lambda: root)
@@ -40,4 +40,4 @@ def test_pages_that_others_may_have_made_are_left_alone(monkeypatch: pytest.Monk
     assert find_directory(None) == root / "job"
     root.chmod(0o777)
     assert find_directory(None) is None
-    assert find_directory(root / "job") == root / "job", "whoever names it knows whose it is"
+    assert find_directory(root / "job") == root / "job", "a person who names it knows whose it is"

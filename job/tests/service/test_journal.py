@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import resource
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from tensorwire.errors import CorruptDataError
 from tensorwire_job.model import Confidence, Finding, Observation
 from tensorwire_job.service import journal as journals
 from tensorwire_job.service.journal import Journal, read_state
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def seen() -> Observation:

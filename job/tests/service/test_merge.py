@@ -164,7 +164,7 @@ def test_what_is_kept_of_a_node_that_connects_anew_counts_until_it_is_replaced(m
 
 
 def test_report_that_breaks_off_leaves_nothing_behind() -> None:
-    """Else whoever has the key could fill the memory with halves of reports, each under another name."""
+    """Else an agent with the key could fill the memory with halves of reports, each under another name."""
     nodes = Nodes("run")
     nodes.join("a", START)
     works = [["x" * 256, "y" * 256, number, 0, 0] for number in range(1 << 12)]

@@ -17,6 +17,7 @@ import pytest
 from job.tests.support.hung_job import not_entered
 from tensorwire_job.service import on_finding
 from tensorwire_job.service.on_finding import FindingCommand, variables
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,10 +158,7 @@ def test_stacks_that_do_not_come_are_not_waited_for_long(keeping: list[str], mon
         command.take("run-1", [NO_STACKS])
         time.sleep(0.15)
         command.take("run-1", [NO_STACKS])
-        deadline = time.monotonic() + 20
-        while not kept(keeping) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(kept(keeping)) == 1, "while the watch goes on"
+        wait_for(lambda: len(kept(keeping)) == 1)  # while the watch goes on
 
 
 def test_hostile_words_are_data(keeping: list[str], tmp_path: Path) -> None:
@@ -233,15 +231,10 @@ def test_command_that_takes_too_long_is_killed_with_its_children(
     pid, before = tmp_path / "pid", children()
     with running(["sh", "-c", f"sleep 61 & echo $! > {shlex.quote(str(pid))}; wait"]) as (command, troubles):
         command.take("run-1", [not_entered()])
-        deadline = time.monotonic() + 20
-        while not troubles and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: bool(troubles))
         assert troubles == ["the command of --on-finding failed: it took longer than 0.4 s and was killed"]
         assert children() == before
-    deadline = time.monotonic() + 20
-    while state(int(pid.read_text()))[0] not in "ZX":  # its parent is dead: init waits for it
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: state(int(pid.read_text()))[0] in "ZX")  # its parent is dead: init waits for it
 
 
 def test_no_zombie_is_left(tmp_path: Path) -> None:
@@ -249,10 +242,8 @@ def test_no_zombie_is_left(tmp_path: Path) -> None:
     with running(["sh", "-c", f"echo >> {shlex.quote(str(runs))}"]) as (command, _):
         for number in range(5):
             command.take(f"run-{number}", [not_entered()])
-        deadline = time.monotonic() + 20
-        while not runs.exists() or runs.read_text().count("\n") < 5 or children() != before:
-            assert time.monotonic() < deadline, "they are waited for while the watch goes on"
-            time.sleep(0.02)
+        wait_for(lambda: runs.exists() and runs.read_text().count("\n") == 5)
+        wait_for(lambda: children() == before)  # they are waited for while the watch goes on
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Agents and the analyzer as services, over real connections: what comes through, who survives whom."""
+"""Agents and the analyzer as services, over real connections: what comes through, and what outlives what."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tensorwire_job.service import service as services
 from tensorwire_job.service.journal import Journal, read_state
 from tensorwire_job.service.recording import replay
 from tensorwire_job.service.service import JobService, LocalJob, View
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,10 +163,7 @@ def test_ranks_are_not_timed_for_an_analyzer_that_is_gone(start: Start) -> None:
     service._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
     until(service, lambda _: running.node.timed)
     service.close()
-    deadline = time.monotonic() + 5.0
-    while len(running.node.timed) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: len(running.node.timed) >= 2)
     assert running.node.timed[1] == ({}, 0)
 
 
@@ -239,7 +237,7 @@ def test_agent_of_another_run_is_told_so(service: JobService, start: Start) -> N
     assert sorted(service.step().observation.ranks) == [0, 1]
     first.stop()
     view = until(service, lambda view: sorted(view.observation.ranks) == [2, 3])
-    assert view.observation.run_id == "other", "once nobody of the first run is there"
+    assert view.observation.run_id == "other", "once no rank of the first run is there"
 
 
 def test_agent_that_sees_no_rank_keeps_nobody_out(service: JobService, start: Start) -> None:

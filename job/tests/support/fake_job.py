@@ -1,4 +1,4 @@
-"""A job that shows what a test wants to be seen of it, and the command line that looks at it."""
+"""A job that shows what a test wants to be seen of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
-from tensorwire_job.cli import main
-
 if TYPE_CHECKING:
-    import pytest
-
     from tensorwire_job import model
 
 
@@ -51,8 +47,3 @@ class StillClock:
 
     def sleep(self, seconds: float) -> None:
         self._now += seconds
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(list(map(str, arguments)))
-    return code, *capsys.readouterr()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tensorwire_job.page import native
 from tensorwire_job.page.directory import page_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -> list[int]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from job.tests.support.observations import member, observed, rank
 from tensorwire_job.model import Confidence, Finding, Observation
 from tensorwire_job.service.journal import Journal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def hang(world: int = 4, culprit: int = 2, *, seconds: int = 40, hung_after: int = 12) -> list[Observation]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tensorwire_job.model import Edge, Observation, Operation, Process, ProcessGroup, Rank
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 WORLD = 4
 
@@ -57,6 +55,12 @@ def rank(
 def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
     """A rank that was seen last so many seconds ago, and said this when it ended."""
     return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
+
+
+def set_process(one: Rank, state: dict[str, Any]) -> None:
+    """Fields of the process of a rank that has been seen already."""
+    for name, value in state.items():
+        setattr(one.process, name, value)
 
 
 def observed(

@@ -1,4 +1,4 @@
-"""Jobs made by hand: what agents would see of ranks in a given trouble, second by second, and what is found in it."""
+"""Jobs made by hand: what agents would see of ranks in a given trouble, second by second."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from job.tests.support.observations import WORLD, member, observed, rank
-from tensorwire_job.analyzer import Analyzer
-from tensorwire_job.model import Thresholds, Timing
+from tensorwire_job.model import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection
 
-    from tensorwire_job.analyzer import Analysis
-    from tensorwire_job.model import Edge, Finding, Observation, ProcessGroup
-
-SECONDS = Thresholds(hang_seconds=5.0, slow_seconds=6.0, lost_seconds=2.0)
+    from tensorwire_job.model import Edge, Observation, ProcessGroup
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 """For what has to be found wherever the culprit is."""
@@ -44,6 +40,35 @@ def hung(
             return healthy(time, world=world, edges=some)
         ranks = [rank(n, *groups(n, time - after), world=world, **((states or {}).get(n, {}))) for n in range(world)]
         return observed(time, ranks, some, world=world)
+
+    return at
+
+
+def not_entering(culprit: int) -> Callable[[int, float], list[ProcessGroup]]:
+    """One rank does not come to the operation that the others wait in."""
+    return some_reduce(others(culprit))
+
+
+def some_reduce(inside: Collection[int]) -> Callable[[int, float], list[ProcessGroup]]:
+    """These wait in an operation that no other rank has come to."""
+    return lambda number, age: [member(31, waits=age) if number in inside else member(30, idle=age)]
+
+
+def others(number: int) -> list[int]:
+    return [other for other in range(WORLD) if other != number]
+
+
+def in_call(
+    activity: str, inside: Collection[int], groups: Callable[[int, float], list[ProcessGroup]], **more: Any
+) -> Callable[[float], Observation]:
+    """From three seconds on, the main threads of these ranks are in a call that no group counts."""
+    seen_at = hung(groups, **more)
+
+    def at(time: float) -> Observation:
+        seen = seen_at(time)
+        for number in inside if time > 3.0 else ():
+            seen.ranks[number].activity, seen.ranks[number].activity_seconds = activity, time - 3.0
+        return seen
 
     return at
 
@@ -102,32 +127,3 @@ def job_at_rate(
         return observed(time, ranks, edges(time) if edges else [], world=size)
 
     return at
-
-
-def watch(
-    at: Callable[[float], Observation], until: float, *, step: float = 1.0, thresholds: Thresholds = SECONDS
-) -> Iterator[tuple[float, Analysis]]:
-    analyzer = Analyzer(thresholds)
-    time = 0.0
-    while time <= until:
-        yield time, analyzer.update(at(time))
-        time += step
-
-
-def last(at: Callable[[float], Observation], until: float = 12.0, **more: Any) -> list[Finding]:
-    return [analysis for _, analysis in watch(at, until, **more)][-1].findings
-
-
-def everything(at: Callable[[float], Observation], until: float, **more: Any) -> list[Finding]:
-    """All findings of all times."""
-    return [finding for _, analysis in watch(at, until, **more) for finding in analysis.findings]
-
-
-def only(findings: list[Finding]) -> Finding:
-    assert len(findings) == 1, [finding.summary for finding in findings]
-    return findings[0]
-
-
-def told(findings: list[Finding], *fields: str) -> tuple[Any, ...]:
-    """Class and suspects of the only finding, and these fields of it."""
-    return tuple(getattr(only(findings), field) for field in ("code", "suspects", *fields))

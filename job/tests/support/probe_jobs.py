@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,11 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from job.tests.faults.fork_server import ForkServer
+
 SCRIPTS = Path(__file__).resolve().parent / "probe_scripts"
 PROBE = ("-m", "tensorwire_job")
+RunJob = Callable[..., list[str]]
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
@@ -41,31 +46,28 @@ def _heed_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def run_job(arguments: Sequence[str], directory: Path, *, world_size: int = 2) -> list[str]:
-    """The same python arguments in all ranks. Returns what each printed; raises AssertionError if one failed."""
-    port = free_port()
+def run_job(
+    server: ForkServer, folder: Path, script: str, *arguments: str, probe: bool = True, world_size: int = 2
+) -> list[str]:
+    """Returns what each rank printed; raises AssertionError if one failed."""
+    module = f"{__package__}.probe_scripts.{script}"
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
+    job["TENSORWIRE_PROBE_DIR"] = str(folder / "pages")
     ranks = [
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environment(
-                directory,
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(world_size),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        server.start(
+            [*(("tensorwire_job", "-m") if probe else ()), module, *arguments],
+            {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            folder / f"output-{rank}",
+            errors=folder / f"errors-{rank}",
         )
         for rank in range(world_size)
     ]
     try:
-        outputs = [rank.communicate(timeout=240) for rank in ranks]
+        deadline = time.monotonic() + 240
+        while None in map(server.status, ranks) and time.monotonic() < deadline:
+            time.sleep(0.01)
     finally:
-        for rank in ranks:
-            rank.kill()
-    failed = [errors for rank, (_, errors) in zip(ranks, outputs, strict=True) if rank.returncode != 0]
-    assert not failed, "\n".join(failed)
-    return [printed for printed, _ in outputs]
+        server.kill(ranks)
+    failed = [rank for rank, pid in enumerate(ranks) if server.status(pid) != 0]
+    assert not failed, "\n".join((folder / f"errors-{rank}").read_text() for rank in failed)
+    return [(folder / f"output-{rank}").read_text() for rank in range(world_size)]

@@ -17,8 +17,8 @@ def command(ctx: click.Context, shell: str) -> None:
 
     \b
     Example:
-      eval "$(tensorwire completion bash)"     # in ~/.bashrc; zsh: in ~/.zshrc
-      tensorwire completion fish | source      # in ~/.config/fish/config.fish
+      eval "$(tensorwire completion bash)"  # in ~/.bashrc; zsh: in ~/.zshrc
+      tensorwire completion fish | source   # in ~/.config/fish/config.fish
     """
     kind = get_completion_class(shell)
     assert kind is not None, shell

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..columns import EdgeColumns, RankColumns
 from ..model import Thresholds
+from .memory import Memory
 from .slowness.slow import SlowWatch
-from .state import State
 from .verdicts.endings import find_ended
 from .verdicts.hangs import find_hangs
 from .verdicts.no_progress import find_no_progress
@@ -48,7 +48,7 @@ class Analyzer:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or Thresholds()
         self._step = min(self._thresholds.slow_seconds, self._thresholds.hang_seconds) / STEPS
-        self._state = State(SlowWatch(self._thresholds))
+        self._memory = Memory(SlowWatch(self._thresholds))
 
     def update(self, observation: Observation) -> Analysis:
         """What stands now, and what would help to tell more.
@@ -57,54 +57,54 @@ class Analyzer:
         amiss: all ranks are looked at in columns, and process groups a few times in a window.
         """
         self._follow(observation)
-        state = self._state
+        memory = self._memory
         job = Job(
             observation.time,
             observation.world_size,
-            state.ranks,
+            memory.ranks,
             observation.silent_nodes,
             EdgeColumns.of(observation.edges),
             self._thresholds,
-            state.recent_phases(self._thresholds.hang_seconds),
-            state.samples,
-            state.work,
-            state.histories,
+            memory.recent_phases(self._thresholds.hang_seconds),
+            memory.samples,
+            memory.work,
+            memory.histories,
         )
-        if observation.time >= state.next_sample:
-            state.next_sample = observation.time + 0.999 * self._step
-            state.slow_verdicts = state.slow.sample(job)
-            state.unlike_types_verdicts = state.unlike_types.sample(job)
-            if not _say_why(state.current):  # it asks each rank
-                state.no_progress_verdicts = find_no_progress(job, state.first_seen)
-            state.samples.append(transport.sample(job))
-            state.work.sample(job.time, job.columns)
-            state.waits_elsewhere = waits_elsewhere(job)
-        verdicts = _judge(job, state)
+        if observation.time >= memory.next_sample:
+            memory.next_sample = observation.time + 0.999 * self._step
+            memory.slow_verdicts = memory.slow.sample(job)
+            memory.unlike_types_verdicts = memory.unlike_types.sample(job)
+            if not _say_why(memory.current):  # it asks each rank
+                memory.no_progress_verdicts = find_no_progress(job, memory.first_seen)
+            memory.samples.append(transport.sample(job))
+            memory.work.sample(job.time, job.columns)
+            memory.waits_elsewhere = waits_elsewhere(job)
+        verdicts = _judge(job, memory)
         if _say_why(verdicts):
-            state.no_progress_verdicts = []  # once what was found is over, the job moves again
-        state.settle(verdicts, observation)
-        state.keep_hangs()
-        findings = [state.dressed(verdict) for verdict in state.current]
-        return Analysis(findings, dict(state.slow.timing or {}), state.stacks_of())
+            memory.no_progress_verdicts = []  # once what was found is over, the job moves again
+        memory.settle(verdicts, observation)
+        memory.keep_hangs()
+        findings = [memory.dressed(verdict) for verdict in memory.current]
+        return Analysis(findings, dict(memory.slow.timing or {}), memory.stacks_of())
 
     def add_stack(self, rank: int, text: str) -> None:
         """The stack of a rank, or why there is none. It stays with the finding."""
-        self._state.stacks[rank] = text
+        self._memory.stacks[rank] = text
 
     def _follow(self, observation: Observation) -> None:
         """Take over the ranks that are in view. A newer generation, or another run, starts from nothing."""
-        state = self._state
-        if observation.run_id != state.run_id or observation.time < state.time:
-            state = State(SlowWatch(self._thresholds), observation.run_id)
-        elif observation.time > state.time + 2 * self._thresholds.slow_seconds:
-            state.forget_times()
+        memory = self._memory
+        if observation.run_id != memory.run_id or observation.time < memory.time:
+            memory = Memory(SlowWatch(self._thresholds), observation.run_id)
+        elif observation.time > memory.time + 2 * self._thresholds.slow_seconds:
+            memory.forget_times()
         ranks = RankColumns.of(observation.ranks)
         newest = int(ranks.places.generations.max(initial=-1))
-        if newest > state.generation:
-            state = State(SlowWatch(self._thresholds), observation.run_id, newest)
-        state.time, state.silent = observation.time, set(observation.silent_nodes)
-        state.look_at(ranks, self._thresholds.hang_seconds)
-        self._state = state
+        if newest > memory.generation:
+            memory = Memory(SlowWatch(self._thresholds), observation.run_id, newest)
+        memory.time, memory.silent = observation.time, set(observation.silent_nodes)
+        memory.look_at(ranks, self._thresholds.hang_seconds)
+        self._memory = memory
 
 
 def _say_why(verdicts: list[Verdict]) -> bool:
@@ -112,24 +112,26 @@ def _say_why(verdicts: list[Verdict]) -> bool:
     return any(verdict.kind not in ("no progress", "unlike types") for verdict in verdicts)
 
 
-def _judge(job: Job, state: State) -> list[Verdict]:
+def _judge(job: Job, memory: Memory) -> list[Verdict]:
     """The order of decisions: jobs that were told to end, lost ranks, hangs, slowness, no progress, other types."""
-    failed = state.failed_alive()
+    failed = memory.failed_alive()
     if failed:
-        job = replace(job, ranks=state.ranks.as_gone(failed))
-    dead = {number: job.ranks[number] for number in (*sorted(state.dead), *failed)}
-    if (dead or state.has_halted()) and not state.are_more_to_go(dead):
-        known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
-        ended = find_ended(job, dead, state.recent_hangs, known)
+        job = replace(job, ranks=memory.ranks.as_gone(failed))
+    dead = {number: job.ranks[number] for number in (*sorted(memory.dead), *failed)}
+    if (dead or memory.has_halted()) and not memory.are_more_to_go(dead):
+        known = {number for verdict in memory.current if verdict.kind == "lost" for number in verdict.finding.suspects}
+        ended = find_ended(job, dead, memory.recent_hangs, known)
         if ended is not None:
             return ended
-    if state.is_failing():
+    if memory.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
-        return state.recent_hangs or state.slow_verdicts
-    may_hang = state.is_blocked or state.waits_elsewhere or state.dead
+        return memory.recent_hangs or memory.slow_verdicts
+    may_hang = memory.is_blocked or memory.waits_elsewhere or memory.dead
     verdicts = find_hangs(job) if may_hang else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
-        verdicts = verdicts + state.slow_verdicts
-    verdicts = verdicts or state.no_progress_verdicts
+        verdicts = verdicts + memory.slow_verdicts
+    verdicts = verdicts or memory.no_progress_verdicts
     named = {verdict.finding.process_group for verdict in verdicts}
-    return verdicts + [verdict for verdict in state.unlike_types_verdicts if verdict.finding.process_group not in named]
+    return verdicts + [
+        verdict for verdict in memory.unlike_types_verdicts if verdict.finding.process_group not in named
+    ]

@@ -1,5 +1,10 @@
 """tensorwire-job completion"""
 
-from tensorwire.cli.completion import command
+from __future__ import annotations
 
-__all__ = ["command"]
+import copy
+
+from tensorwire.cli import completion
+
+command = copy.copy(completion.command)
+command.help = (command.help or "").replace("tensorwire ", "tensorwire-job ")

@@ -103,12 +103,7 @@ def print_rank_status(history: History, findings: Sequence[Finding]) -> None:
 
     groups = rank_status.status_groups(history.statuses, apart={rank for one in findings for rank in one.suspects})
     rows = [
-        (
-            group.text,
-            f"{group.num_ranks:,}",
-            words.seconds(group.seconds) if group.seconds else "",
-            group.few_ranks(),
-        )
+        (group.text, f"{group.num_ranks:,}", words.seconds(group.seconds) if group.seconds else "", group.few_ranks())
         for group in groups[:_MAX_STATUS_GROUPS]
     ]
     output.print_table(("rank status", ">ranks", ">for", "which"), rows)

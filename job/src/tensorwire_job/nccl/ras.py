@@ -295,7 +295,4 @@ def _objects(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _corrupt(expected: str) -> CorruptDataError:
-    return CorruptDataError(
-        f"expected {expected}",
-        advice="is NCCL_RAS_ADDR the address of an NCCL job's RAS service?",
-    )
+    return CorruptDataError(f"expected {expected}", advice="is NCCL_RAS_ADDR the address of an NCCL job's RAS service?")

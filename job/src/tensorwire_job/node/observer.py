@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..model import MAX_RANKS, REPLACED, Observation, Process, Rank
 from ..page import call_file, process
-from ..page.rank_page import Page, age, read_page
+from ..page.rank_page import RankPage, age, read_page
 from . import tcp, workers
 from .frozen_rank import FrozenRanks
 from .stacks import StackTarget
@@ -39,10 +39,10 @@ class Observer:
         self._directory = directory
         self._node = node
         self._tcp = tcp.TcpReader()
-        self._known: dict[Path, Page] = {}  # all pages, as they were read last
+        self._known: dict[Path, RankPage] = {}  # all pages, as they were read last
         self._run = 0
-        self._pages: dict[Path, Page] = {}  # of these, one for each rank: that of the newest generation
-        self._plugins: dict[tuple[int, int], Page] = {}  # pages of NCCL's plugin, by process
+        self._pages: dict[Path, RankPage] = {}  # of these, one for each rank: that of the newest generation
+        self._plugins: dict[tuple[int, int], RankPage] = {}  # pages of NCCL's plugin, by process
         self._clocks: dict[Path, process.WaitClock] = {}
         self._alive: dict[Path, tuple[float, Process]] = {}  # processes when they were last seen to live
         self._calls: dict[Path, tuple[int, tuple[Call, ...]] | None] = {}
@@ -75,7 +75,7 @@ class Observer:
         return None
 
     def _read(self) -> None:
-        found: dict[Path, Page] = {}
+        found: dict[Path, RankPage] = {}
         self.damaged = []
         for path in sorted(self._directory.glob("rank-*-*.page"), key=_own_first)[:_MAX_PAGES]:
             page = read_page(path)
@@ -85,7 +85,7 @@ class Observer:
             if page is not None and page.boot_id == process.boot_id():
                 found[path] = page
         run = self._run = _run_of(found.values(), self._run)
-        newest: dict[int, tuple[Path, Page]] = {}
+        newest: dict[int, tuple[Path, RankPage]] = {}
         for path, page in found.items():
             header = page.header
             if header.run == run and (
@@ -111,7 +111,7 @@ class Observer:
         self._call_files[page] = file
         return call_file.read(page)
 
-    def _rank(self, path: Path, page: Page, now: float) -> Rank:
+    def _rank(self, path: Path, page: RankPage, now: float) -> Rank:
         header = page.header
         heartbeat_age = max(0.0, now - header.heartbeat_ns / 1e9)
         plugin = self._plugins.get(_process_of(page), page)
@@ -137,13 +137,13 @@ class Observer:
             calls_seconds=age(now, read_ns),
         )
 
-    def _process_groups(self, page: Page, now: float) -> list[ProcessGroup]:
+    def _process_groups(self, page: RankPage, now: float) -> list[ProcessGroup]:
         """The process groups of a page, and those that NCCL's plugin sees in the same process."""
         plugin = self._plugins.get(_process_of(page), page)
         pages = (page,) if plugin is page else (page, plugin)
         return [group for each in pages for group in each.process_groups(now)]
 
-    def _process(self, path: Path, page: Page, groups: list[ProcessGroup], now: float) -> Process:
+    def _process(self, path: Path, page: RankPage, groups: list[ProcessGroup], now: float) -> Process:
         header = page.header
         silent_seconds = max(0.0, now - max(header.heartbeat_ns, header.pulse_ns) / 1e9)
         said = _said(page, now, silent_seconds)
@@ -192,7 +192,7 @@ class Observer:
         return edges
 
 
-def _run_of(pages: Iterable[Page], before: int) -> int:
+def _run_of(pages: Iterable[RankPage], before: int) -> int:
     """The run with the last heartbeat, or the one before as long as it has heartbeats too: two jobs that share a
     directory would take turns, and neither would be seen for long enough."""
     newest: dict[int, int] = {}
@@ -203,7 +203,7 @@ def _run_of(pages: Iterable[Page], before: int) -> int:
     return before if lives_on else last
 
 
-def _is_credible(path: Path, page: Page) -> bool:
+def _is_credible(path: Path, page: RankPage) -> bool:
     """Whether a page is of the rank and generation that its name says, in a job that there can be."""
     header = page.header
     is_named = path.name.startswith(f"rank-{header.rank}-{header.restart_count}.")
@@ -220,12 +220,12 @@ def _own_first(path: Path) -> tuple[bool, str]:
     return path.name.endswith(_PLUGIN), path.name
 
 
-def _process_of(page: Page) -> tuple[int, int]:
+def _process_of(page: RankPage) -> tuple[int, int]:
     """Its pid and start time, which name it for good."""
     return page.header.pid, page.header.start_time
 
 
-def _said(page: Page, now: float, silent_seconds: float) -> dict[str, Any]:
+def _said(page: RankPage, now: float, silent_seconds: float) -> dict[str, Any]:
     """The reason and the signal of its end, as the process told them."""
     header = page.header
     # Some processes recover from a crash that ends others. One that does not has no pulse, though the kernel may still

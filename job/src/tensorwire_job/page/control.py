@@ -21,7 +21,7 @@ CONTROL_NAME: Final = "control"
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlRequest:
     """A request: `num_rounds` 0 ends timing."""
 
     number: int
@@ -30,14 +30,14 @@ class Control:
     servers: bool = False  # worker servers are wanted
 
 
-def read_control(directory: Path) -> Control | None:
+def read_control(directory: Path) -> ControlRequest | None:
     """The last request; None before there is one."""
     try:
         control = native.read_control(str(directory / CONTROL_NAME))
     except OSError:
         return None
     first = {entry.id: entry.first_sequence for entry in control.entries[: control.num_entries]}
-    return Control(control.number, first, control.num_rounds, bool(control.servers))
+    return ControlRequest(control.number, first, control.num_rounds, bool(control.servers))
 
 
 def write_control(directory: Path, first: Mapping[int, int], num_rounds: int) -> int:

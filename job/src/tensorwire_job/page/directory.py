@@ -22,7 +22,7 @@ from .control import CONTROL_NAME
 from .rank_page import read_page
 
 if TYPE_CHECKING:
-    from .rank_page import Page
+    from .rank_page import RankPage
 
 MAX_AGE_SECONDS = 24 * 3600.0
 _PAGE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.page")
@@ -125,7 +125,7 @@ def _is_old(folder: Path) -> bool:
     return not any(page is not None and (page.is_alive or _has_recent_heartbeat(page)) for page in pages)
 
 
-def _has_recent_heartbeat(page: Page) -> bool:
+def _has_recent_heartbeat(page: RankPage) -> bool:
     """Whether a rank in another container may live: a write to shared memory does not date its file."""
     age = time.monotonic() - page.header.heartbeat_ns / 1e9
     return page.boot_id == process.boot_id() and age < MAX_AGE_SECONDS

@@ -39,116 +39,77 @@ _u8, _u16, _u32, _u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes
 _i32, _i64, _float = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 
 
+def _fields(*runs: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Fields one behind the other: of each type those that are named with it."""
+    return [(name, kind) for kind, names in runs for name in names.split()]
+
+
 class Members(ctypes.Structure):
-    _fields_ = [("first", _u32), ("strides", _u32 * MAX_DIMENSIONS), ("extents", _u32 * MAX_DIMENSIONS)]
+    _fields_ = _fields((_u32, "first"), (_u32 * MAX_DIMENSIONS, "strides extents"))
 
 
 class Slot(ctypes.Structure):
-    _fields_ = [
-        ("lock", _u32),
-        ("operation", _u8),
-        ("dtype", _u8),
-        ("flags", _u8),
-        ("name", _u8),
-        ("id", _u64),
-        ("enqueued", _u64),
-        ("signature", _u64),
-        ("numel", _i64),
-        ("enter_ns", _u64),
-        ("completed_ns", _u64),
-        ("sent_nbytes", _u64),
-        ("received_nbytes", _u64),
-        ("sum_ns", _u64),
-        ("num_nbytes", _u64),
-        ("completed", _u32),
-        ("sequence", _u32),
-        ("first_sequence", _u32),
-        ("min_us", _u32),
-        ("max_us", _u32),
-        ("num_rounds", _u16),
-        ("rooted_or_pairwise", _u16),
-        ("size", _u16),
-        ("root", _u16),
-        ("baseline_rate", _float),
-        ("members", Members),
-        ("reserved", _u32),
-    ]
+    _fields_ = _fields(
+        (_u32, "lock"),
+        (_u8, "operation dtype flags name"),
+        (_u64, "id enqueued signature"),
+        (_i64, "numel"),
+        (_u64, "enter_ns completed_ns sent_nbytes received_nbytes sum_ns num_nbytes"),
+        (_u32, "completed sequence first_sequence min_us max_us"),
+        (_u16, "num_rounds rooted_or_pairwise size root"),
+        (_float, "baseline_rate"),
+        (Members, "members"),
+        (_u32, "reserved"),
+    )
 
 
 class Header(ctypes.Structure):
-    _fields_ = [
-        ("magic", _u64),
-        ("layout", _u32),
-        ("lock", _u32),
-        ("boot_id", _u8 * 16),
-        ("run", _u64),
-        ("start_time", _u64),
-        ("pid", _u32),
-        ("rank", _i32),
-        ("world_size", _u32),
-        ("restart_count", _u32),
-        ("flags", _u32),
-        ("control", _u32),
-        ("heartbeat_ns", _u64),
-        ("heartbeats", _u64),
-        ("exit_ns", _u64),
-        ("signal_ns", _u64),
-        ("setup_ns", _u64),
-        ("activity_ns", _u64),
-        ("pulse_ns", _u64),
-        ("exit_kind", _u32),
-        ("signal", _u32),
-        ("setup", _u32),
-        ("crash", _u32),
-        ("exit_reason", ctypes.c_char * 256),
-        ("phase", ctypes.c_char * 24),
-        ("activity", ctypes.c_char * 24),
-        ("names", ctypes.c_char * 144),
-    ]
+    _fields_ = _fields(
+        (_u64, "magic"),
+        (_u32, "layout lock"),
+        (_u8 * 16, "boot_id"),
+        (_u64, "run start_time"),
+        (_u32, "pid"),
+        (_i32, "rank"),
+        (_u32, "world_size restart_count flags control"),
+        (_u64, "heartbeat_ns heartbeats exit_ns signal_ns setup_ns activity_ns pulse_ns"),
+        (_u32, "exit_kind signal setup crash"),
+        (ctypes.c_char * 256, "exit_reason"),
+        (ctypes.c_char * 24, "phase activity"),
+        (ctypes.c_char * 144, "names"),
+    )
 
 
 class Page(ctypes.Structure):
-    _fields_ = [("header", Header), ("slots", Slot * NUM_SLOTS)]
+    _fields_ = _fields((Header, "header"), (Slot * NUM_SLOTS, "slots"))
 
 
 class ControlEntry(ctypes.Structure):
-    _fields_ = [("id", _u64), ("first_sequence", _u64)]
+    _fields_ = _fields((_u64, "id first_sequence"))
 
 
 class Control(ctypes.Structure):
-    _fields_ = [
-        ("magic", _u64),
-        ("layout", _u32),
-        ("lock", _u32),
-        ("number", _u32),
-        ("num_rounds", _u32),
-        ("num_entries", _u32),
-        ("servers", _u32),
-        ("reserved", _u8 * 16),
-        ("entries", ControlEntry * NUM_CONTROL_ENTRIES),
-    ]
+    _fields_ = _fields(
+        (_u64, "magic"),
+        (_u32, "layout lock number num_rounds num_entries servers"),
+        (_u8 * 16, "reserved"),
+        (ControlEntry * NUM_CONTROL_ENTRIES, "entries"),
+    )
 
 
 class Identity(ctypes.Structure):
-    _fields_ = [
-        ("run_id", ctypes.c_char_p),
-        ("rank", _i32),
-        ("world_size", _u32),
-        ("restart_count", _u32),
-    ]
+    _fields_ = _fields((ctypes.c_char_p, "run_id"), (_i32, "rank"), (_u32, "world_size restart_count"))
 
 
 class OperationInfo(ctypes.Structure):
-    _fields_ = [
-        ("sequence", _u64),
-        ("signature", _u64),
-        ("numel", _i64),
-        ("nbytes", _u64),
-        ("operation", _u8),
-        ("dtype", _u8),
-        ("root", _u16),
-        ("pairwise", _u32),
-    ]
+    _fields_ = _fields(
+        (_u64, "sequence signature"),
+        (_i64, "numel"),
+        (_u64, "nbytes"),
+        (_u8, "operation dtype"),
+        (_u16, "root"),
+        (_u32, "pairwise"),
+    )
 
 
 _path = str(find_library("tensorwire_job", "_tensorwire_probe.so"))
@@ -253,10 +214,8 @@ def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int
     """Write a request of (process group, first sequence) entries; returns its number. Raises OSError."""
     array = [ControlEntry(*entry) for entry in entries]
     number = _u32()
-    _check(
-        _write_control(os.fsencode(path), (ControlEntry * len(array))(*array), len(array), num_rounds, number),
-        path,
-    )
+    written = _write_control(os.fsencode(path), (ControlEntry * len(array))(*array), len(array), num_rounds, number)
+    _check(written, path)
     return number.value
 
 

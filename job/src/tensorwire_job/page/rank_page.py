@@ -23,7 +23,7 @@ _MAX_RATE: Final = 1e12
 _MAX_SIZE: Final = 65535  # a group of this size may be larger
 
 
-class Page:
+class RankPage:
     """A copy of a page: what a rank is doing, or did when it died.
 
     Attributes:
@@ -101,10 +101,10 @@ class Page:
         return [_process_group(slot, names, now, self.timed) for slot in self.slots if _is_sound(slot)]
 
 
-def read_page(path: Path) -> Page | None:
+def read_page(path: Path) -> RankPage | None:
     """None where there is no page, or none that can be believed."""
     try:
-        return Page(native.read_page(str(path)))
+        return RankPage(native.read_page(str(path)))
     except OSError:
         return None
 

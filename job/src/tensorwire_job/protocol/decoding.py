@@ -34,7 +34,7 @@ class Known:
     links: list[tuple[Any, ...]] = field(default_factory=list)
     members: dict[int, Sequence[int]] = field(default_factory=dict)
     details: dict[tuple[int, int], Row] = field(default_factory=dict)  # by rank and group
-    states: dict[int, states.State] = field(default_factory=dict)
+    states: dict[int, states.RankState] = field(default_factory=dict)
     transfers: dict[int, Row] = field(default_factory=dict)
     calls: dict[int, tuple[int, tuple[Call, ...]]] = field(default_factory=dict)  # each with the time of its reading
     signalled: set[int] = field(default_factory=set)  # ranks that got a signal which ends a job

@@ -97,7 +97,7 @@ class Encoder:
         self._details: dict[tuple[int, int], Row] = {}
         self._edges: dict[int, Row] = {}
         self._members: dict[int, Sequence[int]] = {}  # by the number of a process group's description
-        self._states: dict[int, states.State] = {}
+        self._states: dict[int, states.RankState] = {}
         self._transfers: dict[int, Row] = {}
         self._calls: dict[int, Sequence[Call]] = {}
         self._full = True

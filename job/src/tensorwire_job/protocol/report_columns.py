@@ -295,7 +295,7 @@ class _Rows:
         return ranks
 
     @cached_property
-    def _states(self) -> list[states.State]:
+    def _states(self) -> list[states.RankState]:
         return self._known("states", states.NO_STATE)
 
     def _known(self, what: str, otherwise: Any) -> list[Any]:
@@ -304,7 +304,7 @@ class _Rows:
         places = zip(self._ranks, self._node.tolist(), strict=True)
         return [of_nodes[node].get(rank, otherwise) for rank, node in places]
 
-    def _having(self, field: int) -> list[tuple[int, states.State, int]]:
+    def _having(self, field: int) -> list[tuple[int, states.RankState, int]]:
         """The states that have something there, each with its rank and the time of its node. A rank of two nodes comes
         where it counts."""
         having = [place for place in self._kept if self._states[place][field]]

@@ -18,10 +18,10 @@ _NONE = -1
 _TYPES = (int, int, int, str, int, int, int, str, int, list)
 _WORKER_TYPES = (int, str, str, str, int)
 
-State = tuple[Any, ...]
+RankState = tuple[Any, ...]
 
 
-def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
+def state_of(rank: Rank, since: Callable[[float | None], int]) -> RankState:
     """The state of a rank, without its number. `since` makes a time of an age."""
     process = rank.process
     return (
@@ -41,7 +41,7 @@ def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
     )
 
 
-NO_STATE: Final[State] = (0, _NONE, "", _NONE, 0, _NONE, "", _NONE, [])
+NO_STATE: Final[RankState] = (0, _NONE, "", _NONE, 0, _NONE, "", _NONE, [])
 SIGNAL, SIGNAL_SINCE, SETUP, SETUP_SINCE, ACTIVITY, ACTIVITY_SINCE, WORKERS = range(2, 9)  # places in a state
 
 
@@ -61,23 +61,23 @@ def check(row: Any, max_value: int) -> None:
         raise ValueError
 
 
-def num_values(state: State) -> int:
+def num_values(state: RankState) -> int:
     """The numbers and texts of a state, for the limits of a node; () has none."""
     return _OVERHEAD + size_of(state) + sum(map(size_of, state[-1])) if state else 0
 
 
-def signal_age(state: State, now: int) -> float:
+def signal_age(state: RankState, now: int) -> float:
     """Seconds since that signal; 0 where its time is not known."""
     return max(0, now - state[SIGNAL_SINCE]) / 1e6 if state[SIGNAL_SINCE] >= 0 else 0.0
 
 
-def activity_of(state: State, now: int) -> tuple[str, float | None]:
+def activity_of(state: RankState, now: int) -> tuple[str, float | None]:
     """What it is in as its stack shows, and since when."""
     since = state[ACTIVITY_SINCE]
     return state[ACTIVITY], None if since < 0 else max(0, now - since) / 1e6
 
 
-def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
+def apply(rank: Rank, state: RankState, age: Callable[[int], float | None]) -> None:
     """Put a state into the rank. `age` is the inverse of `since`."""
     process = rank.process
     kind, exit_at, process.signal, signal_at, setup, setup_at, rank.activity, active_since, workers = state

@@ -34,7 +34,7 @@ from .messages import OPERATIONS
 from .process_groups import sequence_number
 
 if TYPE_CHECKING:
-    from ..page.control import Control
+    from ..page.control import ControlRequest
     from .flight_recorder import FlightRecorder
     from .process_groups import BackendGroup, BackendGroups
 
@@ -96,7 +96,7 @@ class _Timed:
 class _Window:
     """Keeps no process group alive: that would keep threads of gloo's alive, and none may be left at the end."""
 
-    control: Control
+    control: ControlRequest
     groups: MutableMapping[Any, _Timed] = field(default_factory=WeakKeyDictionary)  # by process group
 
 
@@ -118,7 +118,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._awaited: WeakSet[Callable[..., None]] = WeakSet()  # callbacks that threads of torch's are still to make
 
-    def follow(self, control: Control) -> None:
+    def follow(self, control: ControlRequest) -> None:
         """Act on a request, once."""
         if control.number == self._number:
             return

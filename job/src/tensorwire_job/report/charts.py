@@ -14,7 +14,7 @@ from .history import UNSEEN
 from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
-    from ..model import Link
+    from ..model import CircleRank
     from ..numbered import Family
     from .history import Episode, History, Interval
 
@@ -129,7 +129,7 @@ class Circle:
     lines: list[str]  # the same in words
 
 
-def circle(links: Sequence[Link]) -> Circle:
+def circle(links: Sequence[CircleRank]) -> Circle:
     """The drawing of a circle of waits."""
     radius = max(55.0, 8.0 * len(links))
     middle = radius + 20.0

@@ -10,7 +10,7 @@ from ..model import Confidence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Code, Finding, Link
+    from ..model import CircleRank, Code, Finding
     from .history import History
 
 
@@ -50,7 +50,7 @@ def finding_line(finding: Finding, history: History | None = None) -> str:
     return f"{finding.code}{mark} {finding.confidence} confidence{age}: {finding.summary}"
 
 
-def circle_text(circle: Sequence[Link]) -> str:
+def circle_text(circle: Sequence[CircleRank]) -> str:
     """ "rank 0 waits for rank 2, which waits for rank 1, which waits for rank 0"."""
     after = [*circle[1:], circle[0]]
     return f"rank {circle[0].rank} " + ", which ".join(f"waits for rank {link.rank}" for link in after)

@@ -44,7 +44,7 @@ _LIBRARIES: Final = ("torch/", "<frozen ", "<string>")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackPlace:
     """Where a rank stands.
 
     Attributes:
@@ -90,7 +90,7 @@ class _Function:
         return f"{self.name} ({self.path}:{self.line})"
 
 
-def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
+def read_places(directory: Path) -> tuple[dict[int, StackPlace], dict[str, str]]:
     """Where the ranks stand, and why the other files of the directory are left out, by name.
 
     The last number in the name of a file is the rank. The newest of several files of one rank is taken.
@@ -103,7 +103,7 @@ def read_places(directory: Path) -> tuple[dict[int, Place], dict[str, str]]:
         files = list(islice((entry for entry in entries if not entry.is_dir(follow_symlinks=False)), MAX_FILES + 1))
     if len(files) > MAX_FILES:
         raise ValueError(f"{directory} has more than {MAX_FILES:,} files, expected one of each rank")
-    places: dict[int, Place] = {}
+    places: dict[int, StackPlace] = {}
     names: dict[int, str] = {}
     skipped: dict[str, str] = {}
     for file in sorted(files, key=lambda file: (-_changed(file), file.name)):
@@ -150,7 +150,7 @@ def _read(file: os.DirEntry[str]) -> str:
         os.close(descriptor)
 
 
-def findings_of(places: dict[int, Place]) -> list[Finding]:
+def findings_of(places: dict[int, StackPlace]) -> list[Finding]:
     """TW-H1 for ranks that others wait for, TW-H2 where ranks wait in different calls, both of low confidence.
 
     The graph is that of a job with the probe. Stacks tell neither process groups nor the numbers of operations, so all
@@ -189,7 +189,12 @@ def findings_of(places: dict[int, Place]) -> list[Finding]:
 
 
 def _finding(
-    code: Code, places: dict[int, Place], suspects: list[int], sides: list[list[int]], summary: str, told: list[str]
+    code: Code,
+    places: dict[int, StackPlace],
+    suspects: list[int],
+    sides: list[list[int]],
+    summary: str,
+    told: list[str],
 ) -> Finding:
     waiting = [rank for rank, place in places.items() if place.call and rank not in suspects]
     shown = suspects or [side[0] for side in sides]
@@ -200,11 +205,11 @@ def _finding(
     )  # fmt: skip
 
 
-def _short(side: list[int], places: dict[int, Place]) -> str:
+def _short(side: list[int], places: dict[int, StackPlace]) -> str:
     return f"{words.ranks(side)} in {places[side[0]].call}"
 
 
-def _place(text: str) -> Place | str:
+def _place(text: str) -> StackPlace | str:
     """Where a rank stands, or why this is no dump of one."""
     first = _THREAD.search(text)
     command = _COMMAND.search(text)
@@ -231,7 +236,7 @@ def _place(text: str) -> Place | str:
         functions = next((each for _, each in threads if _call(each)), functions)
         call = _BACKWARD if "(idle)" in head else ""
     user = next((function for function in functions if function.is_user), functions[-1])
-    return Place(_call(functions) or call, str(user), text[:_MAX_KEPT], program)
+    return StackPlace(_call(functions) or call, str(user), text[:_MAX_KEPT], program)
 
 
 def _program(command: str) -> frozenset[str]:

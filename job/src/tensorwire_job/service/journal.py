@@ -22,10 +22,10 @@ from tensorwire._ground.copies import not_copied
 from tensorwire._ground.new_file import NewFile, check_regular, move_aside, open_to_append
 from tensorwire.errors import CorruptDataError
 
-from ..model import Code, Confidence, Finding, Level, Link, Thresholds
+from ..model import CircleRank, Code, Confidence, Finding, Level, Thresholds
 from .recording import (
     NO_JSON_OF_OURS,
-    Recorder,
+    RecordingWriter,
     append_whole,
     decode_observation,
     decode_thresholds,
@@ -66,7 +66,7 @@ class Journal:
             _check_ours(directory / name, start)
         self._directory = directory
         self._thresholds = thresholds or Thresholds()
-        self._recorder = Recorder(directory / RECORDING, self._thresholds)
+        self._recorder = RecordingWriter(directory / RECORDING, self._thresholds)
         self._logged: dict[tuple[object, ...], int] = {}
         self._due = 0.0
         self._share = TimeShare(_MAX_SHARE)
@@ -205,5 +205,5 @@ def _finding(entry: dict[str, Any]) -> Finding:
         stacks={int(rank): str(text) for rank, text in entry["stacks"].items()},
         since=None if entry["since"] is None else float(entry["since"]),
         ended=[int(rank) for rank in entry["ended"]],
-        circle=[Link(int(link["rank"]), str(link["waits_in"])) for link in entry["circle"]],
+        circle=[CircleRank(int(link["rank"]), str(link["waits_in"])) for link in entry["circle"]],
     )

@@ -48,7 +48,7 @@ NO_JSON_OF_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, Arith
 """The errors that come of JSON which is not as it should be."""
 
 
-class Recorder:
+class RecordingWriter:
     """Writes a recording, as a context manager or until `close`. For one thread.
 
     Args:
@@ -71,7 +71,7 @@ class Recorder:
         self._max_nbytes = max_nbytes
         self._begin()
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> RecordingWriter:
         return self
 
     def __exit__(
@@ -286,11 +286,4 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
         edges += decoder.connections()
     if len(decoders) > MAX_NODES or sum(decoder.num_integers for decoder in decoders.values()) > MAX_INTEGERS:
         raise ValueError("no analyzer takes as much")
-    return Observation(
-        time,
-        str(entry["run"]),
-        world_size,
-        ranks,
-        edges,
-        [str(name) for name in entry["silent_nodes"]],
-    )
+    return Observation(time, str(entry["run"]), world_size, ranks, edges, [str(name) for name in entry["silent_nodes"]])

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from own_page import directory, page, rank, size, wait_until
 
 from tensorwire_job.page.control import write_control
+
+from .own_page import directory, page, rank, size, wait_until
 
 if TYPE_CHECKING:
     from tensorwire_job.model import ProcessGroup
 
-LATE, DELAY, ROUNDS = 2, 0.1, 6
+LATE, DELAY, ROUNDS = 2, 0.1, 4
 WAYS = {
     "even": [[64] * size for _ in range(size)],
     "uneven": [[1 + (7 * source + 13 * target) % 50 for target in range(size)] for source in range(size)],

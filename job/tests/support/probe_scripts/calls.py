@@ -1,36 +1,28 @@
 """Rank 1 does not come to the last all_reduce. Prints what stands beside the page once this rank has stood still."""
 
-import os
+from __future__ import annotations
+
 import time
-from pathlib import Path
 
 import torch
-import torch._inductor
 import torch.distributed as dist
 
-from tensorwire_job.page import call_file
+from .own_page import last_calls, rank
 
 dist.init_process_group("gloo")
-rank = dist.get_rank()
 time.sleep(1.0)  # the probe is there
 even = torch.arange(4.0)
 dist.all_reduce(even)
-dist.all_to_all_single(
-    torch.empty(3), torch.arange(3.0), [2, 1] if rank == 0 else [1, 2], [2, 1] if rank == 0 else [1, 2]
-)
+sizes = [2, 1] if rank == 0 else [1, 2]
+dist.all_to_all_single(torch.empty(3), torch.arange(3.0), sizes, sizes)
 if rank == 0:
     dist.send(torch.ones(5), 1)
 else:
     dist.recv(torch.ones(5), 0)
-pending = dist.broadcast(torch.ones(2), 1, async_op=True)
-pending.wait()
-page = Path(os.environ["TENSORWIRE_PROBE_DIR"]) / f"rank-{rank}-0.page"
+dist.broadcast(torch.ones(2), 1, async_op=True).wait()
 if rank == 0:
     last = dist.all_reduce(even, async_op=True)
-deadline = time.monotonic() + 20
-while (read := call_file.read(page)) is None and time.monotonic() < deadline:
-    time.sleep(0.05)
-for call in read[1]:
+for call in last_calls():
     of = call.operation
     print(of.name, of.sequence, of.numel, of.root, call.line != 0, *call.counts, sep=" ")
 if rank == 1:

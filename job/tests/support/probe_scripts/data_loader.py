@@ -1,4 +1,4 @@
-"""The only rank: waits for a worker of its data loader, which waits for a file that nobody writes."""
+"""The only rank: waits for a worker of its data loader, which waits for a file that is not written."""
 
 from __future__ import annotations
 

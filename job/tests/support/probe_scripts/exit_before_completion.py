@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from own_page import directory, page, rank, wait_until
 
 from tensorwire_job.page.control import write_control
+
+from .own_page import directory, page, rank, wait_until
 
 dist.init_process_group("gloo")
 if rank == 0:

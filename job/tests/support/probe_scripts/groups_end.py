@@ -7,22 +7,15 @@ import weakref
 
 import torch
 import torch.distributed as dist
-from own_page import directory, rank, wait_until
 
 from tensorwire_job.page.control import write_control
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import read_page
 
-
-def is_timed() -> bool:
-    page = read_page(page_path(directory, rank, 0))
-    return page is not None and page.header.control != 0
-
+from .own_page import directory, page, path, rank, wait_until
 
 dist.init_process_group("gloo")
 if rank == 0:
     write_control(directory, {}, 10)
-wait_until(is_timed)
+wait_until(lambda: path.exists() and page().header.control)
 dist.barrier()
 value = torch.ones(1)
 if rank == 0:

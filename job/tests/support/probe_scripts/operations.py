@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from own_page import directory, page, rank, wait_until
 
 from tensorwire_job import phase
 from tensorwire_job.page import native, worker_server
 from tensorwire_job.page.control import request_servers, write_control
 from tensorwire_job.page.directory import page_path
+
+from .own_page import directory, page, rank, wait_until
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Operation, ProcessGroup, Timing

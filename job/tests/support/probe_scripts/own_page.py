@@ -7,24 +7,43 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensorwire_job.page import call_file
 from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import Page, read_page
+from tensorwire_job.page.rank_page import RankPage, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from tensorwire_job.model import Call, ProcessGroup
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+path = page_path(directory, rank, 0)
 
 
-def page(of: int = rank) -> Page:
+def page(of: int = rank) -> RankPage:
     found = read_page(page_path(directory, of, 0))
     assert found is not None
     return found
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+def groups(of: int = rank) -> list[ProcessGroup]:
+    """What a page says of process groups; of one that is not there yet nothing."""
+    found = read_page(page_path(directory, of, 0))
+    return found.process_groups(time.monotonic()) if found else []
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, read_page(page_path(directory, rank, 0))
-        time.sleep(0.001)
+        assert time.monotonic() < deadline, read_page(path)
+        time.sleep(0.002)
+
+
+def last_calls() -> Sequence[Call]:
+    """What this rank called last, once it has read it from now on."""
+    begin = time.monotonic_ns()
+    wait_until(lambda: (read := call_file.read(path)) is not None and read[0] >= begin and read[1])
+    read = call_file.read(path)
+    assert read is not None
+    return read[1]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from own_page import directory, rank
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire_job import attach
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import read_page
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .own_page import directory, page, path, wait_until
 
 STEPS, REMOVED_BEFORE = 30, 5
-path = page_path(directory, rank, 0)
 
 
 def train(before: Callable[[int], None]) -> list[str]:
@@ -47,8 +42,7 @@ def remove(step: int) -> None:
 dist.init_process_group("gloo")
 without = train(lambda step: None)
 attach()
-while not (page := read_page(path)) or not page.slots:
-    time.sleep(0.02)
+wait_until(lambda: path.exists() and page().slots)
 dist.barrier()  # both have their page
 pageless = train(remove)
 assert not directory.exists()

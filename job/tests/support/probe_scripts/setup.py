@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import torch.distributed as dist
-from own_page import directory, page, rank, size, wait_until
 from torch.distributed.device_mesh import init_device_mesh
 
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import read_page
+
+from .own_page import directory, groups, rank, size, wait_until
 
 
 def setup(of: int) -> str:
@@ -17,19 +16,14 @@ def setup(of: int) -> str:
     return found.setup if found else ""
 
 
-def main() -> None:
-    if rank == 0:
-        wait_until(lambda: setup(1) == "in init")  # it waits for rank 0
-        assert setup(0) == "before init", setup(0)
-    dist.init_process_group("gloo")
-    wait_until(lambda: setup(rank) == "initialized")
-    init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
-    wait_until(lambda: len(page().slots) == 3)
-    groups = page().process_groups(time.monotonic())
-    print(sorted((group.name, list(group.members), group.enqueued) for group in groups))
-    dist.barrier()
-    dist.destroy_process_group()
-    wait_until(lambda: setup(rank) == "destroyed")
-
-
-main()
+if rank == 0:
+    wait_until(lambda: setup(1) == "in init")  # it waits for rank 0
+    assert setup(0) == "before init", setup(0)
+dist.init_process_group("gloo")
+wait_until(lambda: setup(rank) == "initialized")
+init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+wait_until(lambda: len(groups()) == 3)
+print(sorted((group.name, list(group.members), group.enqueued) for group in groups()))
+dist.barrier()
+dist.destroy_process_group()
+wait_until(lambda: setup(rank) == "destroyed")

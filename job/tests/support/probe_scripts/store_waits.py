@@ -7,16 +7,15 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import probe
+
+from .own_page import page
 
 SECONDS = 20.0
 
 
 def activity() -> str:
-    page = read_page(probe._probe._path)  # type: ignore[union-attr, arg-type]
-    assert page is not None
-    return page.activity
+    return page().activity
 
 
 def shown_until(is_over: Callable[[], bool]) -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from own_page import directory, rank
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire_job import attach
 from tensorwire_job.page import native
 from tensorwire_job.page.control import write_control
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import read_page
 
-path = page_path(directory, rank, 0)
+from .own_page import directory, page, path, wait_until
 
 
 def model() -> torch.nn.Sequential:
@@ -55,16 +51,14 @@ assert not path.exists()
 
 attach()
 attach()
-while not (page := read_page(path)) or not page.slots:
-    time.sleep(0.02)
+wait_until(lambda: path.exists() and page().slots)
 passive = both()
 
 if dist.get_rank() == 0:
     write_control(directory, {}, 5)
-while not read_page(path).timed:
-    time.sleep(0.02)
+wait_until(lambda: page().timed)
 timed = both()
-assert any(slot.flags & native.ACTIVE and slot.enqueued > 20 for slot in read_page(path).slots)
+assert any(slot.flags & native.ACTIVE and slot.enqueued > 20 for slot in page().slots)
 
 assert without == passive == timed, (without, passive, timed)
 print(len(set(without[0])), len(set(without[1])))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_RANKS = 1024  # the most whose histories are compared: of a larger job a part
 
 
-class Histories:
+class CallHistories:
     """Compares histories, and remembers the result: ranks that stand still read theirs only once."""
 
     def __init__(self) -> None:

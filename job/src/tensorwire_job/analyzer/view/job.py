@@ -12,7 +12,7 @@ from ...columns import EdgeColumns, RankColumns
 from ...model import Finding
 from .confidence import confidence_of
 from .groups import Groups
-from .histories import Histories
+from .histories import CallHistories
 from .verdict import MAX_SUSPECTS, Verdict
 from .waits import UNCOUNTED
 from .work import Work
@@ -77,7 +77,7 @@ class Job:
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: a rank that ends one gets the gate's time
     samples: Sequence[Sample] = ()  # of the transport, the oldest first
     work: Work = field(default_factory=Work)
-    histories: Histories = field(default_factory=Histories)
+    histories: CallHistories = field(default_factory=CallHistories)
 
     @cached_property
     def columns(self) -> RankColumns:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...model import SETUPS, Link
+from ...model import SETUPS, CircleRank
 from ..graph import Graph, Need
 from .exit_reasons import LEFT
 from .patience import LONG, blocked, is_unusual, recent
@@ -68,7 +68,7 @@ class States:
         passing = (w.vertex for w in self.waits if not w.missing and not w.sides and goes_on(w))
         self.graph = Graph(self._needs(), {_UNSEEN, *passing}, self._done())
 
-    def links(self, circle: Sequence[int]) -> list[Link]:
+    def links(self, circle: Sequence[int]) -> list[CircleRank]:
         """Each of these ranks with what it waits in for the next one. None of a circle that is one operation, whose
         sides say more, nor of one that is too large to be drawn."""
         if not 1 < len(circle) <= _MAX_LINKS:
@@ -79,7 +79,7 @@ class States:
         ]
         if len({id(wait) for _, wait in found}) < 2:
             return []
-        return [Link(number, wait.title) for number, wait in found if wait is not None]
+        return [CircleRank(number, wait.title) for number, wait in found if wait is not None]
 
     def leading_to(self, vertices: Iterable[int]) -> list[Wait]:
         """The waits that lack one of these, directly or through others, the nearest first."""

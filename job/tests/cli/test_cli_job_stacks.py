@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from job.tests.support.fake_job import run
 from tensorwire_job.model import MAX_RANKS
 from tensorwire_job.service import dumped_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.support.command_line import Run
 
 # As py-spy 0.4.3 prints them.
 HEAD = """Process 3823: /venv/bin/python train.py
@@ -81,79 +82,75 @@ def write(directory: Path, *ranks: str) -> Path:
     return directory
 
 
-def ask(capsys: pytest.CaptureFixture[str], directory: Path) -> tuple[int, list[dict[str, object]], str]:
-    code, out, err = run(capsys, "diagnose", "--stacks", directory, "--json")
+def ask(run: Run, directory: Path) -> tuple[int, list[dict[str, object]], str]:
+    code, out, err = run("diagnose", "--stacks", directory, "--json")
     return code, json.loads(out)["findings"], err
 
 
-def test_the_rank_that_is_elsewhere_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_rank_that_is_elsewhere_is_named(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), in_call("all_reduce"), ASLEEP, IN_BACKWARD)
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, len(findings), err) == (3, 1, "")
     finding = findings[0]
     assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], "low")
     assert finding["summary"] == "rank 2 has not entered all_reduce; 3 ranks wait for it"
     assert finding["victims"] == 3
     assert "rank 2 is in train.<locals>.load (data.py:12)" in str(finding["evidence"])
-    code, out, _ = run(capsys, "diagnose", "--stacks", tmp_path)
+    code, out, _ = run("diagnose", "--stacks", tmp_path)
     assert code == 3
     assert 'stack of rank 2:\n    Thread 3824 (idle): "MainThread"' in out
     assert "Process 3823" not in out
     assert "ranks 0-1: in all_reduce, called by train (train.py:6)" in out
 
 
-def test_the_rank_in_another_call_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_rank_in_another_call_is_named(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), in_call("barrier", 8), in_call("all_reduce"))
-    code, findings, _ = ask(capsys, tmp_path)
+    code, findings, _ = ask(run, tmp_path)
     assert code == 3
     assert [(each["code"], each["suspects"], each["confidence"]) for each in findings] == [("TW-H2", [1], "low")]
     assert "rank 1 is in barrier, called by train (train.py:8)" in str(findings[0]["evidence"])
 
 
-def test_equal_sides_are_both_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_equal_sides_are_both_named(run: Run, tmp_path: Path) -> None:
     calls = ("all_reduce", "barrier", "barrier", "all_reduce")
     write(tmp_path, *map(in_call, calls))
-    _, findings, _ = ask(capsys, tmp_path)
+    _, findings, _ = ask(run, tmp_path)
     assert [(each["code"], each["suspects"], each["sides"]) for each in findings] == [("TW-H2", [], [[0, 3], [1, 2]])]
 
 
-def test_one_is_elsewhere_while_the_others_are_in_several_calls(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_one_is_elsewhere_while_the_others_are_in_several_calls(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), in_call("all_reduce"), in_call("recv"), ASLEEP)
-    _, findings, _ = ask(capsys, tmp_path)
+    _, findings, _ = ask(run, tmp_path)
     assert [(each["code"], each["suspects"]) for each in findings] == [("TW-H1", [3])]
 
 
-def test_a_rank_that_does_not_come_to_the_set_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_rank_that_does_not_come_to_the_set_up(run: Run, tmp_path: Path) -> None:
     write(tmp_path, IN_INIT, ASLEEP)
-    _, findings, _ = ask(capsys, tmp_path)
+    _, findings, _ = ask(run, tmp_path)
     assert findings[0]["summary"] == "rank 1 has not entered init_process_group; 1 rank waits for it"
 
 
-def test_ranks_wait_for_gradients_inside_the_backward_pass(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """DDP reduces them in C++, which no stack of Python's shows; whoever computes is no rank that waits."""
+def test_ranks_wait_for_gradients_inside_the_backward_pass(run: Run, tmp_path: Path) -> None:
+    """DDP reduces them in C++, which no stack of Python's shows; a rank that computes does not wait."""
     waits, computes = IN_DDP.format(state="idle"), IN_DDP.format(state="active")
     write(tmp_path, waits, waits, ASLEEP)
-    _, findings, _ = ask(capsys, tmp_path)
+    _, findings, _ = ask(run, tmp_path)
     assert [(each["summary"], each["suspects"]) for each in findings] == [
         ("rank 2 has not entered backward; 2 ranks wait for it", [2])
     ]
-    code, findings, _ = ask(capsys, write(tmp_path, computes, computes, ASLEEP))
+    code, findings, _ = ask(run, write(tmp_path, computes, computes, ASLEEP))
     assert (code, findings) == (0, [])
 
 
-@pytest.mark.parametrize("threads", [in_call("all_reduce"), ASLEEP], ids=["all in one call", "nobody waits"])
-def test_where_nobody_waits_for_another_nothing_is_found(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, threads: str
-) -> None:
+@pytest.mark.parametrize("threads", [in_call("all_reduce"), ASLEEP], ids=["all in one call", "none waits"])
+def test_where_nobody_waits_for_another_nothing_is_found(run: Run, tmp_path: Path, threads: str) -> None:
     write(tmp_path, threads, threads)
-    code, out, _ = run(capsys, "diagnose", "--stacks", tmp_path)
+    code, out, _ = run("diagnose", "--stacks", tmp_path)
     assert code == 0
     assert "no finding" in out
 
 
-def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_files_of_other_programs_are_told_and_skipped(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), ASLEEP)
     (tmp_path / "empty-2.txt").touch()
     (tmp_path / "core.3").write_bytes(bytes(range(256)) * 64)
@@ -162,7 +159,7 @@ def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixt
     (tmp_path / "notes.txt").write_text(HEAD + ASLEEP)
     (tmp_path / "worker-0.txt").write_text(HEAD + DATA_WORKER)
     (tmp_path / "old6").mkdir()
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, findings[0]["suspects"]) == (3, [1])
     assert sorted(err.splitlines()) == [
         "tensorwire-job: core.3 is skipped: it has no Python stack",
@@ -174,36 +171,36 @@ def test_files_of_other_programs_are_told_and_skipped(capsys: pytest.CaptureFixt
     ]
 
 
-def test_the_newest_of_two_files_of_a_rank_is_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_newest_of_two_files_of_a_rank_is_taken(run: Run, tmp_path: Path) -> None:
     """Stacks are taken again after a minute, and it is told which of the two is judged."""
     write(tmp_path, in_call("all_reduce"), ASLEEP)
     (tmp_path / "again-rank1.txt").write_text(HEAD + in_call("all_reduce"))
     for name, seconds in (("node7-rank1.txt", 1000), ("again-rank1.txt", 1060)):
         os.utime(tmp_path / name, (seconds, seconds))
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, findings) == (0, [])
     assert err == "tensorwire-job: node7-rank1.txt is skipped: again-rank1.txt is of rank 1 too, and is no older\n"
 
 
-def test_a_rank_without_a_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_rank_without_a_file_is_told(run: Run, tmp_path: Path) -> None:
     write(tmp_path, *[in_call("all_reduce")] * 4)
     (tmp_path / "node7-rank1.txt").unlink()
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, findings) == (0, [])
     assert err == f"tensorwire-job: {tmp_path} has no stack of rank 1\n"
 
 
-def test_numbers_that_are_no_ranks_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_numbers_that_are_no_ranks_are_told(run: Run, tmp_path: Path) -> None:
     for process in (3823, 3824):
         (tmp_path / f"{process}.txt").write_text(HEAD + in_call("all_reduce"))
-    _, _, err = ask(capsys, tmp_path)
+    _, _, err = ask(run, tmp_path)
     assert (
         err == f"tensorwire-job: {tmp_path} has no stack of ranks 0-3822: is the last number in each name the rank?\n"
     )
 
 
-def test_what_was_right_with_a_probe_is_not_said_of_stacks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    _, out, _ = run(capsys, "diagnose", "--stacks", write(tmp_path, in_call("all_reduce"), ASLEEP))
+def test_what_was_right_with_a_probe_is_not_said_of_stacks(run: Run, tmp_path: Path) -> None:
+    _, out, _ = run("diagnose", "--stacks", write(tmp_path, in_call("all_reduce"), ASLEEP))
     assert "low confidence, not measured: there was no probe" in " ".join(out.split())
     assert "recorded faults" not in out
 
@@ -218,36 +215,34 @@ Thread 77 (idle): "MainThread"
 """
 
 
-def test_another_program_of_python_is_no_rank(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_another_program_of_python_is_no_rank(run: Run, tmp_path: Path) -> None:
     """It waits in no call either, and would be the one that all wait for."""
     write(tmp_path, in_call("all_reduce"), in_call("all_reduce"), ASLEEP)
     (tmp_path / "board-3.txt").write_text(OTHER)
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, [each["suspects"] for each in findings]) == (3, [[2]])
     assert err == "tensorwire-job: board-3.txt is skipped: it is of another program (/venv/bin/tensorboard)\n"
 
 
 @pytest.mark.parametrize("command", ["python -u -m pdb train.py", "/opt/python3.12 train.py --rank 3", ""])
-def test_a_rank_that_was_started_otherwise_is_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
+def test_a_rank_that_was_started_otherwise_is_one(run: Run, tmp_path: Path, command: str) -> None:
     write(tmp_path, in_call("all_reduce"), in_call("all_reduce"))
     (tmp_path / "rank2.txt").write_text((f"Process 9: {command}\n\n" if command else "") + ASLEEP)
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, [each["suspects"] for each in findings], err) == (3, [[2]], "")
 
 
-def test_a_directory_without_a_stack_says_how_to_take_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_directory_without_a_stack_says_how_to_take_them(run: Run, tmp_path: Path) -> None:
     (tmp_path / "rank0.txt").touch()
-    code, out, err = run(capsys, "diagnose", "--stacks", tmp_path)
+    code, out, err = run("diagnose", "--stacks", tmp_path)
     assert (code, out) == (2, "")
     assert "rank0.txt is skipped" in err
     assert "py-spy dump --pid PID > DIR/rank0.txt" in err
 
 
 @pytest.mark.parametrize("option", ["--for", "--hang-seconds", "--dir"])
-def test_options_without_effect_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str) -> None:
-    code, _, err = run(capsys, "diagnose", "--stacks", write(tmp_path, ASLEEP), option, "3")
+def test_options_without_effect_are_refused(run: Run, tmp_path: Path, option: str) -> None:
+    code, _, err = run("diagnose", "--stacks", write(tmp_path, ASLEEP), option, "3")
     assert code == 2
     assert f"{option} has no effect with --stacks" in err
 
@@ -263,12 +258,12 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, monkeypatch: pyt
     assert dumped_stacks.read_places(tmp_path) == ({}, dict.fromkeys(["rank0.txt", "rank1.txt"], "Permission denied"))
 
 
-def test_what_is_no_file_is_told_and_not_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_no_file_is_told_and_not_waited_for(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), ASLEEP)
     os.mkfifo(tmp_path / "rank2.txt")
     for rank, target in ((3, "rank3.txt"), (4, "nowhere"), (5, "/dev/zero"), (6, "rank2.txt")):
         (tmp_path / f"rank{rank}.txt").symlink_to(target)
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, [each["suspects"] for each in findings]) == (3, [[1]])
     assert err.splitlines() == [
         "tensorwire-job: rank2.txt is skipped: not a regular file",
@@ -294,12 +289,12 @@ def test_a_file_that_is_written_later_is_not_waited_for(tmp_path: Path, monkeypa
     assert all(flags & os.O_NONBLOCK for flags in opened)
 
 
-def test_a_number_beyond_all_ranks_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_number_beyond_all_ranks_is_none(run: Run, tmp_path: Path) -> None:
     """To list all ranks below it that lack a file would take memory."""
     write(tmp_path, in_call("all_reduce"))
     (tmp_path / f"{MAX_RANKS}.txt").write_text(HEAD + in_call("all_reduce"))
     (tmp_path / "rank00000000001.txt").write_text(HEAD + in_call("all_reduce"))
-    code, findings, err = ask(capsys, tmp_path)
+    code, findings, err = ask(run, tmp_path)
     assert (code, findings) == (0, [])
     assert err == f"tensorwire-job: {MAX_RANKS}.txt is skipped: its name has no number of a rank\n"
 
@@ -312,28 +307,26 @@ def test_a_line_that_is_of_no_stack_takes_no_time(tmp_path: Path) -> None:
     assert list(skipped) == ["rank0.txt"]
 
 
-def test_a_directory_of_too_many_files_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_too_many_files_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dumped_stacks, "MAX_FILES", 2)
-    code, out, err = run(capsys, "diagnose", "--stacks", write(tmp_path, ASLEEP, ASLEEP, ASLEEP))
+    code, out, err = run("diagnose", "--stacks", write(tmp_path, ASLEEP, ASLEEP, ASLEEP))
     assert (code, out) == (2, "")
     assert "has more than 2 files, expected one of each rank" in err
 
 
-def test_of_many_files_a_few_are_told_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_many_files_a_few_are_told_by_name(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), ASLEEP)
     for number in range(30):
         (tmp_path / f"log.{number}").write_text("no stack")
-    _, findings, err = ask(capsys, tmp_path)
+    _, findings, err = ask(run, tmp_path)
     assert findings[0]["suspects"] == [1]
     assert len(err.splitlines()) == 21
     assert "tensorwire-job: 10 more files are skipped" in err
 
 
-def test_of_many_places_a_few_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_many_places_a_few_are_told(run: Run, tmp_path: Path) -> None:
     write(tmp_path, in_call("all_reduce"), *[ASLEEP.replace("train.<locals>.load", f"load{i}") for i in range(30)])
-    _, out, _ = run(capsys, "diagnose", "--stacks", tmp_path)
+    _, out, _ = run("diagnose", "--stacks", tmp_path)
     assert out.endswith("rank 19: in load18 (data.py:12)\n11 more places; --json lists all\n")
 
 

@@ -1,10 +1,15 @@
-"""Where the profiler plugin for NCCL is installed; job/docs/nccl.md says what it does. It is experimental."""
+"""Where the profiler plugin for NCCL is installed; job/docs/nccl.md says what it does.
+
+Experimental: it may change or go with any version.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tensorwire._ground.library import find_library
+
+__all__ = ["nccl_plugin_path"]
 
 
 def nccl_plugin_path() -> Path:

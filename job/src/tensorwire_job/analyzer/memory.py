@@ -12,7 +12,7 @@ from ..columns import RankColumns
 from ..model import Confidence
 from .verdicts.unlike_types import UnlikeTypes
 from .view.exit_reasons import LEFT, has_failed, is_secondary
-from .view.histories import Histories
+from .view.histories import CallHistories
 from .view.work import Work
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
 
 @dataclass(slots=True)
-class State:
+class Memory:
     """The memory of one generation of a job's ranks."""
 
     slow: SlowWatch
@@ -39,7 +39,7 @@ class State:
     next_sample: float = float("-inf")
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))  # of the transport
     work: Work = field(default_factory=Work)
-    histories: Histories = field(default_factory=Histories)
+    histories: CallHistories = field(default_factory=CallHistories)
     ranks: RankColumns = field(default_factory=lambda: RankColumns.of({}))  # those that are in view
     first_seen: dict[int, float] = field(default_factory=dict)  # of these, and those that were
     silent: set[str] = field(default_factory=set)

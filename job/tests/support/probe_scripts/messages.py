@@ -1,36 +1,28 @@
-"""One of two ranks: each lets the other wait for a message in its turn, and reads in its page whom it waits for."""
+"""One of two ranks: sends messages that are not waited for, then lets the other wait for one in its turn, and reads in
+the other's page which one."""
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from tensorwire_job.page.directory import page_path
-from tensorwire_job.page.rank_page import read_page
+from .own_page import groups, rank, wait_until
 
-directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-rank = int(os.environ["RANK"])
 seen: list[Any] = []
 
 
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.02)
+def since_last() -> float:
+    """Seconds, as the page has it; far more where it knows of none."""
+    return min((group.idle_seconds for group in groups() if group.idle_seconds is not None), default=1e9)
 
 
 def waits(of: int) -> tuple[str, int, int] | None:
     """The message that a rank waits for: operation, peer, elements."""
-    page = read_page(page_path(directory, of, 0))
-    groups = page.process_groups(time.monotonic()) if page else []
-    for group in groups:
+    for group in groups(of):
         if group.is_pairwise and group.open_seconds is not None and group.operation is not None:
             assert group.open_seconds >= 0.9
             return group.operation.name, group.operation.root, group.operation.numel
@@ -53,11 +45,17 @@ class Late(torch.nn.Module):
         return self.linear(x)
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    wait_until(lambda: read_page(page_path(directory, rank, 0)).slots)
-    time.sleep(0.2)
-    dist.barrier()
+def not_waited_for() -> None:
+    """There was nothing but these messages: when was the last one completed?"""
+    for _ in range(40):
+        dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.empty(1), 0)
+        time.sleep(0.02)
+    assert since_last() < 0.6
+    time.sleep(1.2)
+    assert 0.8 < since_last() < 4.0
+
+
+def waited_for() -> None:
     tensor = torch.full((6,), float(rank))
     for begin in (
         lambda: [dist.irecv(tensor, 1)],
@@ -76,14 +74,18 @@ def main() -> None:
             seen.append(waits(0))
             dist.send(tensor, 0)
         dist.barrier()
-    stage = PipelineStage(Late(), rank, 2, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=torch.nn.functional.mse_loss)
-    if rank == 0:
-        schedule.step(torch.ones(4, 4))
-    else:
-        schedule.step(target=torch.ones(4, 4))
-    print(seen)
-    dist.destroy_process_group()
 
 
-main()
+dist.init_process_group("gloo")
+not_waited_for()
+dist.barrier()
+waited_for()
+schedule = Schedule1F1B(
+    PipelineStage(Late(), rank, 2, torch.device("cpu")), n_microbatches=2, loss_fn=torch.nn.functional.mse_loss
+)
+if rank == 0:
+    schedule.step(torch.ones(4, 4))
+else:
+    schedule.step(target=torch.ones(4, 4))
+print(seen)
+dist.destroy_process_group()

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import tensorwire_job
-from tensorwire_job import nccl_plugin_path
+from tensorwire_job.nccl.plugin import nccl_plugin_path
 from tensorwire_job.node.observer import Observer
 from tensorwire_job.page import directory as pages
 from tensorwire_job.page import native
