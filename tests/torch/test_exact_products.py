@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.products import linear, product, trial  # noqa: E402
+from tensorwire.torch.products import linear, trial  # noqa: E402
+from tensorwire.torch.products.kind import Strides, kind_of  # noqa: E402
 from tests.support.programs import Programs  # noqa: E402
 
 multiply = torch.nn.functional.linear
@@ -121,7 +122,8 @@ HELD_BACK = """
 import torch
 from tensorwire.codec.products import Order
 from tensorwire.torch import CompressedTensor
-from tensorwire.torch.products import linear, product, trial
+from tensorwire.torch.products import linear, trial
+from tensorwire.torch.products.kind import kind_of
 generator = torch.Generator().manual_seed(7)
 torch.set_num_threads(1)
 for columns in (77, 256, 500, 1000, 2048, 8192):
@@ -130,7 +132,7 @@ for columns in (77, 256, 500, 1000, 2048, 8192):
         compressed = CompressedTensor.from_dense(rows, profile)
         for count in (1, 2, 3, 8, 33, 64):
             x = trial._cancelling_inputs((count, columns), places, torch.bfloat16, generator)
-            order = linear._choose(product.product_of(x, len(rows), None)).order
+            order = linear._choose(kind_of(x, len(rows), None)).order
             of_many = None if columns % 2 else Order.GEMM_768  # pairs have to be whole
             assert order is (Order.GEMV_16 if count == 1 else of_many), (columns, count, order)
             multiply = torch.nn.functional.linear
@@ -211,7 +213,7 @@ def test_a_forked_process_multiplies_in_a_known_order(threads: Any) -> None:
     threads(2)
     compressed = CompressedTensor.from_dense(dense.repeat(16, 1))
     expected = bits(multiply(x, compressed))
-    if linear._choose(product.product_of(x, len(compressed), None)).order is None:
+    if linear._choose(kind_of(x, len(compressed), None)).order is None:
         pytest.skip("torch has an order here that we have no kernels for")
     child = multiprocessing.get_context("fork").Process(target=multiply_in_child, args=(x, compressed, expected))
     child.start()
@@ -226,7 +228,7 @@ def test_a_known_order_needs_no_decoded_weight(monkeypatch: pytest.MonkeyPatch) 
         pytest.skip("this machine has no kernels for an order that torch has on x86")
     dense, x = (part.bfloat16() for part in normal(8, 2048, torch.Generator().manual_seed(4)))
     dense = dense.repeat(64, 1)
-    if any(linear._choose(product.product_of(x[:count], len(dense), None)).order is None for count in (1, 8)):
+    if any(linear._choose(kind_of(x[:count], len(dense), None)).order is None for count in (1, 8)):
         pytest.skip("torch has an order here that we have no kernels for")
     monkeypatch.setattr(linear, "_scratch", None)
     for count in (1, 8):
@@ -251,7 +253,7 @@ def test_last_positions_of_prompts(
             prompts[:, -1] = x.to(dtype)
             check(prompts[:, -1:], dense.to(dtype), torch.randn(64).to(dtype) if bias else None)
     if not bias:
-        assert [kind.strides for kind in kinds] == [product.Strides.APART] * 5
+        assert [kind.strides for kind in kinds] == [Strides.APART] * 5
         assert len(set(kinds)) == 3, "lengths of prompts do not count"
 
 

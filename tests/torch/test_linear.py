@@ -16,7 +16,8 @@ from tensorwire.codec.products import Order, linear_orders  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.frames import team  # noqa: E402
 from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
-from tensorwire.torch.products import linear, product, trial, ways, zeros  # noqa: E402
+from tensorwire.torch.products import linear, trial, ways, zeros  # noqa: E402
+from tensorwire.torch.products.kind import kind_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ def test_a_trial_sees_another_order_in_a_last_slab_of_one_row(
 ) -> None:
     """A single row has few results, which may be equal by chance."""
     shape = torch.empty(count, COLUMNS, dtype=dtype)
-    kind = product.product_of(shape, rows, torch.empty(rows, dtype=dtype) if bias else None)
+    kind = kind_of(shape, rows, torch.empty(rows, dtype=dtype) if bias else None)
     for seen in (False, True):
         kernel = Kernel(lambda rows, seen=seen: FORWARD[::-1] if rows == 1 and seen else FORWARD)
         for module in (ways, trial):
@@ -132,7 +133,7 @@ def test_slabs_whatever_a_thread_knows_of_gradients(by_slabs: Any, context: Any)
     x = torch.randn(2, COLUMNS, requires_grad=True)
     with context():
         result = torch.nn.functional.linear(x, compressed)
-        assert linear._choose(product.product_of(x, ROWS, None)).slab == SLAB
+        assert linear._choose(kind_of(x, ROWS, None)).slab == SLAB
         assert torch.equal(result, Kernel(lambda rows: FORWARD)(x, by_slabs))
         assert result.requires_grad == (context is torch.enable_grad)
         if context is torch.enable_grad:
@@ -314,7 +315,7 @@ def test_a_trial_sees_a_bias_that_is_added_to_rounded_sums(
         return (found if bias is None else found + bias).to(x.dtype)
 
     monkeypatch.setattr(trial, "linear", another_rounding)
-    kind = product.product_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype))
+    kind = kind_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype))
     for seen in (False, True):
         assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen
 
@@ -338,7 +339,7 @@ def test_a_trial_sees_products_that_are_rounded_before_they_are_added(
 
     monkeypatch.setattr(trial, "linear", another_rounding)
     like = torch.empty(count, columns, dtype=torch.bfloat16)
-    kind = product.product_of(like, 300, torch.empty(300, dtype=torch.bfloat16) if bias else None)
+    kind = kind_of(like, 300, torch.empty(300, dtype=torch.bfloat16) if bias else None)
     for seen in (False, True):
         assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen
 
@@ -359,6 +360,6 @@ def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkey
         return found.to(x.dtype)
 
     monkeypatch.setattr(trial, "linear", another_order)
-    kind = product.product_of(torch.empty(1, 512, dtype=torch.float16), rows, None)
+    kind = kind_of(torch.empty(1, 512, dtype=torch.float16), rows, None)
     for seen in (False, True):
         assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen

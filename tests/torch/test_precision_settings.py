@@ -13,7 +13,7 @@ from torch.nn.functional import linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.products import linear as _linear  # noqa: E402
-from tensorwire.torch.products import product  # noqa: E402
+from tensorwire.torch.products.kind import _settings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,11 +107,11 @@ def check(compressed: CompressedTensor) -> list[bytes]:
 @pytest.mark.parametrize("path", SETTINGS)
 def test_exact_layers_follow_what_is_set_while_they_are_loaded(path: str, dtype: Any) -> None:
     """And where torch gives other bits under another value, slabs are tried again: they are kept apart by it."""
-    found = {product._settings(): check(loaded(dtype))}
+    found = {_settings(): check(loaded(dtype))}
     for value in SETTINGS[path]:
         choose(path, value)
         bits = check(loaded(dtype))
-        assert found.setdefault(product._settings(), bits) == bits
+        assert found.setdefault(_settings(), bits) == bits
 
 
 @pytest.mark.parametrize("path", SETTINGS)

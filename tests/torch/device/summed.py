@@ -10,7 +10,7 @@ import torch
 from tensorwire.torch.device.plan import RUN
 
 if TYPE_CHECKING:
-    from tensorwire.torch.device.orders import Order
+    from tensorwire.torch.device.orders import DeviceOrder
 
 _STEP = 16
 # The place in a step of each of an instruction's numbers: lane t has numbers 2t, 2t + 1, 2t + 8 and 2t + 9, and columns
@@ -26,7 +26,7 @@ def _step(sums: np.ndarray, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return exact.astype(np.float32)
 
 
-def sums_of(order: Order, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def sums_of(order: DeviceOrder, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """``x @ weight.T``, (count, rows), float32."""
     inputs, rows = (each.to(torch.float64).numpy() for each in (x, weight))
     columns = weight.shape[1]
@@ -48,7 +48,7 @@ def sums_of(order: Order, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
 
 
 def product_of(
-    order: Order, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+    order: DeviceOrder, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
     """The result that a product in this order has."""
     total = sums_of(order, x, weight)

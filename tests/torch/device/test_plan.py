@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reference.tensorwire_reference import Cascade, Constant, Enec, Trimmed, Verbatim, encode
+from reference.tensorwire_reference import Cascade, Constant, Enec, Plain, Trimmed, Verbatim, encode
 from tensorwire import CorruptDataError, TruncatedDataError, UnsupportedTensorError, compress
 from tensorwire.torch.device import plan as device_plan
 from tensorwire.torch.device.plan import CascadeLaunch, ConstantLaunch, EnecLaunch, StoredLaunch, counts_of, plan
@@ -111,6 +111,15 @@ def test_escapes_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
     found = planned(frame)
     assert found.host_blocks == [right.reader.info.num_blocks - 1]
     assert found.listed < right.listed
+
+
+def test_places_of_the_hosts_blocks_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = frame_of(Plain())
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", 2 * BLOCK // 32 * (BLOCKS - 1))
+    assert len(planned(frame).host_blocks) == BLOCKS
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", 2 * BLOCK // 32 * (BLOCKS - 1) - 1)
+    with pytest.raises(UnsupportedTensorError, match="at most 128 GiB of blocks that no kernel decodes, got 5"):
+        planned(frame)
 
 
 # Where parameters stand, counted from a block's end: cascade, of a variant with tiers of 2, 2 and 3 bits; enec.

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_flatten  # noqa: E402
 
 import tensorwire.torch.device.frame as frame_module  # noqa: E402
 from tensorwire.torch import ops  # noqa: E402
-from tensorwire.torch.device import trial  # noqa: E402
+from tensorwire.torch.device import library as of_device  # noqa: E402
 from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
-from tensorwire.torch.device.orders import Order  # noqa: E402
-from tensorwire.torch.device.trial import allows_slabs  # noqa: E402
+from tensorwire.torch.device.library import allows_slabs  # noqa: E402
+from tensorwire.torch.device.orders import DeviceOrder  # noqa: E402
 from tensorwire.torch.products import slabs  # noqa: E402
 from tensorwire.torch.products.slabs import slab_rows  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, plain  # noqa: E402
@@ -160,7 +160,7 @@ def library(least_rows: int) -> Library:
     """One whose order of summation is another from so many rows on."""
 
     def multiplied(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        order = Order(1, two=len(dense) >= least_rows)
+        order = DeviceOrder(1, two=len(dense) >= least_rows)
         found = product_of(order, x.reshape(-1, x.shape[-1]), dense, bias, x.dtype)
         return found.view(*x.shape[:-1], len(dense))
 
@@ -209,7 +209,7 @@ def test_a_kind_of_product_is_tried_once(case: Case, monkeypatch: pytest.MonkeyP
 
 def test_so_many_numbers_of_inputs_are_tried(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more the weight is decoded as a whole."""
-    monkeypatch.setattr(trial, "_MOST_SLABS", 2)
+    monkeypatch.setattr(of_device, "_MOST_SLABS", 2)
     use(monkeypatch, library(1))
     for count, slabs_of in ((80, 3), (81, 3), (82, 1), (80, 3), (82, 1)):
         case.multiply(numbers(count, COLUMNS), None, "exact")
@@ -222,7 +222,7 @@ def test_nothing_is_tried_while_a_graph_is_captured(case: Case, monkeypatch: pyt
     x = numbers(COUNT + 1, COLUMNS)
     found = []
     for capturing in (True, False, True):
-        monkeypatch.setattr(trial, "is_capturing", lambda device, capturing=capturing: capturing)
+        monkeypatch.setattr(of_device, "is_capturing", lambda device, capturing=capturing: capturing)
         found.append(case.multiply(x, None, "exact"))
         assert case.headers() == ["words.cuh"] * (1 if len(found) == 1 else len(SLABS))
     assert all(same_bits(each, found[0]) for each in found)

@@ -10,8 +10,8 @@ import torch
 import tensorwire
 from reference.tensorwire_reference import Constant, Stored
 from tensorwire.torch.device.frame import DeviceFrame
-from tensorwire.torch.device.orders import Order, usual_order
-from tensorwire.torch.device.product import Product, joint
+from tensorwire.torch.device.orders import DeviceOrder, usual_order
+from tensorwire.torch.device.product import DeviceProduct, joint
 from tensorwire.torch.device.product_rows import coded_with_lists
 
 from .opened import bytes_tensor
@@ -123,7 +123,7 @@ def test_a_product_is_one_launch() -> None:
 
 def test_calls_share_no_arguments() -> None:
     """A second product begins, as on another thread, before the first one has launched."""
-    product = Product(StandIn(), coded_with_lists(weight(16, 256)))
+    product = DeviceProduct(StandIn(), coded_with_lists(weight(16, 256)))
     first, second = numbers(3, 256), numbers(5, 256)
     product.multiply(first)
     launches: list[list[int]] = []
@@ -160,11 +160,11 @@ def test_rows_of_several_weights_are_one_product() -> None:
 
 
 def test_weights_of_other_widths_are_no_product() -> None:
-    one, other = (Product(StandIn(), coded_with_lists(weight(3, columns))) for columns in (256, 512))
+    one, other = (DeviceProduct(StandIn(), coded_with_lists(weight(3, columns))) for columns in (256, 512))
     with pytest.raises(ValueError, match="the same columns and order"):
         joint([one, other])
     with pytest.raises(ValueError, match="the same columns and order"):
-        joint([other, other.in_order(Order(1))])
+        joint([other, other.in_order(DeviceOrder(1))])
 
 
 def test_blocks_of_other_kinds_are_made_such() -> None:
@@ -182,7 +182,7 @@ def test_large_exponents() -> None:
     dense, x = weight(12, 256), numbers(3, 256).mul(2.0**-20).to(torch.bfloat16)
     dense = dense.mul(2.0**120).to(torch.bfloat16)
     dense[:4] = dense[:4].mul(2.0**6).to(torch.bfloat16)
-    product = Product(StandIn(), coded_with_lists(dense))
+    product = DeviceProduct(StandIn(), coded_with_lists(dense))
     assert same_bits(product.multiply(x), sums_of(product.order, x, dense))
 
 
@@ -253,11 +253,11 @@ def test_damaged_digits_read_nothing_outside(seed: int) -> None:
     ],
 )
 def test_errors(x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, message: str) -> None:
-    product = Product(StandIn(), coded_with_lists(weight(5, 256)))
+    product = DeviceProduct(StandIn(), coded_with_lists(weight(5, 256)))
     with pytest.raises(ValueError, match=message):
         product.multiply(x, bias, dtype)
 
 
 @pytest.mark.parametrize(("columns", "parts"), [(256, 1), (2048, 8), (2560, 5), (4096, 8), (5120, 7), (14336, 8)])
 def test_the_usual_order_follows_from_the_shape(columns: int, parts: int) -> None:
-    assert usual_order(columns) == Order(parts)
+    assert usual_order(columns) == DeviceOrder(parts)

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Constant, Kind, Stored, Verbatim, encode  # noqa: E402
 from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
-from tensorwire.torch.device.orders import Order  # noqa: E402
-from tensorwire.torch.device.product import Product, joint  # noqa: E402
+from tensorwire.torch.device.orders import DeviceOrder  # noqa: E402
+from tensorwire.torch.device.product import DeviceProduct, joint  # noqa: E402
 from tensorwire.torch.device.product_rows import coded_with_lists  # noqa: E402
 
 from .cascades import ALL_SHAPES, SHAPES  # noqa: E402
@@ -57,7 +57,7 @@ def cascades_of(
     )
 
 
-def cascade_with(driver: StandIn, frame: torch.Tensor, most: int = 64) -> Product:
+def cascade_with(driver: StandIn, frame: torch.Tensor, most: int = 64) -> DeviceProduct:
     """For up to so many inputs."""
     product = product_with(driver, frame)
     assert product.width is not None
@@ -65,7 +65,7 @@ def cascade_with(driver: StandIn, frame: torch.Tensor, most: int = 64) -> Produc
     return product
 
 
-def watch_cascade(driver: StandIn, product: Product, most: int = 64) -> None:
+def watch_cascade(driver: StandIn, product: DeviceProduct, most: int = 64) -> None:
     for eights in (1, 2, 4, 8)[: max(1, (most - 1).bit_length() - 2)]:
         kept = product._prepare(eights, product._rows.table.device).kept
         assert kept is not None
@@ -103,7 +103,7 @@ def test_every_tier_shape_has_the_bits_of_shape_4(table: int, variant: int) -> N
         found = product.multiply(x)
         assert driver.launches[-1].kernel.header == "thin_cascade.cuh"
         assert same_bits(found, sums_of(product.order, x, dense))
-        assert same_bits(found, Product(driver, coded_with_lists(dense)).multiply(x))
+        assert same_bits(found, DeviceProduct(driver, coded_with_lists(dense)).multiply(x))
 
 
 # Rows, columns, inputs, the share of escapes, rows of a block: odd ends, one to many parts, tiles, blocks and groups.
@@ -238,8 +238,10 @@ def test_results_that_are_no_normal_numbers_of_f16() -> None:
 
 
 @pytest.mark.parametrize("dtype", NAMES)
-@pytest.mark.parametrize("order", [Order(1), Order(1, two=True), Order(3, rounded=True), Order(16)])
-def test_orders(order: Order, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "order", [DeviceOrder(1), DeviceOrder(1, two=True), DeviceOrder(3, rounded=True), DeviceOrder(16)]
+)
+def test_orders(order: DeviceOrder, dtype: torch.dtype) -> None:
     dense, x, bias = (each.to(dtype) for each in (made(dtype, 40, 4096, 0.01), numbers(3, 4096), numbers(40, seed=3)))
     product = cascade_with(StandIn(), cascades_of(dense, 8), 3).in_order(order)
     found = product.multiply(x, bias, dtype)
@@ -259,7 +261,7 @@ def test_rows_of_several_weights_are_one_product() -> None:
     for dense, part in zip(weights, found.split([32, 8, 7], 1), strict=True):
         assert same_bits(part, sums_of(together.order, x, dense))
     with pytest.raises(ValueError, match="width of tier 1"):
-        joint([products[0], Product(driver, coded_with_lists(weights[0]))])
+        joint([products[0], DeviceProduct(driver, coded_with_lists(weights[0]))])
 
 
 @pytest.mark.parametrize("count", [1, 40])

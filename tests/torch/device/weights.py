@@ -14,7 +14,7 @@ from .opened import bytes_tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tensorwire.torch.device.product import Product
+    from tensorwire.torch.device.product import DeviceProduct
 
     from .stand_in import StandIn
 
@@ -49,7 +49,7 @@ def frame_of(dense: torch.Tensor, block_rows: int, others: Mapping[int, Kind] | 
     return bytes_tensor(frame)
 
 
-def product_with(driver: StandIn, frame: torch.Tensor) -> Product:
+def product_with(driver: StandIn, frame: torch.Tensor) -> DeviceProduct:
     """The product of a frame, of which every byte that it may touch is known to the stand-in."""
     product = DeviceFrame(frame, driver=driver).product
     assert product is not None
@@ -57,7 +57,7 @@ def product_with(driver: StandIn, frame: torch.Tensor) -> Product:
     return product
 
 
-def watch(driver: StandIn, *products: Product) -> None:
+def watch(driver: StandIn, *products: DeviceProduct) -> None:
     """What the kernel reads through its table."""
     for product in products:
         driver.watch(product._rows.table, *product._rows.kept)
