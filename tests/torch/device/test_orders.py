@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from tensorwire.torch.device.product_cascades import coded_in_one_tier
 from tensorwire.torch.device.product_rows import coded_with_lists
 
 from .stand_in import StandIn
-from .summed import product_of, same_bits, sums_of
+from .summed import library_in, product_of, same_bits, sums_of
 from .weights import frame_of, numbers, watch, weight
 
 ORDERS = [
@@ -70,16 +69,6 @@ def test_candidates_are_unlike_orders(columns: int) -> None:
     pairs = [(some[:2], some[2:]) for some in (in_run, anywhere)]
     bits = {tuple(sums_of(order, *pair).numpy().tobytes() for pair in pairs) for order in found}
     assert len(bits) == len(found)
-
-
-def library_in(order: DeviceOrder) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]:
-    """A library that sums in this order."""
-
-    def multiplied(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        found = product_of(order, x.reshape(-1, x.shape[-1]), dense, bias, x.dtype)
-        return found.view(*x.shape[:-1], len(dense))
-
-    return multiplied
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reference.tensorwire_reference import Cascade, Constant, Enec, Plain, Trimmed, Verbatim, encode
+from reference.tensorwire_reference import Cascade, Constant, Enec, Trimmed, Verbatim, encode
 from tensorwire import CorruptDataError, TruncatedDataError, UnsupportedTensorError, compress
 from tensorwire.torch.device import plan as device_plan
 from tensorwire.torch.device.plan import CascadeLaunch, ConstantLaunch, EnecLaunch, StoredLaunch, counts_of, plan
@@ -114,11 +114,14 @@ def test_escapes_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_places_of_the_hosts_blocks_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = frame_of(Plain())
-    monkeypatch.setattr(device_plan, "_MOST_UNITS", 2 * BLOCK // 32 * (BLOCKS - 1))
-    assert len(planned(frame).host_blocks) == BLOCKS
-    monkeypatch.setattr(device_plan, "_MOST_UNITS", 2 * BLOCK // 32 * (BLOCKS - 1) - 1)
-    with pytest.raises(UnsupportedTensorError, match="at most 128 GiB of blocks that no kernel decodes, got 5"):
+    """A place is a number of 32 bytes."""
+    words = registry.weights("BF16", 300_000)
+    frame = bytes(compress(words.tobytes(), dtype="BF16", shape=words.shape, profile="compact"))
+    last = planned(frame).reader.block_nbytes // 32
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", last)
+    assert planned(frame).host_blocks == [0, 1]
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", last - 1)
+    with pytest.raises(UnsupportedTensorError, match="at most 128 GiB of blocks that no kernel decodes, got 2"):
         planned(frame)
 
 
@@ -179,8 +182,12 @@ def test_what_is_wrong_with_a_whole_frame() -> None:
     with pytest.raises(CorruptDataError, match="expected zeros behind the blocks"):
         planned(bytes(padded))
     data = registry.weights("BF16", 1000).tobytes()
-    with pytest.raises(UnsupportedTensorError, match="relative to a base"):
-        planned(encode(data, "BF16", (1000,), base=data))
+    for numel in (1000, 2**46):  # 160 bytes can claim any number of blocks of the base: none is gone through
+        surgery = Surgery(encode(data, "BF16", (1000,), base=data))
+        surgery.set_shape(numel)
+        surgery.set("uncompressed_nbytes", 2 * numel)
+        with pytest.raises(UnsupportedTensorError, match="relative to a base"):
+            planned(surgery)
 
 
 def test_a_header_that_does_not_come_with_the_first_bytes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from tensorwire.torch.products.slabs import slab_rows  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, plain  # noqa: E402
 
 from .stand_in import StandIn  # noqa: E402
-from .summed import product_of, same_bits  # noqa: E402
+from .summed import Library, library_in, same_bits  # noqa: E402
 from .weights import frame_of, numbers, weight  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
@@ -153,18 +152,9 @@ def test_what_torch_refuses_is_refused_in_its_words(case: Case) -> None:
         case.multiply(numbers(COUNT, COLUMNS), numbers(ROWS - 1), "fused")
 
 
-Library = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-
-
 def library(least_rows: int) -> Library:
     """One whose order of summation is another from so many rows on."""
-
-    def multiplied(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        order = DeviceOrder(1, two=len(dense) >= least_rows)
-        found = product_of(order, x.reshape(-1, x.shape[-1]), dense, bias, x.dtype)
-        return found.view(*x.shape[:-1], len(dense))
-
-    return multiplied
+    return lambda x, dense, bias: library_in(DeviceOrder(1, two=len(dense) >= least_rows))(x, dense, bias)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
