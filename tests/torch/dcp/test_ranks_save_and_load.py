@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from tensorwire import inspect
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 from tests.support.ranks import Ranks
 
@@ -248,6 +249,9 @@ def test_an_error_comes_to_all_ranks_and_the_last_checkpoint_stays(ranks: Ranks,
     ranks.run(save_dtensor, tmp_path, "rows")
     assert ranks.run(save_failing, tmp_path, phase) == [f"in {phase}"] * 4
     assert ranks.run(load_dtensor, tmp_path, "columns") == [True] * 4
+    ranks.run(save_dtensor, tmp_path, "rows")
+    names = [tensor.name for tensor in inspect(tmp_path).tensors]
+    assert len({*names}) == len(names), "what the failed one has left counts for nothing"
 
 
 def save_dying(path: Path, phase: str) -> None:
