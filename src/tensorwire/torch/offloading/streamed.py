@@ -179,10 +179,6 @@ class Streamed:
 
         Args:
             streams: torch's module of the device.
-
-        Raises:
-            FormatError: a frame is damaged.
-            RuntimeError: of torch, out of memory above all.
         """
         self._device, self._streams = device, streams
         self._coded = _Ends([weight.frame.numel() for weight in weights], device)

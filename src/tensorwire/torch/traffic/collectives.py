@@ -254,11 +254,7 @@ def all_reduce(call: Collective, tensor: Tensor, scale: float = 1.0) -> None:
 
 
 def scales(op: Any, size: int) -> tuple[float, float]:
-    """What to multiply by before the sum and behind it.
-
-    Raises:
-        ValueError: the operation is no sum.
-    """
+    """What to multiply by before the sum and behind it."""
     if op == dist.ReduceOp.SUM:
         return 1.0, 1.0
     if op == dist.ReduceOp.AVG:
