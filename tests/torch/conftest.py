@@ -27,6 +27,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     """Four ranks, which no test leaves other than it found them."""

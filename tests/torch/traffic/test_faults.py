@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -188,6 +189,7 @@ def _gather_raw(exchange: Exchange) -> None:
     exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7, meet=False)).result()
 
 
+@patch("tensorwire.torch.traffic.exchange._TELL_SECONDS", 1.0)  # none of the others comes to the first exchange
 def _give_up_in_a_fellow() -> str:
     """A call of one exchange fails, and the next one is a raw gather of the other, which has had one before."""
     fellows: list[Exchange] = []

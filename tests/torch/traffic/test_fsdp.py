@@ -52,7 +52,13 @@ def _with_and_without(case: Case, steps: int) -> bool:
     return train(case, traffic.attach_fsdp, steps) == train(case, None, steps)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+SLOW = ("asynchronous, not resharded", "FP32", "frozen", "foreach", "fused")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, case in CASES.items()],
+)
 def test_parameters_have_the_bits_of_fsdp2(ranks: Ranks, case: Case) -> None:
     assert ranks.run(_with_and_without, case, 4) == [True] * 4
 

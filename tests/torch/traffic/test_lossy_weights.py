@@ -151,10 +151,10 @@ def _distances(codec: traffic.Grid, steps: int) -> dict[int, float]:
 
 def test_weights_stay_close_to_the_parameters(ranks: Ranks) -> None:
     """Errors do not add up. BF16 by itself rounds by 2^-9 at most; what is quantized is the change of one step."""
-    found = ranks.run(_distances, GRID, 50)[0]
+    found = ranks.run(_distances, GRID, 30)[0]
     direct = ranks.run(_distances, Direct(4, 2048, rounding="stochastic"), 10)[0]
     assert max(found.values()) < 0.01
-    assert found[50] < 1.5 * found[10]
+    assert found[30] < 1.5 * found[10]
     assert direct[10] > 0.1
 
 
