@@ -318,8 +318,8 @@ FOLDERS = {
         "product_cascades": {"cuda_kernels", "plan", "planned", "rows"},
         "product_rows": {"cuda_kernels", "driver", "plan", "planned", "product_cascades", "rows"},
         "product": {"driver", "launching", "orders", "plan", "product_rows", "rows"},
-        "trial": {"driver", "orders", "plan", "product", "product_cascades", "product_rows", "rows"},
-        "frame": {"cuda_kernels", "driver", "nvidia", "planned", "product", "product_rows", "trial", "triton"},
+        "library": {"driver", "orders", "plan", "product", "product_cascades", "product_rows", "rows"},
+        "frame": {"cuda_kernels", "driver", "library", "nvidia", "planned", "product", "product_rows", "triton"},
         "engines": {"binaries", "frame", "nvidia", "nvrtc", "triton"},
     },
     "torch/device/triton": {

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.environment import describe
 from tensorwire.codec.products import linear_orders
-from tensorwire.torch.products.product import product_of
+from tensorwire.torch.products.kind import kind_of
 from tensorwire.torch.products.trial import Trial
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -28,7 +28,7 @@ def orders_of(dtype: str, columns: int, count: int, threads: int, bias: bool) ->
     """Names of the orders that have torch's bits, with a bias that is added before the result is rounded."""
     torch.set_num_threads(threads)
     x = torch.empty(count, columns, dtype=DTYPES[dtype])
-    trial = Trial(product_of(x, ROWS, torch.empty(ROWS) if bias else None))
+    trial = Trial(kind_of(x, ROWS, torch.empty(ROWS) if bias else None))
     return " or ".join(order.name for order in trial.orders(linear_orders(dtype))) or "none that is known"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-_PRELOAD = [
+PRELOAD = [
     "torch._dynamo",  # FSDP2 imports it when it is first used
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint.state_dict",
@@ -45,7 +45,7 @@ class Ranks:
     def __init__(self, size: int = 4) -> None:
         self.size = size
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
+        self._context.set_forkserver_preload(PRELOAD)
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +15,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from tensorwire.torch import traffic
+from tensorwire.torch.traffic.codecs.codec import Raw
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from tensorwire.torch.traffic.attach.attachment import Attachment
 
 VOCABULARY, WIDTH = 61, 23
 
@@ -63,6 +71,15 @@ class Case:
     adamw: dict[str, bool] = field(default_factory=dict)
 
 
+class Refuses(Raw):
+    """Cannot encode on rank 2."""
+
+    def encode(self, tensor: torch.Tensor, base: torch.Tensor | None = None, key: int = 0) -> torch.Tensor | None:
+        if dist.get_rank() == 2:
+            raise OSError("no ink")
+        return None
+
+
 def sharded(case: Case, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     model = Model()
@@ -109,6 +126,25 @@ def train_step(model: Any, optimizer: torch.optim.Optimizer, case: Case, step: i
         nn.utils.clip_grad_norm_(model.parameters(), case.clip)
     optimizer.step()
     optimizer.zero_grad()
+
+
+@contextmanager
+def attached(case: Case, **options: Any) -> Iterator[tuple[Any, Attachment, Callable[[int], None]]]:
+    """A sharded model, what is attached to it until the block ends, and what trains it by the step of a number."""
+    model = sharded(case)
+    attachment = traffic.attach_fsdp(model, **options)
+    yield model, attachment, functools.partial(train_step, model, optimizer_of(model, case), case)
+    attachment.detach()
+
+
+@contextmanager
+def log_of_traffic() -> Iterator[list[str]]:
+    """The lines that are logged in the block."""
+    logger, handler, lines = logging.getLogger("tensorwire.torch.traffic"), logging.Handler(), []
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
 
 
 def recover(model: Any) -> None:

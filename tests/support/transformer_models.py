@@ -106,8 +106,8 @@ def state(model: Any) -> dict[str, tuple[torch.dtype, torch.Size, bytes]]:
 
 
 @torch.no_grad()
-def outputs(model: Any) -> list[torch.Tensor]:
-    """What a model computes: of a batch and of a single sequence, and the tokens that it generates."""
+def outputs(model: Any, *, generates: bool = True) -> list[torch.Tensor]:
+    """What a model computes: of a batch and of a single sequence, and the tokens that it generates if asked to."""
     generator = torch.Generator().manual_seed(1)
     if model.main_input_name == "pixel_values":
         pixels = torch.randn((2, 3, 32, 32), generator=generator).to(model.dtype)
@@ -118,6 +118,6 @@ def outputs(model: Any) -> list[torch.Tensor]:
         model(input_ids=tokens, **extra)[0],
         model(input_ids=tokens[:1], **{k: v[:1] for k, v in extra.items()})[0],
     ]
-    if model.can_generate():
+    if generates and model.can_generate():
         found.append(model.generate(tokens, max_new_tokens=6, do_sample=False, pad_token_id=0))
     return found

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tensorwire  # noqa: E402
-from tensorwire.torch import CompressedTensor, compress_module, decode_ahead  # noqa: E402
+from tensorwire.torch import compress_module, decode_ahead  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
 from tests.support.processes import exit_code_of_child  # noqa: E402
 from tests.support.programs import Programs  # noqa: E402
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("bad models")  # one worker, so that torch is imported once for its programs
 
 
+NUM_LAYERS = 3
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return saved(chain(), tmp_path / "model.safetensors")
+    return saved(chain(num_layers=NUM_LAYERS), tmp_path / "model.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +64,6 @@ def run(program: str, *arguments: object, seconds: float = 60, **environment: st
 # Files that are not the model's ---------------------------------------------------------------------------------------
 
 
-def test_wrong_shape(tmp_path: Path) -> None:
-    path = saved(chain(width=512), tmp_path / "a")
-    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight.*512, 512.*1024, 1024"):
-        loaded(path)
-
-
 def test_wrong_dtype(tmp_path: Path) -> None:
     path = saved(chain(dtype=torch.float16), tmp_path / "a")
     with pytest.raises(RuntimeError, match="dtype"):
@@ -77,13 +74,6 @@ def test_wrong_dtype(tmp_path: Path) -> None:
     assert same(model(inputs()), chain(dtype=torch.float16).bfloat16()(inputs()))
 
 
-def test_another_model(tmp_path: Path, file: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"Missing key.*6\.weight"):
-        loaded(file, num_layers=7)
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*5\.weight"):
-        loaded(file, num_layers=5)
-
-
 @pytest.mark.parametrize("lost", ["marker", "payload"])
 def test_a_payload_without_its_marker(file: Path, lost: str) -> None:
     """Somebody has filtered the file by names, and signed nothing."""
@@ -91,7 +81,7 @@ def test_a_payload_without_its_marker(file: Path, lost: str) -> None:
     length = int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8 : 8 + length])
     header.pop("__metadata__")
-    entry = header.pop("3.weight" if lost == "marker" else next(name for name in header if "3" in name and "_" in name))
+    entry = header.pop("1.weight" if lost == "marker" else next(name for name in header if "1" in name and "_" in name))
     kept = bytearray(data[8 + length :])
     begin, end = entry["data_offsets"]
     del kept[begin:end]
@@ -100,53 +90,8 @@ def test_a_payload_without_its_marker(file: Path, lost: str) -> None:
     raw = json.dumps(header).encode()
     file.write_bytes(len(raw).to_bytes(8, "little") + raw + kept)
     # A payload alone has another name, and a marker alone a dtype that torch has not.
-    with pytest.raises((RuntimeError, tensorwire.UnsupportedTensorError), match=r"3.?_?weight"):
-        loaded(file)
-
-
-# Damage ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def damaged(file: Path) -> Path:
-    """The last block of the fourth weight is wrong."""
-    from tensorwire.files.reader import StoredFile
-
-    with StoredFile(file) as stored:
-        entry, start = stored.tensors["3.weight"].entry, stored.header.data_start
-    data = bytearray(file.read_bytes())
-    data[start + entry.start + entry.nbytes - 100] ^= 1
-    file.write_bytes(data)
-    return file
-
-
-@pytest.mark.parametrize("ahead", [False, True], ids=["", "decode_ahead"])
-def test_a_block_that_is_damaged_when_it_is_needed(damaged: Path, ahead: bool) -> None:
-    """In the thread that needs it, each time, while all other layers work."""
-    model, reference = loaded(damaged, resident_nbytes=0), chain()
-    handle = decode_ahead(model) if ahead else None
-    for _ in range(3):
-        for index in range(6):
-            if index != 3:
-                assert same(model[index](inputs()), reference[index](inputs()))
-                continue
-            with pytest.raises(tensorwire.CorruptDataError) as caught:
-                model[3](inputs())
-            assert (caught.value.file, caught.value.tensor) == (str(damaged), "3.weight")
-            assert caught.value.block is not None
-    if handle is not None:
-        handle.close()
-
-
-def test_damage_in_memory_that_nobody_has_checked() -> None:
-    frame = bytearray(tensorwire.compress(chain(num_layers=1)[0].weight))
-    frame[-100] ^= 1
-    model = chain(num_layers=1)
-    model[0].weight = torch.nn.Parameter(CompressedTensor(torch.frombuffer(frame, dtype=torch.uint8)), False)
-    with decode_ahead(model):
-        for _ in range(3):
-            with pytest.raises(tensorwire.CorruptDataError, match="block"):
-                model(inputs())
+    with pytest.raises((RuntimeError, tensorwire.UnsupportedTensorError), match=r"1.?_?weight"):
+        loaded(file, NUM_LAYERS)
 
 
 # The machine ----------------------------------------------------------------------------------------------------------
@@ -158,8 +103,8 @@ from tensorwire.torch import decode_ahead
 
 path, where = sys.argv[1:]
 torch.set_num_threads(1)
-reference = chain()
-model = loaded(path, **({"resident_nbytes": 0} if where == "file" else {}))
+reference = chain(num_layers=3)
+model = loaded(path, 3, **({"resident_nbytes": 0} if where == "file" else {}))
 expected = reference(inputs())
 expected_of_many = reference(inputs(40))
 handle = decode_ahead(model) if where == "ahead" else None
@@ -199,8 +144,8 @@ from tests.support.linear_models import *
 import signal, sys, time
 from tensorwire.torch import decode_ahead
 
-reference = chain()
-model = loaded(sys.argv[1], resident_nbytes=3_000_000)
+reference = chain(num_layers=3)
+model = loaded(sys.argv[1], 3, resident_nbytes=1_500_000)
 expected = reference(inputs())
 interrupted = 0
 
@@ -210,7 +155,7 @@ def generate():
 
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 with decode_ahead(model):
-    for number in range(30):
+    for number in range(15):
         signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0013 * number)
         try:
             generate()
@@ -223,7 +168,7 @@ print(interrupted)
 
 def test_interrupts_while_it_generates(with_torch: Programs, file: Path) -> None:
     result = with_torch.run(INTERRUPTS, file)
-    assert (result.returncode, result.stdout) == (0, "30\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, "15\n"), result.stderr
 
 
 SIGNAL_HANDLER = """
@@ -231,8 +176,8 @@ from tests.support.linear_models import *
 import contextlib, signal, sys
 from tensorwire.torch import decode_ahead
 
-reference = chain()
-model = loaded(sys.argv[1], resident_nbytes=3_000_000)
+reference = chain(num_layers=3)
+model = loaded(sys.argv[1], 3, resident_nbytes=1_500_000)
 expected, expected_in_handler = reference(inputs()), reference(inputs(40))
 handled = 0
 
@@ -245,10 +190,10 @@ def handler(number, frame):
 with decode_ahead(model) if sys.argv[2] == "ahead" else contextlib.nullcontext():
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
-    while handled < 60:
+    while handled < 18:
         assert same(model(inputs()), expected)
     signal.setitimer(signal.ITIMER_REAL, 0)
-print(handled >= 60)
+print(handled >= 18)
 """
 
 
@@ -262,9 +207,10 @@ def test_a_signal_handler_that_runs_the_model(with_torch: Programs, file: Path, 
 @pytest.mark.parametrize("resident_nbytes", [None, 0], ids=["", "in its file"])
 def test_a_fork_after_the_thread_has_started(file: Path, resident_nbytes: int | None) -> None:
     torch.set_num_threads(1)  # OpenMP of GNU does not survive a fork otherwise
-    model, expected = loaded(file, resident_nbytes=resident_nbytes), chain()(inputs())
+    expected = chain(num_layers=NUM_LAYERS)(inputs())
+    model = loaded(file, NUM_LAYERS, resident_nbytes=resident_nbytes)
     with decode_ahead(model):
-        for _ in range(5):
+        for _ in range(3):
             for _ in range(2):
                 assert same(model(inputs()), expected)
             child = os.fork()
@@ -281,7 +227,7 @@ AT_WORK = """
 from tests.support.linear_models import *
 import sys
 from tensorwire.torch import decode_ahead
-model = loaded(sys.argv[1], resident_nbytes=0)
+model = loaded(sys.argv[1], 3, resident_nbytes=0)
 handle = decode_ahead(model)
 for _ in range(2):
     model(inputs())
@@ -378,13 +324,13 @@ def test_a_version_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("version", ["5.15.1", "4.57.0"])
-def test_transformers_is_too_old(tmp_path: Path, version: str) -> None:
+def test_transformers_is_too_old(with_torch: Programs, tmp_path: Path, version: str) -> None:
     """All else works, and what does not is told."""
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").write_text(f'__version__ = "{version}"\n')
     (tmp_path / "transformers" / "quantizers.py").write_text("")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = run("import tensorwire.torch, transformers.quantizers", PYTHONPATH=path)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import tensorwire.torch, transformers.quantizers"
+    result = with_torch.run(program, tmp_path)
     assert result.returncode == 0, result.stderr
     assert f"need transformers 5.16 or later to be loaded without tensorwire decompress, this is {version}" in (
         result.stderr

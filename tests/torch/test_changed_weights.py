@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
+import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from tensorwire.storage import direct  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
 
 if TYPE_CHECKING:
@@ -35,7 +39,26 @@ def write_the_same(path: Path) -> None:
         file.write(path.read_bytes()[:1])
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {"touched": Path.touch, "appended": append, "written": write_the_same}
+def truncate(path: Path) -> None:
+    os.truncate(path, 10_000)
+
+
+def write_others(path: Path) -> None:
+    """Blocks that are whole, of other weights."""
+    model = chain(num_layers=NUM_LAYERS)
+    for layer in model:
+        layer.weight.mul_(-1.5)
+    with path.open("r+b") as file:
+        file.write(saved(model, path.with_suffix(".other")).read_bytes())
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "touched": Path.touch,
+    "appended": append,
+    "cut": truncate,
+    "written": write_the_same,
+    "written over": write_others,
+}
 OTHERS: dict[str, Callable[[Path], object]] = {
     "read": Path.read_bytes,
     "renamed": lambda path: path.rename(path.with_suffix(".old")),
@@ -43,10 +66,27 @@ OTHERS: dict[str, Callable[[Path], object]] = {
     "protected": lambda path: path.chmod(0o400),
     "replaced": lambda path: saved(chain(num_layers=1), path.with_suffix(".new")).replace(path),
 }
-kinds = pytest.mark.parametrize("resident_nbytes", [0, None], ids=["streamed", "mapped"])
 
 
-@kinds
+@pytest.fixture(params=["streamed", "by the page cache", "mapped"])
+def resident_nbytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    if request.param == "by the page cache":
+        monkeypatch.setattr(direct, "_open_directly", lambda number: None)
+    return None if request.param == "mapped" else 0
+
+
+def fused(weight: Any) -> None:
+    weight.set_linear_mode("fused")
+    torch.nn.functional.linear(inputs(), weight)
+
+
+USES: list[Callable[[Any], object]] = [
+    torch.Tensor.clone, copy.deepcopy, pickle.dumps, fused, lambda weight: torch.nn.functional.linear(inputs(), weight),
+    lambda weight: weight[3], lambda weight: weight.decode(), lambda weight: weight.share_memory_(),
+    lambda weight: torch.save(weight, io.BytesIO()),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("verify", [True, False], ids=["verified", "unverified"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_file_that_may_have_changed(
@@ -57,15 +97,12 @@ def test_a_file_that_may_have_changed(
     for _ in range(3):  # what comes next is read ahead by now
         model(inputs())
     change(file)
-    weight = model[1].weight
-    uses: list[Callable[[], object]] = [lambda: model(inputs()), lambda: weight[3], weight.decode, weight.clone]
-    for use in uses:
+    for use in (lambda weight: model(inputs()), *USES):
         with pytest.raises(OSError, match="changed while it was read") as caught:
-            use()
+            use(model[1].weight)
         assert caught.value.filename == str(file)
 
 
-@kinds
 @pytest.mark.parametrize("what", OTHERS.values(), ids=OTHERS)
 def test_a_file_whose_content_stays(file: Path, what: Callable[[Path], object], resident_nbytes: int | None) -> None:
     reference = chain(num_layers=NUM_LAYERS)

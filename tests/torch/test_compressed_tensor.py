@@ -326,13 +326,6 @@ def test_a_wrong_input_has_torchs_own_error(dense: Any, compressed: CompressedTe
         assert str(got.value) == str(expected.value)
 
 
-def test_autocast_has_the_bits_of_torch() -> None:
-    dense = weights(torch.float32)
-    x = torch.randn(2, COLUMNS)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert same(linear(x, CompressedTensor.from_dense(dense)), linear(x, dense))
-
-
 @pytest.mark.parametrize("inference", [False, True], ids=["", "inference_mode"])
 def test_a_use_in_another_dtype_compresses_nothing(inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast converts the weight at each use, and so do some models."""
@@ -424,26 +417,6 @@ def test_state_dicts_go_both_ways() -> None:
         nn.Linear(3, 3).load_state_dict({"weight": state["1.weight"], "bias": torch.zeros(3)})
 
 
-def test_modules_are_moved_converted_and_switched_as_ever() -> None:
-    reference, compressed = model(), compress_module(model(), min_numel=1000)
-    assert isinstance(compressed.half()[1].weight, CompressedTensor)
-    assert same(compressed.train().eval()(IDS), reference.half()(IDS))
-    assert same(compressed.to("cpu").float()(IDS), reference.float()(IDS))
-
-
-def test_gradients_flow_through_to_an_adapter() -> None:
-    dense = weights()
-    gradients = []
-    for weight in (dense, CompressedTensor.from_dense(dense)):
-        torch.manual_seed(0)
-        low, high = (torch.randn(s, requires_grad=True) for s in ((8, COLUMNS), (ROWS, 8)))
-        x = torch.randn(4, COLUMNS).bfloat16().requires_grad_()
-        y = linear(x, weight) + linear(linear(x, low.bfloat16()), high.bfloat16())
-        gradients.append(torch.autograd.grad(y.float().square().sum(), (x, low, high)))
-    for ours, theirs in zip(*gradients, strict=True):
-        assert same(ours, theirs)
-
-
 @pytest.mark.parametrize("mode", ["exact", "fused"])
 def test_compiled_in_one_graph(mode: str) -> None:
     compressed = set_linear_mode(compress_module(model(), min_numel=1000), mode)
@@ -451,12 +424,3 @@ def test_compiled_in_one_graph(mode: str) -> None:
     assert same(compiled(IDS), compressed(IDS))
     with torch.no_grad():
         assert same(compiled(IDS), compressed(IDS))
-
-
-def test_threads_share_a_tensor(dense: Any, compressed: CompressedTensor) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    x = torch.randn(2, COLUMNS).bfloat16()
-    expected = linear(x, dense)
-    with ThreadPoolExecutor(4) as pool:
-        assert all(same(y, expected) for y in pool.map(lambda _: linear(x, compressed), range(64)))

@@ -63,7 +63,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "transformer": Transformer,
 }
 SHAPES = {"linear": (COLUMNS,), "linear with bias": (3, COLUMNS), "residual": (2, 3, COLUMNS)}
-DTYPES = [torch.float32, torch.bfloat16]
 
 
 def pair(name: str, dtype: Any = torch.float32, mode: str = "exact") -> tuple[Any, Any, Any]:
@@ -138,8 +137,13 @@ def all_same(ours: Any, theirs: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("linear", torch.float32), ("linear with bias", torch.bfloat16), ("residual", torch.bfloat16),
+        ("transformer", torch.float32), ("transformer", torch.bfloat16),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("derive", DERIVATIVES.values(), ids=DERIVATIVES)
 def test_derivatives_by_inputs_have_the_bits_of_the_dense_model(derive: Any, name: str, dtype: Any) -> None:
     dense, compressed, x = pair(name, dtype)
@@ -148,9 +152,10 @@ def test_derivatives_by_inputs_have_the_bits_of_the_dense_model(derive: Any, nam
     assert all_same(derive(compressed, x.clone()), expected)
 
 
-@pytest.mark.parametrize("derive", DERIVATIVES.values(), ids=DERIVATIVES)
-def test_decoding_ahead_changes_no_derivative(derive: Any) -> None:
+@pytest.mark.parametrize("name", ["backward", "jvp", "jacrev in chunks", "double backward", "vmap of vmap", "hessian"])
+def test_decoding_ahead_changes_no_derivative(name: str) -> None:
     dense, compressed, x = pair("transformer")
+    derive = DERIVATIVES[name]
     expected = derive(dense, x.clone())
     with decode_ahead(compressed):
         for _ in range(3):  # the order of layers is learned from the first

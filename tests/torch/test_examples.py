@@ -24,13 +24,13 @@ OLDEST = {
 
 
 EXAMPLES = [
-    ("demo.py", "transformers"),
     ("compressed_model.py", "torch"),
-    ("larger_than_memory.py", "torch"),
-    ("damaged_model.py", "safetensors"),
     ("ray_compress.py", "ray"),
 ]
 SLOW_EXAMPLES = [
+    ("damaged_model.py", "safetensors"),
+    ("demo.py", "transformers"),
+    ("larger_than_memory.py", "torch"),
     ("sentences.py", "sentence_transformers"),
     ("diffusion.py", "diffusers"),
     ("device_kernels.py", "triton"),

@@ -19,9 +19,8 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-from torch.nn.functional import embedding, linear  # noqa: E402
+from torch.nn.functional import embedding  # noqa: E402
 
-import tensorwire  # noqa: E402
 from tensorwire.storage import direct  # noqa: E402
 from tensorwire.torch import CompressedTensor, decode_ahead, memory_report, set_linear_mode  # noqa: E402
 from tensorwire.torch.frames.blocks import FileBlocks  # noqa: E402
@@ -205,60 +204,3 @@ def test_with_decode_ahead(file: Path, reference: nn.Sequential) -> None:
             assert same(model(inputs()), reference(inputs()))
         assert all(frame.ahead is None for frame in frames_in_file(model)), "they are read ahead"
         assert len(handle._frames) == 1
-
-
-@pytest.mark.parametrize("resident_nbytes", [0, None], ids=["in its file", "mapped"])
-def test_the_reader_may_be_closed_and_the_file_replaced(
-    own_file: Path, reference: nn.Sequential, resident_nbytes: int | None
-) -> None:
-    with tensorwire.open_file(own_file, "pt", compressed=True, resident_nbytes=resident_nbytes) as reader:
-        weight = reader.get_tensor("0.weight")
-    own_file.rename(own_file.with_suffix(".old"))
-    saved(chain(num_layers=1), own_file)
-    assert same(linear(inputs(), weight), linear(inputs(), reference[0].weight))
-    own_file.with_suffix(".old").unlink()
-    assert same(linear(inputs(), weight), linear(inputs(), reference[0].weight))
-
-
-@pytest.mark.parametrize("where", ["direct", "page cache", "mapped"])
-@pytest.mark.parametrize("use", ["linear", "decode", "rows", "clone", "deepcopy", "torch.save"])
-def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if where == "page cache":
-        monkeypatch.setattr(direct, "_open_directly", lambda number: None)
-    weight = loaded(own_file, resident_nbytes=None if where == "mapped" else 0)[5].weight
-    with own_file.open("r+b") as opened_file:
-        opened_file.truncate(10_000)
-    uses: dict[str, Any] = {
-        "linear": lambda: linear(inputs(), weight),
-        "decode": lambda: weight.decode(),
-        "rows": lambda: weight[-1],
-        "clone": lambda: weight.clone(),
-        "deepcopy": lambda: copy.deepcopy(weight),
-        "torch.save": lambda: torch.save(weight, io.BytesIO()),
-    }
-    with pytest.raises(OSError, match="changed while it was read") as caught:
-        uses[use]()
-    assert caught.value.filename == str(own_file)
-
-
-@pytest.mark.parametrize("resident_nbytes", [0, None], ids=["in its file", "mapped"])
-def test_a_file_that_was_written_over_gives_no_wrong_number(
-    own_file: Path, reference: nn.Sequential, resident_nbytes: int | None
-) -> None:
-    """Not even by blocks that are whole, of other weights."""
-    model = loaded(own_file, resident_nbytes=resident_nbytes)
-    for _ in range(2):
-        model(inputs())
-    other = chain()
-    for layer in other:
-        layer.weight.mul_(-1.5)
-    saved(other, own_file.with_suffix(".other"))
-    with own_file.open("r+b") as opened_file:
-        opened_file.write(own_file.with_suffix(".other").read_bytes())
-
-    def passes() -> None:
-        for _ in range(3):  # what was read before may still be used once
-            assert same(model(inputs()), reference(inputs()))
-
-    with pytest.raises(OSError, match="changed while it was read"):
-        passes()

@@ -13,7 +13,7 @@ from torch.nn.functional import linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.products import linear as _linear  # noqa: E402
-from tensorwire.torch.products import product  # noqa: E402
+from tensorwire.torch.products.kind import _settings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +63,9 @@ def choose(path: str, value: Any) -> None:
 ATTRIBUTES = {path: values for path, values in ATTRIBUTES.items() if hasattr(*place_of(path))}
 """The settings that this torch has."""
 SETTINGS = ATTRIBUTES | CALLS
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+OF_THE_CPU = [slow(path) if ".cuda." in path or ".cudnn." in path else path for path in SETTINGS]
+"""What torch may ask on the CPU; those of other devices are slow tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,14 +110,14 @@ def check(compressed: CompressedTensor) -> list[bytes]:
 @pytest.mark.parametrize("path", SETTINGS)
 def test_exact_layers_follow_what_is_set_while_they_are_loaded(path: str, dtype: Any) -> None:
     """And where torch gives other bits under another value, slabs are tried again: they are kept apart by it."""
-    found = {product._settings(): check(loaded(dtype))}
+    found = {_settings(): check(loaded(dtype))}
     for value in SETTINGS[path]:
         choose(path, value)
         bits = check(loaded(dtype))
-        assert found.setdefault(product._settings(), bits) == bits
+        assert found.setdefault(_settings(), bits) == bits
 
 
-@pytest.mark.parametrize("path", SETTINGS)
+@pytest.mark.parametrize("path", OF_THE_CPU)
 def test_exact_layers_follow_what_was_set_before(path: str) -> None:
     for value in SETTINGS[path]:
         choose(path, value)
@@ -123,13 +126,8 @@ def test_exact_layers_follow_what_was_set_before(path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by inductor
-@pytest.mark.parametrize(
-    ("path", "backend"),
-    [
-        *((path, backend) for path in SETTINGS for backend in ("eager", "aot_eager")),
-        *(pytest.param(path, "inductor", marks=() if path in CALLS else pytest.mark.slow) for path in SETTINGS),
-    ],
-)
+@pytest.mark.parametrize("path", OF_THE_CPU)
+@pytest.mark.parametrize("backend", ["aot_eager", slow("eager"), slow("inductor")])
 def test_compiled_layers_follow_what_is_set(path: str, backend: str) -> None:
     """Also what is set once they are compiled."""
     compiled = torch.compile(linear, fullgraph=True, backend=backend)

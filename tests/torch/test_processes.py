@@ -19,6 +19,7 @@ from torch.nn.functional import linear  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.frames.open_frame import sendable  # noqa: E402
 from tests.support.linear_models import chain, loaded, same, saved  # noqa: E402
+from tests.support.ranks import PRELOAD  # noqa: E402
 from tests.support.sent_tensors import Rows, answer, bits  # noqa: E402
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 NUM_LAYERS = 2
 STRATEGIES = ["file_descriptor", "file_system"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server_with_torch() -> None:
+    """The one process from which the method "forkserver" forks imports torch once, for ranks too."""
+    torch.multiprocessing.set_forkserver_preload([*PRELOAD, "tests.support.sent_tensors"])
 
 
 @pytest.fixture(params=STRATEGIES)
@@ -62,7 +69,9 @@ def answered(pipe: Connection) -> Any:
 KINDS = ["in memory", "mapped", "streamed"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("method", "strategy"), [*zip(["spawn", "forkserver"], STRATEGIES, strict=True)], indirect=["strategy"]
+)
 def test_it_is_sent_and_sent_back(method: str, strategy: str, file: Path, dense: Any) -> None:
     """By arguments, a queue and a pipe; several times; and in the end nobody but the other process has it."""
     expected = bits(dense)
@@ -110,7 +119,7 @@ def test_it_is_sent_and_sent_back(method: str, strategy: str, file: Path, dense:
 
 def test_a_message_that_nobody_holds_any_more(strategy: str, file: Path, dense: Any) -> None:
     """The process that it is for starts when its tensor is gone here."""
-    context = torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")
     queue, back = context.Queue(), context.Queue()
     ours, theirs = context.Pipe()
     queue.put(made("in memory", file, dense))

@@ -20,7 +20,7 @@ from tensorwire.torch.frames.team import on_team, team  # noqa: E402
 from tensorwire.torch.products import linear  # noqa: E402
 from tests.support.random_products import VARIANTS, differences  # noqa: E402
 
-NUM_FEW, NUM_MANY = 60, 3_400
+NUM_FEW, NUM_MANY = 25, 3_400
 ON_X86 = platform.machine() == "x86_64"
 
 
@@ -43,7 +43,12 @@ def run(variant: str, seed: int, count: int) -> None:
     print(done.stdout)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+QUICK = ("as it is", "all for AVX2", "torch without vectors")
+
+
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VARIANTS]
+)
 def test_random_products(variant: str) -> None:
     run(variant, 1, NUM_FEW)
 

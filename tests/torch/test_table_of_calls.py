@@ -58,7 +58,6 @@ PROOFS: dict[str, list[str]] = {
         f"{TENSOR}::test_a_module_is_moved_into_shared_memory",
     ],
     "autocast, and `weight.to(dtype)` or the like in a forward": [
-        f"{TENSOR}::test_autocast_has_the_bits_of_torch",
         f"{TENSOR}::test_a_use_in_another_dtype_compresses_nothing",
         f"{MERGES}::test_a_conversion_in_a_forward_compresses_nothing",
     ],
@@ -83,7 +82,7 @@ PROOFS: dict[str, list[str]] = {
     "derivatives by inputs, biases and adapters, in every way that torch has; `vmap`": [
         "test_derivatives.py::test_derivatives_by_inputs_have_the_bits_of_the_dense_model",
         "test_derivatives.py::test_fused_products_have_the_derivatives_of_the_exact_product",
-        f"{TENSOR}::test_gradients_flow_through_to_an_adapter",
+        f"{COMPILED}::test_gradients_of_an_adapter",
     ],
     "derivatives by a compressed weight": [
         "test_derivatives.py::test_derivatives_by_a_compressed_weight_are_dense",

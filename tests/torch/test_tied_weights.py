@@ -163,9 +163,9 @@ TIED = [
 def saved(model: Any, change: Any, path: Path, name: str) -> tuple[set[str], list[bytes], list[bytes]]:
     """The names that are saved, and what the model computes before and after."""
     model = change(model) or model
-    before = [bits(output) for output in outputs(model)]
+    before = [bits(output) for output in outputs(model, generates=False)]
     model.save_pretrained(path)
-    after = [bits(output) for output in outputs(load(path, name))]
+    after = [bits(output) for output in outputs(load(path, name), generates=False)]
     return set(tensorwire.load_file(path, framework="pt")), before, after
 
 

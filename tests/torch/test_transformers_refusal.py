@@ -39,15 +39,17 @@ REFUSED = pytest.raises(safetensors.SafetensorError, match="Dtype not understood
 WAYS_OUT = ("install it", "import tensorwire.torch", "tensorwire decompress")
 
 
-@pytest.fixture(scope="module", params=["one-file", "sharded"])
-def shard_size(request: pytest.FixtureRequest) -> str:
-    return {"one-file": "1GB", "sharded": "1MB"}[request.param]
+ORIGINALS = [
+    *((name, "1GB") for name in ("bert", "llama", "llama-tied", "llama-headless", "moe", "mamba")),
+    *((name, "1MB") for name in ("llama", "moe")),
+]
 
 
-@pytest.fixture(scope="module", params=["bert", "llama", "llama-tied", "llama-headless", "moe", "mamba"])
-def original(request: pytest.FixtureRequest, shard_size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("original") / request.param
-    save(request.param, path, max_shard_size=shard_size)
+@pytest.fixture(scope="module", params=ORIGINALS, ids=" in shards of ".join)
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name, shard_size = request.param
+    path: Path = tmp_path_factory.mktemp("original") / name
+    save(name, path, max_shard_size=shard_size)
     assert (len(list(path.glob("*.safetensors"))) > 1) == (shard_size == "1MB")
     return path
 

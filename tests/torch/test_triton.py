@@ -6,14 +6,13 @@ That the kernels compile for devices that are not here is checked at the end, in
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import itertools
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ pytest.importorskip("triton", minversion="3.2")
 
 import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, decode, encode  # noqa: E402
-from tensorwire import CorruptDataError, FormatError, TruncatedDataError, UnsupportedTensorError  # noqa: E402
+from tensorwire import CorruptDataError, FormatError, UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
 from tensorwire.torch.device import plan as device_plan  # noqa: E402
 from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
@@ -36,11 +35,10 @@ from tests.support.frame_surgery import Surgery  # noqa: E402
 from tests.support.malformed import MALFORMED, Malformed  # noqa: E402
 from tests.support.registry import FLOATS, Input  # noqa: E402
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_HOST = re.compile("entropy|bytes|plain|trimmed-run|modal|zeros")
+LARGE = re.compile("most-counted|block-words-(768|1280)|whole-blocks-F8|aligned-(32|64)-|cascade-3-a1")
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 TORCH_DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
@@ -114,7 +112,9 @@ def kinds(frame: bytes | memoryview) -> list[tuple[str, str, int]]:
     return [(block.kind, block.rest, block.variant) for block in reader.block_infos(frame[reader.info.header_nbytes :])]
 
 
-@pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [(slow if LARGE.search(case.name) else pytest.param)(case, id=case.name) for case in CHOSEN]
+)
 def test_reference_frames(case: Case) -> None:
     """Every path of a decoder, and the rule of what is left to the host."""
     opened = check(case.build(), Input(case.name, case.dtype, case.shape, case.data))
@@ -122,12 +122,16 @@ def test_reference_frames(case: Case) -> None:
 
 
 def test_every_kind_of_the_host_is_met() -> None:
-    met = {host_kind(case) for case in CHOSEN}
-    assert met == {None, "entropy", "plain", "zeros", "modal", "parts", "trimmed-run", "bytes"}
+    met = {host_kind(case) for case in CHOSEN if OF_THE_HOST.search(case.name)}
+    assert met == {"entropy", "plain", "zeros", "modal", "parts", "trimmed-run", "bytes"}
 
 
 @pytest.mark.parametrize(
-    ("variant", "dtype", "runs"), [*zip(range(8), itertools.cycle(FLOATS), itertools.cycle([8, 8, 1]))]
+    ("variant", "dtype", "runs"),
+    [
+        (pytest.param if case[0] in (0, 2, 7) else slow)(*case)
+        for case in zip(range(8), itertools.cycle(FLOATS), itertools.cycle([8, 8, 1]))
+    ],
 )
 def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escapes in every run; the last block ends within a run and within a byte of each plane."""
@@ -143,7 +147,7 @@ def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, mo
 
 @pytest.mark.parametrize(
     ("group", "dtype", "runs"),
-    [(4, "F16", 8), (8, "BF16", 1), (16, "F8_E5M2", 8), (32, "F32", 8), (32, "F8_E4M3", 1)],
+    [(4, "F16", 8), slow(8, "BF16", 1), (16, "F8_E5M2", 8), slow(32, "F32", 8), (32, "F8_E4M3", 1)],
 )
 def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last group is short and has high parts."""
@@ -160,7 +164,7 @@ def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeyp
     check(frame, item)
 
 
-@pytest.mark.parametrize("kind", [Cascade(variant=3), Enec(group=4)], ids=str)
+@pytest.mark.parametrize("kind", [slow(Cascade(variant=3)), Enec(group=4)], ids=str)
 def test_later_runs_that_no_32_bits_count(kind: Cascade | Enec, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host decodes their blocks."""
     n = 3 * 512
@@ -176,8 +180,11 @@ def test_later_runs_that_no_32_bits_count(kind: Cascade | Enec, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
-        *((Cascade(variant=variant), dtype) for variant, dtype in zip(range(8), itertools.cycle(FLOATS))),
-        *((Cascade(variant=variant, table=2), "BF16") for variant in range(6)),
+        *(
+            (pytest.param if variant % 2 else slow)(Cascade(variant=variant), dtype)
+            for variant, dtype in zip(range(8), itertools.cycle(FLOATS))
+        ),
+        *((slow if variant % 2 else pytest.param)(Cascade(variant=variant, table=2), "BF16") for variant in range(6)),
         *((Enec(group=4 << i), dtype) for i, dtype in zip(range(4), ("F32", "BF16", "F8_E5M2", "F16"), strict=True)),
     ],
     ids=str,
@@ -197,7 +204,7 @@ def test_tiles_by_group(kind: Cascade | Enec, dtype: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [(Cascade(variant=1), "BF16"), (Enec(group=8), "F16"), (Cascade(variant=0), "F32")], ids=str
+    ("kind", "dtype"), [(Cascade(variant=1), "BF16"), (Enec(group=8), "F16"), slow(Cascade(variant=0), "F32")], ids=str
 )
 def test_trimmed_rests(dtype: str, kind: Cascade | Enec) -> None:
     word, _, mantissa_bits, _ = FLOATS[dtype]
@@ -218,7 +225,7 @@ def block_tail(frame: bytes, block: int) -> bytes:
     ("profile", "dtype"),
     [
         ("fast", "BF16"), ("enec", "BF16"), ("resident", "BF16"),
-        ("fast", "F8_E4M3"), ("enec", "F32"), ("enec", "F8_E5M2"), ("resident", "F16"),
+        slow("fast", "F8_E4M3"), slow("enec", "F32"), ("enec", "F8_E5M2"), slow("resident", "F16"),
     ],
 )  # fmt: skip
 def test_core_frames(dtype: str, profile: str) -> None:
@@ -233,7 +240,7 @@ def test_core_frames(dtype: str, profile: str) -> None:
     assert not opened.held.plan.host_blocks
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 2000), (300, 7), (700, 100), (767, 1000), (1999, 1), (40, 0)])
+@pytest.mark.parametrize(("first", "count"), [slow(0, 2000), (300, 7), slow(700, 100), (767, 1000), (1999, 1), (40, 0)])
 def test_ranges(first: int, count: int) -> None:
     """Only their blocks are decoded; the result is not written beyond its end."""
     words = registry.weights("BF16", 2000)
@@ -248,8 +255,11 @@ def test_ranges(first: int, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*zip(["nan-payloads", "infinities", "signed-zeros", "subnormals", "outliers"], FLOATS, strict=True)],
-)
+    [
+        ("nan-payloads", "BF16"), slow("infinities", "F16"), slow("signed-zeros", "F32"), ("subnormals", "F8_E4M3"),
+        slow("outliers", "F8_E5M2"),
+    ],
+)  # fmt: skip
 def test_special_values(name: str, dtype: str) -> None:
     (item,) = [item for item in registry.small_inputs() if (item.name, item.dtype) == (name, dtype)]
     for kind in (Cascade(), Enec()):
@@ -257,7 +267,12 @@ def test_special_values(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"), [*zip(FLOATS, [Cascade(), Enec(), Enec(), Cascade(), Enec()], strict=True)], ids=str
+    ("dtype", "kind"),
+    [
+        (slow if dtype in ("BF16", "F32") else pytest.param)(dtype, kind)
+        for dtype, kind in zip(FLOATS, [Cascade(), Enec(), Enec(), Cascade(), Enec()], strict=True)
+    ],
+    ids=str,
 )
 def test_every_pattern_in_coded_blocks(kind: Cascade | Enec, dtype: str) -> None:
     """Every pattern of a word's highest 16 bits; those of 8-bit words among common ones, which let the block shrink."""
@@ -277,46 +292,6 @@ def test_every_pattern_in_coded_blocks(kind: Cascade | Enec, dtype: str) -> None
 def test_shapes(dtype: str, shape: tuple[int, ...]) -> None:
     data = registry.weights(dtype, int(np.prod(shape, dtype=int))).tobytes()
     check(tensorwire.compress(data, dtype=dtype, shape=shape), Input("", dtype, shape, data))
-
-
-def small_frame() -> bytes:
-    words = registry.weights("BF16", 1000)
-    return encode(words.tobytes(), "BF16", (1000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=512)
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 150, 191, 192, 500, -64, -1])
-def test_truncated(nbytes: int) -> None:
-    with pytest.raises(TruncatedDataError):
-        by_triton(small_frame()[:nbytes])
-
-
-def test_trailing_bytes() -> None:
-    with pytest.raises(CorruptDataError, match="expected a frame of"):
-        by_triton(small_frame() + bytes(64))
-
-
-def test_more_bytes_than_the_tier_before_has() -> None:
-    surgery = Surgery(small_frame())
-    _, stop = surgery.block_span(1)
-    surgery.bytes[stop - 6] += 1  # the high byte of n4, the number of bytes
-    with pytest.raises(CorruptDataError, match="expected tiers no larger than the one before") as caught:
-        by_triton(surgery.close())
-    assert caught.value.block == 1
-
-
-@pytest.mark.parametrize(
-    ("back", "bits"),
-    [(14, 0xFF), (13, 0x04), (13, 0x80), (12, 0x01), (12, 0x10), (2, 1)],
-    ids=["lo", "a2", "a3", "a4", "a5", "n6"],
-)
-def test_parameters_of_cascade(back: int, bits: int) -> None:
-    """Variant 0 has tiers of 2, 2 and 3 bits: no a4, a5 or n6, a2 is at most 3, a3 at most 7."""
-    surgery = Surgery(small_frame())
-    _, stop = surgery.block_span(1)
-    surgery.bytes[stop - back] |= bits
-    with pytest.raises(CorruptDataError, match=r"tier|zeros") as caught:
-        by_triton(surgery.close())
-    assert caught.value.block == 1
 
 
 @pytest.mark.parametrize("value", [0, 255])
@@ -354,17 +329,6 @@ def test_malformed_frames(case: Malformed) -> None:
     assert tensor.nbytes == tensorwire.frame_info(frame).uncompressed_nbytes
 
 
-@pytest.mark.parametrize("numel", [1000, 2**46])
-def test_relative_frames(numel: int) -> None:
-    """All blocks are the base's. 160 bytes can claim any number of them: none is gone through."""
-    content = registry.weights("BF16", 1000).tobytes()
-    surgery = Surgery(encode(content, "BF16", (1000,), base=content))
-    surgery.set_shape(numel)
-    surgery.set("uncompressed_nbytes", 2 * numel)
-    with pytest.raises(UnsupportedTensorError, match="relative to a base"):
-        by_triton(surgery.close())
-
-
 @pytest.mark.parametrize("dtype", ["I32", "F64", "I8", "U8", "F8_E8M0"])
 def test_other_dtypes(dtype: str) -> None:
     """Their coded blocks are the host's."""
@@ -378,17 +342,7 @@ def test_dtypes_that_torch_lacks() -> None:
         by_triton(tensorwire.compress(bytes(768), dtype="F6_E2M3"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda x: x.view(torch.int8), lambda x: x.reshape(2, -1), lambda x: x[::2], lambda x: x.roll(1)[1:]],
-    ids=["dtype", "dimensions", "strides", "address"],
-)
-def test_other_arguments(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    with pytest.raises(ValueError, match="expected a contiguous tensor of uint8"):
-        DeviceFrame(change(on_device(small_frame())), driver=None)
-
-
-@pytest.mark.parametrize("target", ["cuda 80 32", "cuda 90 32", "hip gfx942 64", "hip gfx1100 32"])
+@pytest.mark.parametrize("target", ["cuda 80 32", slow("cuda 90 32"), slow("hip gfx942 64"), slow("hip gfx1100 32")])
 def test_kernels_compile(target: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
@@ -397,9 +351,3 @@ def test_kernels_compile(target: str, tmp_path: Path) -> None:
     if run.returncode == 77:
         pytest.skip(f"this build of Triton has no backend for {target}")
     assert run.returncode == 0, run.stderr
-
-
-def test_triton_is_imported_when_it_is_needed() -> None:
-    assert importlib.util.find_spec("triton")
-    code = "import sys, tensorwire.torch; sys.exit('triton' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,13 +68,13 @@ def fused(w: Any) -> Any:
 
 def compiled(w: Any) -> Any:
     torch._dynamo.reset()
-    return torch.compile(lambda x, w: torch.nn.functional.linear(x, w) + 1)(inputs(), w)
+    return torch.compile(lambda x, w: torch.nn.functional.linear(x, w) + 1, backend="aot_eager")(inputs(), w)
 
 
 def compiled_rows(w: Any) -> Any:
     torch._dynamo.reset()
     rows = torch.tensor([3, len(w) - 1])
-    return torch.compile(lambda rows, w: torch.nn.functional.embedding(rows, w) + 1)(rows, w)
+    return torch.compile(lambda rows, w: torch.nn.functional.embedding(rows, w) + 1, backend="aot_eager")(rows, w)
 
 
 USES: dict[str, Callable[[Any], Any]] = {
@@ -104,9 +105,12 @@ def test_damage_is_met_at_the_first_use(damaged: Path, use: str, resident_nbytes
             assert caught.value.block == num_blocks - 1
 
 
+@pytest.mark.parametrize("resident_nbytes", [None, 0], ids=["in memory", "in the file"])
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "decode_ahead"])
-def test_the_layer_that_needs_it_meets_it(damaged: Path, ahead: bool) -> None:
-    model, reference = loaded(damaged, NUM_LAYERS), chain(num_layers=NUM_LAYERS)
+def test_the_layer_that_needs_it_meets_it(damaged: Path, ahead: bool, resident_nbytes: int | None) -> None:
+    """In the thread that needs it, each time, while all other layers work."""
+    model = loaded(damaged, NUM_LAYERS, resident_nbytes=resident_nbytes)
+    reference = chain(num_layers=NUM_LAYERS)
     handle = decode_ahead(model) if ahead else None
     for _ in range(3):
         for index in (0, 2):
@@ -114,6 +118,7 @@ def test_the_layer_that_needs_it_meets_it(damaged: Path, ahead: bool) -> None:
         with pytest.raises(tensorwire.CorruptDataError) as caught:
             model[1](inputs())
         assert (caught.value.file, caught.value.tensor) == (str(damaged), BAD)
+        assert caught.value.block is not None
     if handle is not None:
         handle.close()
 
@@ -172,22 +177,17 @@ def test_threads_race_for_the_first_use(file: Path, mode: str, bad: bool) -> Non
         w.set_linear_mode(mode)
         if bad:
             w.frame[-100] ^= 1
-        outcomes: list[Any] = []
         barrier = threading.Barrier(4)
 
-        def use(w: Any = w, outcomes: list[Any] = outcomes, barrier: threading.Barrier = barrier) -> None:
+        def use(w: Any, barrier: threading.Barrier = barrier) -> Any:
             barrier.wait()
             try:
-                outcomes.append(torch.nn.functional.linear(inputs(), w))
+                return torch.nn.functional.linear(inputs(), w)
             except tensorwire.CorruptDataError as error:
-                outcomes.append((error.tensor, error.block))
+                return error.tensor, error.block
 
-        threads = [threading.Thread(target=use) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(outcomes) == 4
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = list(pool.map(use, [w] * 4))
         if bad:
             assert len(set(outcomes)) == 1
             assert outcomes[0][0] == BAD

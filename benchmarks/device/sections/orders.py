@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from benchmarks.device.measure import CUDA, WORD_NBYTES, compressed, load_of
 from benchmarks.device.runner import Row, Section
 from benchmarks.device.sections.products import INPUTS, SHAPES
-from tensorwire.torch.device.trial import library_order
+from tensorwire.torch.device.library import library_order
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -11,7 +11,7 @@ import torch
 
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
-from .products.product import Strides, strides_of
+from .products.kind import Strides, strides_of
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:

@@ -9,27 +9,24 @@ import numpy as np
 import torch
 
 from reference.tensorwire_reference.cascade import encode as encode_cascade
+from reference.tensorwire_reference.cascade import widths_of
 from reference.tensorwire_reference.planes import field_nbytes, pack_field, unpack_field
-from tensorwire.torch.device.driver import Kernel
+from tensorwire.torch.device.cuda_kernels import _later_nbytes
 from tensorwire.torch.device.plan import RUN, CascadeLaunch, counts_of, plan
 from tests.support.registry import FLOATS
 
-from .stand_in import StandIn, packed
+from .opened import bytes_tensor, launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reference.tensorwire_reference import Cascade
 
+    from .stand_in import StandIn
+
 NAMES = {"BF16": "Bf16", "F16": "F16", "F32": "F32", "F8_E4M3": "F8E4M3", "F8_E5M2": "F8E5M2"}
-SHAPES = {  # the tables of docs/format.md: by table, by variant
-    1: ((2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)),
-    2: ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2)),
-}
-ALL_SHAPES = [(table, variant) for table, shapes in SHAPES.items() for variant in range(len(shapes))]
 _ALIGNMENT = 32
 _DESCRIPTOR_NBYTES = 14  # of a cascade, the tag among them
-_ROOM = 288
 _UNTOUCHED = 0x77
 
 
@@ -43,11 +40,6 @@ class Blocks(NamedTuple):
     runs_per_block: int
 
 
-def fits(dtype: str, table: int, variant: int) -> bool:
-    """Whether the exponents that the tiers of a shape name are no more than there are."""
-    return sum((1 << w) - 1 for w in SHAPES[table][variant]) <= 1 << FLOATS[dtype].exponent_bits
-
-
 def coded(
     words: Sequence[np.ndarray], dtype: str, kind: Cascade, runs_per_block: int, bits: int | None = None, trail: int = 0
 ) -> Blocks:
@@ -55,7 +47,7 @@ def coded(
     exponent_bits, mantissa_bits = FLOATS[dtype].exponent_bits, FLOATS[dtype].mantissa_bits
     bits = mantissa_bits + 1 if bits is None else bits
     rows, frame, later = [], b"", 0
-    widths = SHAPES[kind.table][kind.variant or 0]
+    widths = widths_of(kind.table)[kind.variant or 0]
     for ordinal, block in enumerate(words):
         wide = block.astype(np.uint64)
         x = wide >> np.uint64(mantissa_bits) & np.uint64((1 << exponent_bits) - 1)
@@ -126,17 +118,6 @@ def tables_of(blocks: Blocks) -> Tables:
     )  # fmt: skip
 
 
-def room_nbytes(blocks: Blocks) -> int:
-    """Memory that the later tiers of a block take, by the formula in words.cuh."""
-    most = 0
-    for row in blocks.rows:
-        counts, widths = _counts_of(row), [*blocks.launch.widths[1:], 8]
-        copied = sum(field_nbytes(count, w) for count, w in zip(counts, widths, strict=False))
-        sizes = [copied, *counts[: len(widths) - 1]]
-        most = max(most, sum(-(-size // 16) * 16 + _ROOM for size in sizes))
-    return most
-
-
 def decoded(
     driver: StandIn, blocks: Blocks, tables: Tables, *, parts: int = 1, scratch: bool = False, resident: bool = False,
     frame: bytes | None = None,
@@ -149,28 +130,26 @@ def decoded(
     block_nbytes = runs_per_block * RUN * np.dtype(word).itemsize
     last = max(ordinals)
     numel = (last - first_block) * runs_per_block * RUN + sizes[last]
-    memory = aligned(numel * np.dtype(word).itemsize).fill_(_UNTOUCHED)
-    data = aligned_copy(blocks.frame if frame is None else frame)
-    rows = aligned_copy(np.array(tables.rows_of_places if resident else blocks.rows, np.uint32).tobytes())
-    room = room_nbytes(blocks)
-    extra = aligned(room * len(ordinals) * parts if scratch else 16)
-    driver.forget()
-    driver.watch(data, rows, tables.before, tables.before_later, tables.places, memory, extra)
-    grid = (len(ordinals), parts, 1)
-    layout = NAMES[blocks.dtype]
+    memory = torch.full((numel * np.dtype(word).itemsize,), _UNTOUCHED, dtype=torch.uint8)
+    data, grid, layout = (
+        bytes_tensor(blocks.frame if frame is None else frame),
+        (len(ordinals), parts),
+        NAMES[blocks.dtype],
+    )
+    rows = bytes_tensor(np.array(tables.rows_of_places if resident else blocks.rows, np.uint32))
     if resident:
-        function = driver.function(Kernel("words.cuh", f"resident_words<{layout}, 2>"))
-        function.launch(grid, 256, 0, 0, packed(data, rows, tables.places, memory, first_block, runs_per_block))
+        arguments = data, rows, tables.places, memory, first_block, runs_per_block
+        launch(driver, "words.cuh", f"resident_words<{layout}, 2>", grid, 256, *arguments)
     else:
-        launch = blocks.launch
+        coding, room = blocks.launch, _later_nbytes(np.array(blocks.rows, np.uint32), blocks.launch.widths)
         place = ", InScratch" if scratch else ""
-        whole = str(launch.whole).lower()
-        arguments = f"{launch.rest_bits}, {launch.trail}, {launch.packed_widths:#x}, {whole}{place}"
-        shared = 0 if scratch else room
-        function = driver.function(Kernel("words.cuh", f"cascade_words<{layout}, {arguments}>"), shared)
-        integers = (first_block, runs_per_block, room)
-        tensors = (data, rows, tables.before, tables.before_later, memory, extra)
-        function.launch(grid, 256, shared, 0, packed(*tensors, *integers))
+        numbers = f"{coding.rest_bits}, {coding.trail}, {coding.packed_widths:#x}, {str(coding.whole).lower()}{place}"
+        extra = torch.empty(room * len(ordinals) * parts if scratch else 16, dtype=torch.uint8)
+        launch(
+            driver, "words.cuh", f"cascade_words<{layout}, {numbers}>", grid, 256, data, rows, tables.before,
+            tables.before_later, memory, extra, first_block, runs_per_block, room,
+            shared_nbytes=0 if scratch else room,
+        )  # fmt: skip
     octets = memory.numpy()
     ends = {ordinal: (ordinal - first_block) * block_nbytes for ordinal in ordinals}
     result = []
@@ -181,16 +160,3 @@ def decoded(
     for (_, end), (begin, _) in pairwise(written):
         assert (octets[end:begin] == _UNTOUCHED).all()
     return result
-
-
-def aligned(nbytes: int) -> torch.Tensor:
-    """Memory at a multiple of 16 bytes, of exactly this size."""
-    memory = torch.empty(nbytes + 16, dtype=torch.uint8)
-    start = -memory.data_ptr() % 16
-    return memory[start : start + nbytes]
-
-
-def aligned_copy(data: bytes) -> torch.Tensor:
-    memory = aligned(len(data))
-    memory.numpy()[:] = np.frombuffer(data, np.uint8)
-    return memory

@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import tensorwire
-from reference.tensorwire_reference import Cascade, Enec, Verbatim, encode
+from reference.tensorwire_reference import Enec, Verbatim, encode
 from tensorwire.torch.device.binaries import sources
 from tensorwire.torch.device.frame import DeviceFrame
 from tensorwire.torch.device.nvrtc import compiler
 from tests.support.cases import floats
 from tests.support.registry import FLOATS
 
+from .opened import CASCADES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tensorwire.torch.device.driver import Kernel
 
-CODINGS = [
-    *(Cascade(variant=variant) for variant in range(8)),
-    *(Cascade(variant=variant, table=2) for variant in range(6)),
-    *(Enec(group=4 << k) for k in range(4)),
-]
+CODINGS = [*CASCADES, *(Enec(group=4 << k) for k in range(4))]
 
 
 class Asked:

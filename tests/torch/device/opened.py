@@ -25,13 +25,14 @@ CASCADES = [*(Cascade(variant=v) for v in range(8)), *(Cascade(variant=v, table=
 
 
 def launch(
-    driver: StandIn, header: str, expression: str, grid: tuple[int, ...], threads: int, *arguments: torch.Tensor | int
-) -> None:
+    driver: StandIn, header: str, expression: str, grid: tuple[int, ...], threads: int, *arguments: torch.Tensor | int,
+    shared_nbytes: int = 0,
+) -> None:  # fmt: skip
     """Run a kernel, which may touch the bytes of the tensors and no others."""
     driver.forget()
     driver.watch(*(argument for argument in arguments if isinstance(argument, torch.Tensor)))
-    function = driver.function(Kernel(header, expression))
-    function.launch((*grid, 1, 1)[:3], threads, 0, driver.stream(), packed(*arguments))  # type: ignore[arg-type]
+    function = driver.function(Kernel(header, expression), shared_nbytes)
+    function.launch((*grid, 1, 1)[:3], threads, shared_nbytes, driver.stream(), packed(*arguments))  # type: ignore[arg-type]
     driver.forget()
 
 
@@ -81,6 +82,12 @@ class Opened:
         return None if number == -1 else (number >> 32 & 0xFFFFFFFF, number >> 24 & 0xFF, number & 0xFFFFFF)
 
 
+def fits(dtype: str, kind: Cascade) -> bool:
+    """Whether the exponents that the tiers of a shape name are no more than there are."""
+    widths = widths_of(kind.table)[kind.variant or 0]
+    return sum((1 << w) - 1 for w in widths) <= 1 << FLOATS[dtype].exponent_bits
+
+
 def of_kind(
     dtype: str, n: int, kind: Kind | Sequence[Kind], block_words: int, trimmed: bool = False
 ) -> tuple[bytes, bytes]:
@@ -106,9 +113,7 @@ def cascade_cases() -> Iterator[tuple[str, Cascade, int, int, bool]]:
     """Dtype, kind, number of words, words of a block, whether trimmed: every tier shape and dtype, short ends."""
     sizes = itertools.cycle([(2045, 768), (1324, 1024), (512, 512), (3 * 256 + 1, 256), (4096, 2048)])
     for number, (kind, dtype) in enumerate(zip(CASCADES * 2, itertools.cycle(FLOATS), strict=False)):
-        widths = widths_of(kind.table)[kind.variant or 0]
-        fits = sum((1 << w) - 1 for w in widths) <= 1 << FLOATS[dtype].exponent_bits
-        yield dtype if fits else "BF16", kind, *next(sizes), number % 3 == 2
+        yield dtype if fits(dtype, kind) else "BF16", kind, *next(sizes), number % 3 == 2
 
 
 def enec_cases() -> Iterator[tuple[str, int, int, int, int, int]]:

@@ -307,8 +307,6 @@ u32 shim_shuffle(u32 operation, u32 mask, u32 value, u32 other, u32 width) {
   u32 lane = current->thread & 31, in = lane % width, from = in;
   if (operation == SHUFFLE) from = other % width;
   if (operation == SHUFFLE_UP && in >= other) from = in - other;
-  if (operation == SHUFFLE_DOWN && in + other < width) from = in + other;
-  if (operation == SHUFFLE_XOR && (in ^ other) < width) from = in ^ other;
   return given[lane - in + from][0];
 }
 
@@ -333,8 +331,6 @@ void shim_sync_some(u32 barrier, u32 threads) {
   current->meeting = threads;
   wait_for(AT_SOME);
 }
-
-void shim_trap(const char* text) { FAIL("%s", text); }
 
 u32 shim_f16_of(float value) {
   _Float16 half = (_Float16)value;

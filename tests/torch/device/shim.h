@@ -20,17 +20,8 @@ typedef unsigned long long u64;
 struct alignas(8) uint2 {
   u32 x, y;
 };
-struct uint3 {
-  u32 x, y, z;
-};
-struct alignas(8) float2 {
-  float x, y;
-};
 struct alignas(16) uint4 {
   u32 x, y, z, w;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
 };
 
 struct Index {
@@ -53,8 +44,6 @@ extern "C" __attribute__((visibility("hidden"))) ShimPlace shim_place;
 enum ShimOperation {
   SHUFFLE = 1,
   SHUFFLE_UP,
-  SHUFFLE_DOWN,
-  SHUFFLE_XOR,
   BALLOT,
   MMA_BF16,
   MMA_F16,
@@ -78,11 +67,10 @@ SHIM(void) shim_wgmma_commit();
 SHIM(void) shim_wgmma_wait(u32 newest);
 SHIM(void*) shim_dynamic_shared();
 SHIM(void*) shim_static_shared(const void* key, size_t nbytes);
-SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes, u32 copied);
+SHIM(void) shim_copy(u32 to, const void* from, u32 nbytes);
 SHIM(void) shim_commit();
 SHIM(void) shim_wait(u32 newest);
 SHIM(void) shim_atomic(const void* at, u32 nbytes);
-SHIM(void) shim_trap(const char* message);
 SHIM(u32) shim_f16_of(float value);
 SHIM(float) shim_float_of_f16(u32 bits);
 
@@ -93,9 +81,6 @@ SHIM(float) shim_float_of_f16(u32 bits);
 #define GLOBAL static
 #define BOUNDS(threads, blocks)
 #define __restrict__
-#define __device__
-#define __noinline__ __attribute__((noinline))
-#define __forceinline__ inline
 #define SHARED(type, name) type* const name = (type*)shim_dynamic_shared()
 #define SHARED_ARRAY(type, name, count) \
   static char name##_key;               \
@@ -103,7 +88,7 @@ SHIM(float) shim_float_of_f16(u32 bits);
 
 // Bytes and bits ----------------------------------------------------------------------------------------------------
 
-DEV u32 __byte_perm(u32 a, u32 b, u32 selector) {
+DEV u32 prmt(u32 a, u32 b, u32 selector) {
   u64 both = a | (u64)b << 32;
   u32 r = 0;
   for (int i = 0; i < 4; i++) {
@@ -112,28 +97,15 @@ DEV u32 __byte_perm(u32 a, u32 b, u32 selector) {
   }
   return r;
 }
-DEV u32 prmt(u32 low, u32 high, u32 selector) { return __byte_perm(low, high, selector); }
 DEV u32 bits_of(u32 mask, u32 a, u32 b) { return (mask & a) | (~mask & b); }
 DEV u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) >> (shift & 31)); }
-DEV u32 __funnelshift_l(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) << (shift & 31) >> 32); }
 DEV int __popc(u32 v) { return __builtin_popcount(v); }
-DEV int __popcll(u64 v) { return __builtin_popcountll(v); }
-DEV int __clz(u32 v) { return v ? __builtin_clz(v) : 32; }
-DEV int __ffs(u32 v) { return __builtin_ffs((int)v); }
-DEV u32 __umulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
 template <class T>
 DEV T min(T a, T b) {
   return b < a ? b : a;
 }
-template <class T>
-DEV T max(T a, T b) {
-  return a < b ? b : a;
-}
 DEV u32 __float_as_uint(float v) { return __builtin_bit_cast(u32, v); }
 DEV float __uint_as_float(u32 v) { return __builtin_bit_cast(float, v); }
-DEV float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-DEV float __fadd_rn(float a, float b) { return a + b; }
-DEV float __fmul_rn(float a, float b) { return a * b; }
 DEV u32 f16_of(float value) { return shim_f16_of(value); }
 DEV float float_of_f16(u32 bits) { return shim_float_of_f16(bits); }
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return sum + (octets >> 8 * k & 255); }
@@ -142,47 +114,17 @@ DEV T __ldg(const T* at) {
   return *at;
 }
 template <class T>
-DEV T __ldcs(const T* at) {
-  return *at;
-}
-template <class T>
-DEV void __stcs(T* at, T value) {
-  *at = value;
-}
-
-template <class T>
 DEV T* kept(T* address) {
   return address;
 }
 
 // Threads -----------------------------------------------------------------------------------------------------------
 
-template <class T>
-DEV T shim_shuffled(u32 operation, u32 mask, T value, u32 lane, u32 width) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "numbers of 32 or 64 bits");
-  if constexpr (sizeof(T) == 4)
-    return __builtin_bit_cast(T, shim_shuffle(operation, mask, __builtin_bit_cast(u32, value), lane, width));
-  else {
-    u64 v = __builtin_bit_cast(u64, value);
-    u64 low = shim_shuffle(operation, mask, (u32)v, lane, width);
-    return __builtin_bit_cast(T, low | (u64)shim_shuffle(operation, mask, (u32)(v >> 32), lane, width) << 32);
-  }
+DEV u32 __shfl_sync(u32 mask, u32 value, u32 lane, u32 width = 32) {
+  return shim_shuffle(SHUFFLE, mask, value, lane, width);
 }
-template <class T>
-DEV T __shfl_sync(u32 mask, T value, int lane, int width = 32) {
-  return shim_shuffled(SHUFFLE, mask, value, lane, width);
-}
-template <class T>
-DEV T __shfl_up_sync(u32 mask, T value, u32 delta, int width = 32) {
-  return shim_shuffled(SHUFFLE_UP, mask, value, delta, width);
-}
-template <class T>
-DEV T __shfl_down_sync(u32 mask, T value, u32 delta, int width = 32) {
-  return shim_shuffled(SHUFFLE_DOWN, mask, value, delta, width);
-}
-template <class T>
-DEV T __shfl_xor_sync(u32 mask, T value, int lanes, int width = 32) {
-  return shim_shuffled(SHUFFLE_XOR, mask, value, lanes, width);
+DEV u32 __shfl_up_sync(u32 mask, u32 value, u32 delta, u32 width = 32) {
+  return shim_shuffle(SHUFFLE_UP, mask, value, delta, width);
 }
 template <int LANES>
 DEV u32 add_before(u32 sum, int distance) {
@@ -191,16 +133,8 @@ DEV u32 add_before(u32 sum, int distance) {
 }
 DEV u32 __ballot_sync(u32 mask, bool value) { return shim_ballot(mask, value); }
 DEV bool __any_sync(u32 mask, bool value) { return shim_ballot(mask, value) != 0; }
-DEV bool __all_sync(u32 mask, bool value) { return shim_ballot(mask, value) == 0xffffffffu; }
-DEV u32 __reduce_add_sync(u32 mask, u32 value) {
-  for (int lanes = 1; lanes < 32; lanes *= 2) value += __shfl_xor_sync(mask, value, lanes);
-  return value;
-}
 DEV void __syncwarp(u32 = 0xffffffffu) { shim_sync_warp(); }
 DEV void __syncthreads() { shim_sync_threads(); }
-DEV void __threadfence() {}
-DEV void __threadfence_block() {}
-DEV void __trap() { shim_trap("the kernel called __trap"); }
 DEV void mma_bf16(float* c, const u32* a, const u32* b) { shim_mma(MMA_BF16, c, a, b); }
 DEV void mma_f16(float* c, const u32* a, const u32* b) { shim_mma(MMA_F16, c, a, b); }
 DEV void sync_some(u32 barrier, u32 threads) { shim_sync_some(barrier, threads); }
@@ -227,11 +161,7 @@ DEV void wgmma_bf16(float (*c)[4], const u32* a, u64 b) {
     return old;                               \
   }
 SHIM_ATOMIC(atomicAdd, (T)(old + value))
-SHIM_ATOMIC(atomicOr, old | value)
-SHIM_ATOMIC(atomicAnd, old& value)
-SHIM_ATOMIC(atomicMax, old < value ? value : old)
 SHIM_ATOMIC(atomicMin, value < old ? value : old)
-SHIM_ATOMIC(atomicExch, value)
 
 // Shared memory by 32-bit addresses -------------------------------------------------------------------------------
 
@@ -240,7 +170,6 @@ typedef u32 shared_at;
 DEV shared_at shared_address(const void* place) { return (u32)((const u8*)place - shim_place.shared); }
 DEV u32 lds32(shared_at at) { return *(const u32*)(shim_place.shared + at); }
 DEV u32 lds32_next(shared_at at) { return lds32(at + 4); }
-DEV uint2 lds64(shared_at at) { return *(const uint2*)(shim_place.shared + at); }
 DEV uint4 lds128(shared_at at) { return *(const uint4*)(shim_place.shared + at); }
 DEV void lds_matrices(u32* words, shared_at at) {
   uint4 row = lds128(at);
@@ -252,9 +181,8 @@ DEV void sts_matrices(shared_at at, u32 a, u32 b, u32 c, u32 d) {
   shim_matrices(STORE_MATRICES, words);
   *(uint4*)(shim_place.shared + at) = {words[0], words[1], words[2], words[3]};
 }
-DEV void copy16(shared_at to, const void* from) { shim_copy(to, from, 16, 16); }
-DEV void copy16_or_zeros(shared_at to, const void* from, u32 nbytes) { shim_copy(to, from, 16, nbytes); }
-DEV void copy4(shared_at to, const void* from) { shim_copy(to, from, 4, 4); }
+DEV void copy16(shared_at to, const void* from) { shim_copy(to, from, 16); }
+DEV void copy4(shared_at to, const void* from) { shim_copy(to, from, 4); }
 DEV void copies_commit() { shim_commit(); }
 template <int N>
 DEV void copies_wait() {

@@ -19,7 +19,7 @@ enum Wait : u8 { RUNS, AT_WARP, AT_SOME, AT_BLOCK, LEFT };
 struct Copy {
   u32 to;
   const void* from;
-  u32 nbytes, copied, group;
+  u32 nbytes, group;
 };
 
 // A product by a warpgroup, as one of its threads sees it: its two rows and the other factor when it was issued.

@@ -162,12 +162,11 @@ void shim_atomic(const void* at, u32 nbytes) {
 
 // Copies: carried out when they are waited for, so that a wait that is missing is seen ------------------------------
 
-void shim_copy(u32 to, const void* from, u32 nbytes, u32 copied) {
+void shim_copy(u32 to, const void* from, u32 nbytes) {
   if (to % nbytes || (u64)from % nbytes) FAIL("a copy at an address that is no multiple of %u", nbytes);
-  if (copied > nbytes) FAIL("a copy of %u bytes of %u", copied, nbytes);
   if (!is_shared(to, nbytes)) FAIL("a copy to shared memory outside its arrays, to byte %lld", (long long)to - kGuard);
-  check(from, copied, READ);
-  current->copies.push_back({to, from, nbytes, copied, current->group});
+  check(from, nbytes, READ);
+  current->copies.push_back({to, from, nbytes, current->group});
 }
 
 void shim_commit() { current->group++; }
@@ -181,8 +180,7 @@ void shim_wait(u32 newest) {
     }
     u8* to = shim_place.shared + copy.to;
     check(to, copy.nbytes, WRITE);
-    memset(to, 0, copy.nbytes);
-    memcpy(to, copy.from, copy.copied);
+    memcpy(to, copy.from, copy.nbytes);
   }
   current->copies.swap(later);
 }

@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -196,22 +197,19 @@ class _Function:
 
 
 def _living_storages() -> list[tuple[int, int]]:
+    """But for those of tensors that were there when all tests had been collected (tests/torch/conftest.py)."""
+    kinds = _with_subclasses(torch.Tensor) - _with_subclasses(FakeTensor)  # one of these is of no memory
     spans = set()
-    for thing in gc.get_objects():
-        kind = type(thing)
-        # One that a compilation has left is of no memory.
-        if (
-            issubclass(kind, torch.Tensor)
-            and not issubclass(kind, FakeTensor)
-            and thing.device.type == "cpu"
-            and thing.layout == torch.strided
-        ):
-            storage = thing.untyped_storage()
-            try:
+    for tensor in [thing for thing in gc.get_objects() if type(thing) in kinds]:
+        if tensor.device.type == "cpu" and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            with suppress(RuntimeError):  # it stands for one that has no memory
                 spans.add((storage.data_ptr(), storage.nbytes()))
-            except RuntimeError:  # it stands for one that has no memory
-                continue
     return sorted(span for span in spans if span[1])
+
+
+def _with_subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_with_subclasses, kind.__subclasses__()))
 
 
 def _sources(header: str, folder: Path) -> list[Path]:

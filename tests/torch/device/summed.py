@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from tensorwire.torch.device.plan import RUN
 
 if TYPE_CHECKING:
-    from tensorwire.torch.device.orders import Order
+    from tensorwire.torch.device.orders import DeviceOrder
 
+Library = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 _STEP = 16
 # The place in a step of each of an instruction's numbers: lane t has numbers 2t, 2t + 1, 2t + 8 and 2t + 9, and columns
 # 4t to 4t + 3.
@@ -26,7 +28,7 @@ def _step(sums: np.ndarray, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return exact.astype(np.float32)
 
 
-def sums_of(order: Order, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def sums_of(order: DeviceOrder, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """``x @ weight.T``, (count, rows), float32."""
     inputs, rows = (each.to(torch.float64).numpy() for each in (x, weight))
     columns = weight.shape[1]
@@ -48,11 +50,21 @@ def sums_of(order: Order, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
 
 
 def product_of(
-    order: Order, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+    order: DeviceOrder, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
     """The result that a product in this order has."""
     total = sums_of(order, x, weight)
     return (total if bias is None else total + bias.float()).to(dtype)
+
+
+def library_in(order: DeviceOrder) -> Library:
+    """A library that sums in this order."""
+
+    def multiplied(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = product_of(order, x.reshape(-1, x.shape[-1]), dense, bias, x.dtype)
+        return found.view(*x.shape[:-1], len(dense))
+
+    return multiplied
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -36,6 +36,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def both(folder: Path, **options: Any) -> list[Any]:
+    """The dense model and the compressed one."""
+    return [load(folder / name, "moe", **options) for name in ("dense", "packed")]
+
+
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
     """How many matrices of experts were decoded, by the shape of all of them."""
@@ -53,8 +58,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_experts_on_the_cpu(implementation: str, folder: Path, decoded: Counter[tuple[int, ...]]) -> None:
-    dense = load(folder / "dense", "moe", experts_implementation=implementation)
-    model = load(folder / "packed", "moe", experts_implementation=implementation)
+    dense, model = both(folder, experts_implementation=implementation)
     for tokens in (torch.tensor([[7]]), torch.arange(1, 41).view(2, 20)):
         decoded.clear()
         with torch.no_grad():
@@ -104,10 +108,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[DisguisedDevice]:
 
 def test_a_step_on_a_device(folder: Path, device: DisguisedDevice) -> None:
     """What `generate` takes for a step there: rows of the weights, by numbers that the host does not see."""
-    dense, model = [
-        load(folder / name, "moe", device_map=DEVICE.type, experts_implementation="batched_mm")
-        for name in ("dense", "packed")
-    ]
+    dense, model = both(folder, device_map=DEVICE.type, experts_implementation="batched_mm")
     expected = step(dense, device).cpu()
     assert torch.equal(step(model, device).cpu(), expected)
     assert device.calls["tensorwire: rows"] == 2 * LAYERS + 1
@@ -117,10 +118,7 @@ def test_a_step_on_a_device(folder: Path, device: DisguisedDevice) -> None:
 
 def test_a_fused_step_on_a_device(folder: Path, device: DisguisedDevice) -> None:
     """Experts are multiplied as they are, in one launch for those of a token."""
-    dense, model = [
-        load(folder / name, "moe", device_map=DEVICE.type, experts_implementation="batched_mm")
-        for name in ("dense", "packed")
-    ]
+    dense, model = both(folder, device_map=DEVICE.type, experts_implementation="batched_mm")
     set_linear_mode(model, "fused")
     prepare(model)
     expected = step(dense, device).cpu()
@@ -181,7 +179,7 @@ def test_matrices_by_our_kernels(count: int) -> None:
 
 
 def test_a_prompt_on_a_device(folder: Path, device: DisguisedDevice) -> None:
-    dense, model = [load(folder / name, "moe", device_map=DEVICE.type) for name in ("dense", "packed")]
+    dense, model = both(folder, device_map=DEVICE.type)
     tokens: Any = torch.arange(1, 21).view(1, 20).to(DEVICE)
     found, expected = [
         each.generate(tokens, max_new_tokens=4, do_sample=False, pad_token_id=0).cpu() for each in (model, dense)

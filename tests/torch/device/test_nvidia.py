@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -265,19 +266,14 @@ def test_a_relative_home_keeps_nothing(
 
 
 def test_many_keep_the_same_at_once(cache: Path) -> None:
-    made: list[Binary] = []
     barrier = threading.Barrier(4)
 
-    def make() -> None:
+    def make(_: int) -> Binary:
         barrier.wait()
-        made.append(binary(KERNEL, 90, FakeCompiler()))
+        return binary(KERNEL, 90, FakeCompiler())
 
-    threads = [threading.Thread(target=make) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({(each.code, each.name) for each in made}) == 1
+    with ThreadPoolExecutor(4) as pool:
+        assert len({(each.code, each.name) for each in pool.map(make, range(4))}) == 1
     assert len(list(cache.iterdir())) == 1, "nothing else is left behind"
     assert binary(KERNEL, 90, FakeCompiler()).kept
 

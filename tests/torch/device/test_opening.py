@@ -15,8 +15,8 @@ from tensorwire.torch.device.plan import RUN, CascadeLaunch, EnecLaunch, counts_
 from tests.support.cases import floats
 from tests.support.frame_surgery import Surgery
 
-from .cascades import ALL_SHAPES, coded, tables_of
-from .opened import THREADS_TO_OPEN, Opened, bytes_tensor, cascade_cases, enec_cases, enec_of, launch, of_kind
+from .cascades import coded, tables_of
+from .opened import CASCADES, THREADS_TO_OPEN, Opened, bytes_tensor, cascade_cases, enec_cases, enec_of, launch, of_kind
 from .stand_in import StandIn
 
 if TYPE_CHECKING:
@@ -117,10 +117,9 @@ def set_missing_digits(frame: torch.Tensor, rows: list[list[int]], w: int) -> No
             frame[start + i % size] |= (1 << w) - 1 << w * (i // size)
 
 
-@pytest.mark.parametrize(("table", "variant"), ALL_SHAPES)
-def test_blocks_of_any_size(table: int, variant: int) -> None:
+@pytest.mark.parametrize("kind", CASCADES, ids=str)
+def test_blocks_of_any_size(kind: Cascade) -> None:
     """Also such as a frame would store. Bits behind the last number of a run belong to no digit."""
-    kind = Cascade(variant=variant, table=table)
     content = [floats("BF16", n, f"any size {n}") for n in (1, 3, 4, 5, 31, 33, 255, 257, 1023)]
     blocks = coded([np.frombuffer(data, np.uint16) for data in content], "BF16", kind, 4)
     tables = tables_of(blocks)

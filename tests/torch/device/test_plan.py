@@ -113,6 +113,18 @@ def test_escapes_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.listed < right.listed
 
 
+def test_places_of_the_hosts_blocks_that_no_32_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place is a number of 32 bytes."""
+    words = registry.weights("BF16", 300_000)
+    frame = bytes(compress(words.tobytes(), dtype="BF16", shape=words.shape, profile="compact"))
+    last = planned(frame).reader.block_nbytes // 32
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", last)
+    assert planned(frame).host_blocks == [0, 1]
+    monkeypatch.setattr(device_plan, "_MOST_UNITS", last - 1)
+    with pytest.raises(UnsupportedTensorError, match="at most 128 GiB of blocks that no kernel decodes, got 2"):
+        planned(frame)
+
+
 # Where parameters stand, counted from a block's end: cascade, of a variant with tiers of 2, 2 and 3 bits; enec.
 ERRORS = {
     "lo": (Cascade(variant=0), 14, 0xFF, "expected tiers that name exponents of the dtype alone"),
@@ -170,8 +182,12 @@ def test_what_is_wrong_with_a_whole_frame() -> None:
     with pytest.raises(CorruptDataError, match="expected zeros behind the blocks"):
         planned(bytes(padded))
     data = registry.weights("BF16", 1000).tobytes()
-    with pytest.raises(UnsupportedTensorError, match="relative to a base"):
-        planned(encode(data, "BF16", (1000,), base=data))
+    for numel in (1000, 2**46):  # 160 bytes can claim any number of blocks of the base: none is gone through
+        surgery = Surgery(encode(data, "BF16", (1000,), base=data))
+        surgery.set_shape(numel)
+        surgery.set("uncompressed_nbytes", 2 * numel)
+        with pytest.raises(UnsupportedTensorError, match="relative to a base"):
+            planned(surgery)
 
 
 def test_a_header_that_does_not_come_with_the_first_bytes() -> None:

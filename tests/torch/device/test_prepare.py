@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 from tensorwire.torch import compress_module, prepare, prepared, set_linear_mode  # noqa: E402
 from tensorwire.torch.device import frame  # noqa: E402
-from tensorwire.torch.device.orders import Order  # noqa: E402
+from tensorwire.torch.device.orders import DeviceOrder  # noqa: E402
 from tensorwire.torch.frames import open_frame  # noqa: E402
 from tensorwire.torch.frames.turn import Turn  # noqa: E402
 from tensorwire.torch.products import joint  # noqa: E402
@@ -268,7 +268,7 @@ def test_modes(block: nn.Module, device: DisguisedDevice, x: torch.Tensor) -> No
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
 def test_exact_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one by one where weights have unlike orders, which shows when they meet."""
-    orders = {512: Order(1), 256: Order(1)}
+    orders = {512: DeviceOrder(1), 256: DeviceOrder(1)}
     monkeypatch.setattr(frame, "library_order", lambda product, x, bias: orders[product.rows])
     torch.manual_seed(0)
     driver = StandIn()
@@ -276,9 +276,9 @@ def test_exact_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
         model = compress_module(Attention().bfloat16(), min_numel=1024, profile="resident").to(DEVICE)
         layers = model.q_proj, model.k_proj, model.v_proj
         for rows, order, launches in (
-            (256, Order(1), [1, 1]),
-            (256, Order(1, two=True), [3, 3]),
-            (512, Order(1, two=True), [1]),
+            (256, DeviceOrder(1), [1, 1]),
+            (256, DeviceOrder(1, two=True), [3, 3]),
+            (512, DeviceOrder(1, two=True), [1]),
         ):
             orders[rows] = order
             x = torch.randn(len(launches), 3, 256).bfloat16().to(DEVICE)

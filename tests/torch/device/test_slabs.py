@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,16 +16,16 @@ from torch.utils._pytree import tree_flatten  # noqa: E402
 
 import tensorwire.torch.device.frame as frame_module  # noqa: E402
 from tensorwire.torch import ops  # noqa: E402
-from tensorwire.torch.device import trial  # noqa: E402
+from tensorwire.torch.device import library as of_device  # noqa: E402
 from tensorwire.torch.device.frame import DeviceFrame  # noqa: E402
-from tensorwire.torch.device.orders import Order  # noqa: E402
-from tensorwire.torch.device.trial import allows_slabs  # noqa: E402
+from tensorwire.torch.device.library import allows_slabs  # noqa: E402
+from tensorwire.torch.device.orders import DeviceOrder  # noqa: E402
 from tensorwire.torch.products import slabs  # noqa: E402
 from tensorwire.torch.products.slabs import slab_rows  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, plain  # noqa: E402
 
 from .stand_in import StandIn  # noqa: E402
-from .summed import product_of, same_bits  # noqa: E402
+from .summed import Library, library_in, same_bits  # noqa: E402
 from .weights import frame_of, numbers, weight  # noqa: E402
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
@@ -153,18 +152,9 @@ def test_what_torch_refuses_is_refused_in_its_words(case: Case) -> None:
         case.multiply(numbers(COUNT, COLUMNS), numbers(ROWS - 1), "fused")
 
 
-Library = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-
-
 def library(least_rows: int) -> Library:
     """One whose order of summation is another from so many rows on."""
-
-    def multiplied(x: torch.Tensor, dense: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        order = Order(1, two=len(dense) >= least_rows)
-        found = product_of(order, x.reshape(-1, x.shape[-1]), dense, bias, x.dtype)
-        return found.view(*x.shape[:-1], len(dense))
-
-    return multiplied
+    return lambda x, dense, bias: library_in(DeviceOrder(1, two=len(dense) >= least_rows))(x, dense, bias)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
@@ -209,7 +199,7 @@ def test_a_kind_of_product_is_tried_once(case: Case, monkeypatch: pytest.MonkeyP
 
 def test_so_many_numbers_of_inputs_are_tried(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more the weight is decoded as a whole."""
-    monkeypatch.setattr(trial, "_MOST_SLABS", 2)
+    monkeypatch.setattr(of_device, "_MOST_SLABS", 2)
     use(monkeypatch, library(1))
     for count, slabs_of in ((80, 3), (81, 3), (82, 1), (80, 3), (82, 1)):
         case.multiply(numbers(count, COLUMNS), None, "exact")
@@ -222,7 +212,7 @@ def test_nothing_is_tried_while_a_graph_is_captured(case: Case, monkeypatch: pyt
     x = numbers(COUNT + 1, COLUMNS)
     found = []
     for capturing in (True, False, True):
-        monkeypatch.setattr(trial, "is_capturing", lambda device, capturing=capturing: capturing)
+        monkeypatch.setattr(of_device, "is_capturing", lambda device, capturing=capturing: capturing)
         found.append(case.multiply(x, None, "exact"))
         assert case.headers() == ["words.cuh"] * (1 if len(found) == 1 else len(SLABS))
     assert all(same_bits(each, found[0]) for each in found)

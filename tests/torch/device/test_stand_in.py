@@ -1,4 +1,4 @@
-"""The stand-in for a device: it runs right kernels, and finds what is wrong in others."""
+"""The stand-in for a device finds what is wrong in kernels. Tests of our own kernels prove that it runs right ones."""
 
 from __future__ import annotations
 
@@ -14,43 +14,16 @@ from .stand_in import KernelError, StandIn, missing, packed
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 HEADERS = Path(__file__).resolve().parent / "kernels"
-BUILDS = pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
 NUMBERS = torch.arange(1024, dtype=torch.int32) * 7919 % 1009
 
 
 def run(
-    expression: str, *arguments: torch.Tensor | int, grid: int = 1, threads: int = 32, shared: int = 0,
-    checked: bool = True, seed: int = 0,
-) -> StandIn:  # fmt: skip
-    driver = StandIn(checked=checked, seed=seed, headers=HEADERS)
+    expression: str, *arguments: torch.Tensor | int, threads: int = 32, shared: int = 0, checked: bool = True
+) -> None:
+    driver = StandIn(checked=checked, headers=HEADERS)
     driver.watch(*(argument for argument in arguments if isinstance(argument, torch.Tensor)))
     function = driver.function(Kernel("small.cuh", expression), shared)
-    function.launch((grid, 1, 1), threads, shared, driver.stream(), packed(*arguments))
-    return driver
-
-
-@BUILDS
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_blocks_with_shuffles_and_barriers(checked: bool, seed: int) -> None:
-    out = torch.full((1024,), -1, dtype=torch.int32)
-    driver = run("sums_before<256>", NUMBERS, out, grid=4, threads=256, checked=checked, seed=seed)
-    blocks = NUMBERS.view(4, 256)
-    assert torch.equal(out.view(4, 256), blocks.cumsum(1).to(torch.int32) - blocks)
-    assert [launch.grid for launch in driver.launches] == [(4, 1, 1)]
-
-
-@BUILDS
-def test_counts_of_all_threads(checked: bool) -> None:
-    out = torch.zeros(2, dtype=torch.int32)
-    run("counted<0>", NUMBERS, out, grid=4, threads=256, checked=checked, seed=3)
-    assert out.tolist() == [int((NUMBERS % 2).sum()), int(NUMBERS.max())]
-
-
-@pytest.mark.parametrize(("distance", "barrier"), [(1, 1), (0, 2), (0, 0)])
-def test_shared_memory_behind_a_barrier(distance: int, barrier: int) -> None:
-    out = torch.zeros(64, dtype=torch.int32)
-    run(f"neighbours<{barrier}, {distance}>", NUMBERS[:64], out, threads=64, shared=256)
-    assert torch.equal(out, NUMBERS[:64].roll(-distance))
+    function.launch((1, 1, 1), threads, shared, driver.stream(), packed(*arguments))
 
 
 @pytest.mark.parametrize("barrier", [0, 2])  # that of a warp orders nothing for threads of another one
@@ -67,17 +40,9 @@ def test_the_barrier_of_a_warp_orders_its_lanes() -> None:
         run("neighbours<0, 1>", NUMBERS[:32], out, threads=32, shared=128)
 
 
-@BUILDS
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_copies_ahead(checked: bool, steps: int) -> None:
-    out = torch.zeros(128 * steps, dtype=torch.int32)
-    run("copied_ahead<true>", NUMBERS[: 128 * steps], out, steps, shared=48 * 32, checked=checked)
-    assert torch.equal(out, NUMBERS[: 128 * steps])
-
-
 def test_a_missing_wait_gives_other_bytes() -> None:
-    out = torch.zeros(640, dtype=torch.int32)
-    run("copied_ahead<false>", NUMBERS[:640], out, 5, shared=48 * 32)
+    out = torch.zeros(128, dtype=torch.int32)
+    run("copied<0>", NUMBERS[:128], out, shared=16 * 32)
     assert torch.equal(out, torch.full_like(out, -0x5A5A5A5B))  # what shared memory held before
 
 
@@ -106,36 +71,26 @@ def test_errors_are_found(what: int, message: str) -> None:
     run("errs<0>", numbers, torch.zeros(8, dtype=torch.int32), count, 0, shared=32)  # and it can go on
 
 
-@BUILDS
+@pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
 def test_lanes_that_part_are_found(checked: bool) -> None:
     with pytest.raises(KernelError, match="warp operation while 16 lanes of warp 0 wait at a barrier"):
         run("diverges<0>", torch.zeros(32, dtype=torch.int32), checked=checked)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_products_of_tiles(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(5)
-    a, b = (torch.randn(rows, 16, generator=generator).to(dtype) for rows in (16, 8))
-    c = torch.zeros(16, 8)
-    run(f"tile<{str(dtype == torch.float16).lower()}>", a, b, c)
-    assert torch.equal(c, (a.double() @ b.double().T).float())
-
-
 def test_buffers_are_found_by_their_addresses() -> None:
     numbers, out = NUMBERS.clone(), torch.zeros(1024, dtype=torch.int32)
     driver = StandIn(checked=True, headers=HEADERS)
-    function = driver.function(Kernel("small.cuh", "sums_before<256>"))
+    function = driver.function(Kernel("small.cuh", "stores<0>"))
     function.launch((4, 1, 1), 256, 0, 0, packed(numbers, out))
     with pytest.raises(KernelError, match=r"4 bytes at byte [0-9]+ of buffer [01], which has 4096"):
-        function.launch(
-            (4096, 1, 1), 256, 0, 0, packed(numbers, out)
-        )  # too many for one buffer to lie behind the other
+        # So many that neither buffer can lie behind the other.
+        function.launch((4096, 1, 1), 256, 0, 0, packed(numbers, out))
 
 
 def test_what_no_device_launches_is_refused() -> None:
     with pytest.raises(KernelError, match="expected 2 arguments, got 1"):
-        run("sums_before<256>", NUMBERS)
+        run("stores<0>", NUMBERS)
     with pytest.raises(KernelError, match="no device launches"):
-        run("sums_before<256>", NUMBERS, NUMBERS.clone(), threads=33)
+        run("stores<0>", NUMBERS, NUMBERS.clone(), threads=33)
     with pytest.raises(ValueError, match="at most 232448 bytes of shared memory"):
-        StandIn().function(Kernel("small.cuh", "sums_before<256>"), 1 << 20)
+        StandIn().function(Kernel("small.cuh", "stores<0>"), 1 << 20)

@@ -13,12 +13,13 @@ import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Verbatim, encode  # noqa: E402
 from tests.support.registry import FLOATS, rng  # noqa: E402
 
-from .cascades import ALL_SHAPES, Blocks, blocks_of, coded, decoded, fits, tables_of  # noqa: E402
+from .cascades import Blocks, blocks_of, coded, decoded, tables_of  # noqa: E402
+from .opened import CASCADES, fits  # noqa: E402
 from .stand_in import StandIn, missing  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 slow = pytest.mark.slow
-PAIRS = [(dtype, *shape) for dtype in FLOATS for shape in ALL_SHAPES if fits(dtype, *shape)]
+PAIRS = [(dtype, kind) for dtype in FLOATS for kind in CASCADES if fits(dtype, kind)]
 
 
 def some(cases: list[tuple], step: int, all_of: str = "") -> list[Any]:
@@ -67,25 +68,22 @@ def check(
             np.testing.assert_array_equal(made, expected)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 12, "BF16"))
-def test_full_runs(dtype: str, table: int, variant: int) -> None:
+@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 12, "BF16"))
+def test_full_runs(dtype: str, kind: Cascade) -> None:
     """Blocks of several sizes in one launch, from no escapes to many."""
-    kind = Cascade(variant=variant, table=table)
     words = [words_of(dtype, count, odd, "full") for count in (256, 2048, 8192) for odd in (0, 0.02, 0.5)]
     check(UNCHECKED, words, dtype, kind, 32)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 10))
-def test_short_runs(dtype: str, table: int, variant: int) -> None:
-    kind = Cascade(variant=variant, table=table)
+@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 10))
+def test_short_runs(dtype: str, kind: Cascade) -> None:
     words = [words_of(dtype, count, odd, "short") for count in SIZES for odd in (0, 0.5)]
     check(UNCHECKED, words, dtype, kind, 4)
 
 
-@pytest.mark.parametrize(("dtype", "table", "variant"), some(PAIRS, 26))
-def test_all_ways_in_the_checked_build(dtype: str, table: int, variant: int) -> None:
+@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 26))
+def test_all_ways_in_the_checked_build(dtype: str, kind: Cascade) -> None:
     """Threads run in another order; CTAs share a block; later tiers stand in scratch memory; escapes in a list."""
-    kind = Cascade(variant=variant, table=table)
     check(CHECKED, [words_of(dtype, count, 0.2, "checked") for count in (512, 2048)], dtype, kind, 8)
     check(CHECKED, [words_of(dtype, count, 0.2, "checked") for count in (512, 300, 33)], dtype, kind, 8)
 

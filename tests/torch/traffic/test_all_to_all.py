@@ -14,6 +14,7 @@ from torch.distributed.nn.functional import all_to_all_single
 from tensorwire.torch.traffic import Bounded, Budget, Exact, ExchangeError, Float8, Grid, all_to_all, counters
 from tensorwire.torch.traffic.attach.all_to_all import _EXCHANGES
 from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
+from tests.support.sharded_models import Refuses
 
 if TYPE_CHECKING:
     from tensorwire.torch.traffic.codecs.codec import Codec
@@ -240,29 +241,9 @@ def test_rows_with_a_gradient_on_one_rank_are_an_error_everywhere(ranks: Ranks) 
         assert "rows need a gradient on all of them or on none" in error
 
 
-class Refuses:
-    """A codec that cannot encode on one rank."""
-
-    lossless = True
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def __repr__(self) -> str:
-        return "Refuses"
-
-    def encode(self, tensor: torch.Tensor, base: torch.Tensor | None = None, key: int = 0) -> torch.Tensor | None:
-        if dist.get_rank() == self.rank:
-            raise OSError("no ink")
-        return None
-
-    def decode(self, message: torch.Tensor, out: torch.Tensor, base: torch.Tensor | None = None) -> None:
-        raise NotImplementedError
-
-
 def refused(forward: bool) -> str:
     rows = torch.zeros(SIZE, WIDTH, requires_grad=True)
-    codecs = (Refuses(2), Raw()) if forward else (Raw(), Refuses(2))
+    codecs = (Refuses(), Raw()) if forward else (Raw(), Refuses())
     try:
         got, _ = all_to_all(rows, [1] * SIZE, codec=codecs[0], backward=codecs[1])
         got.sum().backward()

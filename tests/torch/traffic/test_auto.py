@@ -14,6 +14,7 @@ from tensorwire.torch.traffic.attach.attachment import COUNTERS
 from tensorwire.torch.traffic.choice import Auto
 from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 from tensorwire.torch.traffic.counters import Row
+from tests.support.sharded_models import log_of_traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,25 +63,21 @@ SLOW = {1: ("link", 1e6), 3: ("encode", 1e9), 7: ("link", 1e15)}
 
 def _decisions(do: Callable[[int, dist.ProcessGroup], bool], direction: str) -> tuple[list[str], bool, list[str]]:
     """The codec of each call, and the lines of the log. Decisions are due before the calls 2, 4, 6 and 8."""
-    lines: list[str] = []
-    logger, handler = logging.getLogger("tensorwire.torch.traffic"), logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
     every, Auto.every = Auto.every, 4 if do is _all_reduce else 2  # an all_reduce has two messages
     codecs, fine, group = [], True, _new_group()
     row = Row("", "")
-    for call in range(CALLS):
-        if dist.get_rank() == 2 and call in SLOW:
-            name, seconds = SLOW[call]
-            if name == "link":
-                row.link.add(1e6, seconds)
-            else:
-                row.encode_seconds += seconds
-        fine = do(call, group) and fine
-        row = next(row for row in reversed(COUNTERS[group].rows()) if row.direction == direction)
-        codecs.append(row.codec.partition("(")[0])
+    with log_of_traffic() as lines:
+        for call in range(CALLS):
+            if dist.get_rank() == 2 and call in SLOW:
+                name, seconds = SLOW[call]
+                if name == "link":
+                    row.link.add(1e6, seconds)
+                else:
+                    row.encode_seconds += seconds
+            fine = do(call, group) and fine
+            row = next(row for row in reversed(COUNTERS[group].rows()) if row.direction == direction)
+            codecs.append(row.codec.partition("(")[0])
     Auto.every = every
-    logger.removeHandler(handler)
     dist.destroy_process_group(group)
     return codecs, fine, lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 
 from tensorwire.torch.traffic import Budget, Exact, ExchangeError, Float8, Grid, all_to_all, counters, register_backend
 from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
+from tests.support.sharded_models import Refuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,15 +34,6 @@ if TYPE_CHECKING:
 
 SIZE = 4
 WIDTH = 64
-
-
-class Refuses(Raw):
-    """Cannot encode on rank 2."""
-
-    def encode(self, tensor: torch.Tensor, base: torch.Tensor | None = None, key: int = 0) -> torch.Tensor | None:
-        if dist.get_rank() == 2:
-            raise OSError("no ink")
-        return None
 
 
 CODECS: dict[str, Codec] = {
@@ -333,7 +326,8 @@ def as_default_group(folder: str) -> list[Any]:
     rank, found = dist.get_rank(), []
     for turn, name in enumerate([backend("exact"), "gloo"]):
         dist.destroy_process_group()
-        dist.init_process_group(name, init_method=f"file://{folder}/{turn}", rank=rank, world_size=SIZE)
+        way = f"file://{folder}/{turn}"
+        dist.init_process_group(name, init_method=way, rank=rank, world_size=SIZE, timeout=timedelta(seconds=60))
         total = mine()
         dist.all_reduce(total)
         found.append(torch.equal(total, in_rank_order(torch.bfloat16).bfloat16()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.codecs.exact import Exact
 from tensorwire.torch.traffic.counters import Link
 from tensorwire.torch.traffic.exchange import Exchange
-from tests.support.sharded_models import Case, digest, loss_of, optimizer_of, sharded, train, train_step
+from tests.support.sharded_models import Case, attached, digest, log_of_traffic, loss_of, sharded, train
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -27,19 +26,15 @@ STEPS = 3
 
 
 def _rows(weights: Any, gradients: Any) -> dict[tuple[str, str], tuple[int, int, int, int]]:
-    case = Case(gradients=torch.bfloat16)
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model, weights=weights, gradients=gradients)
-    for step in range(STEPS - 1):
-        train_step(model, optimizer, case, step)
-    early = str(before := traffic.counters(model))
-    train_step(model, optimizer, case, STEPS - 1)
-    rows = traffic.counters(model)
-    assert str(before) == early
-    assert [row.link.messages for row in before] != [row.link.messages for row in rows]
-    assert {"tensor", "sent_nbytes", "all_gather", "blocks.1", "all"} <= set(str(rows).split())
-    attachment.detach()
+    with attached(Case(gradients=torch.bfloat16), weights=weights, gradients=gradients) as (model, _, train_by):
+        for step in range(STEPS - 1):
+            train_by(step)
+        early = str(before := traffic.counters(model))
+        train_by(STEPS - 1)
+        rows = traffic.counters(model)
+        assert str(before) == early
+        assert [row.link.messages for row in before] != [row.link.messages for row in rows]
+        assert {"tensor", "sent_nbytes", "all_gather", "blocks.1", "all"} <= set(str(rows).split())
     assert str(rows).splitlines()[-1].split()[1] == str(sum(row.calls for row in rows))
     return {(row.tensor, row.direction): (row.calls, row.raw_nbytes, row.sent_nbytes, row.kept_nbytes) for row in rows}
 
@@ -76,28 +71,19 @@ def test_exact_differences_keep_one_copy_and_the_own_shard(ranks: Ranks) -> None
 
 def _decisions() -> tuple[list[str], bool, list[str]]:
     """The codecs of each step. Rank 2 finds its link slow in steps 1 and 7, and its encoder in step 3."""
-    case = Case()
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model, weights="auto")
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("tensorwire.torch.traffic").addHandler(handler)
     every, Auto.every = Auto.every, 2
     codecs = []
-    for step in range(10):
-        row = attachment.counters.row("root", "all_gather")
-        if torch.distributed.get_rank() == 2:
-            row.encode_seconds += 1e3 * (step == 3)
-            if step in (1, 7):  # or what this machine measures decides
-                row.link.add(1e6, 10.0 ** (step + 2))
-        train_step(model, optimizer, case, step)
-        codecs.append(row.codec.partition("(")[0])
+    with attached(Case(), weights="auto") as (model, attachment, train_by), log_of_traffic() as lines:
+        for step in range(10):
+            row = attachment.counters.row("root", "all_gather")
+            if torch.distributed.get_rank() == 2:
+                row.encode_seconds += 1e3 * (step == 3)
+                if step in (1, 7):  # or what this machine measures decides
+                    row.link.add(1e6, 10.0 ** (step + 2))
+            train_by(step)
+            codecs.append(row.codec.partition("(")[0])
     Auto.every = every
-    logging.getLogger("tensorwire.torch.traffic").removeHandler(handler)
-    attachment.detach()
-    return codecs, digest(model) == train(case, None, 10)[-1], lines
+    return codecs, digest(model) == train(Case(), None, 10)[-1], lines
 
 
 def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> None:
@@ -114,10 +100,6 @@ def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> No
 
 def _sent_by_torch() -> tuple[int, bool, list[bool]]:
     """How often our exchange sent raw messages; whether the bits are those of torch; in which steps less was sent."""
-    case = Case()
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model, weights="auto")
     codec, gather = Auto.codec, Exchange.all_gather
     asked: list[Any] = []
     sent: list[bool] = []
@@ -129,15 +111,15 @@ def _sent_by_torch() -> tuple[int, bool, list[bool]]:
     Auto.codec = lambda _, step: Exact() if step in (0, 1, 4) else Raw(direct=step != 3)  # type: ignore[method-assign]
     Exchange.all_gather = counted  # type: ignore[method-assign]
     before = (0, 0)
-    for step in range(6):
-        train_step(model, optimizer, case, step)
-        rows = attachment.counters.rows()
-        now = sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
-        sent.append(now[0] - before[0] > now[1] - before[1])
-        before = now
+    with attached(Case(), weights="auto") as (model, attachment, train_by):
+        for step in range(6):
+            train_by(step)
+            rows = attachment.counters.rows()
+            now = sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+            sent.append(now[0] - before[0] > now[1] - before[1])
+            before = now
     Auto.codec, Exchange.all_gather = codec, gather  # type: ignore[method-assign]
-    attachment.detach()
-    return len(asked), digest(model) == train(case, None, 6)[-1], sent
+    return len(asked), digest(model) == train(Case(), None, 6)[-1], sent
 
 
 def test_where_no_codec_pays_torch_sends_itself(ranks: Ranks) -> None:

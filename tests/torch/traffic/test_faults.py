@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,18 +20,7 @@ from tensorwire.torch import traffic
 from tensorwire.torch.traffic.attach.all_to_all import exchange_of
 from tensorwire.torch.traffic.exchange import Exchange, Kind, Message, timeout_of
 from tests.support.processes import exit_code_of_child
-from tests.support.sharded_models import (
-    Case,
-    Model,
-    digest,
-    loss_of,
-    optimizer_of,
-    recover,
-    replicas,
-    sharded,
-    train,
-    train_step,
-)
+from tests.support.sharded_models import Case, Model, attached, digest, loss_of, recover, replicas, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,37 +44,30 @@ FAULT: list[str] = []
 TIMEOUT = timedelta(seconds=30)
 
 
-def _step_that_fails(model: Any, optimizer: torch.optim.Optimizer, case: Case, step: int) -> str:
+def _step_that_fails(model: Any, train_by: Callable[[int], None], step: int) -> str:
     """The error; parameters stay as they were."""
     before = digest(model)
-    try:
-        train_step(model, optimizer, case, step)
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-    else:
-        return "no error"
-    optimizer.zero_grad()
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - the caller looks at what it is
+        train_by(step)
+    model.zero_grad()
     recover(model)
     assert digest(model) == before
-    return text
+    return f"{raised.typename}: {raised.value}"
 
 
 _CASE = Case(gradients=torch.bfloat16)
 
 
 def _fail_once(fault: str, options: dict[str, Any], case: Case = _CASE) -> tuple[str, bool]:
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model, **options)
     found, text = [], ""
-    for step in range(4):
-        if step == 2:
-            FAULT[:] = [fault]
-            text = _step_that_fails(model, optimizer, case, step)
-            FAULT.clear()
-        train_step(model, optimizer, case, step)
-        found.append(digest(model))
-    attachment.detach()
+    with attached(case, **options) as (model, _, train_by):
+        for step in range(4):
+            if step == 2:
+                FAULT[:] = [fault]
+                text = _step_that_fails(model, train_by, step)
+                FAULT.clear()
+            train_by(step)
+            found.append(digest(model))
     return text, found == train(case, lambda model: traffic.attach_fsdp(model, **options), 4)
 
 
@@ -136,14 +119,11 @@ def test_a_function_that_fails_on_one_rank(ranks: Ranks, fault: str, expected: s
 def _choose_for_rows() -> str:
     FAULT[:] = ["raise"]
     rows = torch.ones(4, 3)
-    try:
+    with pytest.raises(traffic.ExchangeError) as raised:
         traffic.all_to_all(rows, [1] * 4, codec=_choose)
-    except traffic.ExchangeError as error:
-        return str(error)
-    finally:
-        FAULT.clear()
-        assert torch.equal(traffic.all_to_all(rows, [1] * 4, codec=_choose)[0], rows)
-    return "no error"
+    FAULT.clear()
+    assert torch.equal(traffic.all_to_all(rows, [1] * 4, codec=_choose)[0], rows)
+    return str(raised.value)
 
 
 def test_a_function_that_fails_on_one_rank_in_an_all_to_all(ranks: Ranks) -> None:
@@ -153,13 +133,11 @@ def test_a_function_that_fails_on_one_rank_in_an_all_to_all(ranks: Ranks) -> Non
 def _claim_too_much() -> tuple[str, list[int]]:
     exchange = Exchange(list(range(4)), TIMEOUT)
     mine = Message(Kind.CODED, torch.ones(101 if dist.get_rank() == 1 else 10, dtype=torch.uint8))
-    try:
+    with pytest.raises(traffic.ExchangeError) as raised:
         exchange.submit(lambda: exchange.gather(mine, limit=100, configuration=7)).result()
-    except traffic.ExchangeError as error:
-        text = str(error)
     again = exchange.submit(lambda: exchange.gather(mine, limit=101, configuration=7)).result()
     exchange.close()
-    return text, [int(each.payload.sum()) for each in again]
+    return str(raised.value), [int(each.payload.sum()) for each in again]
 
 
 def test_a_message_that_is_larger_than_it_can_be(ranks: Ranks) -> None:
@@ -200,13 +178,10 @@ def _give_up_before_a_raw_gather() -> str:
     exchange = Exchange(list(range(4)), TIMEOUT)
     if dist.get_rank() == 2:
         exchange.fail(OSError("no ink"))
-    try:
+    with pytest.raises(traffic.ExchangeError) as raised:
         _gather_raw(exchange)
-    except traffic.ExchangeError as error:
-        return str(error)
-    finally:
-        exchange.close()
-    return "no error"
+    exchange.close()
+    return str(raised.value)
 
 
 def _gather_raw(exchange: Exchange) -> None:
@@ -214,6 +189,7 @@ def _gather_raw(exchange: Exchange) -> None:
     exchange.submit(lambda: exchange.all_gather(whole, torch.ones(1000), configuration=7, meet=False)).result()
 
 
+@patch("tensorwire.torch.traffic.exchange._TELL_SECONDS", 1.0)  # none of the others comes to the first exchange
 def _give_up_in_a_fellow() -> str:
     """A call of one exchange fails, and the next one is a raw gather of the other, which has had one before."""
     fellows: list[Exchange] = []
@@ -223,14 +199,11 @@ def _give_up_in_a_fellow() -> str:
     _gather_raw(second)
     if dist.get_rank() == 2:
         first.fail(OSError("no ink"))
-    try:
+    with pytest.raises(traffic.ExchangeError) as raised:
         _gather_raw(second)
-    except traffic.ExchangeError as error:
-        return str(error)
-    finally:
-        for each in fellows:
-            each.close()
-    return "no error"
+    for each in fellows:
+        each.close()
+    return str(raised.value)
 
 
 @pytest.mark.parametrize("give_up", [_give_up_before_a_raw_gather, _give_up_in_a_fellow])
@@ -247,13 +220,10 @@ def _give_up_and_leave() -> str:
         exchange.close()
         return ""
     time.sleep(0.5)
-    try:
+    with pytest.raises((RuntimeError, traffic.ExchangeError)) as raised:
         exchange.submit(lambda: exchange.sums([1.0])).result()
-    except (RuntimeError, traffic.ExchangeError) as error:
-        return str(error)
-    finally:
-        exchange.close()
-    return "no error"
+    exchange.close()
+    return str(raised.value)
 
 
 def test_a_rank_that_gives_up_tells_the_others_before_it_leaves(ranks: Ranks) -> None:
@@ -263,11 +233,10 @@ def test_a_rank_that_gives_up_tells_the_others_before_it_leaves(ranks: Ranks) ->
 
 def _timeouts() -> list[float]:
     """Seconds of the groups of exchanges: of a model, and of an all_to_all in a group with its own."""
-    attachment = traffic.attach_fsdp(sharded(Case()))
     group = dist.new_group(timeout=timedelta(seconds=41))
-    found = [*attachment._exchanges.values(), exchange_of(group)]
-    seconds = [timeout_of(each._group).total_seconds() for each in found]
-    attachment.detach()
+    with attached(Case()) as (_, attachment, _):
+        found = [*attachment._exchanges.values(), exchange_of(group)]
+        seconds = [timeout_of(each._group).total_seconds() for each in found]
     dist.destroy_process_group(group)
     return seconds
 
@@ -279,13 +248,10 @@ def test_exchanges_wait_as_long_as_the_groups_that_they_stand_for(ranks: Ranks) 
 def _plain_data_of_the_first() -> tuple[dict[str, int], str]:
     exchange = Exchange(list(range(4)), TIMEOUT)
     found = exchange.submit(lambda: exchange.from_first(lambda: {"a": 10 + dist.get_rank()})).result()
-    try:
+    with pytest.raises(traffic.ExchangeError) as raised:
         exchange.submit(lambda: exchange.from_first(lambda: {}["missing"])).result()
-    except traffic.ExchangeError as error:
-        return found, str(error)
-    finally:
-        exchange.close()
-    return found, "no error"
+    exchange.close()
+    return found, str(raised.value)
 
 
 def test_what_the_first_rank_cannot_make_is_an_error_on_all(ranks: Ranks) -> None:
@@ -338,17 +304,15 @@ def _fail_to_look() -> tuple[str, int]:
     budget = _Blind(every=1)
     attachment = traffic.attach_ddp(model, gradients=budget)
     FAULT[:] = ["look"]
-    try:
+    with pytest.raises(RuntimeError) as raised:
         loss_of(model, 0).backward()
-    except RuntimeError as error:
-        text = str(error)
     FAULT.clear()
     for step in range(2):
         model.zero_grad()
         loss_of(model, step).backward()
         attachment.step += 1
     attachment.detach()
-    return text, len(budget._chosen)
+    return str(raised.value), len(budget._chosen)
 
 
 def test_a_budget_that_fails_on_the_first_rank_is_an_error_on_all(ranks: Ranks) -> None:
@@ -368,24 +332,19 @@ def _make_stale(model: Any, old: dict[str, Any]) -> None:
 
 def _drift(spoil: Callable[[Any, dict[str, Any]], None]) -> tuple[list[str], bool]:
     """The errors of the step after rank 2's memory has changed and of the one after that; whether one can go on."""
-    case = Case()
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model)
     old: dict[str, Any] = {}
-    for step in range(3):
-        train_step(model, optimizer, case, step)
-        if step == 1:
-            old["buffer"] = replicas(model)["blocks.1"][0].buffer.clone()
-    if dist.get_rank() == 2:
-        spoil(model, old)
-    texts = [_step_that_fails(model, optimizer, case, 3)]
-    texts.append(_step_that_fails(model, optimizer, case, 3))
-    attachment.detach()
+    with attached(Case()) as (model, _, train_by):
+        for step in range(3):
+            train_by(step)
+            if step == 1:
+                old["buffer"] = replicas(model)["blocks.1"][0].buffer.clone()
+        if dist.get_rank() == 2:
+            spoil(model, old)
+        texts = [_step_that_fails(model, train_by, 3) for _ in range(2)]
     attachment = traffic.attach_fsdp(model)
-    train_step(model, optimizer, case, 3)
+    train_by(3)
     attachment.detach()
-    return texts, digest(model) == train(case, None, 4)[-1]
+    return texts, digest(model) == train(Case(), None, 4)[-1]
 
 
 @pytest.mark.parametrize("spoil", [_flip, _make_stale])
@@ -400,20 +359,16 @@ def test_a_replica_that_drifted(ranks: Ranks, spoil: Callable[[Any, dict[str, An
 
 
 def _raise_in_forward() -> bool:
-    case = Case()
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model)
     found = []
-    for step in range(4):
-        if step == 2:
-            hook = model.blocks[1].up.register_forward_hook(lambda *_: 1 / 0)
-            assert _step_that_fails(model, optimizer, case, step).startswith("ZeroDivisionError")
-            hook.remove()
-        train_step(model, optimizer, case, step)
-        found.append(digest(model))
-    attachment.detach()
-    return found == train(case, None, 4)
+    with attached(Case()) as (model, _, train_by):
+        for step in range(4):
+            if step == 2:
+                hook = model.blocks[1].up.register_forward_hook(lambda *_: 1 / 0)
+                assert _step_that_fails(model, train_by, step).startswith("ZeroDivisionError")
+                hook.remove()
+            train_by(step)
+            found.append(digest(model))
+    return found == train(Case(), None, 4)
 
 
 def test_an_exception_of_the_user_in_the_middle_of_forward(ranks: Ranks) -> None:
@@ -427,18 +382,15 @@ def test_errors_of_asynchronous_work_are_raised_as_they_are_and_once(ranks: Rank
 
 
 def _fork() -> int:
-    model = sharded(Case())
-    attachment = traffic.attach_fsdp(model)
-    child = os.fork()
-    if child == 0:
-        try:
-            model(torch.zeros(1, 3, dtype=torch.long))
-        except RuntimeError as error:
-            os._exit(0 if "got a fork of it; attach in the fork" in str(error) else 1)
-        os._exit(2)
-    code = exit_code_of_child(child, 20)
-    attachment.detach()
-    return code
+    with attached(Case()) as (model, _, _):
+        child = os.fork()
+        if child == 0:
+            try:
+                model(torch.zeros(1, 3, dtype=torch.long))
+            except RuntimeError as error:
+                os._exit(0 if "got a fork of it; attach in the fork" in str(error) else 1)
+            os._exit(2)
+        return exit_code_of_child(child, 20)
 
 
 def test_a_fork_that_goes_on_training(ranks: Ranks) -> None:
@@ -447,22 +399,18 @@ def test_a_fork_that_goes_on_training(ranks: Ranks) -> None:
 
 def _wait_for_rank_3() -> tuple[float, float, bool]:
     """Wall and CPU seconds of the step in which rank 3 stops."""
-    case = Case()
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model)
     wall = cpu = 0.0
-    for step in range(4):
-        if step == 2:
-            dist.barrier()
-            wall, cpu = time.monotonic(), time.process_time()
-            if dist.get_rank() == 3:
-                os.kill(os.getpid(), signal.SIGSTOP)
-        train_step(model, optimizer, case, step)
-        if step == 2:
-            wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-    attachment.detach()
-    return wall, cpu, digest(model) == train(case, None, 4)[-1]
+    with attached(Case()) as (model, _, train_by):
+        for step in range(4):
+            if step == 2:
+                dist.barrier()
+                wall, cpu = time.monotonic(), time.process_time()
+                if dist.get_rank() == 3:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            train_by(step)
+            if step == 2:
+                wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    return wall, cpu, digest(model) == train(Case(), None, 4)[-1]
 
 
 def _state(pid: int) -> str:

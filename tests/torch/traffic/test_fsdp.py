@@ -14,7 +14,17 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from tensorwire.torch import traffic
 from tests.support.ranks import Ranks
-from tests.support.sharded_models import Case, digest, loss_of, optimizer_of, replicas, sharded, train, train_step
+from tests.support.sharded_models import (
+    Case,
+    attached,
+    digest,
+    loss_of,
+    optimizer_of,
+    replicas,
+    sharded,
+    train,
+    train_step,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,7 +52,13 @@ def _with_and_without(case: Case, steps: int) -> bool:
     return train(case, traffic.attach_fsdp, steps) == train(case, None, steps)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+SLOW = ("asynchronous, not resharded", "FP32", "frozen", "foreach", "fused")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, case in CASES.items()],
+)
 def test_parameters_have_the_bits_of_fsdp2(ranks: Ranks, case: Case) -> None:
     assert ranks.run(_with_and_without, case, 4) == [True] * 4
 
@@ -56,18 +72,15 @@ def test_parameters_have_the_bits_of_fsdp2_after_200_steps(ranks: Ranks, reshard
 
 
 def _leave_in_the_middle() -> bool:
-    case = Case()
-    model = sharded(case)
-    optimizer = optimizer_of(model, case)
-    attachment = traffic.attach_fsdp(model)
     found = []
-    for step in range(4):
-        if step == 2:
-            attachment.detach()
-            attachment.detach()
-        train_step(model, optimizer, case, step)
-        found.append(digest(model))
-    return found == train(case, None, 4)
+    with attached(Case()) as (model, attachment, train_by):
+        for step in range(4):
+            if step == 2:
+                attachment.detach()
+                attachment.detach()
+            train_by(step)
+            found.append(digest(model))
+    return found == train(Case(), None, 4)
 
 
 def test_detach_in_the_middle(ranks: Ranks) -> None:
@@ -144,20 +157,18 @@ def test_any_bits_travel_as_they_are_also_asynchronously(ranks: Ranks) -> None:
 
 def _gather_of_changing_sizes() -> list[str]:
     """What FSDP2 does with a parameter whose shape or dtype changes, without the parameter."""
-    model = sharded(Case())
-    attachment = traffic.attach_fsdp(model)
-    comm = model._get_fsdp_state()._fsdp_param_groups[0]._all_gather_comm
     rank, size = dist.get_rank(), dist.get_world_size()
     wrong = []
-    for dtype in (torch.bfloat16, torch.float32, torch.uint8, torch.bfloat16):
-        for numel in (8, 1, 0, 333, 8):
-            buffer = comm.allocate((size * numel,), dtype=dtype, device=torch.device("cpu"))
-            shards = [torch.arange(numel).add(7 * each).to(dtype) for each in range(size)]
-            own = buffer.narrow(0, rank * numel, numel).copy_(shards[rank])
-            comm(output_tensor=buffer, input_tensor=own, group=dist.group.WORLD)
-            if not torch.equal(buffer, torch.cat(shards)):
-                wrong.append(f"{dtype} {numel}")
-    attachment.detach()
+    with attached(Case()) as (model, _, _):
+        comm = model._get_fsdp_state()._fsdp_param_groups[0]._all_gather_comm
+        for dtype in (torch.bfloat16, torch.float32, torch.uint8, torch.bfloat16):
+            for numel in (8, 1, 0, 333, 8):
+                buffer = comm.allocate((size * numel,), dtype=dtype, device=torch.device("cpu"))
+                shards = [torch.arange(numel).add(7 * each).to(dtype) for each in range(size)]
+                own = buffer.narrow(0, rank * numel, numel).copy_(shards[rank])
+                comm(output_tensor=buffer, input_tensor=own, group=dist.group.WORLD)
+                if not torch.equal(buffer, torch.cat(shards)):
+                    wrong.append(f"{dtype} {numel}")
     return wrong
 
 
@@ -183,19 +194,11 @@ def test_a_part_of_a_model_can_be_attached_to(ranks: Ranks) -> None:
 
 def _two_models() -> bool:
     cases = [Case(), Case(reshard=False, rate=1e-2)]
-    models = [sharded(case, seed) for seed, case in enumerate(cases)]
-    optimizers = [optimizer_of(model, case) for model, case in zip(models, cases, strict=True)]
-    attachments = [traffic.attach_fsdp(model) for model in models]
-    for step in range(4):
-        for model, optimizer, case in zip(models, optimizers, cases, strict=True):
-            train_step(model, optimizer, case, step)
-    for attachment in attachments:
-        attachment.detach()
-    plain = sharded(cases[1], 1)
-    optimizer = optimizer_of(plain, cases[1])
-    for step in range(4):
-        train_step(plain, optimizer, cases[1], step)
-    return [digest(model) for model in models] == [train(cases[0], None, 4)[-1], digest(plain)]
+    with attached(cases[0]) as (first, _, train_first), attached(cases[1]) as (second, _, train_second):
+        for step in range(4):
+            train_first(step)
+            train_second(step)
+    return [digest(first), digest(second)] == [train(case, None, 4)[-1] for case in cases]
 
 
 def test_two_models_in_one_process(ranks: Ranks) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.collectives import scales
-from tests.support.sharded_models import Case, Model, digest, loss_of, sharded, train
+from tests.support.sharded_models import Case, Model, digest, log_of_traffic, loss_of, sharded, train
 
 if TYPE_CHECKING:
     from tensorwire.torch.traffic.attach.attachment import Attachment
@@ -173,12 +172,8 @@ def test_ddp_has_the_bits_of_raw_messages(ranks: Ranks, dtype: torch.dtype) -> N
 
 
 def _warnings(dtype: torch.dtype, gradients: Any) -> list[str]:
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("tensorwire.torch.traffic").addHandler(handler)
-    _ddp(dtype, gradients, steps=3)
-    logging.getLogger("tensorwire.torch.traffic").removeHandler(handler)
+    with log_of_traffic() as lines:
+        _ddp(dtype, gradients, steps=3)
     return lines
 
 

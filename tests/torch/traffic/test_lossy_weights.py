@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
-from tests.support.sharded_models import Case, loss_of, optimizer_of, replicas, sharded, train, train_step
+from tests.support.sharded_models import Case, attached, loss_of, optimizer_of, replicas, sharded, train, train_step
 
 if TYPE_CHECKING:
     from tensorwire.torch.traffic.codecs.codec import Codec
@@ -77,17 +77,15 @@ def test_replicas_stay_the_same_on_all_ranks(ranks: Ranks, case: Case) -> None:
 
 def _there_and_back(between: Codec) -> bool:
     """A shard that a lossy codec was given comes back after another one that travelled bit for bit."""
-    model = sharded(Case())
     codecs: list[Codec] = [GRID, GRID, between, GRID]  # the first one has nothing to be relative to, and is exact
-    attachment = traffic.attach_fsdp(model, weights=lambda _, step: codecs[step])
-    comm = model._get_fsdp_state()._fsdp_param_groups[0]._all_gather_comm
     rank, numel = dist.get_rank(), 64
-    for step, value in enumerate((0.0, 1.0, 5.0, 1.0)):
-        attachment.step = step
-        buffer = comm.allocate((4 * numel,), dtype=torch.float32, device=torch.device("cpu"))
-        own = buffer.narrow(0, rank * numel, numel).fill_(value)
-        comm(output_tensor=buffer, input_tensor=own, group=dist.group.WORLD)
-    attachment.detach()
+    with attached(Case(), weights=lambda _, step: codecs[step]) as (model, attachment, _):
+        comm = model._get_fsdp_state()._fsdp_param_groups[0]._all_gather_comm
+        for step, value in enumerate((0.0, 1.0, 5.0, 1.0)):
+            attachment.step = step
+            buffer = comm.allocate((4 * numel,), dtype=torch.float32, device=torch.device("cpu"))
+            own = buffer.narrow(0, rank * numel, numel).fill_(value)
+            comm(output_tensor=buffer, input_tensor=own, group=dist.group.WORLD)
     return bool((buffer - 1).abs().max() < 0.7)  # a step of 4-bit codes of the difference is 4 / 7
 
 
@@ -98,9 +96,6 @@ def test_weights_that_come_back_after_a_step_without_the_codec(ranks: Ranks, bet
 
 def _backward_in_a_smaller_group() -> bool:
     """It has the weights of forward, which were quantized once."""
-    model = sharded(Case(reshard=2))
-    optimizer = optimizer_of(model, Case())
-    attachment = traffic.attach_fsdp(model, weights=GRID)
     fine, seen = True, {}
 
     def look(module: Any, *_: Any) -> None:
@@ -110,12 +105,12 @@ def _backward_in_a_smaller_group() -> bool:
         nonlocal fine
         fine &= all(torch.equal(*pair) for pair in zip(seen[module], module.parameters(), strict=True))
 
-    for block in model.blocks:
-        block.up.register_forward_hook(look)
-        block.up.register_full_backward_pre_hook(compare)
-    for step in range(4):
-        train_step(model, optimizer, Case(), step)
-    attachment.detach()
+    with attached(Case(reshard=2), weights=GRID) as (model, _, train_by):
+        for block in model.blocks:
+            block.up.register_forward_hook(look)
+            block.up.register_full_backward_pre_hook(compare)
+        for step in range(4):
+            train_by(step)
     return fine and len(seen) == 2
 
 
@@ -156,27 +151,23 @@ def _distances(codec: traffic.Grid, steps: int) -> dict[int, float]:
 
 def test_weights_stay_close_to_the_parameters(ranks: Ranks) -> None:
     """Errors do not add up. BF16 by itself rounds by 2^-9 at most; what is quantized is the change of one step."""
-    found = ranks.run(_distances, GRID, 50)[0]
+    found = ranks.run(_distances, GRID, 30)[0]
     direct = ranks.run(_distances, Direct(4, 2048, rounding="stochastic"), 10)[0]
     assert max(found.values()) < 0.01
-    assert found[50] < 1.5 * found[10]
+    assert found[30] < 1.5 * found[10]
     assert direct[10] > 0.1
 
 
 def _mixed_dtypes() -> bool:
     """Bytes of several dtypes are no numbers that one could quantize: they travel exactly."""
     case = Case(mixed_precision=False, frozen=True, frozen_dtype=torch.bfloat16)
-    model = sharded(case)
-    attachment = traffic.attach_fsdp(model, weights=GRID)
-    optimizer = optimizer_of(model, case)
-    for step in range(3):
-        train_step(model, optimizer, case, step)
-    model.reshard()
-    expected = [model.embedding.weight.full_tensor(), model.head.weight.full_tensor()]
-    model.unshard()
-    fine = torch.equal(model.embedding.weight, expected[0]) and torch.equal(model.head.weight, expected[1])
-    attachment.detach()
-    return fine
+    with attached(case, weights=GRID) as (model, _, train_by):
+        for step in range(3):
+            train_by(step)
+        model.reshard()
+        expected = [model.embedding.weight.full_tensor(), model.head.weight.full_tensor()]
+        model.unshard()
+        return torch.equal(model.embedding.weight, expected[0]) and torch.equal(model.head.weight, expected[1])
 
 
 def test_messages_of_several_dtypes_are_exact(ranks: Ranks) -> None:

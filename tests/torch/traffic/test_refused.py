@@ -15,7 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResul
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
-from tests.support.sharded_models import Case, Model, optimizer_of, sharded, train, train_step
+from tests.support.sharded_models import Case, Model, attached, sharded, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,12 +183,10 @@ def _groups_in_the_first_step() -> list[bool]:
         (Case(replicated=True), {}),
         (Case(), {"gradients": (grid, grid), "ranks_per_node": 2}),
     ):
-        model = sharded(case)
-        attachment = traffic.attach_fsdp(model, **options)
-        before = set(attachment._exchanges)
-        train_step(model, optimizer_of(model, case), case, 0)
-        found.append(set(attachment._exchanges) != before)
-        attachment.detach()
+        with attached(case, **options) as (_, attachment, train_by):
+            before = set(attachment._exchanges)
+            train_by(0)
+            found.append(set(attachment._exchanges) != before)
     return found
 
 
@@ -221,16 +219,9 @@ def test_an_old_torch_is_an_error_that_names_the_feature(monkeypatch: pytest.Mon
 
 
 def _model_and_part() -> str:
-    model = sharded(Case())
-    attachment = traffic.attach_fsdp(model)
-    part = next(each for name, each in model.named_modules() if name and isinstance(each, FSDPModule))
-    try:
-        traffic.attach_fsdp(part)
-    except ValueError as error:
-        return str(error)
-    finally:
-        attachment.detach()
-    return "attached twice"
+    with attached(Case()) as (model, _, _):
+        part = next(each for name, each in model.named_modules() if name and isinstance(each, FSDPModule))
+        return _error(lambda: traffic.attach_fsdp(part))
 
 
 def test_a_part_of_what_has_codecs_is_refused(ranks: Ranks) -> None:

@@ -58,6 +58,7 @@ def test_a_later_byte_changes_no_earlier_logit_but_through_clusters(ranks: Ranks
         assert min(ranks.run(clusters.leak, Raw(), way)) > 0.01
 
 
+@pytest.mark.slow
 def test_clusters_send_fewer_rows(ranks: Ranks) -> None:
     ways = (None, clusters.Clusters(), clusters.Clusters(random=True))
     direct, *clustered = (ranks.run(moe.train, Raw(), 1, 0, way)[0].sent_nbytes for way in ways)

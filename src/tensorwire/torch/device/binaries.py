@@ -51,11 +51,7 @@ def cache_folder() -> Path:
 
 
 def binary(kernel: Kernel, architecture: int, compiler: Compiler, *, anew: bool = False) -> Binary:
-    """The kernel, compiled. One that was kept before is taken unless `anew` says not to; a damaged one never is.
-
-    Raises:
-        CompileError: it does not compile.
-    """
+    """The kernel, compiled. One that was kept before is taken unless `anew` says not to; a damaged one never is."""
     digest = hashlib.sha256(repr((architecture, compiler.version, *kernel)).encode())
     for name, text in sources().items():
         digest.update(repr((name, len(text))).encode() + text)

@@ -45,7 +45,7 @@ _WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 _LAYOUTS = {(2, 8): "Bf16", (2, 5): "F16", (4, 8): "F32", (1, 4): "F8E4M3", (1, 5): "F8E5M2"}
 
 
-class Call:
+class PackedKernel:
     """A kernel with its arguments packed, of which a few change from one launch to the next."""
 
     __reduce_ex__ = not_copied("addresses on a device", "open the frame again")
@@ -99,7 +99,7 @@ class CudaKernels:
         self._calls = {launch: self._call(launch) for launch in held.tables}
         shape = held.info.shape
         self._row_nwords = held.info.uncompressed_nbytes // held.word_nbytes // max((1, *shape[:1]))
-        self._taking: Call | None = None
+        self._taking: PackedKernel | None = None
 
     def at(self, held: PlannedFrame) -> CudaKernels:
         """The same for a copy of the frame. Nothing is counted anew."""
@@ -158,7 +158,7 @@ class CudaKernels:
                 coding = {"rest_bits": launch.rest_bits, "m": launch.m, "quads_log2": launch.quads_log2}
             else:
                 continue
-            call = Call(
+            call = PackedKernel(
                 self._driver, kernel, _THREADS_TO_OPEN, frame=held.frame, rows=table, **tables, wrong=wrong,
                 runs_per_block=held.runs_per_block, **coding,
             )  # fmt: skip
@@ -185,7 +185,7 @@ class CudaKernels:
         and the exponent, a byte each."""
         held, table = self._held, self._held.tables[launch]
         found = torch.zeros(held.plan.listed + overread, dtype=torch.int16, device=held.frame.device)
-        call = Call(
+        call = PackedKernel(
             self._driver, Kernel("open.cuh", "list_escapes"), _THREADS_TO_OPEN, frame=held.frame, rows=table,
             before=self.before, list=found, runs_per_block=held.runs_per_block, rest_bits=launch.rest_bits,
             exponents=int(exponents),
@@ -193,7 +193,7 @@ class CudaKernels:
         call.launch(self._driver.stream(), len(table))
         return found
 
-    def _call(self, launch: BlockLaunch) -> tuple[Call, int]:
+    def _call(self, launch: BlockLaunch) -> tuple[PackedKernel, int]:
         """What decodes the blocks of a launch, and how many bytes of memory a block of threads needs for that, if
         shared memory has too few. The launch data, the words and the first block are set when it is launched."""
         held, nothing = self._held, self._held.frame
@@ -205,7 +205,7 @@ class CudaKernels:
                 name, source = "copy_blocks", {"source": held.source(launch)}
             kernel = Kernel("copy.cuh", f"{name}<{held.word_nbytes}>")
             arguments = {**source, "rows": nothing, "out": nothing, "first_block": 0, "block_nbytes": block_nbytes}
-            return Call(self._driver, kernel, _THREADS, **arguments), 0
+            return PackedKernel(self._driver, kernel, _THREADS, **arguments), 0
         layout = _LAYOUTS[held.word_nbytes, held.info.layout.exponent_bits]
         coded = {"frame": held.frame, "rows": nothing, "before": self.before}
         whole = str(launch.whole).lower()
@@ -213,15 +213,15 @@ class CudaKernels:
         if isinstance(launch, EnecLaunch):
             coding = f"{launch.quads_log2}, {launch.m}, {launch.nb}"
             kernel = Kernel("enec.cuh", f"enec_words<{rest}, {coding}, {whole}>")
-            return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
+            return PackedKernel(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
         if self._has_list(launch):
             coded["before"], kernel = self._places, Kernel("words.cuh", f"resident_words<{layout}, {_STEPS}>")
-            return Call(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
+            return PackedKernel(self._driver, kernel, _THREADS, **coded, out=nothing, **tail), 0
         most_nbytes = _later_nbytes(held.plan.rows[launch], launch.widths)
         in_shared = most_nbytes <= self._driver.shared_nbytes
         place = "InShared" if in_shared else "InScratch"
         kernel = Kernel("words.cuh", f"cascade_words<{rest}, {launch.packed_widths:#x}, {whole}, {place}>")
-        call = Call(
+        call = PackedKernel(
             self._driver, kernel, _THREADS, most_nbytes if in_shared else 0, **coded, before_later=self.before_later,
             out=nothing, scratch=nothing, **tail, room_nbytes=most_nbytes,
         )  # fmt: skip
@@ -245,7 +245,7 @@ class CudaKernels:
             wanted = self._driver.num_processors // count
         return max(1, min(most, wanted, _MOST_PARTS))
 
-    def _take_rows(self) -> Call:
+    def _take_rows(self) -> PackedKernel:
         """What takes rows. It needs launch data and codings of all blocks by ordinal, on the device."""
         held, layout = self._held, self._held.info.layout
         rows = np.zeros((held.info.num_blocks, ROW), np.uint32)
@@ -258,7 +258,7 @@ class CudaKernels:
         )
         on_device = self._by_ordinal.split([rows.size, codings.size])
         num_rows = held.info.uncompressed_nbytes // held.word_nbytes // self._row_nwords
-        return Call(
+        return PackedKernel(
             self._driver, Kernel("rows.cuh", f"take_rows<{_WORDS[held.word_nbytes]}>"), _THREADS,
             frame=held.frame, host_words=held.host_words, rows=on_device[0], codings=on_device[1],
             before=self.before, before_later=self.before_later, ids=on_device[0], out=on_device[0],

@@ -11,11 +11,11 @@ import torch
 from ..._ground.copies import twin_of
 from ..products.slabs import slab_rows, takes_slabs
 from .cuda_kernels import CudaKernels
+from .library import allows_slabs, library_order
 from .nvidia import driver_for
 from .planned import PlannedFrame
-from .product import Product
+from .product import DeviceProduct
 from .product_rows import rows_of
-from .trial import allows_slabs, library_order
 
 if TYPE_CHECKING:
     from ..products.joint import Member
@@ -117,14 +117,14 @@ class DeviceFrame:
         return twin
 
     @functools.cached_property
-    def product(self) -> Product | None:
+    def product(self) -> DeviceProduct | None:
         """Its rows, ready to be multiplied; None if no kernel does that with such a frame (product_rows.py)."""
         if self._driver is None or not isinstance(self.kernels, CudaKernels):
             return None
         rows = rows_of(self.held, self.kernels, self._driver)
-        return None if rows is None else Product(self._driver, rows)
+        return None if rows is None else DeviceProduct(self._driver, rows)
 
-    def product_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> Product | None:
+    def product_for(self, x: torch.Tensor, bias: torch.Tensor | None, mode: str) -> DeviceProduct | None:
         """What multiplies inputs like `x`, (..., columns), adds `bias` and rounds to their dtype; None: decode the
         weight, and let torch do that. In mode "exact" results have torch's own bits, as far as a trial can tell."""
         product = self.product

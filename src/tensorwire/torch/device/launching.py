@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import ctypes
 
     from .driver import Driver, Function
-    from .orders import Order
+    from .orders import DeviceOrder
     from .rows import Cascades
 
 _LAYOUTS = {torch.bfloat16: "Bf16", torch.float16: "F16"}  # frame.cuh
@@ -54,7 +54,7 @@ class ProductLaunch(NamedTuple):
     free: list[tuple[ctypes.Array[ctypes.c_uint64], ctypes.Array[ctypes.c_void_p]]]
 
 
-def thin_launch(driver: Driver, rows: int, order: Order, eights: int) -> ProductLaunch:
+def thin_launch(driver: Driver, rows: int, order: DeviceOrder, eights: int) -> ProductLaunch:
     """That of thin.cuh, for up to 8 * `eights` inputs."""
     eights, tiles = next(each for each in (1, 2, 4, 8) if eights <= each), -(-rows // TILE_ROWS)
     ways = min(order.parts, _MOST_WARPS)
@@ -71,7 +71,7 @@ def thin_launch(driver: Driver, rows: int, order: Order, eights: int) -> Product
 
 
 def cascade_launch(
-    driver: Driver, cascades: Cascades, order: Order, eights: int, device: torch.device
+    driver: Driver, cascades: Cascades, order: DeviceOrder, eights: int, device: torch.device
 ) -> ProductLaunch:
     """That of thin_cascade.cuh, for up to 8 * `eights` inputs on the device."""
     eights, parts = next(each for each in (1, 2, 4, 8) if eights <= each), order.parts
@@ -127,7 +127,7 @@ def is_for_wgmma(driver: Driver, rows: int, eights: int) -> bool:
     )
 
 
-def wgmma_launch(driver: Driver, rows: int, order: Order, eights: int) -> ProductLaunch:
+def wgmma_launch(driver: Driver, rows: int, order: DeviceOrder, eights: int) -> ProductLaunch:
     """That of wgmma.cuh, for up to 8 * `eights` inputs."""
     eights, tiles = _even(eights), -(-rows // _GROUP_ROWS)
     sums = eights << order.two

@@ -50,9 +50,6 @@ class NvidiaDriver:
         Args:
             index: of the device, as torch counts.
             library: libcuda.so.1, or what stands for it in a test.
-
-        Raises:
-            CudaError: the driver does not work.
         """
         self._index = index
         self._library = library

@@ -10,7 +10,7 @@ MOST_PARTS = 16
 _USUAL_PARTS = 8
 
 
-class Order(NamedTuple):
+class DeviceOrder(NamedTuple):
     """How the products of a row and an input are summed (thin.cuh). 16 consecutive columns are a step, and one
     instruction of a tensor core adds its products to an accumulator in float32.
 
@@ -29,21 +29,21 @@ class Order(NamedTuple):
         """Runs of a part but the last one."""
         return -(-(columns // RUN) // self.parts)
 
-    def as_made(self, columns: int) -> Order:
+    def as_made(self, columns: int) -> DeviceOrder:
         """The same order in other words: with as many parts as there are, which may be fewer."""
         parts = -(-(columns // RUN) // self.part_runs(columns))
-        return Order(parts, self.two, self.rounded and parts > 1)
+        return DeviceOrder(parts, self.two, self.rounded and parts > 1)
 
 
-def usual_order(columns: int) -> Order:
+def usual_order(columns: int) -> DeviceOrder:
     """That of fused products: up to 8 parts, one for each warp that shares a row."""
-    return Order(_USUAL_PARTS).as_made(columns)
+    return DeviceOrder(_USUAL_PARTS).as_made(columns)
 
 
-def candidates(columns: int) -> list[Order]:
+def candidates(columns: int) -> list[DeviceOrder]:
     """Orders that a library may have: all that are unlike, those of one part first."""
     found = [
-        Order(parts, two, rounded).as_made(columns)
+        DeviceOrder(parts, two, rounded).as_made(columns)
         for parts in (*range(1, 9), 10, 12, MOST_PARTS)
         for two in (False, True)
         for rounded in (False, True)

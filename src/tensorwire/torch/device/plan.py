@@ -38,7 +38,7 @@ ROW = 8
 """Numbers of launch data that a block has."""
 _ROOM_BEHIND = 288  # bytes
 _MOST_LATER_RUNS = (1 << 31) // 64  # each has 64 words of memory
-_MOST_LISTED = (1 << 32) - 1
+_MOST_LISTED = _MOST_UNITS = (1 << 32) - 1
 _BLOCK = np.dtype(
     {
         "names": ["launch", "kind", "later_runs", "listed"],
@@ -120,7 +120,7 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
 
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: it is not valid.
-        UnsupportedTensorError: it is relative to a base.
+        UnsupportedTensorError: it is relative to a base, or has too many blocks that the host decodes.
     """
     reader = _open(frame)
     info = reader.info
@@ -146,7 +146,13 @@ def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
         blocks[by_host] = 0
         blocks["kind"][by_host] = _HOST
         rows[by_host, 3:] = 0
-        rows[by_host, 0] = np.arange(len(by_host)) * -(-reader.block_nbytes // 32)
+        places = np.arange(len(by_host)) * -(-reader.block_nbytes // 32)
+        if places[-1] > _MOST_UNITS:
+            raise UnsupportedTensorError(
+                f"expected at most 128 GiB of blocks that no kernel decodes, got {len(by_host):,} of them",
+                advice="compress with profile 'fast', 'resident' or 'enec'",
+            )
+        rows[by_host, 0] = places
     table, by_launch = _by_launch(rows, blocks["launch"])
     later, listed = _sums(blocks["later_runs"]), _sums(blocks["listed"])
     for launch, some in by_launch.items():

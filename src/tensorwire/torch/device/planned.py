@@ -35,12 +35,7 @@ class PlannedFrame:
     """
 
     def __init__(self, frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> None:
-        """Check header, index and descriptors. The last two arguments are those of `plan`.
-
-        Raises:
-            UnsupportedTensorError: the frame needs a base, or torch lacks its dtype.
-            CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: the frame is not valid.
-        """
+        """Check header, index and descriptors. The last two arguments are those of `plan`."""
         self.plan: Plan = plan(frame, full_runs, overread)
         self.info = self.plan.reader.info
         self.dtype: torch.dtype = torch_dtype(self.info.dtype, self.info.bits)

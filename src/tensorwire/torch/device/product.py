@@ -13,7 +13,7 @@ import torch
 
 from ..frames.turn import is_capturing
 from .launching import ProductLaunch, cascade_launch, is_for_wgmma, thin_launch, wgmma_launch
-from .orders import Order, usual_order
+from .orders import DeviceOrder, usual_order
 from .plan import RUN
 from .product_rows import coded_with_lists
 from .rows import MOST_EIGHTS, Cascades, Rows
@@ -30,7 +30,7 @@ _MOST_PITCH = 1 << 24
 _NUM_ARGUMENTS = 12
 
 
-class Product:
+class DeviceProduct:
     """Rows of weights, ready to be multiplied. Immutable: serves many threads at once.
 
     A result depends on its row, its input and the order of summation, and on no other row or input.
@@ -47,7 +47,7 @@ class Product:
 
     max_inputs = 8 * MOST_EIGHTS
 
-    def __init__(self, driver: Driver, rows: Rows, order: Order | None = None) -> None:
+    def __init__(self, driver: Driver, rows: Rows, order: DeviceOrder | None = None) -> None:
         """In the usual order, if none is given."""
         self.driver = driver
         self._rows = rows
@@ -58,16 +58,16 @@ class Product:
         self.dtype = torch.bfloat16 if rows.cascades is None else rows.cascades.dtype
         self._launches: dict[int, ProductLaunch] = {}  # by eights of inputs
         self._launches_of_each: dict[int, ProductLaunch] = {}  # by matrices at once
-        self._others: dict[Order, Product] = {}
+        self._others: dict[DeviceOrder, DeviceProduct] = {}
 
-    def in_order(self, order: Order) -> Product:
+    def in_order(self, order: DeviceOrder) -> DeviceProduct:
         """The same rows in another order of summation."""
         found = self if order == self.order else self._others.get(order)
-        return found or self._others.setdefault(order, Product(self.driver, self._rows, order))
+        return found or self._others.setdefault(order, DeviceProduct(self.driver, self._rows, order))
 
-    def at(self, frame: torch.Tensor, copy: torch.Tensor) -> Product:
+    def at(self, frame: torch.Tensor, copy: torch.Tensor) -> DeviceProduct:
         """The same rows where a copy of their frame lies. What is in memory of its own stays there."""
-        return Product(self.driver, self._rows.at(frame, copy), self.order)
+        return DeviceProduct(self.driver, self._rows.at(frame, copy), self.order)
 
     def takes(self, x: torch.Tensor, bias: torch.Tensor | None) -> bool:
         """Whether inputs like `x`, (..., columns), and `bias` can be multiplied at once, with a result in
@@ -179,7 +179,7 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def joint(products: Sequence[Product]) -> Product:
+def joint(products: Sequence[DeviceProduct]) -> DeviceProduct:
     """One product with the rows of all, one weight after the other: one launch, whose result is split into views.
 
     Raises:
@@ -198,7 +198,7 @@ def joint(products: Sequence[Product]) -> Product:
     blocks = [part.cascades for part in parts if part.cascades is not None]
     cascades = functools.reduce(Cascades.joined, blocks) if blocks else None
     table = torch.cat([part.table for part in parts])
-    return Product(first.driver, Rows(table, first.columns, kept, cascades), first.order)
+    return DeviceProduct(first.driver, Rows(table, first.columns, kept, cascades), first.order)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -222,7 +222,7 @@ def _agrees(driver: Any, device: torch.device, eights: int, two: bool) -> bool:
     results = []
     try:
         for made in (thin_launch, wgmma_launch):
-            product = Product(driver, rows, Order(2, two))
+            product = DeviceProduct(driver, rows, DeviceOrder(2, two))
             product._launches[eights] = made(driver, product.rows, product.order, eights)
             results.append(product.multiply(x).view(torch.int32).cpu())
     except RuntimeError as error:  # of the compiler or the driver

@@ -244,12 +244,7 @@ class OpenFrame:
 
 def attach(frame: Tensor, origin: Origin, file: InputFile | None = None, blocks: FileBlocks | None = None) -> Tensor:
     """`frame`, opened, with where it came from; `file` and `blocks` are those of `OpenFrame`. Its bytes must not change
-    from now on. Each use looks whether the file was written to.
-
-    Raises:
-        FormatError: it is not a frame.
-        UnsupportedTensorError: it is relative, or torch lacks its dtype.
-    """
+    from now on. Each use looks whether the file was written to."""
     _open_frames[frame] = OpenFrame(frame, origin, file, blocks)
     return frame
 
@@ -347,11 +342,7 @@ def open_on_devices_by(factory: Callable[[Tensor], FrameThere]) -> None:
 
 
 def opened_anywhere(frame: Tensor) -> AnyFrame:
-    """The open frame of a uint8 tensor on the CPU, or on a device.
-
-    Raises:
-        ImportError: it lies on a device, and what opens frames there cannot be imported.
-    """
+    """The open frame of a uint8 tensor on the CPU, or on a device."""
     return opened(frame) if frame.device.type == "cpu" else opened_there(frame)
 
 

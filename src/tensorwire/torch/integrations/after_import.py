@@ -22,10 +22,10 @@ def after_import(name: str, action: Callable[[], None]) -> None:
     if name in sys.modules:
         action()
     else:
-        sys.meta_path.insert(0, _Hook(name, action))
+        sys.meta_path.insert(0, _ImportHook(name, action))
 
 
-class _Hook(MetaPathFinder, Loader):
+class _ImportHook(MetaPathFinder, Loader):
     """Finds one module as the other finders do, and loads it as its own loader does. Then it takes the action."""
 
     _loader: Loader

@@ -23,7 +23,7 @@ __all__ = ["Offload", "offload"]
 _HOOKS = ("_hf_hook", "_diffusers_hook")
 
 
-class _Weight:
+class _OffloadedWeight:
     """A weight in host memory that shows itself on a device: what a `CompressedTensor` asks for its values."""
 
     __reduce_ex__ = not_copied("memory of the host", "offload the other model")
@@ -111,7 +111,7 @@ class Offload:
 
         def goes(tensor: Tensor) -> Tensor:
             weight = _weight_of(tensor, weights)
-            return tensor if weight is None else _shown(tensor, _Weight(weight, streamed, self.device))
+            return tensor if weight is None else _shown(tensor, _OffloadedWeight(weight, streamed, self.device))
 
         _change(self._model, stays)
         streamed = self._streamed = Streamed(list(weights.values()), self.device, streams)
@@ -236,7 +236,7 @@ def _change(model: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
                     held[name] = changed[id(tensor)][1]
 
 
-def _shown(weight: CompressedTensor, elsewhere: _Weight) -> Tensor:
+def _shown(weight: CompressedTensor, elsewhere: _OffloadedWeight) -> Tensor:
     """A parameter that shows itself elsewhere."""
     return _parameter(offloaded(weight, elsewhere, elsewhere.frame), weight)
 

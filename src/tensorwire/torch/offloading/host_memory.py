@@ -36,12 +36,7 @@ class HostMemory:
     __reduce_ex__ = not_copied("memory that a device knows", "offload the other model")
 
     def __init__(self, frames: Sequence[Tensor], pinning: Pinning) -> None:
-        """Copy the frames. All their blocks are checked, since a device checks none.
-
-        Raises:
-            FormatError: a block is damaged.
-            MemoryError: the host has no memory for them.
-        """
+        """Copy the frames. All their blocks are checked, since a device checks none."""
         self._pinning = pinning
         self.nbytes = sum(frame.numel() for frame in frames)
         self.pinned_nbytes = 0

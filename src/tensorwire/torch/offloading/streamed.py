@@ -88,7 +88,7 @@ class HostWeight:
 
 
 @dataclass(eq=False)
-class _Place:
+class _Room:
     """A part of a piece of memory: from its beginning on, or up to its end."""
 
     side: int
@@ -111,7 +111,7 @@ class _Ends:
         capacity = self._memory.numel()
         return [self._memory[start : start + nbytes] for start in sorted({0, capacity - aligned(nbytes)})]
 
-    def take(self, nbytes: int, stream: Any) -> _Place | None:
+    def take(self, nbytes: int, stream: Any) -> _Room | None:
         """A place, which `stream` may write to behind what it has now to wait for; None while there is none."""
         size, capacity = aligned(nbytes), self._memory.numel()
         for side in (self._next, 1 - self._next):
@@ -119,14 +119,14 @@ class _Ends:
                 while self._events:
                     stream.wait_event(self._events.pop())
                 self._taken[side], self._next = size, 1 - side
-                return _Place(side, self.places(nbytes)[-1 if side else 0])
+                return _Room(side, self.places(nbytes)[-1 if side else 0])
         return None
 
     def free(self) -> None:
         """Forget the memory."""
         self._memory = self._memory[:0].clone()
 
-    def give_back(self, place: _Place, event: Any = None) -> None:
+    def give_back(self, place: _Room, event: Any = None) -> None:
         """The place is free behind an event; without one, behind what its writer has done so far."""
         self._taken[place.side] = 0
         if event is not None:
@@ -134,7 +134,7 @@ class _Ends:
 
 
 @dataclass(eq=False)
-class _Entry:
+class _Arrival:
     """A weight on its way to the device, or there.
 
     Attributes:
@@ -146,17 +146,17 @@ class _Entry:
     """
 
     weight: HostWeight
-    frame: _Place | None = None
-    values: _Place | None = None
+    frame: _Room | None = None
+    values: _Room | None = None
     ready: Any = None
     stream: Any = None
-    lease: weakref.ref[Lease] | None = None
+    lease: weakref.ref[WeightLease] | None = None
 
 
-class Lease:
+class WeightLease:
     """A weight on the device until the end of a ``with`` block: its values, or its frame, opened."""
 
-    def __init__(self, streamed: Streamed, entry: _Entry, memory: Tensor) -> None:
+    def __init__(self, streamed: Streamed, entry: _Arrival, memory: Tensor) -> None:
         self._streamed, self._entry, self._memory = streamed, entry, memory
 
     def __enter__(self) -> Tensor:
@@ -179,10 +179,6 @@ class Streamed:
 
         Args:
             streams: torch's module of the device.
-
-        Raises:
-            FormatError: a frame is damaged.
-            RuntimeError: of torch, out of memory above all.
         """
         self._device, self._streams = device, streams
         self._coded = _Ends([weight.frame.numel() for weight in weights], device)
@@ -196,14 +192,14 @@ class Streamed:
             stream.wait_stream(streams.current_stream(device))
         self._lock = threading.RLock()
         self._thread: int | None = None
-        self._queue: deque[_Entry] = deque()
-        self._in_use: list[_Entry] = []
+        self._queue: deque[_Arrival] = deque()
+        self._in_use: list[_Arrival] = []
         self._following: dict[HostWeight | None, HostWeight] = {}
         self._last: HostWeight | None = None
         self._end: HostWeight | None = None
         self.closed = False
 
-    def take(self, weight: HostWeight, *, decoded: bool) -> Lease | None:
+    def take(self, weight: HostWeight, *, decoded: bool) -> WeightLease | None:
         """The weight on the device, behind what the current stream has to wait for. None if the caller has to bring it
         there by itself: it is closed, or both places are in use.
 
@@ -233,7 +229,7 @@ class Streamed:
                 else:
                     assert entry.frame is not None
                     memory = weight.at(entry.frame.memory)
-                lease = Lease(self, entry, memory)
+                lease = WeightLease(self, entry, memory)
                 entry.lease = weakref.ref(lease)
                 self._in_use.append(entry)
                 self._plan()
@@ -253,7 +249,7 @@ class Streamed:
             self._coded.free()
             self._values.free()
 
-    def _release(self, entry: _Entry) -> None:
+    def _release(self, entry: _Arrival) -> None:
         with self._lock:
             self._thread, before = threading.get_ident(), self._thread
             try:
@@ -263,7 +259,7 @@ class Streamed:
             finally:
                 self._thread = before
 
-    def _over(self, entry: _Entry) -> None:
+    def _over(self, entry: _Arrival) -> None:
         """What the caller has launched until now may read it, and nothing later."""
         if entry not in self._in_use:
             return
@@ -292,7 +288,7 @@ class Streamed:
                 if decoded in other.asked:
                     other.decoded = decoded
 
-    def _chosen(self, weight: HostWeight, decoded: bool) -> _Entry | None:
+    def _chosen(self, weight: HostWeight, decoded: bool) -> _Arrival | None:
         """What is on its way, if it was expected; else it sets out now."""
         if not any(entry.weight is weight for entry in self._queue):
             self._end = weight
@@ -334,19 +330,19 @@ class Streamed:
                 self._queue.append(newest)
                 self._end = weight
 
-    def _copied(self, weight: HostWeight) -> _Entry | None:
+    def _copied(self, weight: HostWeight) -> _Arrival | None:
         place = self._coded.take(weight.frame.numel(), self._copies)
         if place is None:
             return None
         try:
             with self._streams.stream(self._copies):
                 place.memory.copy_(weight.frame, non_blocking=True)
-            return _Entry(weight, frame=place, ready=self._recorded(self._copies))
+            return _Arrival(weight, frame=place, ready=self._recorded(self._copies))
         except BaseException:
             self._coded.give_back(place)
             raise
 
-    def _decode(self, entry: _Entry) -> bool:
+    def _decode(self, entry: _Arrival) -> bool:
         """Decode it, and give the place of its frame back. False if there is no place for its values."""
         weight = entry.weight
         place = self._values.take(weight.nbytes, self._decodes)
@@ -370,7 +366,7 @@ class Streamed:
         while self._queue:
             self._drop(self._queue.popleft())
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: _Arrival) -> None:
         """It is not used. What writes there next is on the stream that wrote there, and comes after."""
         if entry.frame is not None:
             self._coded.give_back(entry.frame, self._recorded(self._decodes))

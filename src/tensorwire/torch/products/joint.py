@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -117,44 +118,44 @@ class Member(NamedTuple):
     number: int
 
 
+@dataclass(eq=False)
 class _Parts:
     """Products that were computed along, until the next product of this thread. The input is kept alive: no other
     tensor can come to lie where it is."""
 
-    def __init__(
-        self,
-        group: Group,
-        x: Tensor,
-        input_then: _Written,
-        biases: Sequence[_Written | None],
-        order: Any,
-        turn: Turn,
-        parts: list[Tensor | None],
-    ) -> None:
-        self.group = group
-        self._x, self._input, self._biases, self._turn, self._parts = x, input_then, biases, turn, parts
-        self._order = order
-        self._taken = self._unlike = False
+    group: Group
+    x: Tensor
+    input_then: _Written
+    biases: Sequence[_Written | None]
+    order: Any
+    turn: Turn
+    parts: list[Tensor | None]
+    taken: bool = False
+    unlike: bool = False
 
     def take(self, number: int, x: Tensor, bias: Tensor | None, order: Any) -> Tensor | None:
         """The part of a member, once, if it is that of this input."""
-        if _written(x) != self._input or _written_bias(bias) != self._biases[number] or turn_of(x.device) != self._turn:
+        if (
+            _written(x) != self.input_then
+            or _written_bias(bias) != self.biases[number]
+            or turn_of(x.device) != self.turn
+        ):
             return None
-        if order != self._order:
-            self.group.have_unlike_orders(x.shape, order, self._order)
-            self._unlike = True
+        if order != self.order:
+            self.group.have_unlike_orders(x.shape, order, self.order)
+            self.unlike = True
             return None
-        part, self._parts[number] = self._parts[number], None
-        self._taken |= part is not None
+        part, self.parts[number] = self.parts[number], None
+        self.taken |= part is not None
         return part
 
     @property
     def is_empty(self) -> bool:
-        return all(part is None for part in self._parts)
+        return all(part is None for part in self.parts)
 
     def drop(self) -> None:
         """No other product takes a part."""
-        self.group.was_missed(not (self._taken or self._unlike))
+        self.group.was_missed(not (self.taken or self.unlike))
 
 
 class _Waiting(threading.local):

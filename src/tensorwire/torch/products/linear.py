@@ -25,7 +25,7 @@ from torch.nn.functional import linear
 from ..._ground.copies import not_copied
 from ...codec.products import Order, linear_orders
 from ..frames.team import team
-from .product import Product, Strides, product_of
+from .kind import ProductKind, Strides, kind_of
 from .trial import Trial
 from .ways import DTYPE_NAMES, any_flushes_denormals, decided_with_bias, linear_by_slabs, rounded
 
@@ -98,7 +98,7 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
         output = _multiplied(x, frame, FUSED_ORDER, bias)
         if output is not None:
             return output
-    choice = _choice_for(product_of(x, rows, bias))
+    choice = _choice_for(kind_of(x, rows, bias))
     if choice.order is not None:
         output = _multiplied(x, frame, choice.order, bias)
         if output is not None:
@@ -117,7 +117,7 @@ def multiply(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | N
 
 def is_in_known_order(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> bool:
     """Whether torch's order of summation for inputs like `x` is one of ours: then a decoded weight is of no use."""
-    return x.shape[-1:] == tuple(shape[1:]) and _choice_for(product_of(x, shape[0], bias)).order is not None
+    return x.shape[-1:] == tuple(shape[1:]) and _choice_for(kind_of(x, shape[0], bias)).order is not None
 
 
 def _multiplied(x: Tensor, frame: OpenFrame, order: Order, bias: Tensor | None) -> Tensor | None:
@@ -178,44 +178,43 @@ class _FlushingError(Exception):
     """A thread of torch's flushes denormals."""
 
 
-def _choice_for(product: Product) -> _Choice:
+def _choice_for(kind: ProductKind) -> _Choice:
     """How a kind of product is made."""
     try:
-        return _choose(product)
+        return _choose(kind)
     except _FlushingError:  # nothing is kept: the thread may stop it
         return _Choice()
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(product: Product) -> _Choice:
-    """Try it, once for each kind of product.
+def _choose(kind: ProductKind) -> _Choice:
+    """Try it, once for each kind of kind.
 
-    It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `Product` has
+    It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `ProductKind` has
     and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
     """
-    if 0 in (product.num_inputs, product.rows, product.columns) or product.strides is Strides.OTHER:
+    if 0 in (kind.num_inputs, kind.rows, kind.columns) or kind.strides is Strides.OTHER:
         return _Choice()
-    if product.flushes:  # others may not: then bits depend on which thread of torch's has which rows
+    if kind.flushes:  # others may not: then bits depend on which thread of torch's has which rows
         return _Choice()
-    name = DTYPE_NAMES.get(product.dtype)
-    is_odd = product.dtype is torch.bfloat16 and product.columns % 2 == 1
+    name = DTYPE_NAMES.get(kind.dtype)
+    is_odd = kind.dtype is torch.bfloat16 and kind.columns % 2 == 1
     orders = [
         order
         for order in (linear_orders(name) if name is not None else [])
-        if product.num_inputs <= _MAX_INPUT_ROWS.get(order, product.num_inputs)
-        and not (is_odd and order in _OF_WHOLE_PAIRS)
+        if kind.num_inputs <= _MAX_INPUT_ROWS.get(order, kind.num_inputs) and not (is_odd and order in _OF_WHOLE_PAIRS)
     ]
-    slab = _slab_rows(product.rows, product.columns * product.dtype.itemsize, product.threads)
+    slab = _slab_rows(kind.rows, kind.columns * kind.dtype.itemsize, kind.threads)
     # For inputs that lie apart torch takes many times as long, and slabs would take that several times.
-    is_quick = product.num_inputs <= _MAX_SLAB_INPUT_ROWS and product.strides is Strides.USUAL
-    by_slabs = slab < product.rows and is_quick and not is_odd
+    is_quick = kind.num_inputs <= _MAX_SLAB_INPUT_ROWS and kind.strides is Strides.USUAL
+    by_slabs = slab < kind.rows and is_quick and not is_odd
     if not (orders or by_slabs):
         return _Choice()
-    if any_flushes_denormals(product.threads):  # a trial would see what becomes of denormals there
+    if any_flushes_denormals(kind.threads):  # a trial would see what becomes of denormals there
         raise _FlushingError
-    trial = Trial(product, slab if by_slabs else None)
+    trial = Trial(kind, slab if by_slabs else None)
     if found := trial.orders(orders):
         return _Choice(found[0])
     if name is not None:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import linear
 
 from ...codec.products import Order
-from .product import Product, Strides
+from .kind import ProductKind, Strides
 from .ways import decided_with_bias, linear_by_slabs, part_of, rounded, sums
 from .zeros import zeros_around
 
@@ -67,10 +67,10 @@ class Trial:
 
     spans: Sequence[int] = (0,)
 
-    def __init__(self, product: Product, slab: int | None = None) -> None:
+    def __init__(self, kind: ProductKind, slab: int | None = None) -> None:
         """`slab`: so many rows at a time are tried, too."""
-        self._product, self._slab = product, slab
-        rows, together = product.rows, min(product.rows, _ROWS)
+        self._kind, self._slab = kind, slab
+        rows, together = kind.rows, min(kind.rows, _ROWS)
         self._count = -(-_ROWS // together) * together
         if rows < _ROWS:
             self._places = [
@@ -86,7 +86,7 @@ class Trial:
     def _starts(self) -> Sequence[int]:
         """Where the rows of the tile stand: everywhere; or at both ends and between, and there across the borders of
         slabs."""
-        rows, count = self._product.rows, self._count
+        rows, count = self._kind.rows, self._count
         starts = range(0, rows, count)
         if len(starts) <= _PLACES:
             return starts
@@ -106,7 +106,7 @@ class Trial:
 
     def _by_slabs(self, x: Tensor, weight: Tensor, bias: Tensor | None, slab: int) -> Tensor | None:
         """The same slab by slab, each on one thread. None where a thread flushes denormals."""
-        rows, threads = self._product.rows, self._product.threads
+        rows, threads = self._kind.rows, self._kind.threads
         return linear_by_slabs(x, rows, slab, bias, threads, functools.partial(_slab_of, weight))
 
     def _sums(self, x: Tensor, tile: Tensor, order: Any) -> Tensor:
@@ -153,15 +153,15 @@ class Trial:
 
     def _rounds_of(self, span: int, weights: list[_Weight]) -> Iterator[_Round]:
         """Rounds in which sums cancel within so many columns."""
-        product = self._product
-        dtype, count, columns = product.dtype, self._count, product.columns
+        kind = self._kind
+        dtype, count, columns = kind.dtype, self._count, kind.columns
         generator = torch.Generator(device="cpu").manual_seed(0)
         tile, places = _cancelling_rows(count, columns, dtype, generator, span)
-        x = _cancelling_inputs(product.shape, places, dtype, generator)
+        x = _cancelling_inputs(kind.shape, places, dtype, generator)
         weights += [] if weights else self._blank_weights(tile)
-        num_rounds = -(-_RESULTS_OF_A_ROW // (product.num_inputs * max(1, count // product.rows)))
+        num_rounds = -(-_RESULTS_OF_A_ROW // (kind.num_inputs * max(1, count // kind.rows)))
         ordinary = tile
-        if product.bias:
+        if kind.bias:
             # What is left of sums that cancel has so few bits that it may be the same whether torch rounds before it
             # adds the bias. In some rows they do not, which in turn say little of the order.
             ordinary = tile.clone()
@@ -172,8 +172,8 @@ class Trial:
         if dtype is torch.float16:  # products are precise in float32, and none is too large
             return
         tile = tile * _scales(_EXTREME_ROWS, torch.arange(count, device="cpu")[:, None], dtype)
-        numbers = torch.arange(product.num_inputs, device="cpu").view(*product.shape[:-1], 1)
-        for number in range(-(-len(_EXTREME_INPUTS) // product.num_inputs)):
+        numbers = torch.arange(kind.num_inputs, device="cpu").view(*kind.shape[:-1], 1)
+        for number in range(-(-len(_EXTREME_INPUTS) // kind.num_inputs)):
             extreme = x * _scales(_EXTREME_INPUTS, numbers + number, dtype)
             yield from self._some_rounds(extreme, tile, [number], weights, generator)
 
@@ -182,11 +182,11 @@ class Trial:
     ) -> Iterator[_Round]:
         """Rounds that begin with these rows of the tile."""
         bias: Tensor | None = None
-        if self._product.bias:
+        if self._kind.bias:
             sizes = linear(x, tile).to(torch.float32).abs().nan_to_num(0, 0).view(-1, len(tile)).mean(0)
             # As large as the results, which keep theirs.
             bias = (_normal((len(tile),), generator) * sizes).to(tile.dtype).repeat(2)
-        if self._product.strides is Strides.APART:
+        if self._kind.strides is Strides.APART:
             x = x.repeat(1, 2, 1)[:, 1:]
         twice = tile.repeat(2, 1)
         for first in firsts:
@@ -198,10 +198,10 @@ class Trial:
 
     def _blank_weights(self, tile: Tensor) -> list[_Weight]:
         """Weights of zeros; in a large one those at the places alone take memory."""
-        rows, columns = self._product.rows, tile.shape[1]
+        rows, columns = self._kind.rows, tile.shape[1]
 
         def weight(words: Tensor) -> _Weight:
-            return _Weight(words, tile.new_zeros(rows) if self._product.bias else None)
+            return _Weight(words, tile.new_zeros(rows) if self._kind.bias else None)
 
         if rows < len(tile):
             return [weight(tile.new_zeros(rows, columns)) for _ in self._places]

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from ...codec.products import Order, linear_dense
 from ..frames.team import on_team, team
-from .product import flushes_denormals
+from .kind import flushes_denormals
 
 if TYPE_CHECKING:
     from torch import Tensor

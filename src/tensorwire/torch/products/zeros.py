@@ -24,11 +24,7 @@ def zeros(nbytes: int) -> Tensor:
 def zeros_around(parts: Sequence[tuple[int, Tensor]], nbytes: int) -> Tensor:
     """The same, 1 byte or more, with some parts that are not zero, each by its start and its bytes, contiguous.
 
-    A program that reads all of it reads one large page of zeros again and again, where the system has large pages.
-
-    Raises:
-        MemoryError: the system has no such memory.
-    """
+    A program that reads all of it reads one large page of zeros again and again, where the system has large pages."""
     try:
         memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     except OSError as error:

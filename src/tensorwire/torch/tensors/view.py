@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from ..products.kind import Strides, strides_of
 from ..products.linear import MAX_FUSED_INPUT_ROWS
-from ..products.product import Strides, strides_of
 from .lazy import LazyTensor
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Call:
+class Collective:
     """One collective of one tensor.
 
     Attributes:
@@ -142,7 +142,7 @@ class Replica:
     def kept_nbytes(self) -> int:
         return sum(each.nbytes for each in (self.buffer, self._own, self._last) if each is not None)
 
-    def gather(self, call: Call, shard: Tensor) -> None:
+    def gather(self, call: Collective, shard: Tensor) -> None:
         """Bring all shards up to date; `shard` is this rank's new one, and may be its place in the buffer."""
         if not call.codec.lossless and (self._own is None or not shard.is_floating_point()):
             # There is nothing yet that it could be relative to, or these are the bytes of several dtypes.
@@ -169,7 +169,7 @@ class Replica:
             parts[exchange.rank].copy_(self._own)
         call.count(shard.nbytes * len(call.others()), [message] * len(call.others()))
 
-    def _message(self, call: Call, shard: Tensor) -> Message:
+    def _message(self, call: Collective, shard: Tensor) -> Message:
         """Backward gathers once more what forward has. A second round of a lossy codec would change the weights between
         the two, so there is none for a shard that is still the same."""
         if self._last is not None and not call.codec.lossless and same_bytes(self._last, shard):
@@ -180,13 +180,13 @@ class Replica:
         """The others have it bit for bit, and no longer what a lossy codec was given."""
         self._own, self._last = shard.clone() if self._own is None else self._own.copy_(shard), None
 
-    def skip(self, call: Call, shard: Tensor) -> None:
+    def skip(self, call: Collective, shard: Tensor) -> None:
         """Torch itself fills the buffer. So the others do not know what this rank has of them."""
         self._own = self._last = None
         message = Message(Kind.RAW, bytes_of(shard))
         call.count(shard.nbytes * len(call.others()), [message] * len(call.others()), measured=False)
 
-    def _gather_raw(self, call: Call, shard: Tensor) -> None:
+    def _gather_raw(self, call: Collective, shard: Tensor) -> None:
         """By the collective of torch."""
         measured = isinstance(call.codec, Raw) and call.codec.measured
         with call.waiting():
@@ -196,7 +196,7 @@ class Replica:
         call.count(shard.nbytes * len(call.others()), [message] * len(call.others()), measured=measured)
 
 
-def swap(call: Call, chunks: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
+def swap(call: Collective, chunks: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
     """All-to-all: `chunks` go to the ranks in their order, `outs` get what the ranks have for this one.
 
     This rank's own chunk is copied and never coded.
@@ -219,7 +219,7 @@ def swap(call: Call, chunks: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
     call.count(sum(chunks[rank].nbytes for rank in call.others()), [messages[rank] for rank in call.others()])
 
 
-def share(call: Call, chunk: Tensor, outs: Sequence[Tensor]) -> None:
+def share(call: Collective, chunk: Tensor, outs: Sequence[Tensor]) -> None:
     """All-gather of chunks of unlike sizes. The owner of a chunk has what was decoded of it, as the others have."""
     with call.timed("encode_seconds"):
         message = call.encode(chunk)
@@ -232,7 +232,7 @@ def share(call: Call, chunk: Tensor, outs: Sequence[Tensor]) -> None:
     call.count(chunk.nbytes * len(call.others()), [message] * len(call.others()))
 
 
-def summed(call: Call, chunks: Sequence[Tensor]) -> Tensor:
+def summed(call: Collective, chunks: Sequence[Tensor]) -> Tensor:
     """The sum of what all ranks have for this one: a reduce-scatter. Chunk i is the part of rank i."""
     own = chunks[call.exchange.rank]
     wide = torch.promote_types(own.dtype, torch.float32)
@@ -245,7 +245,7 @@ def summed(call: Call, chunks: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def all_reduce(call: Call, tensor: Tensor, scale: float = 1.0) -> None:
+def all_reduce(call: Collective, tensor: Tensor, scale: float = 1.0) -> None:
     """`tensor` becomes the sum over all ranks, times `scale`, the same bits on all of them: a reduce-scatter and an
     all-gather (two messages, so a lossy codec quantizes twice)."""
     chunks = tensor.reshape(-1).tensor_split(call.exchange.size)
@@ -254,11 +254,7 @@ def all_reduce(call: Call, tensor: Tensor, scale: float = 1.0) -> None:
 
 
 def scales(op: Any, size: int) -> tuple[float, float]:
-    """What to multiply by before the sum and behind it.
-
-    Raises:
-        ValueError: the operation is no sum.
-    """
+    """What to multiply by before the sum and behind it."""
     if op == dist.ReduceOp.SUM:
         return 1.0, 1.0
     if op == dist.ReduceOp.AVG:

@@ -80,18 +80,6 @@ DEV u32 lds32_next(shared_at at) {
   return r;
 }
 
-DEV uint2 lds64(shared_at at) {
-  uint2 r;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(at));
-  return r;
-}
-
-DEV uint4 lds128(shared_at at) {
-  uint4 r;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(at));
-  return r;
-}
-
 // Four matrices of 8 rows by 16 bytes: lane 8 * i + r has the address of row r of the i-th, and lane 4 * r + t gets the
 // t-th word of row r of each.
 DEV void lds_matrices(u32* words, shared_at at) {
@@ -112,11 +100,6 @@ DEV void sts_matrices(shared_at at, u32 a, u32 b, u32 c, u32 d) {
 
 DEV void copy16(shared_at to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-// The first `nbytes` (0 to 16), and zeros.
-DEV void copy16_or_zeros(shared_at to, const void* from, u32 nbytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(nbytes) : "memory");
 }
 
 DEV void copy4(shared_at to, const void* from) {

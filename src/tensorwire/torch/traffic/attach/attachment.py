@@ -17,7 +17,7 @@ from ...._ground.copies import not_copied
 from ...._ground.version import __version__
 from ..budget import Budget
 from ..choice import DecidingCounters, chosen, is_codec
-from ..collectives import Call
+from ..collectives import Collective
 from ..counters import Table
 from ..exchange import Exchange, checksum, timeout_of
 
@@ -128,11 +128,11 @@ class Attachment:
             return auto.codec(self.step)
         return chosen(choice, name, self.step, exchange.size)
 
-    def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Call:
+    def call(self, exchange: Exchange, codec: Codec, name: str, direction: str) -> Collective:
         row = self.counters.row(name, direction)
         # Replicas of a shard (HSDP) are gathered with the same random numbers, so that they stay the same.
         rank = exchange.rank if direction == "all_gather" else exchange.ranks[exchange.rank]
-        return Call(exchange, codec, row, _key(row, self.step, rank))
+        return Collective(exchange, codec, row, _key(row, self.step, rank))
 
     def on_detach(self, undo: Callable[[], None]) -> None:
         self._undo.append(undo)
@@ -222,7 +222,7 @@ class CodedWork(dist.Work):  # type: ignore[misc]
         return as_future(self._done, self._result)
 
 
-def next_call(exchange: Exchange, choice: Choice, row: Row, auto: Auto) -> Call:
+def next_call(exchange: Exchange, choice: Choice, row: Row, auto: Auto) -> Collective:
     """The next collective of a tensor outside a model, where a step is a call: in the thread of the exchange, so that
     it is the same one on all ranks. `auto` decides where that is the choice."""
     if choice == "auto":
@@ -231,7 +231,7 @@ def next_call(exchange: Exchange, choice: Choice, row: Row, auto: Auto) -> Call:
         codec = auto.codec(calls)
     else:
         codec = chosen(choice, row.tensor, row.calls, exchange.size)
-    return Call(exchange, codec, row, _key(row, exchange.ranks[exchange.rank]))
+    return Collective(exchange, codec, row, _key(row, exchange.ranks[exchange.rank]))
 
 
 def _key(row: Row, *others: int) -> int:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ...._ground.packages import require
 from ..arguments import expect_integer
 from ..choice import DecidingCounters
-from ..collectives import Call, all_reduce, scales, share, summed
+from ..collectives import Collective, all_reduce, scales, share, summed
 from ..exchange import Exchange
 from .attachment import COUNTERS, CodedWork, check_choice, next_call
 
@@ -119,7 +119,7 @@ class _CodedGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo.allreduce(tensors, opts)
         tensor, (_, factor) = tensors[0], scales(opts.reduceOp, self.size())
 
-        def work(call: Call) -> None:
+        def work(call: Collective) -> None:
             flat = tensor.contiguous().view(-1)
             all_reduce(call, flat, factor)
             if not tensor.is_contiguous():
@@ -142,7 +142,7 @@ class _CodedGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo.reduce_scatter_single(output, whole, opts)
         _, factor = scales(opts.reduceOp, self.size())
 
-        def work(call: Call) -> None:
+        def work(call: Collective) -> None:
             total = summed(call, whole.reshape(-1).chunk(self.size())) * factor
             output.copy_(total.view(output.shape))
 
@@ -161,7 +161,7 @@ class _CodedGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _gather(self, outs: Sequence[Tensor], own: Tensor, result: Any) -> dist.Work:
         return self._submit("all_gather", own, lambda call: share(call, own.reshape(-1), outs), result)
 
-    def _submit(self, direction: str, tensor: Tensor, work: Callable[[Call], None], result: Any) -> dist.Work:
+    def _submit(self, direction: str, tensor: Tensor, work: Callable[[Collective], None], result: Any) -> dist.Work:
         if self._exchange is None:
             self._exchange = Exchange(dist.get_process_group_ranks(self), self._timeout)
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)

@@ -50,7 +50,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(f"expected a DistributedDataParallel, got {type(model).__name__}")
     attachment = Attachment(model)
-    hook = _Hook(attachment, model, gradients)
+    hook = _BucketHook(attachment, model, gradients)
 
     def prepare() -> None:
         check_choice(gradients, "gradients", budget=True)
@@ -65,7 +65,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
     return attachment
 
 
-class _Hook:
+class _BucketHook:
     """Called with each bucket, in the order in which gradients are ready. Nothing is kept by bucket: DDP makes them
     anew after the first step."""
 
@@ -145,4 +145,4 @@ def _observed(budget: Budget, gradients: dict[str, Tensor], codecs: Sequence[Cod
 
 
 # DDP wants to see the classes themselves.
-_Hook.__call__.__annotations__.update(bucket=dist.GradBucket, **{"return": torch.futures.Future[torch.Tensor]})
+_BucketHook.__call__.__annotations__.update(bucket=dist.GradBucket, **{"return": torch.futures.Future[torch.Tensor]})

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from ..arguments import expect_integer
 from ..codecs.codec import Raw
 from ..codecs.exact import Exact
-from ..collectives import Call, Replica, scales, summed
+from ..collectives import Collective, Replica, scales, summed
 from ..exchange import ExchangeError
 from .attachment import Attachment, CodedWork, check_choice, described
 
@@ -211,7 +211,7 @@ class _AllGather:
         done.result()
         return None
 
-    def _gather(self, replica: Replica, call: Call, shard: Tensor) -> None:
+    def _gather(self, replica: Replica, call: Collective, shard: Tensor) -> None:
         replica.gather(call, shard)
         call.row.kept_nbytes = sum(each.kept_nbytes for each in self._replicas.values())
 

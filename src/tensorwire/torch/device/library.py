@@ -17,14 +17,13 @@ import torch
 from torch.nn.functional import linear
 
 from ..frames.turn import is_capturing
-from ..products.product import Product as Kind
-from ..products.product import Strides, strides_of
+from ..products.kind import ProductKind, Strides, strides_of
 from ..products.slabs import multiply_by_slabs
 from ..products.trial import Trial
 from ..products.ways import DTYPE_NAMES
-from .orders import Order, candidates
+from .orders import DeviceOrder, candidates
 from .plan import RUN
-from .product import Product
+from .product import DeviceProduct
 from .product_cascades import MOST_WIDTH, coded_in_one_tier
 from .product_rows import coded_with_lists
 
@@ -47,7 +46,12 @@ class DeviceTrial(Trial):
     spans = (0, RUN)
 
     def __init__(
-        self, kind: Kind, device: torch.device, library: Library, driver: Driver | None = None, slab: int | None = None
+        self,
+        kind: ProductKind,
+        device: torch.device,
+        library: Library,
+        driver: Driver | None = None,
+        slab: int | None = None,
     ) -> None:
         """`driver`: launches ours, for `orders`. `slab`: so many rows at a time are tried, for `allows_slabs`."""
         super().__init__(kind, slab)
@@ -55,7 +59,7 @@ class DeviceTrial(Trial):
         self._of_tile = self._rows_of_tile()
         if kind.rows >= self._count:
             self._compared = [(0, slice(0, kind.rows), self._of_tile)]
-        self._rows_of: tuple[torch.Tensor, Product] | None = None
+        self._rows_of: tuple[torch.Tensor, DeviceProduct] | None = None
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return self._library(*self._there(x, weight, bias)).cpu()
@@ -77,7 +81,7 @@ class DeviceTrial(Trial):
 
     def _rows_of_tile(self) -> torch.Tensor:
         """Which row of the tile, or of what one weight has of it, stands at each row of a weight."""
-        found = torch.arange(self._product.rows, device="cpu") % self._count
+        found = torch.arange(self._kind.rows, device="cpu") % self._count
         if len(found) >= self._count:
             for _, span, of_tile in self._places:
                 found[span] = torch.arange(of_tile.start, of_tile.stop, device="cpu")
@@ -86,7 +90,7 @@ class DeviceTrial(Trial):
     def _sums(self, x: torch.Tensor, tile: torch.Tensor, order: Any) -> torch.Tensor:
         if self._rows_of is None or self._rows_of[0] is not tile:
             assert self._driver is not None
-            self._rows_of = tile, Product(self._driver, _rows_of(tile.to(self._device)))
+            self._rows_of = tile, DeviceProduct(self._driver, _rows_of(tile.to(self._device)))
         ours = self._rows_of[1].in_order(order)
         found = ours.multiply(x.reshape(-1, x.shape[-1]).to(self._device))
         return found.cpu().view(*x.shape[:-1], len(tile))
@@ -106,8 +110,8 @@ class _TooManyError(Exception):
 
 
 def library_order(
-    product: Product, x: torch.Tensor, bias: torch.Tensor | None, library: Library = linear
-) -> Order | None:
+    product: DeviceProduct, x: torch.Tensor, bias: torch.Tensor | None, library: Library = linear
+) -> DeviceOrder | None:
     """The order in which `library` sums products of this kind, with the rows of `product`; None if it is none
     of ours, or is not known and may not be tried now. Tried once for each kind, which takes memory for the dense weight
     meanwhile."""
@@ -122,7 +126,7 @@ def library_order(
 
 
 @functools.lru_cache(maxsize=4096)
-def _order(kind: Kind, device: torch.device, library: Library, driver: Driver) -> Order | None:
+def _order(kind: ProductKind, device: torch.device, library: Library, driver: Driver) -> DeviceOrder | None:
     if is_capturing(device):
         raise _CapturingError
     orders = DeviceTrial(kind, device, library, driver).orders(candidates(kind.columns))
@@ -142,7 +146,7 @@ def allows_slabs(x: torch.Tensor, rows: int, slab: int, bias: torch.Tensor | Non
 
 
 @functools.lru_cache(maxsize=4096)
-def _slabs(kind: Kind, device: torch.device, library: Library, slab: int) -> bool:
+def _slabs(kind: ProductKind, device: torch.device, library: Library, slab: int) -> bool:
     if is_capturing(device):
         raise _CapturingError
     tried = _tried_slabs(kind._replace(shape=(kind.columns,)), device, library, slab)
@@ -153,18 +157,18 @@ def _slabs(kind: Kind, device: torch.device, library: Library, slab: int) -> boo
 
 
 @functools.lru_cache(maxsize=4096)
-def _tried_slabs(of_weight: Kind, device: torch.device, library: Library, slab: int) -> list[int]:
+def _tried_slabs(of_weight: ProductKind, device: torch.device, library: Library, slab: int) -> list[int]:
     """For which numbers of inputs such slabs were tried."""
     return []
 
 
-def _kind_of(x: torch.Tensor, rows: int, bias: torch.Tensor | None) -> Kind:
+def _kind_of(x: torch.Tensor, rows: int, bias: torch.Tensor | None) -> ProductKind:
     """Torch makes one matrix of contiguous inputs of any shape. Whether it then adds a bias in the library may
     depend on how many dimensions they have."""
     strides, shape = strides_of(x.shape, x.stride()), tuple(x.shape)
     if strides is Strides.USUAL and len(shape) > 2:
         shape = (*[1] * (len(shape) - 2), math.prod(shape[:-1]), shape[-1])
-    return Kind(x.dtype, shape, strides, rows, bias is not None, 1, False, _settings())
+    return ProductKind(x.dtype, shape, strides, rows, bias is not None, 1, False, _settings())
 
 
 def _settings() -> tuple[object, ...]:

@@ -36,7 +36,7 @@ def strides_of(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     return Strides.APART if apart else Strides.OTHER
 
 
-class Product(NamedTuple):
+class ProductKind(NamedTuple):
     """All that torch may choose a kernel by, and in that kernel an order of summation: the values are not among it."""
 
     dtype: torch.dtype
@@ -57,9 +57,9 @@ class Product(NamedTuple):
         return math.prod(self.shape[:-1])
 
 
-def product_of(x: Tensor, rows: int, bias: Tensor | None) -> Product:
+def kind_of(x: Tensor, rows: int, bias: Tensor | None) -> ProductKind:
     kind, threads = strides_of(x.shape, x.stride()), torch.get_num_threads()
-    return Product(x.dtype, x.shape, kind, rows, bias is not None, threads, flushes_denormals(), _settings())
+    return ProductKind(x.dtype, x.shape, kind, rows, bias is not None, threads, flushes_denormals(), _settings())
 
 
 _allows_f16_sums = getattr(torch._C, "_get_cpu_allow_fp16_reduced_precision_reduction", lambda: None)

@@ -1,0 +1,38 @@
+"""What all tests under torch have."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ranks import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist then looks for groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker has the ranks, so that they start once and take the cores from nobody else."""
+    for item in items:
+        if "ranks" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays. A search for living tensors, and for garbage, need not go through it each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Four ranks, which no test leaves other than it found them."""
+    with Ranks(4) as started:
+        yield started
