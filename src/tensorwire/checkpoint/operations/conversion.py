@@ -256,6 +256,7 @@ def _convert(
                     nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                     outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
             paths = {*conversion.written, *sources.directories}
+            # `owned` reads this set again before the old result goes: a path that was left out must not go with it.
             written.intersection_update(paths)
             result.put(work, paths, progress)
         except BaseException:
