@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,12 +61,14 @@ def _measure(share: float) -> tuple[float, float]:
     return quotient("compress", "encode"), quotient("known", "compress")
 
 
+def measure() -> list[tuple[float, float]]:
+    """The same for each share."""
+    return [_measure(share) for share in CHANGED]
+
+
 def main() -> None:
-    if sys.argv[1:] == ["--child"]:
-        json.dump([_measure(share) for share in CHANGED], sys.stdout)
-        return
     rows = []
-    for cpu, times in on_each_target("benchmarks.deltas.second_read", "--child").items():
+    for cpu, times in on_each_target(measure).items():
         rows.append({"cpu": cpu, "times": [each for each, _ in times], "known": [each for _, each in times]})
         for share, (quotient, known) in zip(CHANGED, times, strict=True):
             print(f"{cpu}: {share:.1%} of the words changed: {quotient:.2f} times as long; {known:.2f} with base_hash")

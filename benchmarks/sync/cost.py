@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import tempfile
@@ -9,16 +10,16 @@ import time
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.sync import codecs
-from benchmarks.sync.calls import STAGES, spent
 from benchmarks.sync.model import RATE, TENSORS, WORDS, Turn, model
 from benchmarks.tables import Row, Table
-from benchmarks.timing import pinned
+from benchmarks.timing import pinned, spent
+from tensorwire.codec.frame import core
 from tensorwire.sync import Follower, Publisher
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ TURNS = 9
 ARRAYS, FILES = "arrays", "files"
 MEMCPY, REFRESHED = "memcpy", "tensorwire, fast, copy refreshed"
 OURS, COPIED = "Publisher and Follower", "safetensors and cp"
+STAGES: dict[str, tuple[Any, str]] = {
+    "read the base": (os, "preadv"), "decode": (core, "decode"), "hash": (core, "hash_leaves"),
+    "write": (os, "pwrite"), "wait for the disk": (os, "fsync"),
+}  # fmt: skip
 REST, ALL = "all else", "all"
 
 

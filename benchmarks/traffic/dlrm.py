@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tensorwire.torch.traffic.choice import Choice
 
 TABLES = np.geomspace(30, 100_000, 8).astype(int)
-DIM, HIDDEN = 16, 64
+DIM, HIDDEN, RATE = 16, 64, 0.02
 ZIPF = 1.1
 EXAMPLES = 512  # of each rank and step
 VALIDATION_STEPS = 8
@@ -94,12 +94,12 @@ def owner(table: int) -> int:
     return int(table % dist.get_world_size())
 
 
-def train(codec: Choice, steps: int, seed: int, *, rate: float = 0.02) -> Result:
+def train(codec: Choice, steps: int, seed: int) -> Result:
     """On all ranks at once. `codec` is of the vectors; a function gets "table 0" to "table 7" and the step."""
     clicks, size = Clicks(), dist.get_world_size()
     model, before = Model(seed, codec), _counted()
-    tables = torch.optim.SparseAdam(list(model.tables.parameters()), rate)
-    dense = torch.optim.Adam(model.dense.parameters(), rate / 4)
+    tables = torch.optim.SparseAdam(list(model.tables.parameters()), RATE)
+    dense = torch.optim.Adam(model.dense.parameters(), RATE / 4)
     loss = torch.zeros(())
     for step in range(steps):
         batches = [clicks.batch(seed, step, rank) for rank in range(size)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -239,12 +238,6 @@ def test_what_is_so_or_not_is_a_target_without_a_margin() -> None:
     page = verdicts.render(targets.evaluate({"equality": [row | {"same": same} for same in (True, False)]}))
     assert "| ours: bits of raw | so | yes | yes | met |" in page
     assert "| ours: bits of raw | so | yes | no | **missed** |" in page
-
-
-def test_the_page_is_that_of_the_results(repository: Path) -> None:
-    folder = repository / "benchmarks" / "results"
-    results = json.loads((folder / "traffic.json").read_text())
-    assert run.PAGE.render(results, folder) == (folder / "traffic.md").read_text()
 
 
 def test_the_picture_has_all_runs(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ class _Looks:
     def _take_room(self, view: Readable) -> None:
         """Count what the record of a torch file takes in the manifest. A file for whose record there is no room is
         copied."""
-        nbytes = len(pack(view.form.content)) if isinstance(view, TorchFile) else len(pack(b""))
+        nbytes = len(pack(view.outline.content)) if isinstance(view, TorchFile) else len(pack(b""))
         if nbytes > self._records_room:
             raise LimitExceededError(
                 f"expected a torch file whose record fits into the {self._records_room} bytes that are left of the "

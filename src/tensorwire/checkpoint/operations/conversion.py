@@ -92,7 +92,7 @@ def compress_checkpoint(
             `dst` and `src` lie in each other; `src` has no such file of tensors as `files` says.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    options = _Options(
+    options = _Settings(
         profile=profile,
         base=base,
         exclude=exclude,
@@ -134,7 +134,7 @@ def decompress_checkpoint(
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    options = _Options(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
+    options = _Settings(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
     return _convert("decompress", src, dst, options, progress)
 
 
@@ -156,7 +156,7 @@ def transcode_checkpoint(
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
     the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    options = _Options(
+    options = _Settings(
         profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options
     )
     return _convert("transcode", src, dst, options, progress)
@@ -183,7 +183,7 @@ def _only(sources: Sources, files: Sequence[str], src: Location) -> Sources:
     return sources.only(files)
 
 
-class _Options(NamedTuple):
+class _Settings(NamedTuple):
     """What the public functions take by keyword."""
 
     profile: Profile | None = None
@@ -200,7 +200,7 @@ def _convert(
     action: Action,
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    options: _Options,
+    options: _Settings,
     progress: Progress | None,
 ) -> CheckpointReport:
     started = time.monotonic()
