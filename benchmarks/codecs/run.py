@@ -1,4 +1,4 @@
-"""Measure everything and write the results: python -m benchmarks.codecs.run [--quick]; `make bench` runs it."""
+"""Measure everything and write the results: python -m benchmarks.codecs [--quick]; `make bench` runs it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,3 @@ def main() -> None:
     measured = run(QUICK if options.quick else FULL, command)
     (environment.folder(quick=True) / "measured.json").write_text(json.dumps(measured) + "\n")
     report.PAGE.keep(summary.summarize(measured), environment.folder(quick=options.quick))
-
-
-if __name__ == "__main__":
-    main()

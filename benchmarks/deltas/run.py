@@ -91,7 +91,3 @@ def main() -> None:
     results = run(QUICK if options.quick else FULL, "make deltas")
     output = environment.folder(quick=options.quick)
     report.PAGE.keep(results, output)
-
-
-if __name__ == "__main__":
-    main()

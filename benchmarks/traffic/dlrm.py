@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.traffic.counted import counted
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 
@@ -119,14 +120,9 @@ def train(codec: Choice, steps: int, seed: int) -> Result:
 
 
 def _counted() -> tuple[int, int]:
-    """Bytes of vectors that this rank would have sent without a codec, and those that it has sent."""
+    """Bytes of vectors."""
     dist.barrier()
-    try:
-        rows = [row for row in traffic.counters(dist.group.WORLD) if row.tensor.startswith("table")]
-    except ValueError:
-        return 0, 0  # nothing has travelled yet
-    rows = [row for row in rows if "backward" not in row.direction]
-    return sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+    return counted(dist.group.WORLD, lambda row: row.tensor.startswith("table") and "backward" not in row.direction)
 
 
 def _validated(model: Model, clicks: Clicks) -> float:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks import gpt
+from benchmarks.traffic.counted import counted
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 
@@ -142,13 +143,9 @@ def _validated(model: Model) -> float:
 
 
 def _counted() -> tuple[int, int]:
-    """Bytes of tokens and gradients that this rank would have sent without a codec, and those that it has sent."""
+    """Bytes of tokens and gradients."""
     dist.barrier()
-    try:
-        rows = [row for row in traffic.counters(dist.group.WORLD) if row.tensor.endswith("experts")]
-    except ValueError:
-        rows = []  # nothing has travelled yet
-    return sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+    return counted(dist.group.WORLD, lambda row: row.tensor.endswith("experts"))
 
 
 def _digest(model: nn.Module) -> str:

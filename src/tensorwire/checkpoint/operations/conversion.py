@@ -92,15 +92,7 @@ def compress_checkpoint(
             `dst` and `src` lie in each other; `src` has no such file of tensors as `files` says.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    options = _Settings(
-        profile=profile,
-        base=base,
-        exclude=exclude,
-        files=files,
-        threads=threads,
-        force=force,
-        storage_options=storage_options,
-    )
+    options = _Settings(profile, base, exclude, files, threads=threads, force=force, storage_options=storage_options)
     return _convert("compress", src, dst, options, progress)
 
 
@@ -176,13 +168,6 @@ def _sources(action: Action, src: Location, exclude: Sequence[str]) -> Sources:
     return originals(src, exclude) if action == "compress" else compressed(src)
 
 
-def _only(sources: Sources, files: Sequence[str], src: Location) -> Sources:
-    """The files of a directory that a caller names."""
-    if not src.is_dir():
-        raise ValueError(f"files is for the files of a directory, {src} is a file")
-    return sources.only(files)
-
-
 class _Settings(NamedTuple):
     """What the public functions take by keyword."""
 
@@ -209,7 +194,9 @@ def _convert(
     is_directory = source.is_dir()
     sources = _sources(action, source, options.exclude)
     if options.files is not None:
-        sources = _only(sources, options.files, source)
+        if not is_directory:
+            raise ValueError(f"files is for the files of a directory, {source} is a file")
+        sources = sources.only(options.files)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = enter(stack, options.base, options.storage_options, profile=profile)
