@@ -10,7 +10,10 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -65,13 +68,20 @@ def child(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
 
 
-def asked(module: str, *arguments: str, **variables: str) -> Any:
-    """What `python -m module` prints as JSON, in a process of its own: its crash, memory and threads end with it."""
-    line = [sys.executable, "-m", module, *arguments]
-    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=child(**variables)).stdout)
+def asked(function: Callable[..., Any], *arguments: Any, **variables: str) -> Any:
+    """What a function of a module gives in a process of its own: its crash, memory and threads end with it. Arguments
+    and result are plain data."""
+    module = function.__module__
+    if module == "__main__":
+        module = sys.modules[module].__spec__.name  # type: ignore[union-attr] # as python -m names it
+    code = f"import json; from {module} import {function.__name__} as do; print(json.dumps(do(*json.loads(input()))))"
+    line, given = [sys.executable, "-c", code], json.dumps(arguments).encode()
+    return json.loads(
+        subprocess.run(line, check=True, input=given, stdout=subprocess.PIPE, env=child(**variables)).stdout
+    )
 
 
-def on_each_target(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
+def on_each_target(function: Callable[..., Any], *arguments: Any, **variables: str) -> dict[str, Any]:
     """The same on each CPU target that is here, by its name."""
     which = [sys.executable, "-c", "from tensorwire.codec import cpu_target; print(cpu_target())"]
     found = {}
@@ -79,7 +89,7 @@ def on_each_target(module: str, *arguments: str, **variables: str) -> dict[str, 
         held = {**variables, "TENSORWIRE_CPU": target, "PYTHONWARNINGS": "ignore"}
         taken = subprocess.check_output(which, env=child(**held), text=True).strip()
         if taken == target:  # a CPU that lacks it takes another one
-            found[target] = asked(module, *arguments, **held)
+            found[target] = asked(function, *arguments, **held)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Jobs of real ranks: started here, and what a module needs that runs in one of them."""
+"""Jobs of real ranks: started here, and what a function needs that runs in one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,25 +18,28 @@ from tests.support.links import Network
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 T = TypeVar("T")
 RANKS = 4
 _RATE = "rate "
 
 
-def run(module: str, settings: Any, *, ranks: int = RANKS, linked: bool = False) -> Any:
-    """What `main` of a module gives to `answer` on rank 0.
+def run(function: Callable[[Any], Any], settings: Any, *, ranks: int = RANKS, linked: bool = False) -> Any:
+    """What a function of a module gives on rank 0, where the default process group has all ranks.
 
     Args:
-        settings: plain data; `joined` gives it to each rank.
+        function: called in each rank; what it gives is plain data.
+        settings: plain data, which it takes.
         linked: each rank has a host of its own, and a link, whose rate `set_rate` sets. Otherwise they share this host.
     """
     network = Network(ranks) if linked else None
     processes = []
     try:
         port = free_port()
-        processes += [_start(module, json.dumps(settings), rank, ranks, network, port) for rank in range(ranks)]
+        code = f"from {function.__module__} import {function.__name__} as do; from benchmarks import job; job.rank(do)"
+        line = [sys.executable, "-c", code, json.dumps(settings)]
+        processes += [_start(line, rank, ranks, network, port) for rank in range(ranks)]
         answer = None
         for line in processes[0].stdout or ():
             if line.startswith(_RATE) and network is not None:
@@ -48,7 +50,7 @@ def run(module: str, settings: Any, *, ranks: int = RANKS, linked: bool = False)
             else:
                 answer = json.loads(line)
         if any(process.wait() for process in processes):
-            raise RuntimeError(f"a rank of {module} has failed")
+            raise RuntimeError(f"a rank of {function.__module__} has failed")
         return answer
     finally:
         for process in processes:
@@ -58,10 +60,7 @@ def run(module: str, settings: Any, *, ranks: int = RANKS, linked: bool = False)
             network.close()
 
 
-def _start(
-    module: str, settings: str, rank: int, ranks: int, network: Network | None, port: int
-) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", module, settings]
+def _start(line: list[str], rank: int, ranks: int, network: Network | None, port: int) -> subprocess.Popen[str]:
     own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
     own |= {"MASTER_ADDR": network.addresses[0] if network else "127.0.0.1", "OMP_NUM_THREADS": "1"}
     own |= {"GLOO_SOCKET_IFNAME": network.interface if network else "lo"}
@@ -71,22 +70,17 @@ def _start(
     )  # fmt: skip
 
 
-@contextmanager
-def joined() -> Iterator[Any]:
-    """In a rank: the settings, and the default process group meanwhile."""
+def rank(function: Callable[[Any], Any]) -> None:
+    """In a rank: what `run` has it do."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        yield json.loads(sys.argv[1])
+        found = function(json.loads(sys.argv[1]))
+        if dist.get_rank() == 0:
+            print(json.dumps(found), flush=True)
         dist.barrier()
     finally:
         dist.destroy_process_group()
-
-
-def answer(found: Any) -> None:
-    """In a rank: what `run` is to give; that of rank 0 counts."""
-    if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
 
 
 def say(text: str) -> None:

@@ -41,8 +41,12 @@ class Table:
     needs_links: bool = False
 
     def render(self, rows: list[Row]) -> str:
-        text = textwrap.fill(self.text, 120, break_long_words=False, break_on_hyphens=False)
-        return f"## {self.title}\n\n{text}\n\n{of_columns(self.columns, rows)}"
+        return f"## {self.title}\n\n{filled(self.text)}\n\n{of_columns(self.columns, rows)}"
+
+
+def filled(text: str) -> str:
+    """A paragraph of a page, in lines."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def of_columns(columns: Sequence[tuple[Any, ...]], rows: Iterable[Row]) -> str:
@@ -119,4 +123,5 @@ def runs(results: dict[str, Any]) -> list[str]:
     parts = ["## How they were measured"]
     for each in results["runs"]:
         parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
+        parts += [f"It did not end well: `{' '.join(error.split())[-300:]}`" for error in each.get("errors", ())]
     return parts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +60,17 @@ def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
+def microseconds(call: Callable[[], object], batches: int, calls: int) -> float:
+    """CPU time of a call, the median over batches of calls."""
+    found = []
+    for _ in range(batches):
+        start = time.thread_time()
+        for _ in range(calls):
+            call()
+        found.append((time.thread_time() - start) / calls)
+    return 1e6 * statistics.median(found)
+
+
 def speed(seconds: Seconds, nbytes: int) -> dict[str, float]:
     """Median and quartiles in GB/s, and how often it was measured."""
     return spread([nbytes / value / 1e9 for value in seconds if value is not None])
@@ -74,6 +86,29 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, quartiles (of a single value: itself) and number of values."""
     quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return {"low": quartiles[0], "median": quartiles[1], "high": quartiles[2], "runs": len(values)}
+
+
+class Spent:
+    def __init__(self, own: Callable[..., Any]) -> None:
+        self._own, self.calls, self.seconds = own, 0, 0.0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        began = time.process_time()
+        try:
+            return self._own(*arguments, **options)
+        finally:
+            self.calls += 1
+            self.seconds += time.process_time() - began
+
+
+@contextmanager
+def spent(functions: dict[str, tuple[Any, str]]) -> Iterator[dict[str, Spent]]:
+    """Calls of functions, given as modules and names, and their CPU seconds meanwhile."""
+    with ExitStack() as stack:
+        found = {name: Spent(getattr(*place)) for name, place in functions.items()}
+        for name, (module, attribute) in functions.items():
+            stack.enter_context(mock.patch.object(module, attribute, found[name]))
+        yield found
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def measure_saves(quick: bool) -> list[Row]:
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             settings = (QUICK if quick else FULL) | {"dtype": dtype, "folder": folder, "do": "train"}
-            trained = job.run(ranks.__name__, settings, ranks=MANY)
+            trained = job.run(ranks.rank, settings, ranks=MANY)
             sizes = {name: _nbytes(Path(folder) / f"{dtype} {MANY} {name}") for name in ranks.WRITERS}
         for row in saves(dtype, trained["turns"]):
             nbytes = sizes[row["writer"]]
@@ -53,9 +53,9 @@ def measure_loads(quick: bool) -> list[Row]:
     for dtype in DTYPES:
         with tempfile.TemporaryDirectory() as folder:
             settings = (QUICK if quick else FULL | LOADED) | {"dtype": dtype, "folder": folder, "do": "train"}
-            job.run(ranks.__name__, settings, ranks=MANY)
+            job.run(ranks.rank, settings, ranks=MANY)
             for before, after in ((MANY, FEW), (FEW, MANY)):
-                found = job.run(ranks.__name__, settings | {"do": "load", "from": before}, ranks=after)
+                found = job.run(ranks.rank, settings | {"do": "load", "from": before}, ranks=after)
                 for name, read in found["readers"].items():
                     saved = _nbytes(Path(folder) / f"{dtype} {before} {name}")
                     rows.append({

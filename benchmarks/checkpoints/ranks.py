@@ -1,7 +1,4 @@
-"""What a rank does: it trains, saves in turns through two storages, and loads what another number of ranks has saved.
-
-In a rank: python -m benchmarks.checkpoints.ranks SETTINGS, which `job.run` starts.
-"""
+"""What a rank does: it trains, saves in turns through two storages, and loads what other ranks have saved."""
 
 from __future__ import annotations
 
@@ -58,14 +55,10 @@ class Training:
         return {"model": model, "optimizer": optimizer}
 
 
-def main() -> None:
+def rank(settings: dict[str, Any]) -> dict[str, Any]:
     warnings.simplefilter("ignore")
-    with job.joined() as settings:
-        training = Training(settings)
-        if settings["do"] == "train":
-            job.answer(_trained(training, settings))
-        else:
-            job.answer(_loaded(training, settings))
+    training = Training(settings)
+    return _trained(training, settings) if settings["do"] == "train" else _loaded(training, settings)
 
 
 def _trained(training: Training, settings: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +137,3 @@ def _reads() -> tuple[int, int]:
     """Bytes and calls by which this process has read, from files and all else."""
     facts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(facts["rchar"]), int(facts["syscr"])
-
-
-if __name__ == "__main__":
-    main()

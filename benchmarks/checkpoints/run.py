@@ -26,7 +26,3 @@ def main() -> None:
     add_options(parser)
     options = parser.parse_args()
     measure_tables(PAGES[options.page], TABLES[options.page], options)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,8 +7,6 @@ do nothing else. Both reuse their memory, run on one thread, and write and check
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import data, environment, summary
@@ -72,9 +70,16 @@ def measure(dataset: data.Dataset, profile: Profile, rounds: int) -> list[dict[s
     return rows
 
 
+def measure_all(name: str, rounds: int) -> list[dict[str, Any]]:
+    """Rows of all profiles on the CPU target of this process."""
+    dataset = data.load(name)
+    with pinned(1):
+        return [row for profile in PROFILES for row in measure(dataset, profile, rounds)]
+
+
 def run(name: str, rounds: int) -> list[dict[str, Any]]:
-    """Rows of all profiles on every CPU target that is here."""
-    found = environment.on_each_target("benchmarks.codecs.calls", name, "--rounds", str(rounds), "--measure")
+    """The same on every CPU target that is here."""
+    found = environment.on_each_target(measure_all, name, rounds)
     return summary.rounded([row for rows in found.values() for row in rows])
 
 
@@ -91,14 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", choices=data.NAMES, nargs="?", default="synthetic-bf16-small")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--measure", action="store_true", help="in this process and on its target alone, as JSON")
     options = parser.parse_args()
-    if options.measure:
-        dataset = data.load(options.dataset)
-        with pinned(1):
-            rows = [row for profile in PROFILES for row in measure(dataset, profile, options.rounds)]
-        json.dump(rows, sys.stdout)
-        return
     print(render(run(options.dataset, options.rounds)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -33,7 +32,8 @@ def run(dataset: str, rounds: int) -> dict[str, Any]:
         return {
             **facts,
             "commands": _commands(folder, plain, packed, rounds),
-            "loading": _loading(plain, packed, rounds),
+            # In a process of its own, with the allocator as it comes.
+            "loading": environment.asked(load_files, str(plain), str(packed), rounds, GLIBC_TUNABLES=""),
         }
 
 
@@ -71,13 +71,7 @@ def _commands(folder: Path, plain: Path, packed: Path, rounds: int) -> list[dict
     return rows
 
 
-def _loading(plain: Path, packed: Path, rounds: int) -> list[dict[str, Any]]:
-    """In a process of its own, with the allocator as it comes."""
-    line = ("--load", str(plain), str(packed), "--rounds", str(rounds))
-    return environment.asked("benchmarks.codecs.commands", *line, GLIBC_TUNABLES="")
-
-
-def load_files(plain: Path, packed: Path, rounds: int) -> list[dict[str, Any]]:
+def load_files(plain: str, packed: str, rounds: int) -> list[dict[str, Any]]:
     """Time from the call to the last tensor; all cores, fresh memory, the page cache warm."""
     import safetensors.numpy
     import safetensors.torch
@@ -133,15 +127,3 @@ def _program() -> list[str]:
 
 def _environment() -> dict[str, str]:
     return environment.child(GLIBC_TUNABLES="")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--load", nargs=2, type=Path, required=True, metavar=("PLAIN", "PACKED"))
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    json.dump(load_files(*options.load, options.rounds), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

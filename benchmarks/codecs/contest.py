@@ -1,10 +1,7 @@
-"""All codecs on one data set, in one process: python -m benchmarks.codecs.contest DATASET ... prints JSON."""
+"""All codecs on one data set, in one process."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -183,16 +180,11 @@ def _kept(frame: Any) -> Any:
     return copy
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset", choices=data.NAMES)
-    parser.add_argument("--units", nargs="+", default=["whole"], choices=("whole", "tensor"))
-    parser.add_argument("--threads", nargs="+", type=int, default=[1])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=10.0)
-    parser.add_argument("--yardsticks", action="store_true", help="of the peers take memcpy and ZipNN alone")
-    options = parser.parse_args()
-    dataset = data.load(options.dataset)
+def measure(
+    name: str, units: Sequence[str], threads: Sequence[int], rounds: int, budget: float, yardsticks: bool
+) -> dict[str, Any]:
+    """A data set's facts and rows; `yardsticks`: of the peers take memcpy and ZipNN alone."""
+    dataset = data.load(name)
     whole, by_tensor = dataset.bounds()
     facts = {
         "name": dataset.name,
@@ -204,12 +196,6 @@ def main() -> None:
         "bound_by_tensor": by_tensor,
     }
     kept = ("tensorwire", *YARDSTICKS)
-    adapters = [adapter for adapter in ADAPTERS if not options.yardsticks or adapter.package in kept]
-    rows = []
-    for unit in options.units:
-        rows += run(dataset, unit, options.threads, options.rounds, options.budget, adapters)
-    json.dump({"dataset": facts, "rows": rows}, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+    adapters = [adapter for adapter in ADAPTERS if not yardsticks or adapter.package in kept]
+    rows = [row for unit in units for row in run(dataset, unit, threads, rounds, budget, adapters)]
+    return {"dataset": facts, "rows": rows}

@@ -8,8 +8,6 @@ clock, which is measured between rounds. The median of all rounds counts: on a s
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -219,7 +217,7 @@ def measure_all(rounds: int) -> dict[str, Any]:
 def run(rounds: int) -> dict[str, Any]:
     """The results: rows on every CPU target that is here."""
     facts = environment.describe("python -m benchmarks.codecs.cycles")
-    found = environment.on_each_target("benchmarks.codecs.cycles", "--measure", "--rounds", str(rounds))
+    found = environment.on_each_target(measure_all, rounds)
     facts["clock_ghz"] = median(each["clock_ghz"] for each in found.values())
     return summary.rounded({"environment": facts, "rows": [row for each in found.values() for row in each["rows"]]})
 
@@ -227,13 +225,7 @@ def run(rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="of each coder (default: 15)")
-    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
-    parser.add_argument("--measure", action="store_true", help="in this process and on its target alone, as JSON")
-    options = parser.parse_args()
-    if options.measure:
-        json.dump(measure_all(options.rounds), sys.stdout)
-        return
-    PAGE.keep(run(options.rounds), environment.RESULTS, write=not options.no_write)
+    PAGE.keep(run(parser.parse_args().rounds), environment.RESULTS)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,6 @@ def sample(profile: Profile, direction: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.codecs.functions", description=__doc__.splitlines()[0])
-    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     parser.add_argument("--loop", nargs=2, metavar=("PROFILE", "DIRECTION"), help="only work: what perf samples")
     options = parser.parse_args()
     if options.loop:
@@ -94,8 +93,7 @@ def main() -> None:
     facts = environment.describe("python -m benchmarks.codecs.functions") | {"cpu_target": core.cpu_target()}
     shares = {profile: {direction: sample(profile, direction) for direction in DIRECTIONS} for profile in PROFILES}
     results: dict[str, Any] = summary.rounded({"environment": facts} | shares)
-    if not options.no_write:
-        (environment.RESULTS / "functions.json").write_text(summary.dumps(results))
+    (environment.RESULTS / "functions.json").write_text(summary.dumps(results))
     for profile in PROFILES:
         for direction in DIRECTIONS:
             print(f"{profile}, {direction}")

@@ -6,7 +6,6 @@ compares the ratio that the profile would have with this shape alone, the ratio 
 
 from __future__ import annotations
 
-import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -121,9 +120,6 @@ PAGE = Page("geometry", _parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
-    options = parser.parse_args()
     measured = [measure(data.load(name)) for name in DATASETS]
     results = summary.rounded(
         {
@@ -132,7 +128,7 @@ def main() -> None:
             "shapes": [shapes for _, shapes in measured],
         }
     )
-    PAGE.keep(results, environment.RESULTS, write=not options.no_write)
+    PAGE.keep(results, environment.RESULTS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure everything and write the results: python -m benchmarks.codecs.run [--quick]; `make bench` runs it."""
+"""Measure everything and write the results: python -m benchmarks.codecs [--quick]; `make bench` runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import data, environment, summary
-from benchmarks.codecs import calls, commands, enec, report, sparsity
+from benchmarks.codecs import calls, commands, contest, enec, report, sparsity
 
 BUSY = 0.5
 AVX2 = ("avx2",)
@@ -139,11 +139,10 @@ def _forced(name: str, setting: Setting, target: str, best: list[dict[str, Any]]
 
 def _contest(name: str, setting: Setting, *, yardsticks: bool, **variables: str) -> dict[str, Any]:
     """With a forced CPU target one thread and one buffer will do."""
-    line = [name, "--rounds", str(setting.rounds), "--budget", str(setting.budget)]
-    line += ["--yardsticks"] if yardsticks else []
-    line += [] if variables else ["--threads", "1", "2", "--units", *setting.units]
+    units, threads = (["whole"], [1]) if variables else (setting.units, [1, 2])
     variables |= {**environment.ALLOCATOR, "PYTHONWARNINGS": "ignore"}
-    return environment.asked("benchmarks.codecs.contest", *line, **variables)
+    settings = (name, units, threads, setting.rounds, setting.budget, yardsticks)
+    return environment.asked(contest.measure, *settings, **variables)
 
 
 def main() -> None:
@@ -154,7 +153,3 @@ def main() -> None:
     measured = run(QUICK if options.quick else FULL, command)
     (environment.folder(quick=True) / "measured.json").write_text(json.dumps(measured) + "\n")
     report.PAGE.keep(summary.summarize(measured), environment.folder(quick=options.quick))
-
-
-if __name__ == "__main__":
-    main()

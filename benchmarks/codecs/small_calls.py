@@ -8,10 +8,7 @@ target.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -20,7 +17,7 @@ import numpy as np
 import tensorwire
 from benchmarks.environment import on_each_target
 from benchmarks.results_page import keep_rows
-from benchmarks.timing import pinned
+from benchmarks.timing import microseconds, pinned, spent
 from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:
@@ -45,46 +42,15 @@ def _cases() -> dict[str, Callable[[], object]]:
     }
 
 
-def _microseconds(call: Callable[[], object]) -> float:
-    """The median over batches of calls."""
-    found = []
-    for _ in range(BATCHES):
-        start = time.thread_time()
-        for _ in range(CALLS):
-            call()
-        found.append((time.thread_time() - start) / CALLS)
-    return 1e6 * statistics.median(found)
-
-
 def _in_core(call: Callable[[], object]) -> float:
     """Microseconds of a call that pass within functions of the C ABI."""
-    spent = 0.0
-
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            nonlocal spent
-            start = time.thread_time()
-            result = function(*arguments)
-            spent += time.thread_time() - start
-            return result
-
-        return run
-
-    functions = {
-        name: value for name, value in vars(core).items() if type(value).__name__ == "_FuncPtr" and callable(value)
-    }
+    functions = {name: (core, name) for name, value in vars(core).items() if type(value).__name__ == "_FuncPtr"}
     found = []
-    try:
-        for name, function in functions.items():
-            setattr(core, name, timed(function))
-        for _ in range(BATCHES):
-            spent = 0.0
+    for _ in range(BATCHES):
+        with spent(functions) as within:
             for _ in range(CALLS):
                 call()
-            found.append(spent / CALLS)
-    finally:
-        for name, function in functions.items():
-            setattr(core, name, function)
+        found.append(sum(each.seconds for each in within.values()) / CALLS)
     return 1e6 * statistics.median(found)
 
 
@@ -92,15 +58,12 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     with pinned(1):
         for name, call in _cases().items():
-            rows.append({"call": name, "microseconds": _microseconds(call), "in_core": _in_core(call)})
+            rows.append({"call": name, "microseconds": microseconds(call, BATCHES, CALLS), "in_core": _in_core(call)})
     return rows
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--child"]:
-        json.dump(measure(), sys.stdout)
-        return
-    found = on_each_target("benchmarks.codecs.small_calls", "--child")
+    found = on_each_target(measure)
     rows = [{"cpu": cpu, **row} for cpu, rows in found.items() for row in rows]
     columns = (
         ("CPU target", "cpu", ""), ("call", "call", ""), ("microseconds", "microseconds", ".1f"),

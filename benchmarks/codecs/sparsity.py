@@ -8,8 +8,6 @@ the zeros' positions and signs, and for each other word its sign and mantissa an
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -159,10 +157,13 @@ def _row(row: Row, ideal: float) -> Row:
     return found
 
 
+def measure_all(names: list[str], size: int, rounds: int) -> list[Row]:
+    return [row for name in names for row in measure(name, size, rounds)]
+
+
 def run(names: Iterable[str], size: int, rounds: int) -> list[Row]:
     """Rows on every CPU target that is here and is not the scalar one."""
-    options = ["--measure", "--words", str(size), "--rounds", str(rounds), "--names", *names]
-    found = environment.on_each_target("benchmarks.codecs.sparsity", *options, **environment.ALLOCATOR)
+    found = environment.on_each_target(measure_all, list(names), size, rounds, **environment.ALLOCATOR)
     return [{**row, "target": target} for target, rows in found.items() for row in rows]
 
 
@@ -184,12 +185,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=WORDS, help="words of each tensor")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--names", nargs="+", default=list(MAKERS), choices=list(MAKERS), metavar="NAME")
-    parser.add_argument("--measure", action="store_true", help="in this process and on its target alone, as JSON")
     options = parser.parse_args()
-    if options.measure:
-        rows = [row for name in options.names for row in measure(name, options.words, options.rounds)]
-        json.dump(rows, sys.stdout)
-        return
     rows = summary.rounded(run(options.names, options.words, options.rounds))
     print(render(rows))
 

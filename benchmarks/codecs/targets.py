@@ -101,9 +101,9 @@ class _Dataset:
         wanted = {"codec": f"tensorwire {profile}", "threads": threads, "verify": verify}
         return next((row for row in self.rows if wanted.items() <= row.items()), None)
 
-    def _peers(self, threads: int = 1) -> Iterator[Row]:
+    def _peers(self) -> Iterator[Row]:
         for row in self.rows:
-            if row["threads"] == threads and row["codec"] != "memcpy" and not row["codec"].startswith("tensorwire"):
+            if row["threads"] == 1 and row["codec"] != "memcpy" and not row["codec"].startswith("tensorwire"):
                 yield row
 
     def _ratio(self, codec: str) -> float | None:

@@ -1,10 +1,7 @@
-"""All forms of a delta on one pair, in one process: python -m benchmarks.deltas.contest PAIR ... prints JSON."""
+"""All forms of a delta on one pair, in one process."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -159,22 +156,12 @@ def _page_aligned(tensors: Sequence[Words]) -> list[Words]:
     return [np.frombuffer(copy, np.uint16) for copy in page_aligned(tensors)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pair", choices=pairs.NAMES)
-    parser.add_argument("--units", nargs="+", default=["whole"], choices=("whole", "tensor"))
-    parser.add_argument("--codecs", nargs="+", help="names of adapters; all of them by default")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=3.0)
-    options = parser.parse_args()
-    tensors = pairs.load(options.pair)
-    adapters = [adapter for adapter in ADAPTERS if not options.codecs or adapter.name in options.codecs]
+def measure(name: str, units: Sequence[str], codecs: Sequence[str], rounds: int, budget: float) -> dict[str, Any]:
+    """A pair's facts and rows; `codecs`: names of adapters, all of them if there is none."""
+    tensors = pairs.load(name)
+    adapters = [adapter for adapter in ADAPTERS if not codecs or adapter.name in codecs]
     rows = []
-    for unit in options.units:
+    for unit in units:
         of_unit = tensors if unit == "tensor" else [pairs.joined(tensors)]
-        rows += [{"unit": unit, **row} for row in run(of_unit, adapters, options.rounds, options.budget)]
-    json.dump({"pair": {"name": options.pair, **facts(tensors)}, "rows": rows}, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+        rows += [{"unit": unit, **row} for row in run(of_unit, adapters, rounds, budget)]
+    return {"pair": {"name": name, **facts(tensors)}, "rows": rows}

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import environment, summary
 from benchmarks.deltas import pairs, report
+from benchmarks.deltas.contest import measure
 
 OURS = ("relative fast", "relative compact", "plain fast", "plain compact")
 # Peers that are fast enough for a pair that no cache holds; the yardsticks first.
@@ -62,10 +63,8 @@ def run(plan: dict[str, Contest], command: str) -> dict[str, Any]:
 
 
 def _measure(name: str, contest: Contest, codecs: tuple[str, ...], **variables: str) -> dict[str, Any]:
-    line = [name, "--units", *contest.units, "--rounds", str(contest.rounds), "--budget", str(BUDGET)]
-    line += ["--codecs", *codecs] if codecs else []
-    variables |= environment.ALLOCATOR
-    return environment.asked("benchmarks.deltas.contest", *line, **variables)
+    settings = (name, contest.units, codecs, contest.rounds, BUDGET)
+    return environment.asked(measure, *settings, **environment.ALLOCATOR, **variables)
 
 
 def _rows(pair: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -92,7 +91,3 @@ def main() -> None:
     results = run(QUICK if options.quick else FULL, "make deltas")
     output = environment.folder(quick=options.quick)
     report.PAGE.keep(results, output)
-
-
-if __name__ == "__main__":
-    main()

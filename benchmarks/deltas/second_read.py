@@ -7,15 +7,15 @@ what is left of it for a caller who knows the base's hash (`base_hash`). All run
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import tensorwire
-from benchmarks.environment import RESULTS, describe, on_each_target
+from benchmarks.environment import on_each_target
+from benchmarks.results_page import keep_rows
 from benchmarks.timing import interleave, timed
 from tensorwire import codec
 
@@ -62,18 +62,23 @@ def _measure(share: float) -> tuple[float, float]:
     return quotient("compress", "encode"), quotient("known", "compress")
 
 
+def measure() -> list[tuple[float, float]]:
+    """The same for each share."""
+    return [_measure(share) for share in CHANGED]
+
+
 def main() -> None:
-    if sys.argv[1:] == ["--child"]:
-        json.dump([_measure(share) for share in CHANGED], sys.stdout)
-        return
-    rows = []
-    for cpu, times in on_each_target("benchmarks.deltas.second_read", "--child").items():
-        rows.append({"cpu": cpu, "times": [each for each, _ in times], "known": [each for _, each in times]})
-        for share, (quotient, known) in zip(CHANGED, times, strict=True):
-            print(f"{cpu}: {share:.1%} of the words changed: {quotient:.2f} times as long; {known:.2f} with base_hash")
-    facts = describe("python -m benchmarks.deltas.second_read")
-    text = json.dumps({"environment": facts, "changed": CHANGED, "rows": rows}, indent=1) + "\n"
-    (RESULTS / "second-read.json").write_text(text)
+    rows = [
+        {"cpu": cpu, "times": [each for each, _ in found], "known": [each for _, each in found]}
+        for cpu, found in on_each_target(measure).items()
+    ]
+    heads = [f"{share:.1%} changed: times as long; with base_hash" for share in CHANGED]
+    columns = [("CPU target", "cpu", ""), *((head, partial(_cell, place)) for place, head in enumerate(heads))]
+    keep_rows("second-read", "python -m benchmarks.deltas.second_read", rows, columns, changed=CHANGED)
+
+
+def _cell(place: int, row: dict[str, Any]) -> str:
+    return f"{row['times'][place]:.2f}; {row['known'][place]:.2f}"
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import environment, pages
 from benchmarks.device.machine_code import Code, Tools
+from benchmarks.tables import filled
 from tensorwire.torch.device.driver import Kernel
 
 ARCHITECTURES = (80, 90, 100)
@@ -235,7 +235,7 @@ def render(rows: list[list[str]], version: tuple[int, int]) -> str:
             "# Machine code of the kernels on a GPU",
             f"[The page](../../docs/devices.md) says what they do. `make device-test` wrote this, by NVRTC "
             f"{version[0]}.{version[1]}; no GPU was there.",
-            textwrap.fill(_TEXT, 120, break_long_words=False, break_on_hyphens=False),
+            filled(_TEXT),
             pages.table(heads, rows),
         ]
     ) + "\n"  # fmt: skip

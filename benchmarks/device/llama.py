@@ -52,10 +52,6 @@ def _compress(model: Any, profile: Any) -> None:
             module._parameters[name] = torch.nn.Parameter(held, requires_grad=False)
 
 
-def frames_of(model: Any) -> list[torch.Tensor]:
-    return [each.frame for each in model.parameters() if isinstance(each, CompressedTensor)]
-
-
 def resting_nbytes(model: Any) -> int:
     """What its parameters take."""
     return sum(each.frame.numel() if isinstance(each, CompressedTensor) else each.nbytes for each in model.parameters())

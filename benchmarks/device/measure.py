@@ -201,6 +201,10 @@ class Bench:
         return found
 
 
+LOAD_COLUMNS = (("MHz", "clock", ".0f"), ("W", "watts", ".0f"))
+"""A table's, where its rows have what `load_of` gives."""
+
+
 def load_of(figures: dict[str, float]) -> dict[str, float]:
     """The clock and the power among the figures of an operation."""
     return {name: figures[name] for name in ("clock", "watts") if name in figures}

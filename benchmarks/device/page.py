@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import pages, summary
+from benchmarks import summary
 from benchmarks.device.measure import CUDA
 from benchmarks.device.model import instructions, modelled
 from benchmarks.device.runner import Row, Section, lines
 from benchmarks.results_page import Page
-from benchmarks.tables import of_columns
+from benchmarks.tables import filled, of_columns, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,11 +79,7 @@ def _parts(sections: Sequence[Section], results: dict[str, Any]) -> list[str]:
             rows = [row for row in rows if "name" not in row]
         if rows:
             parts.append(_table(section, rows))
-    parts += ["## How they were measured"]
-    for each in results["runs"]:
-        parts += [f"`{each['table']}`, {each['seconds']:.0f} seconds:", pages.environment_lines(each["environment"])]
-        parts += [f"It did not end well: `{' '.join(error.split())[-300:]}`" for error in each.get("errors", ())]
-    return parts
+    return parts + runs(results)
 
 
 def write(journal: Path, folder: Path, sections: Sequence[Section], *, add: bool) -> None:
@@ -119,5 +114,4 @@ def _of_copy(row: Row, device: dict[str, Any]) -> Row:
 def _table(section: Section, rows: Iterable[Row]) -> str:
     rows = list(rows)
     columns = [column for column in section.columns if any(row.get(column[1]) not in (None, "") for row in rows)]
-    text = textwrap.fill(section.text, 120, break_long_words=False, break_on_hyphens=False)
-    return f"## {section.question}\n\n{text}\n\n{of_columns(columns, rows)}"
+    return f"## {section.question}\n\n{filled(section.text)}\n\n{of_columns(columns, rows)}"

@@ -74,13 +74,7 @@ def lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def run(
-    load: Loader,
-    path: Path,
-    seconds: float,
-    names: Collection[str] = (),
-    command: str = "make device",
-) -> None:
+def run(load: Loader, path: Path, seconds: float, names: Collection[str] = ()) -> None:
     """Run the sections that `load` gives, in its order, and write the journal `path` anew.
 
     Args:
@@ -90,7 +84,7 @@ def run(
     """
     path.unlink(missing_ok=True)
     journal, end = Journal(path), time.monotonic() + seconds
-    journal.write(environment=environment.describe(command))
+    journal.write(environment=environment.describe("make device"))
     over: list[str] = []
     while _one_process(load, path, journal, names, over, end):
         pass

@@ -25,6 +25,7 @@ CORES = (2, 8, 64)
 SHARE_OF_A_CORE = 4.0
 """GB/s, where every core of a large socket reads at the same time."""
 CHUNK = 8 << 20
+ROUNDS = 15
 
 
 class Memory:
@@ -65,7 +66,7 @@ def disk_gbs(path: Path, nbytes: int) -> float:
     return total / seconds / 1e9
 
 
-def cycles_a_word(profile: str, rounds: int = 15) -> dict[str, float]:
+def cycles_a_word(profile: str) -> dict[str, float]:
     """Cycles of a fused product on one core with a matrix in the cache, and the bytes of a compressed word."""
     small, large = (_weight(rows, profile) for rows in CACHED_ROWS)
     x = torch.ones(1, CACHED_COLUMNS, dtype=torch.bfloat16)
@@ -75,7 +76,7 @@ def cycles_a_word(profile: str, rounds: int = 15) -> dict[str, float]:
     found = []
     with tempfile.TemporaryDirectory() as folder, pinned(1):
         clock = load_clock(Path(folder))
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             hz = clock()
             pairs = [(_product_seconds(x, large), _product_seconds(x, small)) for _ in range(5)]
             longer, shorter = map(min, zip(*pairs, strict=True))

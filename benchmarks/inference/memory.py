@@ -99,9 +99,9 @@ def forget_files(directory: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def peak_nbytes() -> int:
-    """The most that this process had in memory, mapped files included."""
-    return _status("VmHWM")
+def peak_nbytes(process: int | str = "self") -> int:
+    """The most that a process, by default this one, had in memory, mapped files included."""
+    return _status("VmHWM", process)
 
 
 def resident_nbytes() -> int:
@@ -123,8 +123,8 @@ def read_nbytes() -> int:
     return 0
 
 
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def _status(name: str, process: int | str = "self") -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return 1024 * int(line.split()[1])
-    raise OSError(f"/proc/self/status has no {name}")
+    raise OSError(f"/proc/{process}/status has no {name}")

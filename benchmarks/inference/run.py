@@ -97,7 +97,3 @@ def main() -> None:
         if options.remove:
             shutil.rmtree(options.data / name)
     report.PAGE.write(output)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages, summary
+from benchmarks.inference.memory import peak_nbytes
 from benchmarks.inference.model import SIZES, Paths, prepare
 from benchmarks.results_page import Page
 from benchmarks.tables import cell, of_columns
@@ -89,13 +90,6 @@ def served(model: Path) -> Iterator[Server]:
             yield Server(found[1], int(found[2].replace(",", "")), process.pid)
         finally:
             process.kill()
-
-
-def peak_nbytes(process: int) -> int:
-    status = Path(f"/proc/{process}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) << 10
 
 
 def drive(server: Server, every: list[Request]) -> list[dict[str, Any]]:

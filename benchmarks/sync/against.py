@@ -8,10 +8,7 @@ of `commit`: medians of all versions but the first three.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -43,8 +40,8 @@ def publish(store: Path, every: int) -> None:
             words[random.integers(0, WORDS, WORDS // 55)] ^= 1
 
 
-def work(store: Path, folder: Path) -> None:
-    """Follow all versions, and print seconds of `stage` and `commit`."""
+def work(store: str, folder: str) -> list[tuple[float, float]]:
+    """Follow all versions; seconds of `stage` and `commit`."""
     follower, seconds = Follower(store, folder, threads=1), []
     for version in range(VERSIONS):
         cpu = time.process_time()
@@ -53,27 +50,20 @@ def work(store: Path, folder: Path) -> None:
         began = time.perf_counter()
         follower.commit()
         seconds.append((cpu, time.perf_counter() - began))
-    print(json.dumps(seconds[WARM_UP:]))
+    return seconds[WARM_UP:]
 
 
 def _measured(package: Path, store: Path) -> list[tuple[float, float]]:
     paths = os.pathsep.join([str(package), str(environment.ROOT)])
     with tempfile.TemporaryDirectory(prefix="tensorwire-", dir=store.parent) as folder:
-        line = [sys.executable, "-m", "benchmarks.sync.against", "--work", str(store), f"{folder}/served"]
-        done = subprocess.run(line, env={**os.environ, "PYTHONPATH": paths}, check=True, stdout=subprocess.PIPE)
-    return [(stage, commit) for stage, commit in json.loads(done.stdout)]
+        found: list[tuple[float, float]] = environment.asked(work, str(store), f"{folder}/served", PYTHONPATH=paths)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="where the older package is")
-    parser.add_argument("--work", type=Path, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("folder", type=Path, help="where the older package is")
     given = parser.parse_args()
-    if given.work:
-        work(*given.work)
-        return
-    if given.folder is None:
-        parser.error("expected a folder with the older package")
     for name, every in CHANGES.items():
         with tempfile.TemporaryDirectory(prefix="tensorwire-") as place:
             store = Path(place) / "store"

@@ -10,12 +10,14 @@ from statistics import median
 import numpy as np
 from safetensors.numpy import save_file
 
-from benchmarks.sync.calls import DECODERS, spent
 from benchmarks.tables import Row, Table
+from benchmarks.timing import spent
+from tensorwire.codec.frame import core
 from tensorwire.sync import Follower, Publisher
 
 SHARDS, TURNS = 100, 9
 WORDS = 1 << 18
+DECODERS = {name: (core, name) for name in ("decode", "decode_and_hash", "block_infos")}
 
 
 def measure(quick: bool) -> list[Row]:

@@ -139,13 +139,9 @@ TABLE = Table(
     f"differs, and stuck the followers that did not come to the newest version in {TRIES} tries. A fifth of the "
     "versions is skipped.",
     (
-        ("follower", "follower", ""),
-        ("versions", "versions", ",d"),
-        ("killed", "kills", ",d"),
-        ("errors of the store", "failures", ",d"),
-        ("comparisons", "looks", ",d"),
-        ("wrong", "wrong", "d"),
+        ("follower", "follower", ""), ("versions", "versions", ",d"), ("killed", "kills", ",d"),
+        ("errors of the store", "failures", ",d"), ("comparisons", "looks", ",d"), ("wrong", "wrong", "d"),
         ("stuck", "stuck", "d"),
     ),
     measure,
-)
+)  # fmt: skip

@@ -57,7 +57,7 @@ def break_even(costs: list[Row]) -> Iterator[Row]:
 
 def measure_shaped(quick: bool) -> list[Row]:
     settings: Any = QUICK if quick else FULL
-    rows: list[Row] = job.run(transfer.__name__, settings, ranks=2, linked=True)
+    rows: list[Row] = job.run(transfer.rank, settings, ranks=2, linked=True)
     dense = {row["link"]: row for row in rows if row["with"] == codecs.DENSE}
     for row in dense.values():
         row["reached"] = 16 * settings["tensors"] * settings["words"] / 1e9 / row["pipelined"]

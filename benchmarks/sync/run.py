@@ -29,7 +29,3 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     measure_tables(PAGE, TABLES, parser.parse_args())
-
-
-if __name__ == "__main__":
-    main()

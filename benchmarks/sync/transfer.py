@@ -1,7 +1,4 @@
-"""A trainer and an engine: one sends a version over TCP, the other one applies it.
-
-In a rank: python -m benchmarks.sync.transfer SETTINGS, which `job.run` starts.
-"""
+"""A trainer and an engine: one sends a version over TCP, the other one applies it."""
 
 from __future__ import annotations
 
@@ -28,14 +25,12 @@ if TYPE_CHECKING:
 _SIZE_NBYTES = 8
 
 
-def main() -> None:
-    with job.joined() as settings:
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
-        model = Model(settings["words"], settings["tensors"])
-        with _connected() as connection:
-            rows = [row for megabits in settings["megabits"] for row in _rows(connection, model, settings, megabits)]
-        job.answer(rows)
+def rank(settings: Any) -> list[Row]:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[dist.get_rank() % len(cores)]})
+    model = Model(settings["words"], settings["tensors"])
+    with _connected() as connection:
+        return [row for megabits in settings["megabits"] for row in _rows(connection, model, settings, megabits)]
 
 
 def _rows(connection: socket.socket, model: Model, settings: Any, megabits: float) -> Iterator[Row]:
@@ -119,7 +114,3 @@ def _connected() -> socket.socket:
             job.of_all(server.getsockname())
             return server.accept()[0]
     return socket.create_connection(tuple(job.of_all(None)[0]))
-
-
-if __name__ == "__main__":
-    main()

@@ -19,22 +19,21 @@ SLOW = 50.0  # Mbit/s
 
 
 def measure(quick: bool) -> list[Row]:
-    rows: list[Row] = job.run(__name__, QUICK if quick else FULL, linked=True)
+    rows: list[Row] = job.run(rank, QUICK if quick else FULL, linked=True)
     return rows
 
 
-def main() -> None:
-    with job.joined() as settings:
-        plain, ours = (trained_gpt(settings["layers"], WIDTH, ROWS) for _ in range(2))
-        for model in (plain, ours):
-            for step in range(settings["warm_up"]):
-                model.step(gpt.rate_at(step + 1, PEAK))
-        with_auto = traffic.attach_fsdp(ours.model, weights="auto")
-        rows = [_paired(plain, ours, settings)]
-        for before, after in ((SLOW, None), (None, SLOW)):
-            rows.append(_changed(ours, before, after, settings["steps"]))
-        with_auto.detach()
-        job.answer(rows)
+def rank(settings: Any) -> list[Row]:
+    plain, ours = (trained_gpt(settings["layers"], WIDTH, ROWS) for _ in range(2))
+    for model in (plain, ours):
+        for step in range(settings["warm_up"]):
+            model.step(gpt.rate_at(step + 1, PEAK))
+    with_auto = traffic.attach_fsdp(ours.model, weights="auto")
+    rows = [_paired(plain, ours, settings)]
+    for before, after in ((SLOW, None), (None, SLOW)):
+        rows.append(_changed(ours, before, after, settings["steps"]))
+    with_auto.detach()
+    return rows
 
 
 def _paired(plain: Trained, ours: Trained, settings: dict[str, Any]) -> Row:
@@ -100,6 +99,3 @@ TABLE = Table(
     measure,
     needs_links=True,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    main()

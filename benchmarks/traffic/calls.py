@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from statistics import median
-from typing import TYPE_CHECKING
-
 import torch
 
 from benchmarks.tables import Row, Table
+from benchmarks.timing import microseconds
 from tensorwire.torch.traffic import Exact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUMEL, BATCHES, CALLS = 2048, 41, 100
 
@@ -36,21 +30,10 @@ def _row(what: str, related: bool, batches: int) -> Row:
     message = codec.encode(values, base)
     assert message is not None
     times = {
-        "encode": _microseconds(lambda: codec.encode(values, base), batches),
-        "decode": _microseconds(lambda: codec.decode(message, out, base), batches),
+        "encode": microseconds(lambda: codec.encode(values, base), batches, CALLS),
+        "decode": microseconds(lambda: codec.decode(message, out, base), batches, CALLS),
     }
     return {"what": what} | times
-
-
-def _microseconds(call: Callable[[], object], batches: int) -> float:
-    """CPU time of a call, the median over batches of calls."""
-    found = []
-    for _ in range(batches):
-        began = time.thread_time()
-        for _ in range(CALLS):
-            call()
-        found.append((time.thread_time() - began) / CALLS)
-    return 1e6 * median(found)
 
 
 TABLE = Table(

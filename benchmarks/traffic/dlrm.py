@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.traffic.counted import counted
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tensorwire.torch.traffic.choice import Choice
 
 TABLES = np.geomspace(30, 100_000, 8).astype(int)
-DIM, HIDDEN = 16, 64
+DIM, HIDDEN, RATE = 16, 64, 0.02
 ZIPF = 1.1
 EXAMPLES = 512  # of each rank and step
 VALIDATION_STEPS = 8
@@ -94,12 +95,12 @@ def owner(table: int) -> int:
     return int(table % dist.get_world_size())
 
 
-def train(codec: Choice, steps: int, seed: int, *, rate: float = 0.02) -> Result:
+def train(codec: Choice, steps: int, seed: int) -> Result:
     """On all ranks at once. `codec` is of the vectors; a function gets "table 0" to "table 7" and the step."""
     clicks, size = Clicks(), dist.get_world_size()
     model, before = Model(seed, codec), _counted()
-    tables = torch.optim.SparseAdam(list(model.tables.parameters()), rate)
-    dense = torch.optim.Adam(model.dense.parameters(), rate / 4)
+    tables = torch.optim.SparseAdam(list(model.tables.parameters()), RATE)
+    dense = torch.optim.Adam(model.dense.parameters(), RATE / 4)
     loss = torch.zeros(())
     for step in range(steps):
         batches = [clicks.batch(seed, step, rank) for rank in range(size)]
@@ -119,14 +120,9 @@ def train(codec: Choice, steps: int, seed: int, *, rate: float = 0.02) -> Result
 
 
 def _counted() -> tuple[int, int]:
-    """Bytes of vectors that this rank would have sent without a codec, and those that it has sent."""
+    """Bytes of vectors."""
     dist.barrier()
-    try:
-        rows = [row for row in traffic.counters(dist.group.WORLD) if row.tensor.startswith("table")]
-    except ValueError:
-        return 0, 0  # nothing has travelled yet
-    rows = [row for row in rows if "backward" not in row.direction]
-    return sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+    return counted(dist.group.WORLD, lambda row: row.tensor.startswith("table") and "backward" not in row.direction)
 
 
 def _validated(model: Model, clicks: Clicks) -> float:

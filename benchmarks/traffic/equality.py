@@ -25,26 +25,25 @@ PAIRS = (
 
 
 def measure(quick: bool) -> list[Row]:
-    rows: list[Row] = job.run(__name__, {"steps": 3 if quick else 200})
+    rows: list[Row] = job.run(rank, {"steps": 3 if quick else 200})
     return rows
 
 
-def main() -> None:
-    with job.joined() as settings:
-        rows = []
-        for reshard in (True, False):
-            for ahead in (True, False):
-                steps = settings["steps"]
-                names = dict.fromkeys(name for pair in PAIRS for name in pair[:2])
-                masters = {name: _masters(CONTENDERS[name], steps, reshard, ahead) for name in names}
-                how = "resharded" if reshard else "not resharded"
-                job.say(how + ASYNC * ahead)
-                rows += [
-                    {"what": what, "with": other, "how": how + ASYNC * ahead, "steps": steps, "expected": expected,
-                     "same": masters[what] == masters[other]}
-                    for what, other, expected in PAIRS
-                ]  # fmt: skip
-        job.answer(rows)
+def rank(settings: Any) -> list[Row]:
+    rows = []
+    for reshard in (True, False):
+        for ahead in (True, False):
+            steps = settings["steps"]
+            names = dict.fromkeys(name for pair in PAIRS for name in pair[:2])
+            masters = {name: _masters(CONTENDERS[name], steps, reshard, ahead) for name in names}
+            how = "resharded" if reshard else "not resharded"
+            job.say(how + ASYNC * ahead)
+            rows += [
+                {"what": what, "with": other, "how": how + ASYNC * ahead, "steps": steps, "expected": expected,
+                 "same": masters[what] == masters[other]}
+                for what, other, expected in PAIRS
+            ]  # fmt: skip
+    return rows
 
 
 def _masters(options: dict[str, Any] | None, steps: int, reshard: bool, ahead: bool) -> list[str]:
@@ -75,6 +74,3 @@ TABLE = Table(
     ),
     measure,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    main()

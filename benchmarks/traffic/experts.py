@@ -29,7 +29,7 @@ QUICK = {"seeds": [0], "steps": 2}
 
 def measure(quick: bool) -> list[Row]:
     once = [name for name, (_, way) in WAYS.items() if way is not None or name == EXACT]
-    return paired.measured(__name__, list(WAYS), QUICK if quick else FULL, once=once)
+    return paired.measured(_run, list(WAYS), QUICK if quick else FULL, once=once)
 
 
 def _run(settings: dict[str, Any]) -> Row:
@@ -52,6 +52,3 @@ TABLE = Table(
     ),
     measure,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    paired.main(_run)

@@ -77,7 +77,7 @@ RUNS = {
 
 
 def measure(quick: bool) -> list[Row]:
-    return paired.measured(__name__, list(RUNS), QUICK if quick else FULL)
+    return paired.measured(_run, list(RUNS), QUICK if quick else FULL)
 
 
 def _run(settings: dict[str, Any]) -> Row:
@@ -152,6 +152,3 @@ TABLE = Table(
     ),
     measure,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    paired.main(_run)

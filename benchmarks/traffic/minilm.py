@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -26,18 +26,17 @@ QUICK = {"rates": ((1000, 1),), "warm_up": 1, "untimed": 1, "timed": 1}
 
 
 def measure(quick: bool) -> list[Row]:
-    return rows_of(job.run(__name__, QUICK if quick else FULL, linked=True))
+    return rows_of(job.run(rank, QUICK if quick else FULL, linked=True))
 
 
-def main() -> None:
+def rank(settings: Any) -> list[Row]:
     from transformers import AutoModel
 
-    with job.joined() as settings:
-        bert = AutoModel.from_pretrained(minilm_path(), dtype=torch.float32)
-        model = Trained(sharded(bert, bert.encoder.layer), _loss)
-        for step in range(settings["warm_up"]):
-            model.step(RATE * (step + 1) / settings["warm_up"])
-        job.answer(turns_of([(name, model) for name in NAMES], RATE, settings))
+    bert = AutoModel.from_pretrained(minilm_path(), dtype=torch.float32)
+    model = Trained(sharded(bert, bert.encoder.layer), _loss)
+    for step in range(settings["warm_up"]):
+        model.step(RATE * (step + 1) / settings["warm_up"])
+    return turns_of([(name, model) for name in NAMES], RATE, settings)
 
 
 def _loss(model: nn.Module, step: int) -> Tensor:
@@ -75,6 +74,3 @@ TABLE = Table(
     measure,
     needs_links=True,
 )
-
-if __name__ == "__main__":
-    main()

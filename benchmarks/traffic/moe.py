@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks import gpt
+from benchmarks.traffic.counted import counted
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 WIDTH, LAYERS, HEADS = 128, 2, 4  # a row is a group of Grid(4, 128): no token shares a scale with another one
 ROWS = 2  # of each rank and step
+PEAK = 1e-3
 _CHOICES = 2  # experts of a token
 
 
@@ -111,13 +113,13 @@ class Model(nn.Module):
         return functional.cross_entropy(self(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def train(codec: Choice, steps: int, seed: int, way: Way | None = None, *, peak: float = 1e-3) -> Result:
+def train(codec: Choice, steps: int, seed: int, way: Way | None = None) -> Result:
     """On all ranks at once."""
     model, before = Model(seed, codec, way), _counted()
     optimizer = gpt.optimizer_of(model.parameters())
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = gpt.rate_at(step, peak)
+            group["lr"] = gpt.rate_at(step, PEAK)
         optimizer.zero_grad()
         (model.loss(gpt.batch(step, ROWS, seed, dist.get_rank())) / dist.get_world_size()).backward()
         for name, parameter in model.named_parameters():
@@ -141,13 +143,9 @@ def _validated(model: Model) -> float:
 
 
 def _counted() -> tuple[int, int]:
-    """Bytes of tokens and gradients that this rank would have sent without a codec, and those that it has sent."""
+    """Bytes of tokens and gradients."""
     dist.barrier()
-    try:
-        rows = [row for row in traffic.counters(dist.group.WORLD) if row.tensor.endswith("experts")]
-    except ValueError:
-        rows = []  # nothing has travelled yet
-    return sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
+    return counted(dist.group.WORLD, lambda row: row.tensor.endswith("experts"))
 
 
 def _digest(model: nn.Module) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import job
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def measured(
-    module: str, names: Sequence[str], settings: dict[str, Any], *, once: Collection[str] = (), of: str = "loss"
+    run: Callable[[Any], Row], names: Sequence[str], settings: Row, *, once: Collection[str] = (), of: str = "loss"
 ) -> list[Row]:
     """What the job gives for each seed and name, and how that differs from the run of the first name with that seed.
 
@@ -21,15 +22,16 @@ def measured(
     `same` says whether the latter is equal.
 
     Args:
-        module: of the job, which calls `main`.
+        run: what ranks call for each seed and name, a function of a module.
         names: of the ways.
-        settings: of the job, which also gets `name` and `seed`; one of them is `seeds`.
+        settings: which it takes, with `name` and `seed`; one of them is `seeds`.
         once: names that have the first seed alone, since they need no mean.
         of: what is compared.
     """
     seeds = settings["seeds"]
     runs = [(name, seed) for seed in seeds for name in names if seed == seeds[0] or name not in once]
-    answers = job.run(module, [settings | {"name": name, "seed": seed} for name, seed in runs])
+    every = [settings | {"name": name, "seed": seed} for name, seed in runs]
+    answers = job.run(_rank, {"run": [run.__module__, run.__name__], "settings": every})
     rows = [{"run": name, "seed": seed} | answer for (name, seed), answer in zip(runs, answers, strict=True)]
     first: dict[int, Row] = {}
     for row in rows:
@@ -37,14 +39,14 @@ def measured(
     return [_compared(row, first[row["seed"]], of) for row in rows]
 
 
-def main(run: Callable[[dict[str, Any]], Row]) -> None:
-    """In a rank: all runs, one behind the other, since ranks take long to start."""
-    with job.joined() as settings:
-        answers = []
-        for number, each in enumerate(settings, 1):
-            job.say(f"{each['name']}, seed {each['seed']}: run {number} of {len(settings)}")
-            answers.append(run(each))
-        job.answer(answers)
+def _rank(given: dict[str, Any]) -> list[Row]:
+    """All runs, one behind the other, since ranks take long to start."""
+    module, name = given["run"]
+    run, answers = getattr(import_module(module), name), []
+    for number, each in enumerate(given["settings"], 1):
+        job.say(f"{each['name']}, seed {each['seed']}: run {number} of {len(given['settings'])}")
+        answers.append(run(each))
+    return answers
 
 
 def _compared(row: Row, other: Row, of: str) -> Row:

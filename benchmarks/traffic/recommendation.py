@@ -55,7 +55,7 @@ ELEMENTS, MESSAGE, BOUNDS = 10**8, 1 << 18, (0.03, 1e-4)
 
 
 def measure(quick: bool) -> list[Row]:
-    rows = paired.measured(__name__, list(CODECS), QUICK if quick else FULL, once=ONCE, of="auc")
+    rows = paired.measured(_run, list(CODECS), QUICK if quick else FULL, once=ONCE, of="auc")
     elements = (ELEMENTS // 100 if quick else ELEMENTS) // len(DRAWN) // len(BOUNDS)
     return rows + [_violations(name, bound, elements) for name in DRAWN for bound in BOUNDS]
 
@@ -109,6 +109,3 @@ TABLE = Table(
     ),
     measure,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    paired.main(_run)

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from benchmarks import gpt
 from benchmarks.job import of_all
+from benchmarks.traffic.counted import counted
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 
@@ -74,7 +75,7 @@ class Trained:
         return []
 
     def sent_nbytes(self) -> int:
-        return sum(row.sent_nbytes for row in self.rows())
+        return counted(self.model)[1]
 
     def masters(self) -> list[str]:
         """A hash of what each rank holds of the masters."""

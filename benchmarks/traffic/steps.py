@@ -9,6 +9,7 @@ import torch
 
 from benchmarks import gpt, job
 from benchmarks.tables import Row, Table
+from benchmarks.traffic.counted import counted
 from benchmarks.traffic.sharded import CONTENDERS, Trained, trained_gpt
 from tensorwire.torch import traffic
 
@@ -21,7 +22,7 @@ FP32 = ", FP32 gradients"
 
 
 def measure(quick: bool) -> list[Row]:
-    return rows_of(job.run(__name__, QUICK if quick else FULL, linked=True))
+    return rows_of(job.run(rank, QUICK if quick else FULL, linked=True))
 
 
 def rows_of(turns: list[Row]) -> list[Row]:
@@ -56,18 +57,17 @@ def _row(rate: float | None, name: str, turns: list[Row]) -> Row:
     return row
 
 
-def main() -> None:
-    with job.joined() as settings:
-        models = {
-            "": trained_gpt(settings["layers"], WIDTH, ROWS),
-            FP32: trained_gpt(settings["layers"], WIDTH, ROWS, gradients=torch.float32),
-        }
-        for model in models.values():
-            for step in range(settings["warm_up"]):
-                model.step(gpt.rate_at(step + 1, PEAK))
-        contenders = [(name, models[""]) for name in CONTENDERS]
-        contenders += [(name + FP32, models[FP32]) for name in ("FSDP2", "exact differences")]
-        job.answer(turns_of(contenders, PEAK, settings))
+def rank(settings: Any) -> list[Row]:
+    models = {
+        "": trained_gpt(settings["layers"], WIDTH, ROWS),
+        FP32: trained_gpt(settings["layers"], WIDTH, ROWS, gradients=torch.float32),
+    }
+    for model in models.values():
+        for step in range(settings["warm_up"]):
+            model.step(gpt.rate_at(step + 1, PEAK))
+    contenders = [(name, models[""]) for name in CONTENDERS]
+    contenders += [(name + FP32, models[FP32]) for name in ("FSDP2", "exact differences")]
+    return turns_of(contenders, PEAK, settings)
 
 
 def turns_of(contenders: list[tuple[str, Trained]], learning_rate: float, settings: dict[str, Any]) -> list[Row]:
@@ -89,7 +89,7 @@ def _turn(model: Trained, options: dict[str, Any] | None, rate: float, settings:
         model.step(rate)
     before = _gathered(model)
     steps = [job.measured(lambda: model.step(rate), model.sent_nbytes) for _ in range(settings["timed"])]
-    sent, raw = (after - first for after, first in zip(_gathered(model), before, strict=True))
+    raw, sent = (after - first for after, first in zip(_gathered(model), before, strict=True))
     found: Row = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]}
     parameters = sum(each.numel() for each in model.model.parameters())
     found["kept"] = sum(row.kept_nbytes for row in model.rows()) / (2 * parameters)
@@ -101,9 +101,7 @@ def _turn(model: Trained, options: dict[str, Any] | None, rate: float, settings:
 
 
 def _gathered(model: Trained) -> tuple[int, int]:
-    """Bytes in all-gathers: sent, and raw."""
-    rows = [row for row in model.rows() if row.direction == "all_gather"]
-    return sum(row.sent_nbytes for row in rows), sum(row.raw_nbytes for row in rows)
+    return counted(model.model, lambda row: row.direction == "all_gather")
 
 
 COLUMNS = (
@@ -129,6 +127,3 @@ TABLE = Table(
     measure,
     needs_links=True,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    main()

@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from benchmarks import gpt, job
 from benchmarks.tables import Row, Table
 from benchmarks.traffic import paired
+from benchmarks.traffic.counted import counted
 from benchmarks.traffic.errors import ACTIVATIONS, TACO
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
@@ -31,7 +32,7 @@ PLAN = {
 
 
 def measure(quick: bool) -> list[Row]:
-    rows = paired.measured(__name__, list(CODECS)[: 2 if quick else None], QUICK if quick else FULL, once=ONCE)
+    rows = paired.measured(_run, list(CODECS)[: 2 if quick else None], QUICK if quick else FULL, once=ONCE)
     return [row | {"more": row["gap"] / (row["loss"] - row["gap"])} for row in rows]
 
 
@@ -44,15 +45,9 @@ def _joined() -> tuple[DeviceMesh, dict[str, str]]:
     return init_device_mesh("cpu", (job.RANKS,), mesh_dim_names=("tensor",), backend_override=backend), now
 
 
-def _nbytes() -> tuple[int, int]:
-    """Bytes of all messages so far: raw, and sent."""
-    rows = traffic.counters(_joined()[0].get_group())
-    return sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
-
-
 def _run(settings: dict[str, Any]) -> Row:
     mesh, now = _joined()
-    now["codec"], before = settings["name"], _nbytes()
+    now["codec"], before = settings["name"], counted(mesh.get_group())
     model = gpt.GPT(LAYERS, WIDTH, settings["seed"])
     for layer in model.layers:
         parallelize_module(layer, mesh, {name: style() for name, style in PLAN.items()})
@@ -63,7 +58,7 @@ def _run(settings: dict[str, Any]) -> Row:
         optimizer.zero_grad()
         model(gpt.batch(step, ROWS, settings["seed"])).backward()
         optimizer.step()
-    raw, sent = (after - first for after, first in zip(_nbytes(), before, strict=True))
+    raw, sent = (after - first for after, first in zip(counted(mesh.get_group()), before, strict=True))
     with torch.no_grad():
         loss = float(model(gpt.validation_batch(256)))
     return {"loss": loss, "bits": 32 * sent / raw}
@@ -81,6 +76,3 @@ TABLE = Table(
     ),
     measure,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    paired.main(_run)

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks import job
 from benchmarks.tables import Row, Table
+from benchmarks.traffic.counted import counted
 from benchmarks.traffic.sharded import NODES, WEIGHTS
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
@@ -24,18 +25,17 @@ CODECS: dict[str, tuple[Any, float | None]] = {
 
 
 def measure(quick: bool) -> list[Row]:
-    rows: list[Row] = job.run(__name__, QUICK if quick else FULL, linked=True)
+    rows: list[Row] = job.run(rank, QUICK if quick else FULL, linked=True)
     return rows
 
 
-def main() -> None:
-    with job.joined() as settings:
-        generator = torch.Generator().manual_seed(0)
-        normal = torch.randn(settings["elements"] * job.RANKS, generator=generator).bfloat16()
-        random = torch.randint(-(1 << 15), 1 << 15, normal.shape, dtype=torch.int16, generator=generator)
-        rows = [_row(name, "normal", codec, formula, normal) for name, (codec, formula) in CODECS.items()]
-        # Random bits are NaN here and there, and travel all the same.
-        job.answer([*rows, _row("exact", "random bits", *CODECS["exact"], random.view(torch.bfloat16))])
+def rank(settings: Any) -> list[Row]:
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(settings["elements"] * job.RANKS, generator=generator).bfloat16()
+    random = torch.randint(-(1 << 15), 1 << 15, normal.shape, dtype=torch.int16, generator=generator)
+    rows = [_row(name, "normal", codec, formula, normal) for name, (codec, formula) in CODECS.items()]
+    # Random bits are NaN here and there, and travel all the same.
+    return [*rows, _row("exact", "random bits", *CODECS["exact"], random.view(torch.bfloat16))]
 
 
 def _row(name: str, numbers: str, codec: Any, formula: float | None, rows: torch.Tensor) -> Row:
@@ -58,10 +58,7 @@ def _sent(rows: torch.Tensor, splits: list[int], codec: Any, name: str) -> torch
 
 
 def _counted() -> int:
-    try:
-        return sum(row.sent_nbytes for row in traffic.counters(torch.distributed.group.WORLD))
-    except ValueError:
-        return 0  # nothing has travelled yet
+    return counted(torch.distributed.group.WORLD)[1]
 
 
 TABLE = Table(
@@ -78,6 +75,3 @@ TABLE = Table(
     measure,
     needs_links=True,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    main()

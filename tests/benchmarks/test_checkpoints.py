@@ -1,18 +1,14 @@
-"""The benchmark of checkpoints: what it computes itself, and that its pages are those of its results."""
+"""The benchmark of checkpoints: what it computes itself, and how it judges."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.9")
 
-from benchmarks.checkpoints import dcp, ranks, remote, run, targets  # noqa: E402
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from benchmarks.checkpoints import dcp, ranks, remote, targets  # noqa: E402
 
 
 def test_the_bound_is_the_entropy_of_exponents_and_all_other_bits() -> None:
@@ -69,10 +65,3 @@ def test_a_first_row_may_take_a_request_more() -> None:
         return targets.evaluate({"files": [row]})[0].met
 
     assert (met(remote.FIRST_ROW, 2), met(remote.ROW, 1), met(remote.ROW, 2)) == (True, True, False)
-
-
-@pytest.mark.parametrize("name", run.PAGES)
-def test_the_page_is_that_of_the_results(name: str, repository: Path) -> None:
-    folder = repository / "benchmarks" / "results"
-    results = json.loads((folder / f"{name}.json").read_text())
-    assert run.PAGES[name].render(results, folder) == (folder / f"{name}.md").read_text()

@@ -1,8 +1,7 @@
-"""The benchmark of publishing and following: what it computes itself, and that its page is that of its results."""
+"""The benchmark of publishing and following: what it computes itself, and how it judges."""
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ pytest.importorskip("torch", minversion="2.9")
 pytest.importorskip("xxhash")
 zstandard = pytest.importorskip("zstandard")
 
-from benchmarks.sync import calls, codecs, cost, finetune, links, run, targets  # noqa: E402
+from benchmarks import timing  # noqa: E402
+from benchmarks.sync import codecs, cost, finetune, links, targets  # noqa: E402
 from benchmarks.sync.model import Model  # noqa: E402
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_a_commit_that_decodes_is_missed() -> None:
 
 def test_calls_are_counted_and_functions_put_back() -> None:
     own = os.fsync
-    with calls.spent({"wait": (os, "fsync")}) as found, pytest.raises(TypeError):
+    with timing.spent({"wait": (os, "fsync")}) as found, pytest.raises(TypeError):
         os.fsync("no descriptor")
     assert (found["wait"].calls, os.fsync) == (1, own)
 
@@ -112,10 +112,3 @@ def test_the_lines_of_the_example_are_read(tmp_path: Path) -> None:
     assert [(row["version"], row["nbytes"], row["dense"]) for row in rows] == [(0, 30298, 45426), (1, 682, 45426)]
     finetune.draw(rows, tmp_path / "picture.svg")
     assert "all weights, BF16" in (tmp_path / "picture.svg").read_text()
-
-
-def test_the_page_is_that_of_the_results(repository: Path) -> None:
-    folder = repository / "benchmarks" / "results"
-    results = json.loads((folder / "sync.json").read_text())
-    assert run.PAGE.render(results, folder) == (folder / "sync.md").read_text()
-    assert {table.name for table in run.TABLES} <= results.keys()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorwire.checkpoint.directory.sources import originals
 from tensorwire.storage.local import InputFile
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ def test_a_closed_file_gives_its_descriptor_back(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="not a regular file"):
             InputFile(fifo(tmp_path))
     assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+
+
+def test_a_first_look_that_refuses_a_file_closes_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "tensorwire"}}')
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(ValueError, match="compressed already") as refusal:
+        originals(tmp_path, ())
+    assert len(os.listdir("/proc/self/fd")) == before, refusal  # noqa: PTH208 - which keeps what the frames hold
 
 
 def fifo(folder: Path) -> Path:

@@ -279,7 +279,12 @@ def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, c
     assert list(temporary.iterdir()) == []
 
 
-def test_interrupted_while_it_waits_for_input(original: Path, temporary: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_ended_while_it_waits_for_input(
+    original: Path, temporary: Path, number: signal.Signals, code: int, said: str
+) -> None:
     arguments = [*COMMAND, "compress", "-", str(original.with_name("target.safetensors"))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(arguments, **pipes) as process:  # type: ignore[call-overload]
@@ -287,10 +292,10 @@ def test_interrupted_while_it_waits_for_input(original: Path, temporary: Path) -
         process.stdin.flush()
         wait_for(lambda: list(temporary.glob("*/stdin")), 30)
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        process.send_signal(number)
+        assert process.wait(30) == code
         assert process.stdout.read() == b""
-        assert process.stderr.read() == b"tensorwire: interrupted\n"
+        assert process.stderr.read().decode() == f"tensorwire: {said}\n"
     assert not list(original.parent.glob("target*"))
     assert list(temporary.iterdir()) == []
 

@@ -427,4 +427,4 @@ def test_an_older_reader_is_told_to_upgrade(saved: Path) -> None:
 @pytest.mark.parametrize("record", [b"", bytes(8), b"\x02\0\0\0\0\0\0\0{}", b"\x02\0\0\0\0\0\0\0{}\x05\0\0\0four"])
 def test_a_record_that_is_damaged(record: bytes) -> None:
     with pytest.raises(FormatError):
-        Record(TORCH, record, "0" * 64).form()
+        Record(TORCH, record, "0" * 64).outline()

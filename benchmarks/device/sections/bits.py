@@ -115,11 +115,8 @@ SECTION = Section(
     "Frames of every dtype, in each profile, by the kernels of each language. A damaged frame is refused, or gives "
     "wrong words and leaves the device as it was. A fused product is at most twice as far from float64 as torch's.",
     (
-        ("what", "what", ""),
-        ("frames", "frames", "d"),
-        ("right", "right", "d"),
-        ("refused", "refused", "d"),
+        ("what", "what", ""), ("frames", "frames", "d"), ("right", "right", "d"), ("refused", "refused", "d"),
         ("wrong", "wrong", ""),
     ),
     run,
-)
+)  # fmt: skip

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.device.measure import load_of
+from benchmarks.device.measure import LOAD_COLUMNS, load_of
 from benchmarks.device.runner import Row, Section
 
 if TYPE_CHECKING:
@@ -58,12 +58,6 @@ SECTION = Section(
     15,
     "What does the card move?",
     "By replays of a graph, between memory of the host and the device by calls.",
-    (
-        ("what", "what", ""),
-        ("TB/s", "moved", ".3f"),
-        ("µs", "microseconds", ".2f"),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
-    ),
+    (("what", "what", ""), ("TB/s", "moved", ".3f"), ("µs", "microseconds", ".2f"), *LOAD_COLUMNS),
     run,
 )

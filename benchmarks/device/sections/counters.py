@@ -88,20 +88,11 @@ SECTION = Section(
     "and warps in percent of the most that is possible. The last columns are warps that wait, for each instruction "
     "that is issued.",
     (
-        ("profile", "what", ""),
-        ("kernel", "kernel", ""),
-        ("µs", "microseconds", ".1f"),
-        ("memory", "dram", ".0f"),
-        ("L1", "l1", ".0f"),
-        ("issue", "issue", ".0f"),
-        ("warps", "warps", ".0f"),
-        ("registers", "registers", ".0f"),
-        ("for loads", "on_loads", ".2f"),
-        ("for shared memory", "on_shared", ".2f"),
-        ("at barriers", "on_barriers", ".2f"),
-        ("for arithmetic", "on_math", ".2f"),
-        ("for queues of loads", "on_queues", ".2f"),
-        ("error", "error", ""),
+        ("profile", "what", ""), ("kernel", "kernel", ""), ("µs", "microseconds", ".1f"), ("memory", "dram", ".0f"),
+        ("L1", "l1", ".0f"), ("issue", "issue", ".0f"), ("warps", "warps", ".0f"), ("registers", "registers", ".0f"),
+        ("for loads", "on_loads", ".2f"), ("for shared memory", "on_shared", ".2f"),
+        ("at barriers", "on_barriers", ".2f"), ("for arithmetic", "on_math", ".2f"),
+        ("for queues of loads", "on_queues", ".2f"), ("error", "error", ""),
     ),
     run,
-)
+)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.device.measure import PROFILES, TRITON, WORD_NBYTES, compressed, load_of, same_bits
+from benchmarks.device.measure import LOAD_COLUMNS, PROFILES, TRITON, WORD_NBYTES, compressed, load_of, same_bits
 from benchmarks.device.runner import Row, Section
 from benchmarks.device.splitzip import SplitZip
 
@@ -74,18 +74,9 @@ SECTION = Section(
     "those of the dense weights, by replays of a graph. Moved is what is read of the frame and written, as a part of "
     "what a copy moves in that time. Modelled is what docs/devices.md expects. A call also costs the host's time.",
     (
-        ("profile", "what", ""),
-        ("kernels", "by", ""),
-        ("matrix", "shape", ""),
-        ("ratio", "ratio", ".3f"),
-        ("µs", "microseconds", ".0f"),
-        ("TB/s", "output", ".2f"),
-        ("TB/s modelled", "modelled", ".2f"),
-        ("moved", "moved", ".2f"),
-        ("µs a call", "by_call", ".0f"),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
-        ("error", "error", ""),
+        ("profile", "what", ""), ("kernels", "by", ""), ("matrix", "shape", ""), ("ratio", "ratio", ".3f"),
+        ("µs", "microseconds", ".0f"), ("TB/s", "output", ".2f"), ("TB/s modelled", "modelled", ".2f"),
+        ("moved", "moved", ".2f"), ("µs a call", "by_call", ".0f"), *LOAD_COLUMNS, ("error", "error", ""),
     ),
     run,
-)
+)  # fmt: skip

@@ -58,12 +58,8 @@ SECTION = Section(
     "The same model, one sequence, 128 tokens behind 64, the prompt's time with them; the best of three. The first "
     "call compiles where the cache is static.",
     (
-        ("weights", "what", ""),
-        ("cache", "how", ""),
-        ("tokens/s", "tokens", ".1f"),
-        ("times dense", "of_dense", ".2f"),
-        ("same tokens", "same", ""),
-        ("s of the first call", "first", ".1f"),
+        ("weights", "what", ""), ("cache", "how", ""), ("tokens/s", "tokens", ".1f"),
+        ("times dense", "of_dense", ".2f"), ("same tokens", "same", ""), ("s of the first call", "first", ".1f"),
     ),
     run,
-)
+)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.device.llama import DecodeStep, llama, resting_nbytes
-from benchmarks.device.measure import load_of
+from benchmarks.device.measure import LOAD_COLUMNS, load_of
 from benchmarks.device.runner import Row, Section
 from tensorwire.torch import prepare, set_linear_mode
 
@@ -78,20 +78,10 @@ SECTION = Section(
     "each sequence, greedily, behind 64 tokens: by `generate`, or step by step, by replays of a captured graph or by "
     "calls. Compressed models went through `prepare`. Memory is that of PyTorch's allocator.",
     (
-        ("weights", "what", ""),
-        ("billions", "weights", ".2f"),
-        ("sequences", "sequences", "d"),
-        ("by", "how", ""),
-        ("tokens/s", "tokens", ".1f"),
-        ("times dense", "of_dense", ".2f"),
-        ("same logits", "same", ""),
-        ("GB at rest", "resting", ".2f"),
-        ("GB besides", "besides", ".2f"),
-        ("GB at most", "peak", ".2f"),
-        ("ms to open a GB", "opening", ".0f"),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
-        ("error", "error", ""),
+        ("weights", "what", ""), ("billions", "weights", ".2f"), ("sequences", "sequences", "d"), ("by", "how", ""),
+        ("tokens/s", "tokens", ".1f"), ("times dense", "of_dense", ".2f"), ("same logits", "same", ""),
+        ("GB at rest", "resting", ".2f"), ("GB besides", "besides", ".2f"), ("GB at most", "peak", ".2f"),
+        ("ms to open a GB", "opening", ".0f"), *LOAD_COLUMNS, ("error", "error", ""),
     ),
     run,
-)
+)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.device.llama import DecodeStep, llama, resting_nbytes
-from benchmarks.device.measure import load_of
+from benchmarks.device.measure import LOAD_COLUMNS, load_of
 from benchmarks.device.runner import Row, Section
 from tensorwire.torch import set_linear_mode
 
@@ -135,14 +135,9 @@ SECTION = Section(
     "The same model, its weights in pinned memory; what is in use alone is on the device. Tokens step by step, by "
     "calls. Times dense is against dense weights that are copied a layer ahead, in this table.",
     (
-        ("weights", "what", ""),
-        ("sequences", "sequences", "d"),
-        ("tokens/s", "tokens", ".1f"),
-        ("times dense", "of_dense", ".2f"),
-        ("same logits", "same", ""),
-        ("GB on the host", "resting", ".2f"),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
+        ("weights", "what", ""), ("sequences", "sequences", "d"), ("tokens/s", "tokens", ".1f"),
+        ("times dense", "of_dense", ".2f"), ("same logits", "same", ""), ("GB on the host", "resting", ".2f"),
+        *LOAD_COLUMNS,
     ),
     run,
-)
+)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from benchmarks.device.measure import CUDA, WORD_NBYTES, compressed, load_of
+from benchmarks.device.measure import CUDA, LOAD_COLUMNS, WORD_NBYTES, compressed, load_of
 from benchmarks.device.runner import Row, Section
 from benchmarks.device.sections.products import INPUTS, SHAPES
 from tensorwire.torch.device.library import library_order
@@ -52,14 +52,8 @@ SECTION = Section(
     "By trial with sums that cancel. Found is the share of those so far that are in one of our orders: there an exact "
     "product needs no decoded weight. Times are those of exact products, the dense weight's beside them.",
     (
-        ("matrix", "shape", ""),
-        ("inputs", "inputs", "d"),
-        ("order", "order", ""),
-        ("found", "found", ".2f"),
-        ("µs", "microseconds", ".0f"),
-        ("times dense", "of_dense", ".2f"),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
+        ("matrix", "shape", ""), ("inputs", "inputs", "d"), ("order", "order", ""), ("found", "found", ".2f"),
+        ("µs", "microseconds", ".0f"), ("times dense", "of_dense", ".2f"), *LOAD_COLUMNS,
     ),
     run,
-)
+)  # fmt: skip

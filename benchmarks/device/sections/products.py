@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from benchmarks.device.measure import WORD_NBYTES, compressed, in_mode, load_of
+from benchmarks.device.measure import LOAD_COLUMNS, WORD_NBYTES, compressed, in_mode, load_of
 from benchmarks.device.runner import Row, Section
 from tensorwire.torch import CompressedTensor, prepare
 
@@ -129,15 +129,8 @@ SECTION = Section(
     "By replays of a graph, all contenders by turns. Times dense is how many times as fast as torch's own product with "
     "dense weights. A call also costs the host's time. Query, key and value of one input are three products, or one.",
     (
-        ("weight", "what", ""),
-        ("matrix", "shape", ""),
-        ("inputs", "inputs", "d"),
-        ("µs", "microseconds", ".0f"),
-        ("times dense", "of_dense", ".2f"),
-        ("µs a call", "by_call", ".0f"),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
-        ("error", "error", ""),
+        ("weight", "what", ""), ("matrix", "shape", ""), ("inputs", "inputs", "d"), ("µs", "microseconds", ".0f"),
+        ("times dense", "of_dense", ".2f"), ("µs a call", "by_call", ".0f"), *LOAD_COLUMNS, ("error", "error", ""),
     ),
     run,
-)
+)  # fmt: skip

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.device.llama import PROFILES, llama
-from benchmarks.device.measure import load_of
+from benchmarks.device.measure import LOAD_COLUMNS, load_of
 from benchmarks.device.runner import Row, Section
 from tensorwire.torch import ops, prepare, set_linear_mode
 
@@ -66,14 +66,8 @@ SECTION = Section(
     "The same model, one sequence, logits of its last token. Weights are decoded when they are needed, or one ahead on "
     "a second stream. Of dense is how many times as long as with dense weights.",
     (
-        ("weights", "what", ""),
-        ("decoded", "how", ""),
-        ("tokens", "tokens", "d"),
-        ("ms", "milliseconds", ".1f"),
-        ("of dense", "of_dense", ".2f"),
-        ("same logits", "same", ""),
-        ("MHz", "clock", ".0f"),
-        ("W", "watts", ".0f"),
+        ("weights", "what", ""), ("decoded", "how", ""), ("tokens", "tokens", "d"), ("ms", "milliseconds", ".1f"),
+        ("of dense", "of_dense", ".2f"), ("same logits", "same", ""), *LOAD_COLUMNS,
     ),
     run,
-)
+)  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .machine import Advice, Gpu, Nvrtc
-    from .proof import Engine, Result
+    from .proof import Engine, Proof
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Diagnosis:
     gpu_engines: list[str]
     nvrtc: Nvrtc | None
     advice: Advice
-    results: list[Result]
+    results: list[Proof]
 
     @property
     def ok(self) -> bool:
@@ -151,7 +151,7 @@ def _print(found: Diagnosis) -> None:
         output.print_line(f"ok: {output.count(num_tensors, 'tensor')} in 4 profiles, every bit on {', '.join(engines)}")
 
 
-def _rows(results: Sequence[Result], engines: Sequence[str]) -> list[list[str]]:
+def _rows(results: Sequence[Proof], engines: Sequence[str]) -> list[list[str]]:
     cells: dict[tuple[str, str, str], dict[str, str]] = {}
     for result in results:
         row = cells.setdefault((result.tensor, result.dtype, output.shape_text(result.shape)), {})

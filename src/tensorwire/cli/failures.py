@@ -17,6 +17,7 @@ USAGE = 2
 FINDING = 3
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+TERMINATED = 143  # and SIGTERM
 
 _NO_THREAD = "can't start new thread"  # Python's words
 _ADVICE = {
@@ -24,6 +25,10 @@ _ADVICE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or name another destination"),
     errno.EROFS: "name a destination on another file system",
 }
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
 
 
 def report(error: BaseException, program: str, *, as_json: bool) -> int:
@@ -41,6 +46,8 @@ def report(error: BaseException, program: str, *, as_json: bool) -> int:
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, Terminated):
+        return TERMINATED, "terminated"
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     if isinstance(error, click.ClickException):
@@ -80,6 +87,6 @@ def _fields(error: BaseException, message: str) -> dict[str, object]:
     kind = type(error).__name__
     if isinstance(error, click.ClickException):  # whose classes are click's own business
         kind = click.UsageError.__name__
-    elif isinstance(error, click.Abort):
+    elif isinstance(error, (click.Abort, Terminated)):
         kind = KeyboardInterrupt.__name__
     return {"kind": kind, "message": message, **place}

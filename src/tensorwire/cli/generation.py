@@ -33,7 +33,7 @@ _LOCAL = {"local_files_only": True, "trust_remote_code": False}  # or Transforme
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model that is ready to generate.
 
     Attributes:
@@ -82,7 +82,7 @@ class Generation:
         return self.dense_nbytes / self.nbytes
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path) -> LoadedModel:
     """The model of a directory, compressed, and its tokenizer; nothing is fetched from a hub.
 
     Raises:
@@ -109,7 +109,7 @@ def load(path: Path) -> Loaded:
         lacks = output.count(len(missing), "tensor")
         raise click.ClickException(f"{str(path)!r} lacks {lacks} of the model, such as {missing[0]!r}")
     unused = sorted(report["unexpected_keys"])
-    return Loaded(path, model.eval(), tokenizer, not compressed, unused, time.perf_counter() - start)
+    return LoadedModel(path, model.eval(), tokenizer, not compressed, unused, time.perf_counter() - start)
 
 
 def _check_directory(path: Path) -> bool:
@@ -166,7 +166,7 @@ def _line(error: Exception) -> str:
     return shorten(str(error), 300) or type(error).__name__
 
 
-def generate(loaded: Loaded, prompt: str, *, max_new_tokens: int, seed: int | None, stream: bool) -> Generation:
+def generate(loaded: LoadedModel, prompt: str, *, max_new_tokens: int, seed: int | None, stream: bool) -> Generation:
     """Continue a text, or answer it, with at most so many tokens.
 
     Args:

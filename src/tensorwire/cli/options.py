@@ -68,7 +68,7 @@ EXISTING_PATH_OR_STREAM = _PathOrStream(exists=True, path_type=Path, allow_dash=
 NEW_PATH = click.Path(path_type=Path)
 
 
-class _Place(_PathOrStream):
+class _PathAsWritten(_PathOrStream):
     """SRC or DST. A Path forgets a slash at its end, so the context remembers it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -86,10 +86,10 @@ def as_written(path: Location) -> str | RemotePath:
     return f"{path}/" if path in slashed else str(path)
 
 
-_PLACE = _Place(path_type=Path)
-places_argument = click.argument("places", type=_PLACE, nargs=-1, required=True, metavar="SRC... [DST]")
+_WRITTEN = _PathAsWritten(path_type=Path)
+places_argument = click.argument("places", type=_WRITTEN, nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=_PLACE, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
+    "-o", "--output", type=_WRITTEN, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -42,7 +45,7 @@ def _run(commands: click.Group, program: str, arguments: list[str]) -> int:
 
         return shell_complete(commands, {}, program, variable, instruction)
     try:
-        with commands.make_context(program, arguments) as ctx:
+        with _terminated_in_order(), commands.make_context(program, arguments) as ctx:
             code: int | None = commands.invoke(ctx)
     except BrokenPipeError:
         raise
@@ -52,6 +55,24 @@ def _run(commands: click.Group, program: str, arguments: list[str]) -> int:
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return failures.report(error, program, as_json="--json" in options)
     return code or 0
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that temporary files go; unless the caller has chosen otherwise."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise failures.Terminated
 
 
 def _prepare_streams() -> None:

@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Result:
+class Proof:
     """What one engine, which is a CPU target or what decodes on a device, made of one tensor.
 
     Attributes:
@@ -123,7 +123,7 @@ def frame_of(case: Case, profile: Profile) -> bytes:
     return bytes(compress(case.data, profile=profile, dtype=case.dtype, shape=case.shape, threads=1))
 
 
-def prove_on_cpu(progress: Callable[[int, int, str], None] | None = None) -> list[Result]:
+def prove_on_cpu(progress: Callable[[int, int, str], None] | None = None) -> list[Proof]:
     """Every CPU target that this machine has: its frames are those of target scalar, and give their tensors back."""
     tensors = cases()
     made: dict[str, list[dict[str, str]]] = {}
@@ -143,7 +143,7 @@ def prove_on_cpu(progress: Callable[[int, int, str], None] | None = None) -> lis
             row = rows[index] if index < len(rows) else None
             right = expected[index] if index < len(expected) else {}
             verdict = ends[target] or "did not end" if row is None else _differing(row, right)
-            results.append(Result(case.name, case.dtype, case.shape, target, verdict))
+            results.append(Proof(case.name, case.dtype, case.shape, target, verdict))
             if row is None:
                 break  # what killed it was this tensor; those behind it are not known
     return results
@@ -201,7 +201,7 @@ def _command() -> list[str]:
     return [sys.executable, "-W", "ignore", "-m", __name__]
 
 
-def prove_engines(engines: Mapping[str, Engine]) -> list[Result]:
+def prove_engines(engines: Mapping[str, Engine]) -> list[Proof]:
     """What decodes on a device against the core."""
     results = []
     for case in cases():
@@ -209,7 +209,7 @@ def prove_engines(engines: Mapping[str, Engine]) -> list[Result]:
             found = {profile: _by_engine(engine, case, profile) for profile in PROFILES}
             verdict = _verdict({profile: text for profile, text in found.items() if text not in ("ok", "-")})
             known = "ok" in found.values() or verdict != "ok"
-            results.append(Result(case.name, case.dtype, case.shape, name, verdict if known else "-"))
+            results.append(Proof(case.name, case.dtype, case.shape, name, verdict if known else "-"))
     return results
 
 

@@ -26,7 +26,7 @@ class Gap(NamedTuple):
     data: bytes
 
 
-class Form(NamedTuple):
+class Outline(NamedTuple):
     """An original file without the data of its tensors.
 
     Attributes:
@@ -53,15 +53,15 @@ class Form(NamedTuple):
         return b"".join([self.header.prefix, sizes, *(gap.data for gap in self.gaps)])
 
 
-def safetensors_form(header: Header) -> Form:
-    """The form of a safetensors file."""
-    return Form(SAFETENSORS, header, (Gap(0, header.prefix),))
+def safetensors_outline(header: Header) -> Outline:
+    """The outline of a safetensors file."""
+    return Outline(SAFETENSORS, header, (Gap(0, header.prefix),))
 
 
-def torch_form(header: Header, between: Sequence[bytes]) -> Form:
-    """The form of a torch file: `between` stands before each of its tensors and behind the last one."""
+def torch_outline(header: Header, between: Sequence[bytes]) -> Outline:
+    """The outline of a torch file: `between` stands before each of its tensors and behind the last one."""
     positions = [*(entry.start for entry in header.entries), header.data_nbytes]
-    return Form(TORCH, header, tuple(map(Gap, positions, between)))
+    return Outline(TORCH, header, tuple(map(Gap, positions, between)))
 
 
 class Record(NamedTuple):
@@ -72,10 +72,10 @@ class Record(NamedTuple):
     content: bytes
     sha256: str
 
-    def form(self) -> Form:
+    def outline(self) -> Outline:
         """Raises CorruptDataError if the content is damaged."""
         if self.kind == SAFETENSORS:
-            return safetensors_form(parse_header(self.content))
+            return safetensors_outline(parse_header(self.content))
         length = checked_length(self.content[:8], len(self.content))
         header = parse_header(self.content[8 : 8 + length])
         view, count = memoryview(self.content)[8 + length :], len(header.entries) + 1
@@ -90,7 +90,7 @@ class Record(NamedTuple):
         for size in sizes:
             between.append(bytes(view[:size]))
             view = view[size:]
-        return torch_form(header, between)
+        return torch_outline(header, between)
 
 
 class Spliced:

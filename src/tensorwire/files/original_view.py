@@ -9,13 +9,13 @@ from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..storage.pipeline import WINDOW_NBYTES
 from .header import Header, build_header, packed
 from .names import shown
-from .original_record import safetensors_form
+from .original_record import safetensors_outline
 from .torch_file import TorchFile
 
 if TYPE_CHECKING:
     from ..storage.pipeline import Chunk
     from .header import TensorEntry
-    from .original_record import Form, Record
+    from .original_record import Outline, Record
     from .reader import StoredFile, StoredTensor
 
 
@@ -24,15 +24,15 @@ class OriginalReader:
 
     Attributes:
         stored, record, threads: as given.
-        form: of the original file if a record of it is known, else of a plain file with the same tensors.
-        header: that of the form.
+        outline: of the original file if a record of it is known, else of a plain file with the same tensors.
+        header: that of the outline.
         sizes: of the tensors.
     """
 
     def __init__(
-        self, stored: StoredFile, record: Record | None, threads: int | None, form: Form | None = None
+        self, stored: StoredFile, record: Record | None, threads: int | None, outline: Outline | None = None
     ) -> None:
-        """`form` is that of a copy, which does not know it itself. Raises CorruptDataError if the record does not fit
+        """`outline`: that of a copy, which does not know it itself. Raises CorruptDataError if the record does not fit
         the tensors."""
         self.stored = stored
         self.record = record
@@ -43,27 +43,27 @@ class OriginalReader:
         with ErrorContext(file=stored.path):
             if record is not None:
                 try:
-                    self.form = record.form()
+                    self.outline = record.outline()
                 except FormatError as error:
                     error.byte = None  # it counts within the record, which has no place of its own in the file
                     raise
-                odd = {entry.name for entry in self.form.header.entries} ^ stored.tensors.keys()
+                odd = {entry.name for entry in self.outline.header.entries} ^ stored.tensors.keys()
                 if odd:
                     text = f"expected the tensors of the original header, {shown(min(odd))} is only on one side"
                     raise CorruptDataError(text)
-            elif form is not None:
-                self.form = form
+            elif outline is not None:
+                self.outline = outline
             elif isinstance(stored.file, TorchFile):
-                self.form = stored.file.form
+                self.outline = stored.file.outline
             else:
-                self.form = safetensors_form(plain_header(stored) if stored.compressed else stored.header)
-        self.header = self.form.header
+                self.outline = safetensors_outline(plain_header(stored) if stored.compressed else stored.header)
+        self.header = self.outline.header
         self.sizes = [entry.nbytes for entry in self.header.entries]
 
     @property
     def nbytes(self) -> int:
         """The size of the original file."""
-        return self.form.nbytes
+        return self.outline.nbytes
 
     def check_labels(self) -> None:
         """Raise UnsupportedTensorError if the label of a frame contradicts it: no safetensors file has such a tensor. A

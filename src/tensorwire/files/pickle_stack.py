@@ -10,6 +10,12 @@ _MAX_MARKS = 100_000
 """How many marks may be open. A pickler opens one for each level of nesting, and Python's stack ends far earlier."""
 
 
+class GlobalName(str):
+    """The full name of a global."""
+
+    __slots__ = ()
+
+
 class PickleStack:
     """Methods raise IndexError if the pickle ends too early, or takes more from the stack than is there.
 

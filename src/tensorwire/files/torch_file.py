@@ -22,7 +22,7 @@ from ..storage.remote import RemotePath
 from .foreign import PREFIX_NBYTES, TORCH_FILE, TORCH_PICKLE, recognise
 from .header import Header, TensorEntry, build_header
 from .names import shown
-from .original_record import TORCH, Form, torch_form
+from .original_record import TORCH, Outline, torch_outline
 from .reader import StoredFile, may_be_compressed
 from .torch_pickle import BYTES, read_storages
 from .writer import check_names
@@ -51,7 +51,7 @@ class TorchFile:
     """A torch file as a `Readable`: that of a safetensors file with its storages, header and all.
 
     Attributes:
-        form: how the storages stand in the torch file.
+        outline: how the storages stand in the torch file.
         starts: where each of them begins there.
     """
 
@@ -60,14 +60,14 @@ class TorchFile:
         self._file = file
         self.path, self.identity = file.path, file.identity
         try:
-            storages, self.form = _look_into(file)
+            storages, self.outline = _look_into(file)
         except FormatError as error:
             error.file = file.path
             raise
         self.starts = [storage.start for storage in storages]
-        self._header = self.form.header.prefix
-        self._positions = [len(self._header) + entry.start for entry in self.form.header.entries]
-        self.nbytes = len(self._header) + self.form.header.data_nbytes
+        self._header = self.outline.header.prefix
+        self._positions = [len(self._header) + entry.start for entry in self.outline.header.entries]
+        self.nbytes = len(self._header) + self.outline.header.data_nbytes
 
     def read_into(self, offset: int, out: memoryview) -> None:
         if offset < len(self._header):
@@ -76,7 +76,7 @@ class TorchFile:
             offset, out = offset + len(part), out[len(part) :]
         while len(out):
             index = bisect_right(self._positions, offset) - 1
-            entry, begin = self.form.header.entries[index], offset - self._positions[index]
+            entry, begin = self.outline.header.entries[index], offset - self._positions[index]
             count = min(len(out), entry.nbytes - begin)
             self._file.read_into(self.starts[index] + begin, out[:count])
             offset, out = offset + count, out[count:]
@@ -157,7 +157,7 @@ class _Member(NamedTuple):
         return self.stop - self.start
 
 
-def _look_into(file: Readable) -> tuple[list[_Member], Form]:
+def _look_into(file: Readable) -> tuple[list[_Member], Outline]:
     """The large storages of a torch file in their order, and how they stand in it."""
     members = _members(file)
     pickles = [name for name in members if name.count("/") == 1 and name.endswith("/data.pkl")]
@@ -173,7 +173,7 @@ def _look_into(file: Readable) -> tuple[list[_Member], Form]:
     for name, member in storages.items():
         dtype, _ = named.get(name.removeprefix("data/"), (BYTES, 0))
         entries.append(_entry(name, dtype, entries[-1].stop if entries else 0, member.nbytes))
-    return list(storages.values()), torch_form(_header(entries), _between(file, list(storages.values())))
+    return list(storages.values()), torch_outline(_header(entries), _between(file, list(storages.values())))
 
 
 def _header(entries: list[TensorEntry]) -> Header:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..codec import FROM_TORCH
 from ..errors import FormatError
 from .names import shown
-from .pickle_stack import PickleStack
+from .pickle_stack import GlobalName, PickleStack
 
 BYTES = "U8"
 """The dtype of a storage that has no other, or several."""
@@ -76,17 +76,13 @@ class Storage(NamedTuple):
     nbytes: int
 
 
-class _Global(str):
-    """The full name of a global."""
-
-
 def read_storages(pickle: bytes) -> dict[str, tuple[str, int]]:
     """By key the dtype and size of each storage.
 
     Raises:
         FormatError: torch would not load it with ``weights_only=True``, or it contradicts itself.
     """
-    reader = _Reader(pickle)
+    reader = _StorageReader(pickle)
     try:
         reader.run()
     except (IndexError, KeyError, UnicodeDecodeError):
@@ -97,7 +93,7 @@ def read_storages(pickle: bytes) -> dict[str, tuple[str, int]]:
     }
 
 
-class _Reader(PickleStack):
+class _StorageReader(PickleStack):
     """A machine with the stack of a pickle.
 
     Attributes:
@@ -171,7 +167,7 @@ class _Reader(PickleStack):
         if not (isinstance(identifier, tuple) and len(identifier) == 5 and identifier[0] == "storage"):
             raise FormatError("its pickle refers to something that is no storage")
         _, kind, key, _, numel = identifier
-        if not (isinstance(kind, _Global) and isinstance(key, str) and isinstance(numel, int)):
+        if not (isinstance(kind, GlobalName) and isinstance(key, str) and isinstance(numel, int)):
             raise FormatError("its pickle refers to a storage in a way that torch does not write")
         dtype, nbytes = _STORAGES.get(kind.removeprefix("torch."), (None, 1))
         if dtype is None and kind != _UNTYPED:
@@ -185,7 +181,7 @@ class _Reader(PickleStack):
     def _note_dtype(self, called: Any, arguments: Any) -> None:
         if called == _REBUILD and isinstance(arguments, tuple) and len(arguments) > _REBUILD_DTYPE:
             storage, dtype = arguments[0], arguments[_REBUILD_DTYPE]
-            if not (isinstance(storage, Storage) and isinstance(dtype, _Global)):
+            if not (isinstance(storage, Storage) and isinstance(dtype, GlobalName)):
                 raise FormatError("its pickle makes a tensor in a way that torch does not write")
             self.storages[storage.key][1].add(FROM_TORCH.get(dtype.removeprefix("torch."), BYTES))
 
@@ -195,7 +191,7 @@ def _key(data: bytes) -> str | None:
     return data.decode("ascii") if len(data) <= 32 and data.isascii() else None
 
 
-def _allowed(name: str) -> _Global:
+def _allowed(name: str) -> GlobalName:
     if name not in ALLOWED:
         raise FormatError(f"its pickle names {shown(name)}, which torch.load(weights_only=True) refuses")
-    return _Global(name)
+    return GlobalName(name)

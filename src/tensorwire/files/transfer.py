@@ -58,11 +58,11 @@ def compress_file(
 
     def write_once(original: OriginalReader, bases: Mapping[int, BaseTensor]) -> Written:
         metadata = dict(stored.metadata)
-        if original.form.kind == TORCH:
+        if original.outline.kind == TORCH:
             metadata[REQUIRED_KEY] = TORCH
         if keep_record:
             # SHA-256 is known only at the end; its place is taken now.
-            metadata[ORIGINAL_KEYS[original.form.kind]] = pack(original.form.content)
+            metadata[ORIGINAL_KEYS[original.outline.kind]] = pack(original.outline.content)
             metadata[ORIGINAL_SHA256_KEY] = "0" * 64
             if bases:
                 metadata[BASE_HASH_KEY] = "0" * 32
@@ -73,7 +73,7 @@ def compress_file(
                 for chunk, data in window.split():
                     writer.put(chunk.tensor, chunk.start, data)
 
-            _consume(_windows(original), Spliced(original.form.gaps, digest.update), consume, advance)
+            _consume(_windows(original), Spliced(original.outline.gaps, digest.update), consume, advance)
             sha256 = _checked_digest(original, digest)
             if keep_record:
                 writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
@@ -103,7 +103,7 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
         with StoredFile(spool.location) as copy:
             copy.path = stored.path
             copy.use_base(stored.base, stored.base_file)
-            yield OriginalReader(copy, original.record, original.threads, original.form)
+            yield OriginalReader(copy, original.record, original.threads, original.outline)
 
 
 def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) -> Written:
@@ -112,7 +112,7 @@ def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) 
     stored = original.stored
     stored.expect(stored.tensors.values())
     digest = hashlib.sha256()
-    _write(_windows(original), original.form.gaps, digest, file, advance)
+    _write(_windows(original), original.outline.gaps, digest, file, advance)
     sha256 = _checked_digest(original, digest)
     stored.file.check_unchanged()
     compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import CorruptDataError, FormatError
 from ...files.names import shown
-from ...files.pickle_stack import PickleStack
+from ...files.pickle_stack import GlobalName, PickleStack
 
 PLACE = "tensorwire.torch.dcp.metadata.Place"
 """The class of the values of `storage_data`."""
@@ -54,7 +54,7 @@ def read_pickle(data: bytes) -> dict[str, Any]:
         CorruptDataError: it is no pickle of metadata, names anything else, or torch's own writer has made it.
     """
     try:
-        return _body(_Reader(data).run())
+        return _body(_MetadataReader(data).run())
     except CorruptDataError:
         raise
     except FormatError as error:
@@ -65,12 +65,6 @@ def read_pickle(data: bytes) -> dict[str, Any]:
 
 def _refusal(found: str) -> CorruptDataError:
     return CorruptDataError(f"expected a pickle of metadata alone, got {found}")
-
-
-class _Global(str):
-    """The full name of a global."""
-
-    __slots__ = ()
 
 
 class _Object:
@@ -111,7 +105,7 @@ class _Object:
             raise FormatError(f"one that is nested more than {_MAX_DEPTH} levels deep")
 
 
-class _Reader(PickleStack):
+class _MetadataReader(PickleStack):
     """A machine with the stack of a pickle. A pickler names the same object twice where a program does; here only what
     is small and whole may be named twice."""
 
@@ -188,7 +182,7 @@ class _Reader(PickleStack):
             self.stack.append(_known(f"{module}.{name}"))
         elif opcode in b"R\x81":  # REDUCE, NEWOBJ
             called, arguments = self.pop(2)
-            if not isinstance(called, _Global):
+            if not isinstance(called, GlobalName):
                 raise FormatError("one that calls something else")
             self.stack.append(_called(called, _is(arguments, "tuple").values, may_change=opcode == 0x81))
         elif opcode == 0x62:  # BUILD
@@ -199,13 +193,13 @@ class _Reader(PickleStack):
     def _give_state(self, state: Any) -> None:
         """Attributes come once, to what NEWOBJ has made: from then on it can be named again."""
         made = self.stack[-1]
-        if not (isinstance(made, _Object) and made.may_change and isinstance(made.kind, _Global)):
+        if not (isinstance(made, _Object) and made.may_change and isinstance(made.kind, GlobalName)):
             raise FormatError("attributes of something else")
         made.state, made.may_change = state, False
         made.note([state])
 
 
-def _known(name: str) -> _Global:
+def _known(name: str) -> GlobalName:
     """A global of metadata, by its own name: with a dot in it one would reach all that its module imports."""
     if name == _OF_TORCH:
         raise CorruptDataError(
@@ -214,10 +208,10 @@ def _known(name: str) -> _Global:
     module, _, last = name.rpartition(".")
     if name not in _KNOWN and f"{module}." != _METADATA and not (module == "torch" and last):
         raise FormatError(shown(name))
-    return _Global(name)
+    return GlobalName(name)
 
 
-def _called(name: _Global, arguments: list[Any], *, may_change: bool) -> _Object:
+def _called(name: GlobalName, arguments: list[Any], *, may_change: bool) -> _Object:
     if name == _ORDERED_DICT and not arguments:
         return _Object("dict", [], may_change=True)
     if name == _GETATTR and len(arguments) == 2 and _is_enumeration(arguments[0]):
@@ -228,7 +222,7 @@ def _called(name: _Global, arguments: list[Any], *, may_change: bool) -> _Object
 
 
 def _is_enumeration(value: Any) -> bool:
-    return isinstance(value, _Global) and value == f"{_METADATA}_MEM_FORMAT_ENCODING"
+    return isinstance(value, GlobalName) and value == f"{_METADATA}_MEM_FORMAT_ENCODING"
 
 
 def _is(value: Any, kind: str) -> _Object:
@@ -292,7 +286,7 @@ def _tensor(value: Any) -> dict[str, Any] | None:
     dtype, layout, requires_grad, memory_format, pin_memory = state.values
     chunks = [_attributes(each, "ChunkStorageMetadata") for each in _is(tensor["chunks"], "list").values]
     return {
-        "dtype": _of_type(dtype, _Global).removeprefix("torch."),
+        "dtype": _of_type(dtype, GlobalName).removeprefix("torch."),
         "layout": _layout(layout).removeprefix("torch."),
         "memory_format": _memory_format(memory_format),
         "requires_grad": _of_type(requires_grad, bool),
@@ -303,7 +297,7 @@ def _tensor(value: Any) -> dict[str, Any] | None:
 
 
 def _layout(value: Any) -> str:
-    if isinstance(value, _Global):
+    if isinstance(value, GlobalName):
         return value
     (name,) = _only(_is(value, _LAYOUT))
     return str(_of_type(name, str))
@@ -332,7 +326,7 @@ def _only(value: _Object) -> list[Any]:
 def _plain(value: Any) -> Any:
     """What a planner keeps: values that no class of its own is needed for."""
     if not isinstance(value, _Object):
-        return str(value) if isinstance(value, _Global) else value
+        return str(value) if isinstance(value, GlobalName) else value
     if value.kind == "list":
         return [_plain(each) for each in value.values]
     if value.kind == "tuple":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -189,15 +189,17 @@ class _Looks:
             ValueError: it is compressed already, or says that the model beside it is.
         """
         opened = open_input(file.location)
-        kind, view = self._kind(file, opened)
-        if kind in OF_TENSORS:
-            self._refuse_compressed(file, opened)
-        takes = 1 if isinstance(opened, InputFile) else len(opened.beginning)
-        if takes > self._room:
-            opened.close()
-            return SourceFile(file.path, file.location, kind, file.nbytes)
-        self._room -= takes
-        return SourceFile(file.path, file.location, kind, file.nbytes, kept=[view])
+        with ExitStack() as stack:
+            stack.callback(opened.close)
+            kind, view = self._kind(file, opened)
+            if kind in OF_TENSORS:
+                self._refuse_compressed(file, opened)
+            takes = 1 if isinstance(opened, InputFile) else len(opened.beginning)
+            if takes > self._room:
+                return SourceFile(file.path, file.location, kind, file.nbytes)
+            self._room -= takes
+            stack.pop_all()
+            return SourceFile(file.path, file.location, kind, file.nbytes, kept=[view])
 
     def _kind(self, file: FoundFile, opened: Opened) -> tuple[str, Readable]:
         """What is to become of a file, and as what it is read."""
@@ -220,7 +222,7 @@ class _Looks:
     def _take_room(self, view: Readable) -> None:
         """Count what the record of a torch file takes in the manifest. A file for whose record there is no room is
         copied."""
-        nbytes = len(pack(view.form.content)) if isinstance(view, TorchFile) else len(pack(b""))
+        nbytes = len(pack(view.outline.content)) if isinstance(view, TorchFile) else len(pack(b""))
         if nbytes > self._records_room:
             raise LimitExceededError(
                 f"expected a torch file whose record fits into the {self._records_room} bytes that are left of the "

@@ -258,7 +258,7 @@ class _Application:
     def _is_new(self, stored: StoredFile, record: Record, base: Base) -> bool:
         """Whether the file is what the delta leads to: all the same but tensors, and tensors of the same content."""
         (current,) = base.files.values()
-        if OriginalReader(current, None, self._threads).form.content != record.content:
+        if OriginalReader(current, None, self._threads).outline.content != record.content:
             return False
         if stored.tensors.keys() != current.tensors.keys():
             return False

@@ -92,15 +92,7 @@ def compress_checkpoint(
             `dst` and `src` lie in each other; `src` has no such file of tensors as `files` says.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    options = _Options(
-        profile=profile,
-        base=base,
-        exclude=exclude,
-        files=files,
-        threads=threads,
-        force=force,
-        storage_options=storage_options,
-    )
+    options = _Settings(profile, base, exclude, files, threads=threads, force=force, storage_options=storage_options)
     return _convert("compress", src, dst, options, progress)
 
 
@@ -134,7 +126,7 @@ def decompress_checkpoint(
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    options = _Options(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
+    options = _Settings(base=base, strict=strict, threads=threads, force=force, storage_options=storage_options)
     return _convert("decompress", src, dst, options, progress)
 
 
@@ -156,7 +148,7 @@ def transcode_checkpoint(
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
     the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    options = _Options(
+    options = _Settings(
         profile=profile, base=base, strict=strict, threads=threads, force=force, storage_options=storage_options
     )
     return _convert("transcode", src, dst, options, progress)
@@ -176,14 +168,7 @@ def _sources(action: Action, src: Location, exclude: Sequence[str]) -> Sources:
     return originals(src, exclude) if action == "compress" else compressed(src)
 
 
-def _only(sources: Sources, files: Sequence[str], src: Location) -> Sources:
-    """The files of a directory that a caller names."""
-    if not src.is_dir():
-        raise ValueError(f"files is for the files of a directory, {src} is a file")
-    return sources.only(files)
-
-
-class _Options(NamedTuple):
+class _Settings(NamedTuple):
     """What the public functions take by keyword."""
 
     profile: Profile | None = None
@@ -200,7 +185,7 @@ def _convert(
     action: Action,
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    options: _Options,
+    options: _Settings,
     progress: Progress | None,
 ) -> CheckpointReport:
     started = time.monotonic()
@@ -209,7 +194,9 @@ def _convert(
     is_directory = source.is_dir()
     sources = _sources(action, source, options.exclude)
     if options.files is not None:
-        sources = _only(sources, options.files, source)
+        if not is_directory:
+            raise ValueError(f"files is for the files of a directory, {source} is a file")
+        sources = sources.only(options.files)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = enter(stack, options.base, options.storage_options, profile=profile)
@@ -256,6 +243,7 @@ def _convert(
                     nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                     outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
             paths = {*conversion.written, *sources.directories}
+            # `owned` reads this set again before the old result goes: a path that was left out must not go with it.
             written.intersection_update(paths)
             result.put(work, paths, progress)
         except BaseException:

@@ -152,8 +152,8 @@ class Converter:
             done = self._write(original, file)
             check_size(source, original.nbytes)
             file.sync()
-            content = pack(original.form.content) if self._task.has_manifest else None
-            entry = ManifestFile(source.path, original.form.kind, original.nbytes, done.sha256, content)
+            content = pack(original.outline.content) if self._task.has_manifest else None
+            entry = ManifestFile(source.path, original.outline.kind, original.nbytes, done.sha256, content)
             if not done.relative:
                 entry = self._beside_base(entry)
             report = report_of_tensors(source.path, original, done)
@@ -171,7 +171,7 @@ class Converter:
         self._is_relative = self._is_relative or bool(done.relative)
         if done.notice is not None:
             self._outcome.notices.append(f"{path}: {done.notice}")
-        if original.form.kind == SAFETENSORS:
+        if original.outline.kind == SAFETENSORS:
             self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
         return done
 
@@ -308,7 +308,7 @@ def report_of_tensors(path: str, original: OriginalReader, done: Written) -> Fil
     """The report of a file that was coded or decoded."""
     return FileReport(
         path=path,
-        kind=original.form.kind,
+        kind=original.outline.kind,
         nbytes_in=original.stored.file.nbytes if original.stored.compressed else original.nbytes,
         nbytes_out=done.nbytes,
         num_tensors=len(original.sizes),

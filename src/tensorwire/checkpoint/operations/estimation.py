@@ -35,7 +35,7 @@ _SAMPLE_NBYTES = 1 << 19
 """A whole block of BF16 in every profile."""
 
 
-class Place(NamedTuple):
+class Candidate(NamedTuple):
     """A tensor that may be sampled.
 
     Attributes:
@@ -80,7 +80,7 @@ def estimate_ratio(
     """
     started = time.monotonic()
     sources = originals(locate(src, storage_options), exclude)
-    tensors: list[Place] = []
+    tensors: list[Candidate] = []
     for source in sources.files:
         if source.kind in OF_TENSORS:
             with open_stored(source.open()) as stored:
@@ -105,13 +105,13 @@ def estimate_ratio(
     )
 
 
-def tensors_of(stored: StoredFile) -> list[Place]:
+def tensors_of(stored: StoredFile) -> list[Candidate]:
     """The tensors of an open plain file that have any bytes."""
     found = zip(places(stored), stored.header.entries, strict=True)
-    return [Place(stored.path, start, entry) for start, entry in found if entry.nbytes]
+    return [Candidate(stored.path, start, entry) for start, entry in found if entry.nbytes]
 
 
-def sampled_share(tensors: Sequence[Place], profile: Profile, threads: int | None) -> Share:
+def sampled_share(tensors: Sequence[Candidate], profile: Profile, threads: int | None) -> Share:
     """What compressing tensors is expected to give, from the samples that `estimate_ratio` describes."""
     samples = _samples([tensor.entry.nbytes for tensor in tensors])
 
@@ -145,7 +145,7 @@ def _samples(sizes: list[int]) -> list[tuple[int, int]]:
     return samples
 
 
-def _encode(tensor: Place, start: int, profile: Profile) -> tuple[int, int]:
+def _encode(tensor: Candidate, start: int, profile: Profile) -> tuple[int, int]:
     """Size of the sample from `start` on, and what it takes: compressed, if a frame of it all would save enough."""
     entry, bits = tensor.entry, dtype_bits(tensor.entry.dtype)
     start -= start % max(1, bits // 8)

@@ -41,14 +41,7 @@ class Outcome:
             self.changed.append(change)
             self.exact = self.exact and change.outcome == "restored"
 
-    def report(
-        self,
-        action: str,
-        src: str,
-        dst: str,
-        base: str | None,
-        started: float,
-    ) -> CheckpointReport:
+    def report(self, action: str, src: str, dst: str, base: str | None, started: float) -> CheckpointReport:
         return CheckpointReport(
             action=action,
             src=src,

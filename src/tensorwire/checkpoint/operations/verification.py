@@ -187,7 +187,7 @@ class _Verifier:
                     self.problems.append(_problem(error, source.path))
 
             digest = hashlib.sha256()
-            hash_data = Spliced(reader.form.gaps, digest.update)
+            hash_data = Spliced(reader.outline.gaps, digest.update)
             names = [entry.name for entry in reader.header.entries]
             sizes = [0 if name in skipped else size for name, size in zip(names, reader.sizes, strict=True)]
             stream = read_windows(sizes, fill, unit=reader.block_nbytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...errors import ErrorContext
 from ...files.torch_file import open_stored
 from ..directory.shards import find_shards, tensor_files
-from .estimation import Place, sampled_share, tensors_of
+from .estimation import Candidate, sampled_share, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ def weights_of(path: Location, profiles: Sequence[Profile], threads: int | None 
     files: Iterable[Location] = find_shards(path).files if whole else tensor_files(path).values()
     by_dtype: dict[str, int] = {}
     largest = stored_nbytes = 0
-    plain: list[Place] = []
+    plain: list[Candidate] = []
     compressed, profile = False, None
     for location in files:
         with open_stored(location) as stored, ErrorContext(file=location):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..versions import INDEX_NAME, Position
-from .kept import CURRENT, Followed, Place, end, known, marks_of, serving
+from .kept import CURRENT, Followed, OpenDirectory, end, known, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .note import Note
 from .shown import check_free, hide, show
@@ -75,7 +75,7 @@ class InPlaceTarget(Followed):
         return None if self._staged is None else self._staged.position
 
     @contextmanager
-    def _entered(self, *, make: bool = False) -> Iterator[Place | None]:
+    def _entered(self, *, make: bool = False) -> Iterator[OpenDirectory | None]:
         """A directory of another form is made one of this form first, and what a killed process has left is finished
         by that."""
         with super()._entered(make=make) as place:
@@ -144,7 +144,7 @@ class InPlaceTarget(Followed):
                     self._write(place, found, staged)
         self.number = staged.position.number
 
-    def _write(self, place: Place, found: Serving, staged: _Waiting) -> None:
+    def _write(self, place: OpenDirectory, found: Serving, staged: _Waiting) -> None:
         _check_one_name(found, staged.changed)
         place.write_note_in_place(Note(None, staged.marks))
         with found.opened() as current:
@@ -160,7 +160,7 @@ class InPlaceTarget(Followed):
                 writer.write_into(place.root, file, current[file].header)
         place.write_note_in_place(Note(staged.position, found.marks()))
 
-    def _move(self, place: Place, staged: _New) -> None:
+    def _move(self, place: OpenDirectory, staged: _New) -> None:
         names = list(staged.new)
         if staged.name not in place.versions():
             raise OSError(errno.EBUSY, "another follower has worked here since; stage again", str(self._root))
@@ -173,7 +173,7 @@ class InPlaceTarget(Followed):
         _take_over(place, staged.name)
 
 
-def _take_over(place: Place, version: str) -> None:
+def _take_over(place: OpenDirectory, version: str) -> None:
     """Have the files of the version that serves stand in the directory itself. Until `current` is gone they are what
     a follower with copies has put there, so a process that is killed leaves a form that any follower knows."""
     with serving(place) as found:

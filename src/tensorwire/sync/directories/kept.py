@@ -51,7 +51,7 @@ _UNREADABLE = {errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXI
 """Errors of a name that has no regular file."""
 
 
-class Place:
+class OpenDirectory:
     """A directory that is open, and its folder of ours, locked; None if there is none."""
 
     def __init__(self, root: Folder, own: Folder | None) -> None:
@@ -177,7 +177,7 @@ def temporary() -> str:
 
 
 @contextmanager
-def entered(root: Path, *, make: bool) -> Iterator[Place | None]:
+def entered(root: Path, *, make: bool) -> Iterator[OpenDirectory | None]:
     """A directory, locked if it has a folder of ours or with `make` gets one; None if it is not there.
 
     Raises:
@@ -192,13 +192,13 @@ def entered(root: Path, *, make: bool) -> Iterator[Place | None]:
             return
         folder = stack.enter_context(Folder(root))
         if not make and folder.status(SYNC_DIRECTORY) is None:
-            yield Place(folder, None)
+            yield OpenDirectory(folder, None)
             return
         own = stack.enter_context(folder.enter(SYNC_DIRECTORY, make=make))
         lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         stack.callback(unlock, lock)
         lock_now(lock, root, "another follower works in this directory; end one of the two")
-        yield Place(folder, own)
+        yield OpenDirectory(folder, own)
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def end(folder: Folder, names: Sequence[str], position: Position) -> Marks:
 
 
 @contextmanager
-def serving(place: Place) -> Iterator[Serving]:
+def serving(place: OpenDirectory) -> Iterator[Serving]:
     """What serves in a directory: a version of ours, files that are written into, or what stood there before."""
     name, note = place.current(), place.note_in_place()
     noted = place.noted(note)
@@ -375,7 +375,7 @@ class Followed:
         self._distrusts, self._hashed = True, None
 
     @contextmanager
-    def _entered(self, *, make: bool = False) -> Iterator[Place | None]:
+    def _entered(self, *, make: bool = False) -> Iterator[OpenDirectory | None]:
         with entered(self._root, make=make) as place:
             yield place
 

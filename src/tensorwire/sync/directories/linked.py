@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position
-from .kept import CURRENT, Followed, Place, end, marks_of, serving
+from .kept import CURRENT, Followed, OpenDirectory, end, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .shown import check_free, hide, show
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .note import Marks
 
 
-class _Staged(NamedTuple):
+class _StagedFolder(NamedTuple):
     """A version that waits for its commit: its folder, the marks of its files, and the folder that serves meanwhile."""
 
     position: Position
@@ -50,7 +50,7 @@ class DirectoryTarget(Followed):
     def __init__(self, root: Path, threads: int, is_published: Callable[[str], bool], *, copies: bool) -> None:
         """Have plain files stand in the directory with `copies`, else links. All else is that of `Followed`."""
         self._copies = copies
-        self._staged: _Staged | None = None
+        self._staged: _StagedFolder | None = None
         super().__init__(root, threads, is_published)
 
     @property
@@ -58,7 +58,7 @@ class DirectoryTarget(Followed):
         return None if self._staged is None else self._staged.position
 
     @contextmanager
-    def _entered(self, *, make: bool = False) -> Iterator[Place | None]:
+    def _entered(self, *, make: bool = False) -> Iterator[OpenDirectory | None]:
         """What a killed process has left to do is done first."""
         with super()._entered(make=make) as place:
             current = None if place is None else place.current()
@@ -92,10 +92,10 @@ class DirectoryTarget(Followed):
                 name = f"v{goal.number:06d}-{secrets.token_hex(8)}"
                 with place.making(name) as folder:
                     names = self._make(place, found, folder, goal, plan, frames)
-                    self._staged = _Staged(goal, name, end(folder, names, goal), found.name)
+                    self._staged = _StagedFolder(goal, name, end(folder, names, goal), found.name)
 
     def _make(
-        self, place: Place, found: Serving, folder: Folder, goal: Position, plan: Plan, frames: Frames
+        self, place: OpenDirectory, found: Serving, folder: Folder, goal: Position, plan: Plan, frames: Frames
     ) -> list[str]:
         """Make the files of a version, and give their names."""
         with found.opened() as current:
@@ -118,7 +118,7 @@ class DirectoryTarget(Followed):
                 raise OSError(errno.EBUSY, text, str(self._root))
         return [*layout, *indexes]
 
-    def _adopt(self, place: Place) -> None:
+    def _adopt(self, place: OpenDirectory) -> None:
         """Have a checkpoint that stands in the directory itself serve as a version does, with the same content."""
         with serving(place) as found, found.opened() as current:
             if not current:

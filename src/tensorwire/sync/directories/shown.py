@@ -18,10 +18,10 @@ from .kept import LINK_PREFIX, temporary
 
 if TYPE_CHECKING:
     from ..._ground.folder import Folder
-    from .kept import Place
+    from .kept import OpenDirectory
 
 
-def check_free(place: Place, names: Sequence[str]) -> None:
+def check_free(place: OpenDirectory, names: Sequence[str]) -> None:
     """Raise FileExistsError for a name that something else has."""
     noted = place.noted(place.note_in_place())
     for name in names:
@@ -30,7 +30,7 @@ def check_free(place: Place, names: Sequence[str]) -> None:
             raise FileExistsError(errno.EEXIST, text, str(place.root.path / name))
 
 
-def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> None:
+def show(place: OpenDirectory, version: str, names: Sequence[str], *, copies: bool) -> None:
     """Have files of a version stand in the directory: links through `current`, or with `copies` second names.
 
     Raises:
@@ -56,7 +56,7 @@ def show(place: Place, version: str, names: Sequence[str], *, copies: bool) -> N
             _put(place, new, name, status)
 
 
-def hide(place: Place, names: Sequence[str]) -> None:
+def hide(place: OpenDirectory, names: Sequence[str]) -> None:
     """Remove the entries of ours that have other names than these."""
     noted = place.noted(place.note_in_place())
     others = [name for name in place.root.names() if name not in names]
@@ -64,7 +64,7 @@ def hide(place: Place, names: Sequence[str]) -> None:
         place.root.remove(name)
 
 
-def _is_ours(place: Place, name: str) -> bool:
+def _is_ours(place: OpenDirectory, name: str) -> bool:
     """Whether an entry leads to a version, or was put there for one."""
     is_link = place.root.target_of(name) == LINK_PREFIX + name
     return is_link or ((is_safetensors(name) or is_index(name)) and place.has(name))
@@ -82,7 +82,7 @@ def _copy(folder: Folder, name: str, other: Folder, new: str) -> None:
     other.set_time(new, status)
 
 
-def _put(place: Place, new: str, name: str, status: os.stat_result | None) -> None:
+def _put(place: OpenDirectory, new: str, name: str, status: os.stat_result | None) -> None:
     """Give what was made in our folder its name, in the place of what has it. If that is another thing by now, it
     stays."""
     if not (status is not None and place.own.exchange(new, place.root, name)):
