@@ -280,7 +280,8 @@ def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, c
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("number", "code", "said"),
+    [(signal.SIGHUP, 129, "terminated"), (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
 def test_ended_while_it_waits_for_input(
     original: Path, temporary: Path, number: signal.Signals, code: int, said: str

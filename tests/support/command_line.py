@@ -9,6 +9,8 @@ import pty
 import re
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +21,6 @@ import numpy as np
 from tensorwire.cli import main
 
 COMMAND = [sys.executable, "-m", "tensorwire"]
-_NOTHING: Mapping[str, str] = {}
 
 
 class Ran(NamedTuple):
@@ -56,18 +57,19 @@ def damage(path: Path, offset: int) -> None:
 
 def forked(
     *arguments: object,
-    environment: Mapping[str, str] = _NOTHING,
-    first: Callable[[], object] = int,
+    environment: Mapping[str, str] | None = None,
+    first: Callable[[], object] | None = None,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """A command in a process that is forked, and imports nothing anew; it does something first. `test_cli_process`
+    """A command in a process that is forked, and imports nothing anew; it does `first` before. `test_cli_process`
     starts commands as a shell does."""
     command = [*map(str, arguments)]
-    options = {"capture_output": True, **options, "preexec_fn": lambda: _become(command, environment, first)}
+    begin = lambda: _become(command, environment or {}, first)  # noqa: E731
+    options = {"capture_output": True, "timeout": 60, **options, "preexec_fn": begin}
     return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
 
 
-def _become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object]) -> None:
+def _become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object] | None) -> None:
     """Run a command line where a process would begin another program."""
     os.environ.update(environment)
     for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
@@ -78,24 +80,36 @@ def _become(arguments: list[str], environment: Mapping[str, str], first: Callabl
         stream: Any = open(number, mode)  # noqa: PTH123, SIM115
         stream.buffer.raw.name = f"<{name}>"
         setattr(sys, name, stream)
-    first()
-    code = main(arguments)
-    sys.stderr.flush()
-    os._exit(code)  # what raises before ends with the code 255
+    code = 99
+    try:
+        if first is not None:
+            first()
+        code = main(arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
     """The lines that a command shows on a terminal so many columns wide, its styles taken away."""
     environment = {"TERM": "xterm-256color", "COLUMNS": str(width)}
     primary, secondary = pty.openpty()
-    try:
-        done = forked(*arguments, environment=environment, capture_output=False, stdout=secondary)
-        os.close(secondary)
-        shown = bytearray()
+    shown = bytearray()
+
+    def read() -> None:
         with contextlib.suppress(OSError):  # the other side is closed
             while data := os.read(primary, 1 << 16):
-                shown += data
+                shown.extend(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        done = forked(*arguments, environment=environment, capture_output=False, stdout=secondary)
     finally:
+        os.close(secondary)
+        reader.join()
         os.close(primary)
     assert done.returncode == code
     return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()

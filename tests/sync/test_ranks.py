@@ -383,6 +383,7 @@ def test_a_rank_killed_at_any_step_leaves_a_version_or_the_next_one(stride: int,
     step, codes, seen = 1 - stride, {KILLED}, set()
     while codes != {0}:
         step += stride
+        assert step < 200, "the ranks never have the time"
         number, following = int(follower.version or 0) + 1, stepped(current, step)
 
         def child(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 
 import click
@@ -15,8 +16,9 @@ from . import output
 BAD_DATA = 1
 USAGE = 2
 FINDING = 3
+HUNG_UP = 129  # what a shell reports for a program that SIGHUP ended
 INTERRUPTED = 130
-CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+CLOSED_PIPE = 141  # and SIGPIPE
 TERMINATED = 143  # and SIGTERM
 
 _NO_THREAD = "can't start new thread"  # Python's words
@@ -28,7 +30,7 @@ _ADVICE = {
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
+    """SIGTERM or SIGHUP came, whose number it is given."""
 
 
 def report(error: BaseException, program: str, *, as_json: bool) -> int:
@@ -47,7 +49,7 @@ def report(error: BaseException, program: str, *, as_json: bool) -> int:
 
 def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, Terminated):
-        return TERMINATED, "terminated"
+        return {signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}[error.args[0]], "terminated"
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     if isinstance(error, click.ClickException):

@@ -14,6 +14,9 @@ import click
 from . import failures
 
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
 def completion_variable(program: str) -> str:
     """The environment variable by which a shell asks a program for completions."""
     return f"_{program.upper().replace('-', '_')}_COMPLETE"
@@ -59,20 +62,22 @@ def _run(commands: click.Group, program: str, arguments: list[str]) -> int:
 
 @contextmanager
 def _terminated_in_order() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that temporary files go; unless the caller has chosen otherwise."""
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that temporary files go; where the caller has chosen
+    otherwise, as nohup does, they do not."""
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _terminate)
+    ours = [each for each in _ENDING if is_main and signal.getsignal(each) == signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _terminate(number: int, frame: object) -> None:
-    raise failures.Terminated
+    signal.signal(number, signal.SIG_IGN)  # one that is sent twice does not end the cleaning
+    raise failures.Terminated(number)
 
 
 def _prepare_streams() -> None:

@@ -33,7 +33,8 @@ def command() -> None:
       torchrun --nproc-per-node 8 -m tensorwire_job train.py
       tensorwire-job diagnose     # in another shell, when the job seems to hang
 
-    Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 a finding; 130 Ctrl-C.
+    Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 a finding; 129 SIGHUP; 130 Ctrl-C;
+    143 SIGTERM.
     """
 
 
