@@ -94,9 +94,8 @@ def train_on(jobs: Iterable[Watched]) -> None:
         each.watch.wait(PATIENCE_SECONDS, lambda findings: not findings)
 
 
-@pytest.mark.parametrize(
-    "attaches", [["backend"], pytest.param(["fsdp", "fsdp_gradients", "ddp", "all_to_all"], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("attaches", [["backend"], ["fsdp", "fsdp_gradients", "ddp", "all_to_all"]])
 def test_what_is_found_is_what_befell_each_job(attaches: list[str]) -> None:
     last = {attach: LAST[attach] for attach in attaches}
     with ExitStack() as stack:

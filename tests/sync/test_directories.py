@@ -285,8 +285,10 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
     ],
     ids="-".join,
 )  # fmt: skip
-@pytest.mark.parametrize("layout", ["same", "new"])
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize(
+    ("layout", "stride"),
+    [("same", 4), pytest.param("same", 1, marks=pytest.mark.slow), pytest.param("new", 1, marks=pytest.mark.slow)],
+)
 def test_a_follower_killed_while_a_directory_changes_its_form_goes_on(
     stride: int, layout: str, forms: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,9 @@ print("failed" if failed else "never failed")
 """
 
 
-@pytest.mark.parametrize("where", ["memory", "file", "ahead"])
+@pytest.mark.parametrize(
+    "where", ["file", *(pytest.param(each, marks=pytest.mark.slow) for each in ("memory", "ahead"))]
+)
 def test_out_of_memory_in_the_middle_of_a_layer(with_little_memory: Programs, file: Path, where: str) -> None:
     """At many places. Afterwards the model is as it was."""
     result = with_little_memory.run(OUT_OF_MEMORY, file, where)

@@ -104,6 +104,7 @@ def test_graphs_for_any_length(backend: str, dtype: Any) -> None:
         assert same(ours(ids), theirs(ids))
 
 
+@pytest.mark.slow
 def test_one_token_through_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "_SLAB_NBYTES", 64 << 10)
     dense, compressed = pair(Language(1), torch.bfloat16)
@@ -173,6 +174,7 @@ def sums_of_rows(takes: dict[str, Any], ids: Any, terms: list[Any], weights: lis
     return sums
 
 
+@pytest.mark.slow
 @torch_since(2, 13)
 def test_rows_in_a_graph() -> None:
     dense = [torch.randn(VOCABULARY, WIDTH).bfloat16() for _ in ROWS]

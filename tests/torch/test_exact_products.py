@@ -175,7 +175,10 @@ HELD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("scripts", "held"), HELD.values(), ids=HELD)
+@pytest.mark.parametrize(
+    ("scripts", "held"),
+    [pytest.param(*each, id=name, marks=pytest.mark.slow if n else ()) for n, (name, each) in enumerate(HELD.items())],
+)
 def test_torch_as_on_other_cpus(scripts: tuple[str, ...], held: dict[str, str]) -> None:
     """oneDNN reads the variable once, so this takes a process. A child for each script knows of no trial yet."""
     if Order.GEMM_768 not in linear_orders("BF16"):

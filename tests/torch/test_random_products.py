@@ -43,7 +43,7 @@ def run(variant: str, seed: int, count: int) -> None:
     print(done.stdout)
 
 
-QUICK = ("as it is", "all for AVX2", "torch without vectors")
+QUICK = ("as it is", "all for AVX2")
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_nothing_but_the_score_knows_the_analyzer():
 
 @pytest.fixture(scope="module")
 def counts():
-    return measure.tables(measure.measure_all(measure.seeds(1, 500), 1, with_replay=False))
+    return measure.tables(measure.measure_all(measure.seeds(1, 200), 1, with_replay=False))
 
 
 def test_the_culprit_is_among_the_ranks_that_would_explain_a_standstill():
@@ -177,7 +177,7 @@ def test_explanations_that_were_not_named_count_as_included(counts):
 
 
 def test_a_chooser_that_knows_the_mix_is_right_in_three_of_four():
-    found = chooser.outcomes(range(300), range(10_000, 10_060))
+    found = chooser.outcomes(range(120), range(10_000, 10_030))
     assert found["right"] >= 0.75 * found["standstills"]
 
 

@@ -259,7 +259,9 @@ def save_dying(path: Path, phase: str) -> None:
     dcp.save({"w": _distributed("rows", whole() + 1)}, storage_writer=Failing(path, phase, dies=True))
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(each, marks=pytest.mark.slow if number % 2 else ()) for number, each in enumerate(PHASES)]
+)
 def test_a_rank_that_dies_leaves_the_last_checkpoint_whole(two: Ranks, tmp_path: Path, phase: str) -> None:
     two.run(save_dtensor, tmp_path, "rows")
     with Ranks(2) as dying:

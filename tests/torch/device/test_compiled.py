@@ -193,6 +193,7 @@ def test_slabs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(found, plain(compiled.there(there)))
 
 
+@pytest.mark.slow
 @torch_since(2, 13)
 def test_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It joins products. On the CPU each is what it is alone, so where inductor rounds as eager torch does, the results

@@ -302,7 +302,7 @@ def sequence(request: pytest.FixtureRequest) -> Iterator[bool]:
 FORWARD_AND_BACKWARD = {False: {"all_reduce": 4}, True: {"all_gather": 2, "reduce_scatter": 2}}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_tensor_parallelism_with_exact_has_the_bits_of_raw_messages(
     ranks: Ranks, sequence: bool, compiled: bool
 ) -> None:

@@ -149,6 +149,7 @@ def _distances(codec: traffic.Grid, steps: int) -> dict[int, float]:
     return found
 
 
+@pytest.mark.slow
 def test_weights_stay_close_to_the_parameters(ranks: Ranks) -> None:
     """Errors do not add up. BF16 by itself rounds by 2^-9 at most; what is quantized is the change of one step."""
     found = ranks.run(_distances, GRID, 30)[0]

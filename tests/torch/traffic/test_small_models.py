@@ -41,6 +41,7 @@ def test_the_area_is_the_share_of_pairs_in_order() -> None:
     assert dlrm.area(logits, clicked) == pytest.approx(sum(pairs) / len(pairs))
 
 
+@pytest.mark.slow
 def test_experts_with_exact_have_the_bits_of_raw_messages(ranks: Ranks) -> None:
     raw, exact, grid = (ranks.run(moe.train, codec, 2, 0) for codec in (Raw(), Exact(), Grid(4, 128)))
     assert [each.digest for each in exact] == [each.digest for each in raw] == [raw[0].digest] * 4
