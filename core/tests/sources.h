@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,7 +42,9 @@ constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F
                            {"F8_E4M3", 8, 1, 4, 3}, {"F8_E5M2", 8, 1, 5, 2}, {"F64", 64, 8, 11, 52},
                            {"I8", 8, 1, 4, 3},      {"U8", 8, 1, 4, 4},      {"I64", 64, 8, 0, 63},
                            {"U16", 16, 2, 0, 16},   {"F4", 4, 1, 4, 4},      {"F8_E8M0", 8, 1, 8, 0},
-                           {"C64", 64, 4, 8, 23},   {"QI4", 4, 1, 0, 8}};
+                           {"C64", 64, 4, 8, 23},   {"QI4", 4, 1, 0, 8},     {"I32", 32, 4, 0, 32},
+                           {"U32", 32, 4, 0, 32},   {"U64", 64, 8, 0, 63},   {"I16", 16, 2, 0, 16},
+                           {"BOOL", 8, 1, 0, 8},    {"F6_E2M3", 6, 1, 0, 8}, {"MXINT_12", 12, 1, 0, 8}};
 
 // The sources have those before kNumContents.
 enum Content {
@@ -100,6 +103,11 @@ inline uint64_t word(const Type& type, Content content, Random* random, size_t i
   return uint64_t{has_sign && noise >> 63 != 0} << (8 * type.nbytes - 1) | exponent << type.rest_bits | mantissa;
 }
 
+// As many of `count` words as make whole elements.
+constexpr size_t whole_words(const Type& type, size_t count) {
+  return count - count % (std::lcm(type.bits, 8 * type.nbytes) / (8 * type.nbytes));
+}
+
 inline Bytes make_words(const Type& type, Content content, size_t count, Random* random) {
   Bytes bytes(count * type.nbytes);
   for (size_t i = 0; i < count; ++i) {
@@ -110,13 +118,14 @@ inline Bytes make_words(const Type& type, Content content, size_t count, Random*
 }
 
 inline Bytes make_content(const Type& type, uint32_t profile, Content content, Random* random) {
-  return make_words(type, content, num_words_of(profile), random);
+  return make_words(type, content, whole_words(type, num_words_of(profile)), random);
 }
 
 // Small steps of some words.
 inline Bytes make_base(const Type& type, uint32_t profile, const Bytes& content, Change change, Random* random) {
   Bytes base = content;
-  const size_t end = change == kNothing ? 0 : change == kOneBlock ? block_words_of(profile) : num_words_of(profile);
+  const size_t most = change == kNothing ? 0 : change == kOneBlock ? block_words_of(profile) : num_words_of(profile);
+  const size_t end = std::min(most, content.size() / type.nbytes);
   for (size_t i = 0; i < end; ++i) {
     if (change != kManySteps && !random->one_in(30)) continue;
     uint64_t value = 0;

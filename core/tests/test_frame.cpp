@@ -23,10 +23,9 @@ using tests::Type;
 
 constexpr unsigned kNumContents = tests::kCounter + 1;
 
-// Whole elements of about so many words.
 Bytes make_content(const Type& type, Content content, size_t count) {
   Random random(count * 1000 + content);
-  return tests::make_words(type, content, count - count % std::max(1u, type.bits / (8 * type.nbytes)), &random);
+  return tests::make_words(type, content, tests::whole_words(type, count), &random);
 }
 
 // A copy at the end of its own allocation: a sanitizer sees every byte that is read too far.

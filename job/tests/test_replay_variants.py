@@ -6,18 +6,18 @@ name is the rank that the fault befell. A recording of a job that a signal ended
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from job.tests.faults.cases import BY_NAME, GROUPS
-from job.tests.faults.verdicts import Judgement, judge
-from job.tests.faults.watch import Poll
-from job.tests.test_replay import parts
-from tensorwire_job.service.recording import replay
+from job.tests.faults.matrix_page import RECORDINGS as FOLDER
+from job.tests.faults.recorded import judgement, subject
 
-FOLDER = Path(__file__).parent / "recordings" / "variants"
-RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORDINGS = sorted(FOLDER.glob("variants/*.jsonl.gz"))
 
 # Findings that are known to be wrong. A change that mends one takes it out of here.
 WRONG = {
@@ -33,18 +33,9 @@ WRONG = {
 }
 
 
-def judgement(path: Path) -> Judgement:
-    name, rank = parts(path)
-    variant = BY_NAME[name]
-    polls = [Poll(observation.time, findings) for observation, findings in replay(path)]
-    if variant.ending:
-        del polls[:-1]  # as one who asks: the answer is what is found in the end
-    return judge(variant, rank, polls, start=polls[0].time)
-
-
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
 def test_the_fault_is_named(path: Path) -> None:
-    name, _ = parts(path)
+    name = subject(path)[0].name
     judged = judgement(path)
     if name in WRONG:
         assert not judged.right, f"{name} is right now: take it out of WRONG"
@@ -53,6 +44,6 @@ def test_the_fault_is_named(path: Path) -> None:
 
 
 def test_every_known_fault_has_a_recording() -> None:
-    recorded = {parts(path)[0] for path in RECORDINGS}
+    recorded = {subject(path)[0].name for path in RECORDINGS}
     assert {variant.name for variant in GROUPS["known"]} <= recorded <= set(BY_NAME)
     assert set(WRONG) <= recorded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorwire.checkpoint import compress_checkpoint, estimate_ratio
+from tensorwire.checkpoint import compress_checkpoint, estimate_ratio, inspect
 from tests.support.checkpoint_models import container, random_bytes, weights
 
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ def test_the_range_holds_what_compressing_gives(tmp_path: Path) -> None:
     assert found.lowest_ratio < done.ratio < found.highest_ratio
     assert found.ratio == pytest.approx(done.ratio, rel=0.03)
     assert same_each_time(path, threads=1) == same_each_time(path, threads=3)
+
+
+def test_the_storages_of_torch_files_are_sampled(model: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    parts = ((random_bytes(2_000_000, 1), torch.uint8), (weights(1_000_000, 2), torch.bfloat16))
+    torch.save([torch.frombuffer(bytearray(data), dtype=dtype) for data, dtype in parts], model / "optimizer.pt")
+    done, found = compress_checkpoint(model, tmp_path / "x"), estimate_ratio(model)
+    assert found.nbytes_in == done.nbytes_in
+    assert found.sample_nbytes == sum(tensor.nbytes for tensor in inspect(model).tensors)
+    assert found.ratio == pytest.approx(done.ratio, rel=0.02)
 
 
 def test_it_reads_its_sample_only(tmp_path: Path) -> None:

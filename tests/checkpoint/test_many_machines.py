@@ -40,7 +40,15 @@ def script_of_kubernetes(page: str) -> tuple[str, str, str]:
     return textwrap.dedent(found[1]), "JOB_COMPLETION_INDEX", "COUNT"
 
 
-@pytest.mark.parametrize(("scheduler", "num_tasks"), [(script_of_slurm, 2), (script_of_kubernetes, 3)])
+@pytest.mark.parametrize(
+    ("scheduler", "num_tasks"),
+    [
+        (script_of_slurm, 2),
+        (script_of_kubernetes, 3),
+        pytest.param(script_of_slurm, 3, marks=pytest.mark.slow),
+        pytest.param(script_of_kubernetes, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_tasks_of_a_scheduler(
     scheduler: object, num_tasks: int, page: str, model: Path, packed: Path, tmp_path: Path
 ) -> None:

@@ -53,14 +53,15 @@ def test_truncation_at_every_byte(dtype: str, profile: str) -> None:
         assert caught.value.byte <= length
 
 
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8", "MXINT_12"])
-def test_single_bit_flips_are_found(dtype: str, profile: str) -> None:
-    """Each bit of the header, and of each byte of the blocks another one in turn."""
+def test_single_bit_flips_are_found(dtype: str, profile: str, stride: int) -> None:
+    """Each bit of the header, and of each byte of the blocks another one in turn; in the slow test each bit."""
     item = registry.tiny_input(dtype)
     frame = bytearray(compress(item, profile))
     header_nbits = 8 * tensorwire.frame_info(frame).header_nbytes
-    for bit in (*range(header_nbits), *range(header_nbits, 8 * len(frame), 7)):
+    for bit in (*range(header_nbits), *range(header_nbits, 8 * len(frame), stride)):
         frame[bit // 8] ^= 1 << bit % 8
         try:
             decompress(frame)
@@ -72,14 +73,15 @@ def test_single_bit_flips_are_found(dtype: str, profile: str) -> None:
     assert decompress(frame) == item.data
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", registry.FLOATS)
-def test_unverified_damage_gives_an_error_or_as_many_bytes(dtype: str, profile: str) -> None:
+def test_unverified_damage_gives_an_error_or_as_many_bytes(dtype: str, profile: str, stride: int) -> None:
     item = registry.tiny_input(dtype)
     frame = bytearray(compress(item, profile))
     start = tensorwire.frame_info(frame).header_nbytes
     results = set()
-    for bit in range(8 * start, 8 * len(frame), 3):
+    for bit in range(8 * start, 8 * len(frame), stride):
         frame[bit // 8] ^= 1 << bit % 8
         out = bytearray(b"\xa5" * (len(item.data) + 64))
         try:

@@ -221,13 +221,14 @@ def test_reference_decodes_core_frames_of_many_blocks(dtype: str, profile: str) 
     check_reference_decodes(Input("", dtype, words.shape, words.tobytes()), profile)
 
 
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("profile", ["enec", "fast", "compact"])
 @pytest.mark.parametrize("dtype", registry.DTYPES)
-def test_reference_decodes_relative_core_frames(dtype: str, profile: str) -> None:
-    """Inputs relative to themselves, without changes, with a few, with many, or to other bytes of their size: of many
-    inputs each profile takes another one of these for each in turn."""
+def test_reference_decodes_relative_core_frames(dtype: str, profile: str, stride: int) -> None:
+    """Inputs relative to themselves, without changes, with a few, with many, or to other bytes of their size. The quick
+    tests take another one of these for each of many inputs in turn, and with each profile another one."""
     kinds, shares = set(), (0.0, 0.02, 0.5, None)
-    every = 4 if dtype in registry.FLOATS else 2 if dtype in registry.PLAIN else 1
+    every = min(stride, 4 if dtype in registry.FLOATS else 2 if dtype in registry.PLAIN else 1)
     items = [item for item in registry.small_inputs() if item.dtype == dtype and len(item.data) < 50_000]
     for number, item in enumerate(items, ["enec", "fast", "compact"].index(profile)):
         rng = registry.rng(f"base {item}")

@@ -62,11 +62,12 @@ def check_decodes_or_is_refused(frame: bytes, base: bytes | None, nbytes: int) -
 # Damage -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stride", [16, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", GROUPS)
-def test_truncation_of_every_kind(group: str) -> None:
-    """Every length of one frame, every sixteenth of the others."""
+def test_truncation_of_every_kind(group: str, stride: int) -> None:
+    """Every length of one frame, every sixteenth of the others; in the slow test every one."""
     for number, (frame, base) in enumerate(of_group(group)):
-        for length in range(0, len(frame), 16 if number else 1):
+        for length in range(0, len(frame), stride if number else 1):
             with pytest.raises(TruncatedDataError):
                 decompress(frame[:length], base)
 

@@ -257,7 +257,8 @@ def test_a_directory_may_change_its_form(first: str, second: str, tmp_path: Path
         assert (len(versions_in(served)) == 0) is (form == "in place")
 
 
-def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_follower_in_place_killed_while_it_takes_links_goes_on(stride: int, tmp_path: Path) -> None:
     """It makes files of its own in the place of the links, perhaps with the same names."""
     store, seed = tmp_path / "store", tmp_path / "seed"
     publisher = Publisher(store, threads=1)
@@ -266,7 +267,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
     write_plain(seed / "blob", FIRST)
     before = tree_hashes(seed)
     publisher.publish(SECOND)
-    for step, kill in enumerate(killing(FOLLOWER, stride=4)):
+    for step, kill in enumerate(killing(FOLLOWER, stride)):
         served = tmp_path / f"served-{step}"
         served.mkdir()
         (served / "model.safetensors").symlink_to(seed / "blob")
@@ -275,6 +276,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(tmp_path: Path)
         assert contents(load_file(served)) == contents(SECOND)
         assert sorted(path.name for path in served.iterdir()) == [OWN, "model.safetensors"]
         assert tree_hashes(seed) == before
+    assert stride * step >= 10
 
 
 @pytest.mark.parametrize(

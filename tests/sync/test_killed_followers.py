@@ -32,7 +32,7 @@ def test_a_follower_killed_at_any_step_goes_on(
     follow(follower)
     assert len(list(served.glob("*.safetensors"))) > 2
     states = {"old": 0, "new": 0}
-    for step, kill in enumerate(killing(FOLLOWER, stride), 1):
+    for step, kill in enumerate(killing(FOLLOWER, stride, first=stride), 1):
         following = stepped(versions[-1], step)
         if layout == "new":
             following = {**following, f"added.{step % 2}": following["norm"]}
@@ -49,7 +49,7 @@ def test_a_follower_killed_at_any_step_goes_on(
         catch_up(after, published.version)
         assert contents(load_file(served)) == contents(following)
     assert stride * states["old"] > 20
-    assert states["new"] >= (1 if stride > 1 or not copies else 3)  # behind the one rename there is little to do
+    assert not copies or states["new"] >= 3  # of links one rename is nearly the last call; the last round is not killed
 
 
 @pytest.mark.parametrize("stride", STRIDES)

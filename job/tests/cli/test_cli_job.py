@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from job.tests.cli.test_cli_job_screen import screen
 from job.tests.support.fake_job import FakeJob
 from job.tests.support.hung_job import hang, not_entered, write_state
 from tensorwire_job import model
-from tensorwire_job.report import History
 from tensorwire_job.report.codes import MEANINGS
 from tensorwire_job.service import follow
 from tensorwire_job.service.recording import RecordingWriter
@@ -328,26 +326,3 @@ def test_report_of_text_that_no_file_can_hold(run: Run, tmp_path: Path) -> None:
             recorder.write(observation)
     assert run("report", "--recording", recording, "-o", page)[::2] == (0, "")
     assert "(\\ud800)" in page.read_text()
-
-
-def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], run: Run) -> None:
-    evil = "a\x1b[2J\n__b\u202ec[bold]"
-    finding = dataclasses.replace(
-        not_entered(), summary=evil, evidence=[evil], process_group=evil, stacks={2: evil}, sides=[[0], [1]]
-    )
-    observations = hang()[24:]
-    for observation in observations:
-        observation.silent_nodes.append(evil)
-        for rank in observation.ranks.values():
-            rank.node = rank.phase = rank.process_groups[0].name = evil
-            assert rank.process_groups[0].operation is not None
-            rank.process_groups[0].operation.name = evil
-    opened.append(FakeJob(observations, [finding]))
-    _, out, err = run("diagnose")
-    assert not set(out + err) & {"\x1b", "\u202e"}
-    assert out.count("\\x1b[2J") >= 6
-    history = History()
-    history.add(observations[-1], [finding])
-    drawn = screen(history, finding, width=100, height=200)
-    assert not set(drawn) & {"\x1b", "\u202e"}
-    assert drawn.count("c[bold]") >= 6, "names are no markup"

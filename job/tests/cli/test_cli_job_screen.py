@@ -7,17 +7,21 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
+from job.tests.support.fake_job import FakeJob
 from job.tests.support.hung_job import hang, not_entered
 from job.tests.support.observations import WORLD, dead, member, observed, rank
 from tensorwire.cli import output
 from tensorwire_job import model
 from tensorwire_job.cli.screen import draw, fit
 from tensorwire_job.report import History
+
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
 
 STACK = "\n".join(f'  File "train.py", line {n} in f{n}' for n in range(30))
 RED = re.compile("\x1b\\[[0-9;]*31[;m]")
@@ -199,3 +203,24 @@ def test_the_last_trouble_of_the_watch_is_seen() -> None:
     shown = screen(history_of(hang()), width=100, troubles=["the first", "it failed: \x1b[2J exit code 5"])
     assert "it failed: \\x1b[2J exit code 5" in shown
     assert "the first" not in shown
+
+
+def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], run: Run) -> None:
+    evil = "a\x1b[2J\n__b\u202ec[bold]"
+    finding = dataclasses.replace(
+        not_entered(), summary=evil, evidence=[evil], process_group=evil, stacks={2: evil}, sides=[[0], [1]]
+    )
+    observations = hang()[24:]
+    for observation in observations:
+        observation.silent_nodes.append(evil)
+        for each in observation.ranks.values():
+            each.node = each.phase = each.process_groups[0].name = evil
+            assert each.process_groups[0].operation is not None
+            each.process_groups[0].operation.name = evil
+    opened.append(FakeJob(observations, [finding]))
+    _, out, err = run("diagnose")
+    assert not set(out + err) & {"\x1b", "\u202e"}
+    assert out.count("\\x1b[2J") >= 6
+    drawn = screen(history_of(observations[-1:], finding), finding, width=100, height=200)
+    assert not set(drawn) & {"\x1b", "\u202e"}
+    assert drawn.count("c[bold]") >= 6, "names are no markup"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
@@ -10,16 +9,13 @@ from typing import TYPE_CHECKING
 from benchmarks.environment import ROOT
 from benchmarks.pages import table
 from tensorwire_job.model import Confidence
-from tensorwire_job.service.recording import replay
 
-from .cases import BY_NAME, CASES
+from .cases import CASES
+from .recorded import judgement
 from .results import Results, Row, commits, interval, machine
-from .verdicts import judge
-from .watch import Poll
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from .cases import Case
 
@@ -97,15 +93,7 @@ def count(rows: Iterable[Row]) -> dict[str, list[int]]:
 
 def of_recordings() -> dict[str, list[int]]:
     """`count` of the recordings of all cases, analyzed by the analyzer of now."""
-    return count(_of_recording(path) for path in sorted(RECORDINGS.glob("*.jsonl.gz")))
-
-
-def _of_recording(path: Path) -> Row:
-    match = re.fullmatch(r"(.+)-(\d)\.jsonl\.gz", path.name)
-    assert match is not None, path
-    case = BY_NAME[match[1]]
-    polls = [Poll(observation.time, findings) for observation, findings in replay(path, case.thresholds)]
-    return {"levels": judge(case, int(match[2]), polls, polls[0].time).levels}
+    return count({"levels": judgement(path).levels} for path in sorted(RECORDINGS.glob("*.jsonl.gz")))
 
 
 def _of(rows: list[Row], *cases: Case) -> list[Row]:
