@@ -30,6 +30,7 @@ PRELOAD = [
     "torch.distributed.checkpoint.state_dict",
     "torch.nn.parallel",
     "tensorwire.torch.traffic",
+    "tests.support.sent_tensors",  # other processes of the same server need it
 ]
 _START_SECONDS = 90  # torch's import on a loaded machine
 

@@ -133,8 +133,10 @@ def attached(case: Case, **options: Any) -> Iterator[tuple[Any, Attachment, Call
     """A sharded model, what is attached to it until the block ends, and what trains it by the step of a number."""
     model = sharded(case)
     attachment = traffic.attach_fsdp(model, **options)
-    yield model, attachment, functools.partial(train_step, model, optimizer_of(model, case), case)
-    attachment.detach()
+    try:
+        yield model, attachment, functools.partial(train_step, model, optimizer_of(model, case), case)
+    finally:
+        attachment.detach()
 
 
 @contextmanager
@@ -143,8 +145,10 @@ def log_of_traffic() -> Iterator[list[str]]:
     logger, handler, lines = logging.getLogger("tensorwire.torch.traffic"), logging.Handler(), []
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
-    yield lines
-    logger.removeHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def recover(model: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -41,16 +42,19 @@ def sent_in(network: links.Network) -> float:
 
 
 def test_a_link_has_its_rate_from_the_moment_on_that_it_gets_it_and_counts_what_passes() -> None:
-    """With the headers."""
+    """With the headers. The namespace of a rank ends with the network."""
     if links.missing():
         pytest.skip(links.missing())
     with closing(links.Network(2)) as network:
+        namespace = Path(f"/proc/{network.holders[0]}/ns/net")
+        assert namespace.exists()
         network.set_rates(40)
         slow = sent_in(network)
         network.set_rates(None)
         before = [network.sent_nbytes(rank) for rank in range(2)]
         fast = sent_in(network)
         sent, acknowledged = (network.sent_nbytes(rank) - old for rank, old in enumerate(before))
+    assert not namespace.exists()
     bits = 8 * (NBYTES - 1000 * links.TRAFFIC_BURST_KB)  # the burst passes at once
     assert slow > 0.95 * bits / 40e6
     assert fast < slow / 2

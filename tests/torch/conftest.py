@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)  # xdist then looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker has the ranks, so that they start once and take the cores from nobody else."""
+    """One worker has the ranks, so that they start once and take the cores from nobody else. Items of other folders
+    are here too, some with arguments of that name."""
     for item in items:
-        if "ranks" in getattr(item, "fixturenames", ()):
+        if item.path.is_relative_to(Path(__file__).parent) and "ranks" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ranks"))
 
 

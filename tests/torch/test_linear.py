@@ -224,6 +224,12 @@ def test_decoding_works_on_the_threads_of_the_caller() -> None:
     assert out == dense.view(torch.uint8).numpy().tobytes()
 
 
+def test_a_cut_frame_is_an_error() -> None:
+    frame = torch.frombuffer(bytearray(tensorwire.compress(weights())), dtype=torch.uint8)
+    with pytest.raises(tensorwire.TruncatedDataError):
+        CompressedTensor(frame[:-32])
+
+
 def test_no_columns_and_no_rows() -> None:
     for rows, columns in ((0, 16), (16, 0)):
         dense = torch.zeros(rows, columns, dtype=torch.bfloat16)

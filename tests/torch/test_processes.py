@@ -34,7 +34,7 @@ STRATEGIES = ["file_descriptor", "file_system"]
 @pytest.fixture(autouse=True, scope="module")
 def _server_with_torch() -> None:
     """The one process from which the method "forkserver" forks imports torch once, for ranks too."""
-    torch.multiprocessing.set_forkserver_preload([*PRELOAD, "tests.support.sent_tensors"])
+    torch.multiprocessing.set_forkserver_preload(PRELOAD)
 
 
 @pytest.fixture(params=STRATEGIES)
@@ -67,10 +67,11 @@ def answered(pipe: Connection) -> Any:
 
 
 KINDS = ["in memory", "mapped", "streamed"]
+OTHERS = [pytest.param(*pair, marks=pytest.mark.slow) for pair in zip(["forkserver", "spawn"], STRATEGIES, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("method", "strategy"), [*zip(["spawn", "forkserver"], STRATEGIES, strict=True)], indirect=["strategy"]
+    ("method", "strategy"), [*zip(["spawn", "forkserver"], STRATEGIES, strict=True), *OTHERS], indirect=["strategy"]
 )
 def test_it_is_sent_and_sent_back(method: str, strategy: str, file: Path, dense: Any) -> None:
     """By arguments, a queue and a pipe; several times; and in the end nobody but the other process has it."""

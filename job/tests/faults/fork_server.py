@@ -46,7 +46,9 @@ class ForkServer:
     ) -> int:
         """Fork a process that runs a module as `python -m` does; gives its pid. By default errors go to the output."""
         self._connection.send((arguments, environment, str(output), str(errors or output), network))
-        return self._answer()
+        pid = self._answer()
+        self._gone.pop(pid, None)  # one that has ended may have had this number
+        return pid
 
     def status(self, pid: int) -> int | None:
         """The exit status, negative for a signal; None while it lives."""

@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def _serve(connection: Connection[Any, Any]) -> tuple[list[str], dict[str, str], str, int | None] | None:
+def _serve(connection: Connection[Any, Any]) -> tuple[list[str], dict[str, str], str, str, int | None] | None:
     """In the server until the pipe ends, then None; in a forked rank, what it has to run."""
     server, children = os.getpid(), set()
     wakeup, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from job.tests.support.probe_jobs import SCRIPTS
+from job.tests.support.probe_jobs import PROBE, SCRIPTS, environment, run
 from tensorwire_job.node import stacks
 from tensorwire_job.node.observer import Observer
 from tensorwire_job.page import call_file
@@ -194,8 +194,14 @@ def test_process_groups_end_when_the_script_says_so(run_job: RunJob) -> None:
 def test_a_rank_that_has_come_to_its_end_shows_no_operation_as_open(
     run_job: RunJob, tmp_path: Path, unreported: int
 ) -> None:
-    """The recorder's ring knows better than torch's numbers, and is read where they leave an operation open."""
-    run_job("exit_unreported", str(unreported), world_size=1)
+    """The recorder's ring knows better than torch's numbers, and is read where they leave an operation open. One of
+    the ranks is no fork that has loaded torch: the probe is there before it, as it is at home."""
+    if unreported:
+        run_job("exit_unreported", "1", world_size=1)
+    else:
+        job = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        ran = run([*PROBE, str(SCRIPTS / "exit_unreported.py"), "0"], environment(tmp_path / "pages", **job))
+        assert ran.returncode == 0, ran.stderr
     page = left(tmp_path)
     (group,) = page.process_groups(0.0)
     assert (page.exit_kind, group.enqueued, group.completed) == ("end", 2, 2)

@@ -170,9 +170,8 @@ typedef u32 shared_at;
 DEV shared_at shared_address(const void* place) { return (u32)((const u8*)place - shim_place.shared); }
 DEV u32 lds32(shared_at at) { return *(const u32*)(shim_place.shared + at); }
 DEV u32 lds32_next(shared_at at) { return lds32(at + 4); }
-DEV uint4 lds128(shared_at at) { return *(const uint4*)(shim_place.shared + at); }
 DEV void lds_matrices(u32* words, shared_at at) {
-  uint4 row = lds128(at);
+  uint4 row = *(const uint4*)(shim_place.shared + at);
   words[0] = row.x, words[1] = row.y, words[2] = row.z, words[3] = row.w;
   shim_matrices(LOAD_MATRICES, words);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -63,10 +64,10 @@ SLOW = {1: ("link", 1e6), 3: ("encode", 1e9), 7: ("link", 1e15)}
 
 def _decisions(do: Callable[[int, dist.ProcessGroup], bool], direction: str) -> tuple[list[str], bool, list[str]]:
     """The codec of each call, and the lines of the log. Decisions are due before the calls 2, 4, 6 and 8."""
-    every, Auto.every = Auto.every, 4 if do is _all_reduce else 2  # an all_reduce has two messages
+    every = 4 if do is _all_reduce else 2  # an all_reduce has two messages
     codecs, fine, group = [], True, _new_group()
     row = Row("", "")
-    with log_of_traffic() as lines:
+    with patch.object(Auto, "every", every), log_of_traffic() as lines:
         for call in range(CALLS):
             if dist.get_rank() == 2 and call in SLOW:
                 name, seconds = SLOW[call]
@@ -77,7 +78,6 @@ def _decisions(do: Callable[[int, dist.ProcessGroup], bool], direction: str) -> 
             fine = do(call, group) and fine
             row = next(row for row in reversed(COUNTERS[group].rows()) if row.direction == direction)
             codecs.append(row.codec.partition("(")[0])
-    Auto.every = every
     dist.destroy_process_group(group)
     return codecs, fine, lines
 

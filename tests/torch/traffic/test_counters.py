@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -71,9 +72,12 @@ def test_exact_differences_keep_one_copy_and_the_own_shard(ranks: Ranks) -> None
 
 def _decisions() -> tuple[list[str], bool, list[str]]:
     """The codecs of each step. Rank 2 finds its link slow in steps 1 and 7, and its encoder in step 3."""
-    every, Auto.every = Auto.every, 2
     codecs = []
-    with attached(Case(), weights="auto") as (model, attachment, train_by), log_of_traffic() as lines:
+    with (
+        patch.object(Auto, "every", 2),
+        attached(Case(), weights="auto") as (model, attachment, train_by),
+        log_of_traffic() as lines,
+    ):
         for step in range(10):
             row = attachment.counters.row("root", "all_gather")
             if torch.distributed.get_rank() == 2:
@@ -82,7 +86,6 @@ def _decisions() -> tuple[list[str], bool, list[str]]:
                     row.link.add(1e6, 10.0 ** (step + 2))
             train_by(step)
             codecs.append(row.codec.partition("(")[0])
-    Auto.every = every
     return codecs, digest(model) == train(Case(), None, 10)[-1], lines
 
 
@@ -100,7 +103,7 @@ def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> No
 
 def _sent_by_torch() -> tuple[int, bool, list[bool]]:
     """How often our exchange sent raw messages; whether the bits are those of torch; in which steps less was sent."""
-    codec, gather = Auto.codec, Exchange.all_gather
+    gather = Exchange.all_gather
     asked: list[Any] = []
     sent: list[bool] = []
 
@@ -108,17 +111,18 @@ def _sent_by_torch() -> tuple[int, bool, list[bool]]:
         asked.append(arguments)
         gather(exchange, *arguments, **options)
 
-    Auto.codec = lambda _, step: Exact() if step in (0, 1, 4) else Raw(direct=step != 3)  # type: ignore[method-assign]
-    Exchange.all_gather = counted  # type: ignore[method-assign]
     before = (0, 0)
-    with attached(Case(), weights="auto") as (model, attachment, train_by):
+    with (
+        patch.object(Auto, "codec", lambda _, step: Exact() if step in (0, 1, 4) else Raw(direct=step != 3)),
+        patch.object(Exchange, "all_gather", counted),
+        attached(Case(), weights="auto") as (model, attachment, train_by),
+    ):
         for step in range(6):
             train_by(step)
             rows = attachment.counters.rows()
             now = sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
             sent.append(now[0] - before[0] > now[1] - before[1])
             before = now
-    Auto.codec, Exchange.all_gather = codec, gather  # type: ignore[method-assign]
     return len(asked), digest(model) == train(Case(), None, 6)[-1], sent
 
 

@@ -21,11 +21,10 @@ GLOBAL void neighbours(const u32* __restrict__ numbers, u32* __restrict__ out) {
 // Each thread copies 16 bytes to shared memory, and stores what it copied. It should have waited.
 template <int NOTHING>
 GLOBAL void copied(const uint4* __restrict__ numbers, uint4* __restrict__ out) {
-  SHARED(u8, shared);
-  shared_at own = shared_address(shared) + threadIdx.x * 16;
-  copy16(own, numbers + threadIdx.x);
+  SHARED(uint4, shared);
+  copy16(shared_address(shared + threadIdx.x), numbers + threadIdx.x);
   copies_commit();
-  out[threadIdx.x] = lds128(own);
+  out[threadIdx.x] = shared[threadIdx.x];
 }
 
 // Thread 0 does what `what` says.
