@@ -13,7 +13,6 @@ import click
 
 from . import failures
 
-
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
