@@ -280,11 +280,15 @@ def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, c
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"),
-    [(signal.SIGHUP, 129, "terminated"), (signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    ("numbers", "code", "said"),
+    [
+        ([signal.SIGINT], 130, "interrupted"),
+        ([signal.SIGTERM, signal.SIGTERM], 143, "terminated"),
+        ([signal.SIGHUP, signal.SIGINT, signal.SIGTERM], 129, "terminated"),  # in this order where all come at once
+    ],
 )
 def test_ended_while_it_waits_for_input(
-    original: Path, temporary: Path, number: signal.Signals, code: int, said: str
+    original: Path, temporary: Path, numbers: list[signal.Signals], code: int, said: str
 ) -> None:
     arguments = [*COMMAND, "compress", "-", str(original.with_name("target.safetensors"))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -293,7 +297,9 @@ def test_ended_while_it_waits_for_input(
         process.stdin.flush()
         wait_for(lambda: list(temporary.glob("*/stdin")), 30)
         time.sleep(0.2)
-        process.send_signal(number)
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.001)
         assert process.wait(30) == code
         assert process.stdout.read() == b""
         assert process.stderr.read().decode() == f"tensorwire: {said}\n"

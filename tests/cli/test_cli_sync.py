@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tensorwire import load_file, save_file
 from tensorwire.sync import Publisher
 from tests.support.command_line import COMMAND
 from tests.support.sync_runs import contents, stepped, weights
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.support.command_line import Run
@@ -53,6 +55,22 @@ def test_a_command_that_fails_ends_follow(run: Run, steps: list[Path], tmp_path:
     assert "version 000000 is in place, and 'false' ended with 1" in ran.err
     ran = run("sync", "follow", tmp_path / "store", tmp_path / "served", "--exec", "no-such-program-at-all")
     assert ran.code == 2
+
+
+def test_a_signal_that_ends_follow_waits_for_the_command(run: Run, steps: list[Path], tmp_path: Path) -> None:
+    """It may have paused a server, and resumes it in the end."""
+    store, told, go = tmp_path / "store", tmp_path / "told", tmp_path / "go"
+    run("sync", "publish", steps[0], store)
+    script = f"echo pause >> {told}; while [ ! -e {go} ]; do sleep 0.05; done; echo resume >> {told}"
+    command = [*COMMAND, "sync", "follow", str(store), str(tmp_path / "served"), "--exec", f"sh -c '{script}'"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for(told.exists, 60)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        go.touch()
+        assert process.wait(60) == 143
+    assert told.read_text() == "pause\nresume\n"
 
 
 def test_a_store_without_versions_is_told(

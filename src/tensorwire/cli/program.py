@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ import click
 from . import failures
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_CLEANING_SECONDS = 5.0  # so long a second signal ends nothing: those who stop services send several at once
 
 
 def completion_variable(program: str) -> str:
@@ -64,19 +66,28 @@ def _terminated_in_order() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block as Ctrl-C does, so that temporary files go; where the caller has chosen
     otherwise, as nohup does, they do not."""
     is_main = threading.current_thread() is threading.main_thread()
-    ours = [each for each in _ENDING if is_main and signal.getsignal(each) == signal.SIG_DFL]
+    before = {each: signal.getsignal(each) for each in (*_ENDING, signal.SIGINT)} if is_main else {}
+    ours = [each for each in _ENDING if before.get(each) == signal.SIG_DFL]
+    begun: list[float] = []
+
+    def end(number: int, frame: object) -> None:
+        if not begun:
+            begun.append(time.monotonic())
+            if before[signal.SIGINT] is signal.default_int_handler:
+                signal.signal(signal.SIGINT, end)
+            raise failures.Terminated(number)
+        if time.monotonic() > begun[0] + _CLEANING_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
     for each in ours:
-        signal.signal(each, _terminate)
+        signal.signal(each, end)
     try:
         yield
     finally:
-        for each in ours:
-            signal.signal(each, signal.SIG_DFL)
-
-
-def _terminate(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # one that is sent twice does not end the cleaning
-    raise failures.Terminated(number)
+        if not begun:  # else they stay until the process has ended
+            for each in ours:
+                signal.signal(each, before[each])
 
 
 def _prepare_streams() -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     metavar="COMMAND",
     callback=lambda context, parameter, value: options.program(value),
     help="Run this command after each version, whose number it gets as TENSORWIRE_VERSION in the environment, such as "
-    "to have an engine load DIR again. No shell reads it. If it fails, follow ends.",
+    "to have an engine load DIR again. No shell reads it. If it fails, follow ends. SIGTERM waits until it has ended.",
 )
 @options.threads_option
 @click.option("as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own for each version.")
@@ -107,7 +107,9 @@ def command(
 def _ran(program: list[str], version: int) -> bool:
     """Whether the user's command did what it had to."""
     environment = {**os.environ, "TENSORWIRE_VERSION": str(version)}
-    code = subprocess.run(program, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    # A signal that ends this command waits for the other one, which may have paused a server.
+    with subprocess.Popen(program, env=environment, stdin=subprocess.DEVNULL) as process:
+        code = process.wait()
     if code:
         print(f"tensorwire: version {version:06d} is in place, and {program[0]!r} ended with {code}", file=sys.stderr)
     return code == 0
