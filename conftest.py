@@ -25,9 +25,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _MOST_OF_A_NAME = 200
 
-# A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
+# A shell has what runs in its background ignore SIGINT, and nohup SIGHUP. Processes that tests start would do the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
