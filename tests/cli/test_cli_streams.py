@@ -300,7 +300,8 @@ def test_ended_while_it_waits_for_input(
         for number in numbers:
             process.send_signal(number)
             time.sleep(0.001)
-        assert process.wait(30) == code
+        late = [-number for number in numbers[1:]]  # one that comes when all is cleaned, and Python ends
+        assert process.wait(30) in [code, *late]
         assert process.stdout.read() == b""
         assert process.stderr.read().decode() == f"tensorwire: {said}\n"
     assert not list(original.parent.glob("target*"))
