@@ -210,7 +210,7 @@ class _Looks:
         """What is to become of a file, and as what it is read."""
         if is_safetensors(file.path):
             return SAFETENSORS, opened
-        is_small_config = is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES
+        is_small_config = is_config(file.path) and opened.nbytes <= MAX_JSON_NBYTES
         if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
             if file.location.parent == self._root:
                 raise ValueError(f"{file.location} says that {self._root} {_USE_TRANSCODE}")
