@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint
+from tensorwire.checkpoint.directory.manifest import COPIED
+from tensorwire.checkpoint.directory.paths import scan
+from tensorwire.checkpoint.directory.sources import originals
+from tests.support.acting import raising
 from tests.support.checkpoint_models import tree_hashes
 from tests.support.processes import exit_code
 from tests.support.stores import counted_store
@@ -38,6 +42,16 @@ def test_files_for_which_there_is_no_room_are_opened_again(
         monkeypatch.setattr(f"tensorwire.checkpoint.directory.sources.{limit}", 2)
     compress_checkpoint(model, tmp_path / "again")
     assert tree_hashes(tmp_path / "again") == tree_hashes(packed)
+
+
+def test_a_config_that_got_large_since_it_was_listed_is_not_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, *others = scan(model)
+    listed = ([file._replace(nbytes=1) for file in found], *others)
+    monkeypatch.setattr("tensorwire.checkpoint.directory.sources.scan", lambda *arguments: listed)
+    monkeypatch.setattr("tensorwire.checkpoint.directory.sources.MAX_JSON_NBYTES", 1)
+    read = raising(AssertionError("it is read"))
+    monkeypatch.setattr("tensorwire.checkpoint.directory.sources.is_compressed_config", read)
+    assert {file.path: file.kind for file in originals(model, ()).files}["config.json"] == COPIED
 
 
 @pytest.mark.parametrize("how", ["replaced", "appended to"])

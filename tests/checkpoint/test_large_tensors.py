@@ -22,7 +22,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.files.base import BaseTensor
-from tensorwire.storage.pipeline import WINDOW_NBYTES, plan_windows
+from tensorwire.storage.pipeline import WINDOW_NBYTES, Worker, plan_windows, read_windows
 from tests.support.acting import acting, raising
 from tests.support.checkpoint_models import Entry, container, random_bytes, weights
 from tests.support.deltas import step
@@ -105,6 +105,25 @@ def test_a_base_that_cannot_be_read_is_told_of(tmp_path: Path, monkeypatch: pyte
         compress_checkpoint(new, tmp_path / "delta", base=old)
     assert caught.value.filename == str(old)
     assert not (tmp_path / "delta").exists()
+
+
+def test_an_interrupt_as_reading_begins_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are more windows than buffers, so it waits for one that nothing gives back."""
+    monkeypatch.setattr("tensorwire.storage.pipeline.WINDOW_NBYTES", 1000)
+    own, caught = Worker.submit, threading.Event()
+
+    def submit(self: Worker, *arguments: Any, **options: Any) -> None:
+        own(self, *arguments, **options)
+        raise KeyboardInterrupt
+
+    def read() -> None:
+        with pytest.raises(KeyboardInterrupt), read_windows([20_000], lambda chunk, out: None):
+            raise AssertionError("it goes on")
+        caught.set()
+
+    monkeypatch.setattr(Worker, "submit", submit)
+    threading.Thread(target=read, daemon=True).start()
+    assert caught.wait(30)
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,59 @@ def stop_at_the_end(many: Path, store: CountedStore) -> None:
     store.faults.clear()
 
 
+@pytest.mark.parametrize("at_once", [1, AT_ONCE])
+def test_an_upload_whose_place_was_taken_sends_no_more_than_is_under_way(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """It stalls in its first object; meanwhile another one takes the place by force, and ends."""
+    if at_once == 1:
+        monkeypatch.setattr("tensorwire.storage.upload.SMALL_NBYTES", -1)
+    shutil.copytree(many, tmp_path / "theirs")
+    for path in (tmp_path / "theirs").glob("0*.txt"):
+        path.write_text("theirs")
+    here, elsewhere = tempfile.gettempdir(), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def stall(key: str) -> None:
+        if key.endswith("/0000.txt"):
+            store.faults.clear()
+            tempfile.tempdir = str(elsewhere)
+            compress_checkpoint(tmp_path / "theirs", PLACE, force=True)
+            tempfile.tempdir = here
+
+    with counted_store() as store:
+        store.faults["put_file"] = stall
+        with pytest.raises(FileExistsError, match="the place of another upload"):
+            compress_checkpoint(many, PLACE)
+        store.faults.clear()
+        assert not list(elsewhere.glob("*/*/*")), "the other one has ended"
+        compress_checkpoint(tmp_path / "theirs", tmp_path / "expected")
+        expected = contents(tmp_path / "expected")
+        assert objects(store).keys() == expected.keys()
+        differ = {path for path, data in objects(store).items() if data != expected[path]}
+        assert "0000.txt" in differ
+        assert differ <= {f"{index:04d}.txt" for index in range(at_once)}
+
+
+def test_an_object_of_another_upload_is_found_before_the_last_one(many: Path, tmp_path: Path) -> None:
+    """It was under way when this one took the place. The same call puts its own in its place."""
+
+    def late(key: str) -> None:
+        if key.endswith(".index.json"):
+            store.objects[f"{ROOT}/0007.txt"] = b"8"  # of the same size
+
+    with counted_store() as store:
+        store.faults["put_file"] = late
+        with pytest.raises(FileExistsError, match="holds what another upload has put there meanwhile"):
+            compress_checkpoint(many, PLACE)
+        assert UPLOAD_NAME in objects(store)
+        assert "tensorwire.json" not in objects(store)
+        store.faults.clear()
+        compress_checkpoint(many, PLACE)
+        compress_checkpoint(many, tmp_path / "expected")
+        assert objects(store) == contents(tmp_path / "expected")
+
+
 @pytest.mark.parametrize("lag", ["nothing", "what stood before"])
 def test_an_upload_goes_on_though_the_listing_lags(many: Path, tmp_path: Path, lag: str) -> None:
     """What has been put is looked at by itself then."""

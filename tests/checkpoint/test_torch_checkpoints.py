@@ -21,8 +21,11 @@ from tensorwire.checkpoint import (
     save_file,
     verify,
 )
+from tensorwire.checkpoint.directory.sources import MAX_KEPT_NBYTES, originals
 from tensorwire.cli import main
 from tensorwire.errors import FormatError, LimitExceededError
+from tensorwire.files.torch_file import TorchFile
+from tensorwire.storage.local import InputFile
 from tests.support.acting import interrupt
 from tests.support.checkpoint_models import tree_hashes
 from tests.support.stores import faulty_store
@@ -69,6 +72,21 @@ def trained(tmp_path: Path) -> Path:
 
 def kinds(report: CheckpointReport) -> dict[str, str]:
     return {file.path: file.kind for file in report.files}
+
+
+def test_first_looks_keep_only_so_much_of_torch_files(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is between storages may be 32 MiB in each of 256 files. Without room the file itself stays open."""
+    compress_checkpoint(trained, tmp_path / "packed")
+    for room, expected in ((MAX_KEPT_NBYTES, [TorchFile, TorchFile]), (7000, [InputFile, TorchFile])):
+        monkeypatch.setattr("tensorwire.checkpoint.directory.sources.MAX_KEPT_NBYTES", room)
+        views = {file.path: file.open() for file in originals(trained, ()).files}
+        assert [type(views[path]) for path in ("optimizer.pt", "rng_state.pth")] == expected
+        for view in views.values():
+            view.close()
+    compress_checkpoint(trained, tmp_path / "again")
+    assert tree_hashes(tmp_path / "again") == tree_hashes(tmp_path / "packed")
 
 
 EXPECTED = {

@@ -95,6 +95,8 @@ class CountedStore(AbstractFileSystem):
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> bytes:
         self.asked.append(("cat_file", path))
+        if path not in self.objects:
+            raise FileNotFoundError(path)
         return self.objects[path][start:end]
 
     def put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **options: Any) -> None:

@@ -185,7 +185,9 @@ def readable(path: Path) -> Iterator[Path]:
 
 
 def standard_output(*, force: bool) -> BinaryIO:
-    """Where bytes go to standard output; a terminal is refused without `force`."""
+    """Where bytes go to standard output; a closed one is refused, and a terminal without `force`."""
+    if sys.__stdout__ is None:
+        raise click.UsageError("'-' writes to standard output, which is closed: redirect it to a file or a pipe")
     if sys.stdout.isatty() and not force:
         raise click.UsageError(
             "'-' writes binary data to standard output, which is a terminal: redirect it, or pass --force"

@@ -177,8 +177,8 @@ def read_windows(
         reader.check()
 
     with Worker("read") as reader:
-        reader.submit(read, done=lambda: filled.put(None))
-        try:
+        try:  # an interrupt behind `submit` must end the thread too
+            reader.submit(read, done=lambda: filled.put(None))
             yield windows()
         finally:
             over = True

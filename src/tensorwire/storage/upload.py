@@ -17,12 +17,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._ground.filesystem import mark_of, remove_empty
 from .._ground.new_file import NewFile
+from ..errors import TruncatedDataError
 from .background import begin
 from .local import sync_directory
 from .pool import as_ended
@@ -147,7 +148,7 @@ class Upload:
 
         Raises:
             OSError: the store refuses, or has other bytes than were sent.
-            FileExistsError: another process has begun an upload to there, or put the last object meanwhile.
+            FileExistsError: another process has begun an upload to there, or put an object there meanwhile.
         """
         self._is_claimed = False
         is_folder = self._is_directory
@@ -158,7 +159,7 @@ class Upload:
         if not _begun(work):
             self._begin(work)
         elif is_folder:
-            there = {place.path_in(self.target): place.stat().identity for place in self.target.again().files()}
+            there = self._listed()
         begun = work.finished[_BEGUN]
         if is_folder:
             self._mark(work, paths, there)
@@ -167,24 +168,41 @@ class Upload:
         for group in groups[:-1]:
             self._put_batch(work, group, there, meter)
         [last] = groups[-1]
-        if is_folder and self._marked()["token"] != begun["token"]:
-            raise self._refusal("is the place of another upload, which has begun meanwhile")
+        if is_folder and not self._has_only_ours(work, set(paths) - {last}, self._listed()):
+            raise self._refusal("holds what another upload has put there meanwhile")
         if not self._stands(work, last, there, meter):
             self._put_one(work, last, meter, exclusive=begun["fresh"] and not self._force)
-        self._remove(set(begun["old"]) - set(paths))
         if is_folder:
+            self._check_place(work)
+            self._remove(set(begun["old"]) - set(paths))
             remove_if_there(self.target / UPLOAD_NAME)
         work.drop()
+
+    def _listed(self) -> dict[str, list[int]]:
+        """What stands in the folder, by path."""
+        return {place.path_in(self.target): place.stat().identity for place in self.target.again().files()}
+
+    def _check_place(self, work: Staging) -> None:
+        """Raise FileExistsError if another upload has taken the folder. Only the token is read of the mark."""
+        ours = json.dumps({"token": work.finished[_BEGUN]["token"]}).removesuffix("}").encode()
+        found = b""
+        with suppress(FileNotFoundError, TruncatedDataError):
+            [found] = (self.target / UPLOAD_NAME).again().fetch([(0, len(ours))])
+        if found != ours:
+            raise self._refusal("is the place of another upload, which has begun meanwhile")
 
     def _put_batch(self, work: Staging, paths: Sequence[str], there: Mapping[str, list[int]], meter: Meter) -> None:
         """Small objects go out several at a time, so that many of them do not wait one for the other."""
         missing = [path for path in paths if not self._stands(work, path, there, meter)]
         small = {path for path in missing if (work.result / path).stat().st_size <= SMALL_NBYTES}
-        calls = {path: partial(_send, work.result / path, self.target / path) for path in missing if path in small}
-        for path, identity in as_ended(calls, _most_at_once(self.target), _THREAD):
-            self._note(work, path, identity)
-            meter.begin(path, (work.result / path).stat().st_size)
-            meter.end()
+        left = iter([path for path in missing if path in small])
+        while at_once := list(islice(left, _most_at_once(self.target))):
+            self._check_place(work)
+            calls = {path: partial(_send, work.result / path, self.target / path) for path in at_once}
+            for path, identity in as_ended(calls, len(calls), _THREAD):
+                self._note(work, path, identity)
+                meter.begin(path, (work.result / path).stat().st_size)
+                meter.end()
         for path in missing:
             if path not in small:
                 self._put_one(work, path, meter, exclusive=False)
@@ -193,6 +211,8 @@ class Upload:
         """After an error it may stand there, since that may come when the bytes have gone."""
         local, place, name = work.result / path, self.target / path if path else self.target, _name(path)
         meter.begin(path or self.target.name, local.stat().st_size)
+        if self._is_directory:
+            self._check_place(work)
         exclusive = exclusive and not work.finished.get(name, {}).get("sent")
         if exclusive:
             work.record(name, {"sent": True})
@@ -218,6 +238,13 @@ class Upload:
         meter.end()
         return True
 
+    def _has_only_ours(self, work: Staging, paths: Iterable[str], there: Mapping[str, list[int]]) -> bool:
+        """Whether at these paths nothing stands but what has been noted."""
+        noted = {path: work.finished.get(_name(path), {}).get("identity") for path in paths}
+        unlisted = {path: identity for path, identity in noted.items() if there.get(path) != identity}
+        calls = {path: partial(self._is_there, path, identity, {}) for path, identity in unlisted.items()}
+        return all(is_there for _, is_there in as_ended(calls, _most_at_once(self.target), _THREAD))
+
     def _is_there(self, path: str, identity: list[int] | None, there: Mapping[str, list[int]]) -> bool:
         """A listing may lag, or say less than the store says of the object alone."""
         if there.get(path) == identity:
@@ -242,8 +269,7 @@ class Upload:
         if not self._force:
             if found["token"]:
                 raise self._refusal("is the place of another upload, which has not ended")
-            noted = {path: work.finished.get(_name(path), {}).get("identity") for path in {*there, *paths}}
-            if not all(self._is_there(path, identity, there) for path, identity in noted.items()):
+            if not self._has_only_ours(work, {*there, *paths}, there):
                 raise self._refusal("holds what another upload has put there since this one was interrupted")
         text = json.dumps({"token": begun["token"], "paths": sorted({*begun["old"], *paths})})
         local = self.place.parent / UPLOAD_NAME

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
 
 MAX_KEPT, MAX_KEPT_NBYTES = 256, 64 << 20
-"""So many files of this machine stay open from their first look until their turn, and so much of the beginnings of
-objects is kept. Further ones are opened again."""
+"""So many files of this machine stay open from their first look until their turn, and so much is kept of the beginnings
+of objects and of what was found in torch files. Further ones are opened or looked into again."""
+
+_ENTRY_NBYTES = 1 << 10
+"""What the objects for a tensor of a header take, about."""
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
@@ -175,11 +178,9 @@ class _Looks:
 
     def __init__(self, root: Location) -> None:
         self._root = root
-        if isinstance(root, Path):  # a quarter of the files that the process may still open, at most
-            left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(list(Path("/proc/self/fd").iterdir()))
-            self._room = min(MAX_KEPT, left // 4)
-        else:
-            self._room = MAX_KEPT_NBYTES
+        # A quarter of the files that the process may still open, at most.
+        left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(list(Path("/proc/self/fd").iterdir()))
+        self._num_left, self._nbytes_left = min(MAX_KEPT, left // 4), MAX_KEPT_NBYTES
         self._records_room = _MAX_RECORDS_NBYTES
         self.notices: list[str] = []
 
@@ -194,10 +195,14 @@ class _Looks:
             kind, view = self._kind(file, opened)
             if kind in OF_TENSORS:
                 self._refuse_compressed(file, opened)
-            takes = 1 if isinstance(opened, InputFile) else len(opened.beginning)
-            if takes > self._room:
+            number, nbytes = (1, 0) if isinstance(opened, InputFile) else (0, len(opened.beginning))
+            if nbytes + _held(view) > self._nbytes_left:
+                view = opened
+            nbytes += _held(view)
+            if number > self._num_left or nbytes > self._nbytes_left:
                 return SourceFile(file.path, file.location, kind, file.nbytes)
-            self._room -= takes
+            self._num_left -= number
+            self._nbytes_left -= nbytes
             stack.pop_all()
             return SourceFile(file.path, file.location, kind, file.nbytes, kept=[view])
 
@@ -205,7 +210,7 @@ class _Looks:
         """What is to become of a file, and as what it is read."""
         if is_safetensors(file.path):
             return SAFETENSORS, opened
-        is_small_config = is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES
+        is_small_config = is_config(file.path) and opened.nbytes <= MAX_JSON_NBYTES
         if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
             if file.location.parent == self._root:
                 raise ValueError(f"{file.location} says that {self._root} {_USE_TRANSCODE}")
@@ -235,6 +240,14 @@ class _Looks:
         with suppress(FormatError):
             if may_be_compressed(opened) and StoredFile(opened.duplicate()).compressed:
                 raise _holds_compressed(self._root, "file", file.path)
+
+
+def _held(view: Readable) -> int:
+    """About how much memory it takes what was found in a file: in a torch file its header, and what stands between."""
+    if not isinstance(view, TorchFile):
+        return 0
+    _, header, gaps = view.outline
+    return 2 * len(header.raw) + _ENTRY_NBYTES * len(header.entries) + sum(len(gap.data) for gap in gaps)
 
 
 def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
