@@ -155,6 +155,20 @@ def test_a_disk_that_was_full_for_a_while(tmp_path: Path) -> None:
     assert times == [*range(5), *range(10, 20)]
 
 
+def test_stack_that_comes_while_no_file_could_be_begun_is_dropped(tmp_path: Path) -> None:
+    path, aside = tmp_path / "job", tmp_path / "job.1"
+    with RecordingWriter(path, max_nbytes=1) as recorder:
+        recorder.write(not_entered(1)(0.0))
+        aside.unlink()
+        aside.mkdir()  # the file has grown and cannot be moved
+        with pytest.raises(FileExistsError, match="not a regular file"):
+            recorder.write(not_entered(1)(1.0))
+        recorder.add_stack(1, "a stack")
+        aside.rmdir()
+        recorder.write(not_entered(1)(2.0))
+    assert [observation.time for file in (aside, path) for observation, _ in replay(file, SECONDS)] == [0.0, 2.0]
+
+
 def whole(*entries: Any) -> bytes:
     return gzip.compress(b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
 

@@ -90,8 +90,9 @@ class RecordingWriter:
         self._line(encode_observation(observation, self._encoders))
 
     def add_stack(self, rank: int, text: str) -> None:
-        """Add a stack that the analyzer was given."""
-        self._line({"rank": rank, "stack": text})
+        """Add a stack that the analyzer was given. It is dropped while the file could not be begun anew."""
+        if not self._raw.closed:
+            self._line({"rank": rank, "stack": text})
 
     def close(self) -> None:
         try:
