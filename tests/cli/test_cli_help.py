@@ -61,7 +61,7 @@ def test_the_first_screen_lists_all_commands(run: Run) -> None:
 class Point:
     """An entry point that gives a command."""
 
-    def __init__(self, distribution: str, error: ImportError | None = None) -> None:
+    def __init__(self, distribution: str | None, error: Exception | None = None) -> None:
         self.dist = SimpleNamespace(name=distribution)
         self._error = error
 
@@ -78,7 +78,7 @@ def test_a_command_of_another_distribution_is_found_by_its_entry_point(
 
     def entry_points(**which: str) -> list[Point]:
         asked.append(which)
-        return [Point("foreign", ImportError("no such module")), Point("tensorwire_job")]
+        return [Point(None), Point("foreign", ImportError("no such module")), Point("tensorwire_job")]
 
     monkeypatch.setattr(group, "entry_points", entry_points)
     assert run("job") == Ran(0, "found\n", "")
@@ -99,12 +99,21 @@ def test_a_command_of_a_distribution_that_is_missing_says_how_to_get_it(
     assert "Is not installed: in a clone, pip install ./job." in run("--help").out
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ImportError("No module named 'jinja2'"), "No module named 'jinja2'"),
+        (AttributeError("module 'os' has no attribute 'nosuch'"), "module 'os' has no attribute 'nosuch'"),
+        (AssertionError(), "AssertionError"),
+    ],
+    ids=["ImportError", "AttributeError", "AssertionError"],
+)
 def test_a_distribution_that_cannot_be_loaded_says_so_and_leaves_the_others(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    broken = Point("tensorwire-job", ImportError("No module named 'jinja2'"))
+    broken = Point("tensorwire-job", error)
     monkeypatch.setattr(group, "entry_points", lambda **_: [broken])
-    expected = "job is a command of tensorwire-job, which cannot be loaded: No module named 'jinja2'"
+    expected = f"job is a command of tensorwire-job, which cannot be loaded: {reason}"
     assert run("job", "diagnose") == Ran(2, "", f"tensorwire: {expected}\n")
     assert run("--help").code == 0
 

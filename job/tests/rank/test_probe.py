@@ -299,11 +299,26 @@ def test_a_page_that_was_damaged_makes_room(directory: Path, script: Path) -> No
 def test_pages_of_an_earlier_job_are_swept(directory: Path, script: Path) -> None:
     """By a job whose launcher was started later; here that is a shell."""
     run_rank(script, "", directory)
+    write_control(directory, {}, 5)
     time.sleep(0.1)
     env = environment(directory, RANK="0")
     command = f"{sys.executable} -m tensorwire_job {script}; true"
     subprocess.run(["sh", "-c", command], env=env, check=True)
     assert [path.name for path in directory.glob("*.page")] == ["rank-0-0.page"]
+    assert read_control(directory) is None
+
+
+def test_request_stays_with_ranks_that_may_live_and_where_it_is_new(directory: Path) -> None:
+    with living_rank(directory):
+        write_control(directory, {}, 5)
+        pages.sweep(directory, before_ns=2**62)
+    pages.sweep(directory)
+    assert read_control(directory) is not None
+    pages.sweep(directory, before_ns=2**62)
+    assert read_control(directory) is None
+    write_control(directory, {}, 5)
+    pages.sweep(directory, before_ns=time.monotonic_ns() - 60 * 10**9)
+    assert read_control(directory) is not None
 
 
 def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

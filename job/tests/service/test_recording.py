@@ -6,9 +6,11 @@ import base64
 import gzip
 import json
 import math
+import os
 import resource
 import tracemalloc
 from contextlib import nullcontext, suppress
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,7 @@ from job.tests.support.observed_jobs import hung, job_at_rate, not_entering
 from tensorwire.errors import CorruptDataError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.service import recording
-from tensorwire_job.service.recording import RecordingWriter, replay
+from tensorwire_job.service.recording import RecordingWriter, append_whole, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,6 +155,49 @@ def test_a_disk_that_was_full_for_a_while(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     times = [int(observation.time) for observation, _ in replay(path, SECONDS)]
     assert times == [*range(5), *range(10, 20)]
+
+
+def test_stack_that_comes_while_no_file_could_be_begun_is_dropped(tmp_path: Path) -> None:
+    path, aside = tmp_path / "job", tmp_path / "job.1"
+    with RecordingWriter(path, max_nbytes=1) as recorder:
+        recorder.write(not_entered(1)(0.0))
+        aside.unlink()
+        aside.mkdir()  # the file has grown and cannot be moved
+        with pytest.raises(FileExistsError, match="not a regular file"):
+            recorder.write(not_entered(1)(1.0))
+        recorder.add_stack(1, "a stack")
+        aside.rmdir()
+        recorder.write(not_entered(1)(2.0))
+    assert [observation.time for file in (aside, path) for observation, _ in replay(file, SECONDS)] == [0.0, 2.0]
+
+
+def interrupted_write(file: FileIO, data: bytes) -> None:
+    class Interrupted(FileIO):
+        def write(self, data: bytes) -> int:
+            super().write(data[: len(data) // 2])
+            raise KeyboardInterrupt
+
+    with Interrupted(os.dup(file.fileno()), "w") as other:
+        append_whole(other, data)
+
+
+def interrupt_after_the_write(file: FileIO, data: bytes) -> None:
+    append_whole(file, data)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("append", "num_lines"), [(interrupted_write, 5), (interrupt_after_the_write, 6)])
+def test_recording_whose_writer_is_interrupted_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, append: Callable[[FileIO, bytes], None], num_lines: int
+) -> None:
+    with RecordingWriter(tmp_path / "job") as recorder:
+        for time in range(5):
+            recorder.write(not_entered(1)(float(time)))
+        with monkeypatch.context() as patch:
+            patch.setattr(recording, "append_whole", append)
+            with pytest.raises(KeyboardInterrupt):
+                recorder.write(not_entered(1)(5.0))
+    assert [observation.time for observation, _ in replay(tmp_path / "job")] == [float(n) for n in range(num_lines)]
 
 
 def whole(*entries: Any) -> bytes:

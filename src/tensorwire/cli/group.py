@@ -44,12 +44,12 @@ class CommandGroup(click.Group):
             return None
         distribution = self._others[cmd_name]
         for point in entry_points(group=ENTRY_POINTS, name=cmd_name):
-            if point.dist is None or point.dist.name.replace("_", "-") != distribution:
+            if point.dist is None or (point.dist.name or "").replace("_", "-") != distribution:
                 continue
             try:
                 command = point.load()
-            except ImportError as error:
-                return _refusing(cmd_name, distribution, "Cannot be loaded", str(error))
+            except Exception as error:  # a broken distribution leaves our other commands alone
+                return _refusing(cmd_name, distribution, "Cannot be loaded", str(error) or type(error).__name__)
             return command
         # It is on no index of packages yet, where another one may bear its name.
         return _refusing(cmd_name, distribution, "Is not installed", f"in a clone, pip install ./{cmd_name}")

@@ -76,18 +76,32 @@ def page_path(directory: Path, rank: int, restart_count: int) -> Path:
 
 def sweep(directory: Path, *, before_ns: int = 0) -> None:
     """Remove the pages in `directory` whose process is gone and whose last heartbeat was before the time
-    (CLOCK_MONOTONIC), and the directories of this user's other jobs that ended more than a day ago."""
+    (CLOCK_MONOTONIC), a control page from before it once no page is left, and the directories of this user's other jobs
+    that ended more than a day ago."""
+    are_left = False
     for path in _listing(directory):
         if _PAGE_NAME.fullmatch(path.name):
             page = read_page(path)
-            if page is None or page.is_alive:
+            if page is None:
                 continue
-            if page.boot_id != process.boot_id() or page.header.heartbeat_ns < before_ns:
+            if page.is_alive or (page.boot_id == process.boot_id() and page.header.heartbeat_ns >= before_ns):
+                are_left = True
+            else:
                 remove_page(path)
+    if not are_left:
+        _remove_control(directory / CONTROL_NAME, before_ns)
     root = root_directory()
     for folder in _listing(root) if is_ours(root) else ():  # else the folders may be another user's
         if folder != directory and not folder.is_symlink() and folder.is_dir() and _is_old(folder):
             _remove_job(folder)
+
+
+def _remove_control(path: Path, before_ns: int) -> None:
+    """Remove a control page that was made before the time. It asks an earlier job, and its agent may have died."""
+    with suppress(OSError):
+        age_ns = time.time_ns() - path.lstat().st_mtime_ns
+        if time.monotonic_ns() - age_ns < before_ns:
+            path.unlink()
 
 
 def _remove_job(folder: Path) -> None:

@@ -90,12 +90,13 @@ class RecordingWriter:
         self._line(encode_observation(observation, self._encoders))
 
     def add_stack(self, rank: int, text: str) -> None:
-        """Add a stack that the analyzer was given."""
-        self._line({"rank": rank, "stack": text})
+        """Add a stack that the analyzer was given. It is dropped while the file could not be begun anew."""
+        if not self._raw.closed:
+            self._line({"rank": rank, "stack": text})
 
     def close(self) -> None:
         try:
-            if not self._raw.closed:
+            if not self._raw.closed and self._is_whole:
                 self._append(self._packer.flush())
         finally:
             self._raw.close()
@@ -107,6 +108,7 @@ class RecordingWriter:
                 raise FileExistsError(errno.EEXIST, text, str(path))
         if self._path.exists():
             move_aside(self._path)
+        self._is_whole = False  # an interrupted line may be in the file or not: no trailer would be right
         self._encoders: dict[str, Encoder] = {}
         self._raw = self._path.open("xb", buffering=0)
         # gzip with neither the name nor the time of the file: the same observations make the same bytes.
@@ -123,8 +125,11 @@ class RecordingWriter:
     def _line(self, entry: dict[str, Any]) -> None:
         packer = self._packer.copy()  # a line that is not written was never compressed
         data = packer.compress(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-        self._append(data + packer.flush(zlib.Z_SYNC_FLUSH))
+        data += packer.flush(zlib.Z_SYNC_FLUSH)
+        self._is_whole = False
+        self._append(data)
         self._packer = packer
+        self._is_whole = True
 
     def _append(self, data: bytes) -> None:
         try:
@@ -143,13 +148,13 @@ def _is_recording(path: Path) -> bool:
 
 
 def append_whole(file: FileIO, data: bytes) -> None:
-    """Append all of the data or nothing. Raises OSError."""
+    """Append all of the data or nothing, unless two interrupts come. Raises OSError."""
     start = file.tell()
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]
-    except OSError:
+    except BaseException:  # Ctrl-C too
         file.truncate(start)
         file.seek(start)
         raise
