@@ -61,7 +61,8 @@ def test_a_signal_that_ends_follow_waits_for_the_command(run: Run, steps: list[P
     """It may have paused a server, and resumes it in the end."""
     store, told, go = tmp_path / "store", tmp_path / "told", tmp_path / "go"
     run("sync", "publish", steps[0], store)
-    script = f"echo pause >> {told}; while [ ! -e {go} ]; do sleep 0.05; done; echo resume >> {told}"
+    # It begins late: `follow` waits for it by then, and does not start it any more.
+    script = f"sleep 0.5; echo pause >> {told}; while [ ! -e {go} ]; do sleep 0.05; done; echo resume >> {told}"
     command = [*COMMAND, "sync", "follow", str(store), str(tmp_path / "served"), "--exec", f"sh -c '{script}'"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_for(told.exists, 60)
