@@ -126,9 +126,9 @@ class Dispatcher:
         if control.num_rounds == 0:
             self.disable()
             return
-        native.enable_timing(self._handle, True, control.number)
         self._state = _Window(control)
         self._register()
+        native.enable_timing(self._handle, True, control.number)  # last: the page never promises what is not seen yet
 
     def disable(self) -> None:
         """Stop timing. The kernels go with the next operation."""
