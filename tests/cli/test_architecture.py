@@ -104,6 +104,12 @@ def test_layers_of_two_kinds(config: dict[str, Any], layers: tuple[Layers, ...])
             assert cache.nbytes(longest, batch, value_nbytes) <= room < cache.nbytes(longest + 1, batch, value_nbytes)
 
 
+def test_no_layer_keeps_a_cache_where_all_read_those_of_others() -> None:
+    cache = cache_of({**LLAMA_3_8B, "num_kv_shared_layers": 33})
+    assert cache.layers == ()
+    assert cache.longest(0, 1, 2) is None
+
+
 def test_no_room_is_no_context() -> None:
     assert cache_of(LLAMA_3_8B).longest(-1, 1, 2) == 0
 

@@ -38,6 +38,13 @@ def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reaso
     assert finding.summary.startswith(f"rank {culprit} {how}")
 
 
+def test_a_rank_that_left_before_the_first_failed_did_not_follow_it() -> None:
+    states = {0: dead(9.0, "exit 0"), 1: dead(4.3, "exit 1"), 2: dead(4.0, SECONDARY), 3: dead(3.0, "exit 0")}
+    (finding,) = ended(states)
+    assert (finding.suspects, finding.victims) == ([1], 2)
+    assert finding.summary.endswith("; ranks 2-3 followed")
+
+
 @every_rank
 def test_a_crash_is_told_and_names_nobody_else(culprit: int) -> None:
     """The rank that crashed first is named; the words of a crash make no rank a witness of what it waited in."""
