@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 from tensorwire.torch import CompressedTensor, prepare, set_linear_mode  # noqa: E402
 from tensorwire.torch.frames.open_frame import OpenFrame  # noqa: E402
+from tensorwire.torch.tensors.matrices import Matrices  # noqa: E402
 from tests.support.disguised import DEVICE, DisguisedDevice, step  # noqa: E402
 from tests.support.transformer_models import load, save  # noqa: E402
 from tests.torch.device.stand_in import StandIn  # noqa: E402
@@ -149,6 +152,15 @@ def test_matrices_that_are_taken_out(device: DisguisedDevice) -> None:
     assert torch.equal(taken[2].cpu(), weight[4])
     assert torch.equal(torch.bmm(x[:1].to(DEVICE).mT, taken[:1].mT).cpu(), torch.bmm(x[:1].mT, weight[4:].mT))
     assert torch.equal(compressed[ids[:4].view(2, 2).to(DEVICE)].cpu(), weight[ids[:4].view(2, 2)])
+
+
+def test_matrices_are_copied_and_pickled_as_dense_ones() -> None:
+    weight = torch.randn((3, 16, 32), generator=torch.Generator().manual_seed(0)).bfloat16()
+    compressed, ids = CompressedTensor.from_dense(weight), torch.tensor([2, 0])
+    taken = Matrices(compressed.frame, weight.dtype, weight.shape, ids)
+    for copied in (copy.deepcopy(taken), pickle.loads(pickle.dumps(taken))):
+        assert type(copied) is torch.Tensor
+        assert torch.equal(copied, weight[ids])
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are compiled with g++ here")
