@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -30,9 +30,6 @@ from tensorwire import inspect
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 from tests.support.ranks import Ranks
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 needs_fsdp2 = pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard")
 
 PLACEMENTS = {
@@ -41,12 +38,6 @@ PLACEMENTS = {
     "replicated": [Replicate()],
     "replicated rows": [Replicate(), Shard(0)],  # as HSDP has them
 }
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Ranks]:
-    with Ranks(2) as started:
-        yield started
 
 
 def whole() -> torch.Tensor:
