@@ -3,6 +3,7 @@ those of torch's own tests of its storage: test/distributed/checkpoint."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from torch.distributed._shard.sharded_tensor.shard import Shard as LocalShard
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tensorwire import inspect
@@ -57,9 +58,14 @@ def _load(state: dict[str, Any], path: Path, **options: Any) -> dict[str, Any]:
 
 def _distributed(placement: str, tensor: torch.Tensor) -> DTensor:
     placements = PLACEMENTS[placement]
+    return distribute_tensor(tensor, _mesh(len(placements)), placements)
+
+
+@functools.cache
+def _mesh(dimensions: int) -> DeviceMesh:
+    """One for all tensors: the groups of a mesh, and their threads, stay."""
     size = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,) if len(placements) == 1 else (2, size // 2))
-    return distribute_tensor(tensor, mesh, placements)
+    return init_device_mesh("cpu", (size,) if dimensions == 1 else (2, size // 2))
 
 
 def save_dtensor(path: Path, placement: str) -> None:
