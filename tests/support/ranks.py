@@ -148,8 +148,8 @@ def _serve(connection: Connection, rank: int, size: int, port: int) -> None:
     torch.set_num_threads(1)
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", address, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-    gc.freeze()
     while True:
+        gc.freeze()  # what is here stays, and is not looked at again
         try:
             function, arguments = connection.recv()
         except EOFError:
