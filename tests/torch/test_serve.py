@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers warns of its own and torch's future
+    pytest.mark.xdist_group("server"),  # which starts once
+]
 
 
 @pytest.fixture(scope="module")

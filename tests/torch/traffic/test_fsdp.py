@@ -260,6 +260,7 @@ def _detach_when_torch_distributed_has_ended() -> bool:
     return True
 
 
+@pytest.mark.xdist_group("ranks")
 def test_a_group_of_one_rank_and_the_end_of_a_process_that_never_detached() -> None:
     with Ranks(1) as alone:
         assert alone.run(_one_rank) == [True]
