@@ -295,6 +295,7 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(stride: int, tm
         pytest.param(("links", "links", "in place"), marks=pytest.mark.slow),
         pytest.param(("copies", "in place", "in place"), marks=pytest.mark.slow),
     ],
+    ids="-".join,
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("layout", "stride"),
