@@ -28,6 +28,7 @@ from tests.support.destination_cells import (
     YES,
 )
 
+pytestmark = pytest.mark.xdist_group("destinations")  # all tries are made once
 KINDS = "FileExistsError|ValueError|FileNotFoundError|NotADirectoryError|BaseMismatchError"
 IN_PLACE_KINDS = f"{KINDS}|LimitExceededError|FormatError"
 

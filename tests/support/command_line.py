@@ -64,12 +64,12 @@ def forked(
     """A command in a process that is forked, and imports nothing anew; it does `first` before. `test_cli_process`
     starts commands as a shell does."""
     command = [*map(str, arguments)]
-    begin = lambda: _become(command, environment or {}, first)  # noqa: E731
+    begin = lambda: become(command, environment or {}, first)  # noqa: E731
     options = {"capture_output": True, "timeout": 60, **options, "preexec_fn": begin}
     return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
 
 
-def _become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object] | None) -> None:
+def become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object] | None) -> None:
     """Run a command line where a process would begin another program."""
     os.environ.update(environment)
     for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:

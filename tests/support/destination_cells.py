@@ -263,6 +263,7 @@ def attempt(example: str, place: Place, *, force: bool) -> dict[str, object]:
 
 
 def main(root: Path) -> None:
+    os.fsync = os.fdatasync = os.fstat  # no try depends on what a disk would hold if the machine stopped
     make_kit(root / "kit")
     for number, (name, example) in enumerate(EXAMPLES.items()):
         for writer, chosen in WRITERS.items():

@@ -7,6 +7,7 @@ of a module of tests stay and take one function after another.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
@@ -138,6 +139,8 @@ class Ranks:
 
 
 def _serve(connection: Connection, rank: int, size: int, port: int) -> None:
+    """What a function leaves goes at once: a group of gloo has threads, and where a peer has left it in the middle of a
+    message, one of them never rests."""
     import torch
     import torch.distributed as dist
 
@@ -146,6 +149,7 @@ def _serve(connection: Connection, rank: int, size: int, port: int) -> None:
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", address, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     while True:
+        gc.freeze()  # what is here stays, and is not looked at again
         try:
             function, arguments = connection.recv()
         except EOFError:
@@ -154,4 +158,5 @@ def _serve(connection: Connection, rank: int, size: int, port: int) -> None:
             answer = (True, function(*arguments))
         except BaseException:
             answer = (False, traceback.format_exc())
+        gc.collect()
         connection.send(answer)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.stores import faulty_store
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _machine_that_stays_on() -> Iterator[None]:
+    """What a disk would hold if the machine stopped, no test here sees: they do not wait for it, in forks neither."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            patched.setattr(os, name, os.fstat)  # which also wants an open file
+        yield
 
 
 @pytest.fixture(params=["directory", "url"])

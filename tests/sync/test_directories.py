@@ -203,9 +203,17 @@ def test_a_directory_that_is_refused_stays_as_it_is(in_place: bool, tmp_path: Pa
         shutil.rmtree(served)
 
 
-@pytest.mark.parametrize("shares", [True, False], ids=["hard links", "no hard links"])
-@pytest.mark.parametrize("is_link", [False, True], ids=["files", "links"])
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize(
+    ("stride", "is_link", "shares"),
+    [
+        pytest.param(4, False, False, id="4-files-no hard links"),
+        pytest.param(4, True, True, id="4-links-hard links"),
+        pytest.param(1, False, False, id="1-files-no hard links", marks=pytest.mark.slow),
+        pytest.param(1, False, True, id="1-files-hard links", marks=pytest.mark.slow),
+        pytest.param(1, True, False, id="1-links-no hard links", marks=pytest.mark.slow),
+        pytest.param(1, True, True, id="1-links-hard links", marks=pytest.mark.slow),
+    ],
+)
 def test_a_follower_killed_while_it_takes_a_checkpoint_goes_on(
     stride: int, is_link: bool, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,8 +290,10 @@ def test_a_follower_in_place_killed_while_it_takes_links_goes_on(stride: int, tm
 @pytest.mark.parametrize(
     "forms",
     [
-        ("links", "links", "in place"), ("links", "copies", "in place"), ("links", "in place", "links"),
-        ("copies", "in place", "in place"), ("in place", "links", "copies"), ("in place", "in place", "links"),
+        ("links", "copies", "in place"), ("links", "in place", "links"),
+        ("in place", "links", "copies"), ("in place", "in place", "links"),
+        pytest.param(("links", "links", "in place"), marks=pytest.mark.slow),
+        pytest.param(("copies", "in place", "in place"), marks=pytest.mark.slow),
     ],
     ids="-".join,
 )  # fmt: skip

@@ -17,9 +17,17 @@ from tests.support.processes import killing
 from tests.support.sync_runs import FOLLOWER, STRIDES, catch_up, contents, follow, follow_anew, stepped, weights
 
 
-@pytest.mark.parametrize("copies", [False, True], ids=["links", "copies"])
-@pytest.mark.parametrize("layout", ["same", "new"])
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize(
+    ("stride", "layout", "copies"),
+    [
+        pytest.param(4, "same", False, id="4-same-links"),
+        pytest.param(4, "new", True, id="4-new-copies"),
+        pytest.param(1, "same", False, id="1-same-links", marks=pytest.mark.slow),
+        pytest.param(1, "same", True, id="1-same-copies", marks=pytest.mark.slow),
+        pytest.param(1, "new", False, id="1-new-links", marks=pytest.mark.slow),
+        pytest.param(1, "new", True, id="1-new-copies", marks=pytest.mark.slow),
+    ],
+)
 def test_a_follower_killed_at_any_step_goes_on(
     stride: int, layout: str, copies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

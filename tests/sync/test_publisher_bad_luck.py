@@ -60,11 +60,12 @@ def test_a_base_that_goes_while_it_is_read_is_an_error_and_the_store_stays(
     assert sorted(path.relative_to(place) for path in place.rglob("*")) == before
 
 
-def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_publisher_killed_at_any_step_leaves_a_version_or_the_next_one(stride: int, tmp_path: Path) -> None:
     place, current = tmp_path / "store", FIRST
     _, follower, arrays = begun(place)
     seen = set()
-    for step, kill in enumerate(killing(PUBLISHER), 1):
+    for step, kill in enumerate(killing(PUBLISHER, stride), 1):
         following = stepped(current, step)
         publisher = Publisher(place, base=current, anchor_every=1, keep=1, threads=1)
         kill(partial(publisher.publish, following))

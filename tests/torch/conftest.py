@@ -19,7 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker has the ranks, so that they start once and take the cores from nobody else. Items of other folders
     are here too, some with arguments of that name."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and "ranks" in getattr(item, "fixturenames", ()):
+        names = {"ranks", "two"}.intersection(getattr(item, "fixturenames", ()))
+        if names and item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.xdist_group("ranks"))
 
 
@@ -37,4 +38,11 @@ def pytest_sessionfinish() -> None:
 def ranks() -> Iterator[Ranks]:
     """Four ranks, which no test leaves other than it found them."""
     with Ranks(4) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def two() -> Iterator[Ranks]:
+    """Two ranks, likewise: all that most tests need, for half of the work of four."""
+    with Ranks(2) as started:
         yield started

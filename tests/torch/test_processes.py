@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("ranks")  # whose server is the one of this file
 NUM_LAYERS = 2
 STRATEGIES = ["file_descriptor", "file_system"]
 
@@ -137,7 +138,13 @@ def test_a_message_that_nobody_holds_any_more(strategy: str, file: Path, dense: 
         child.join()
 
 
-@pytest.mark.parametrize(("method", "kind"), list(zip(["spawn", "forkserver", "fork"], KINDS, strict=True)))
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        *zip(["forkserver", "forkserver", "fork"], KINDS, strict=True),
+        pytest.param("spawn", "in memory", marks=pytest.mark.slow),
+    ],
+)
 def test_workers_of_a_data_loader(method: str, kind: str, file: Path, dense: Any) -> None:
     dataset = Rows(made(kind, file, dense))
     loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)

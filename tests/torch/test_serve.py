@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
 import tensorwire
 
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from benchmarks.inference.served import Server, batches, served  # noqa: E402
 from tests.support import text_models  # noqa: E402
+from tests.support.command_line import become  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # transformers warns of its own and torch's future
+    pytest.mark.xdist_group("server"),  # which starts once
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +41,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def _forked(start: Any, command: list[str], **options: Any) -> Any:
+    """A script that is run by a fork, which need not import transformers anew."""
+
+    def first() -> None:
+        sys.argv = command[1:]
+        runpy.run_path(command[1], run_name="__main__")
+
+    return start(command, preexec_fn=partial(become, [], {}, first), restore_signals=False, **options)
+
+
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with served(folder / "compressed") as running:
+    """A fork has no more threads of torch, so there are none here either: their number decides the order of sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        with patch.object(subprocess, "Popen", partial(_forked, subprocess.Popen)):
+            running = stack.enter_context(served(folder / "compressed"))
         yield running
+    torch.set_num_threads(threads)
 
 
 def test_batches_have_the_tokens_of_the_dense_model(folder: Path, server: Server, repository: Path) -> None:

@@ -136,7 +136,7 @@ def choices_under_ddp(spoilt: int) -> list[list[int]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     names = [name for name, _ in model.named_parameters()]
     found = []
-    for step in range(10):
+    for step in range(9):
         rows = torch.randn(32, 64, generator=torch.Generator().manual_seed(17 * step + dist.get_rank()))
         loss = model(rows).square().mean() * (float("nan") if step == spoilt else 1.0)
         loss.backward()
@@ -151,9 +151,9 @@ def choices_under_ddp(spoilt: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("spoilt", [-1, 5])
-def test_all_ranks_choose_the_same_bits_in_the_same_steps(ranks: Ranks, spoilt: int) -> None:
-    found = ranks.run(choices_under_ddp, spoilt)
-    assert found == [found[0]] * 4
+def test_all_ranks_choose_the_same_bits_in_the_same_steps(two: Ranks, spoilt: int) -> None:
+    found = two.run(choices_under_ddp, spoilt)
+    assert found == [found[0]] * 2
     steps = [tuple(bits) for bits in found[0]]
     assert set(steps[:3]) == {(4,) * 6}
     assert steps[3] != steps[2]  # decided by the gradients of step 2, in step 3

@@ -14,7 +14,7 @@ from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.codecs.exact import Exact
 from tensorwire.torch.traffic.counters import Link
 from tensorwire.torch.traffic.exchange import Exchange
-from tests.support.sharded_models import Case, attached, digest, log_of_traffic, loss_of, sharded, train
+from tests.support.sharded_models import Case, attached, digest, log_of_traffic, loss_of, sharded, train_alone
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BLOCK = 10 * 23 + 10 + 6 * 37 + 6 + 1
 ROOT = 16 * 23 + 16 * 23
 MODULES = {"root": ROOT, "blocks.0": BLOCK, "blocks.1": BLOCK}
-STEPS = 3
+STEPS = 2
 
 
 def _rows(weights: Any, gradients: Any) -> dict[tuple[str, str], tuple[int, int, int, int]]:
@@ -71,7 +71,7 @@ def test_exact_differences_keep_one_copy_and_the_own_shard(ranks: Ranks) -> None
 
 
 def _decisions() -> tuple[list[str], bool, list[str]]:
-    """The codecs of each step. Rank 2 finds its link slow in steps 1 and 7, and its encoder in step 3."""
+    """The codecs of each step. Rank 1 finds its link slow in steps 1 and 7, and its encoder in step 3."""
     codecs = []
     with (
         patch.object(Auto, "every", 2),
@@ -80,18 +80,18 @@ def _decisions() -> tuple[list[str], bool, list[str]]:
     ):
         for step in range(10):
             row = attachment.counters.row("root", "all_gather")
-            if torch.distributed.get_rank() == 2:
+            if torch.distributed.get_rank() == 1:
                 row.encode_seconds += 1e3 * (step == 3)
                 if step in (1, 7):  # or what this machine measures decides
                     row.link.add(1e6, 10.0 ** (step + 2))
             train_by(step)
             codecs.append(row.codec.partition("(")[0])
-    return codecs, digest(model) == train(Case(), None, 10)[-1], lines
+    return codecs, digest(model) == train_alone(Case(), 10)[-1], lines
 
 
-def test_auto_decides_the_same_on_all_ranks_and_says_so_once(ranks: Ranks) -> None:
+def test_auto_decides_the_same_on_all_ranks_and_says_so_once(two: Ranks) -> None:
     """Decisions are due in steps 2, 4, 6 and 8."""
-    answers = ranks.run(_decisions)
+    answers = two.run(_decisions)
     for codecs, fine, _ in answers:
         assert codecs == ["Exact"] * 4 + ["Raw"] * 4 + ["Exact"] * 2
         assert fine
@@ -123,13 +123,13 @@ def _sent_by_torch() -> tuple[int, bool, list[bool]]:
             now = sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
             sent.append(now[0] - before[0] > now[1] - before[1])
             before = now
-    return len(asked), digest(model) == train(Case(), None, 6)[-1], sent
+    return len(asked), digest(model) == train_alone(Case(), 6)[-1], sent
 
 
-def test_where_no_codec_pays_torch_sends_itself(ranks: Ranks) -> None:
+def test_where_no_codec_pays_torch_sends_itself(two: Ranks) -> None:
     """In all but one of the raw steps; exact messages are relative to what torch has gathered, or plain."""
     calls = 2 * len(MODULES)
-    assert ranks.run(_sent_by_torch) == [(calls, True, [True, True, False, False, True, False])] * 4
+    assert two.run(_sent_by_torch) == [(calls, True, [True, True, False, False, True, False])] * 2
 
 
 def test_delay_and_rate_of_a_link_are_told_apart() -> None:
@@ -174,5 +174,5 @@ def _two_optimizers() -> list[int]:
     return found
 
 
-def test_optimizers_that_share_the_parameters_make_one_step(ranks: Ranks) -> None:
-    assert ranks.run(_two_optimizers) == [[1, 2, 3]] * 4
+def test_optimizers_that_share_the_parameters_make_one_step(two: Ranks) -> None:
+    assert two.run(_two_optimizers) == [[1, 2, 3]] * 2

@@ -23,6 +23,7 @@ from tests.support.sharded_models import (
     replicas,
     sharded,
     train,
+    train_alone,
     train_step,
 )
 
@@ -43,24 +44,26 @@ CASES = {
     "accumulated and clipped": Case(accumulate=3, clip=0.1),
     "replicated": Case(replicated=True),
     "offloaded": Case(offload=True),
-    "foreach": Case(adamw={"foreach": True}),
-    "fused": Case(adamw={"fused": True}),
+    "foreach": Case(adamw="foreach"),
+    "parameter by parameter": Case(adamw="one"),
 }
 
 
 def _with_and_without(case: Case, steps: int) -> bool:
-    return train(case, traffic.attach_fsdp, steps) == train(case, None, steps)
+    return train(case, traffic.attach_fsdp, steps) == train_alone(case, steps)
 
 
-SLOW = ("asynchronous, not resharded", "FP32", "frozen", "foreach", "fused")
+SLOW = ("asynchronous, not resharded", "FP32", "frozen", "foreach", "parameter by parameter")
 
 
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=name, marks=pytest.mark.slow if name in SLOW else ()) for name, case in CASES.items()],
 )
-def test_parameters_have_the_bits_of_fsdp2(ranks: Ranks, case: Case) -> None:
-    assert ranks.run(_with_and_without, case, 4) == [True] * 4
+def test_parameters_have_the_bits_of_fsdp2(ranks: Ranks, two: Ranks, case: Case) -> None:
+    """Groups within groups take four ranks."""
+    jobs = ranks if case.replicated or case.reshard == 2 or case == Case() else two
+    assert jobs.run(_with_and_without, case, 3) == [True] * jobs.size
 
 
 @pytest.mark.slow
@@ -74,17 +77,17 @@ def test_parameters_have_the_bits_of_fsdp2_after_200_steps(ranks: Ranks, reshard
 def _leave_in_the_middle() -> bool:
     found = []
     with attached(Case()) as (model, attachment, train_by):
-        for step in range(4):
+        for step in range(3):
             if step == 2:
                 attachment.detach()
                 attachment.detach()
             train_by(step)
             found.append(digest(model))
-    return found == train(Case(), None, 4)
+    return found == train_alone(Case(), 3)
 
 
-def test_detach_in_the_middle(ranks: Ranks) -> None:
-    assert ranks.run(_leave_in_the_middle) == [True] * 4
+def test_detach_in_the_middle(two: Ranks) -> None:
+    assert two.run(_leave_in_the_middle) == [True] * 2
 
 
 def _resume() -> bool:
@@ -92,7 +95,7 @@ def _resume() -> bool:
     model = sharded(case)
     optimizer = optimizer_of(model, case)
     attachment = traffic.attach_fsdp(model)
-    for step in range(4):
+    for step in range(2):
         train_step(model, optimizer, case, step)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights, state = get_state_dict(model, optimizer, options=options)
@@ -104,14 +107,14 @@ def _resume() -> bool:
     optimizer = optimizer_of(again, case)
     attachment = traffic.attach_fsdp(again)
     set_state_dict(again, optimizer, model_state_dict=saved[0], optim_state_dict=saved[1], options=options)
-    for step in range(4, 8):
+    for step in range(2, 4):
         train_step(again, optimizer, case, step)
     attachment.detach()
-    return digest(again) == train(case, None, 8)[-1]
+    return digest(again) == train_alone(case, 4)[-1]
 
 
-def test_state_dict_of_fsdp2_is_saved_and_resumed(ranks: Ranks) -> None:
-    assert ranks.run(_resume) == [True] * 4
+def test_state_dict_of_fsdp2_is_saved_and_resumed(two: Ranks) -> None:
+    assert two.run(_resume) == [True] * 2
 
 
 def _gathered(model: Any) -> str:
@@ -151,8 +154,8 @@ def _gather_any_bits() -> bool:
     return coded == plain
 
 
-def test_any_bits_travel_as_they_are_also_asynchronously(ranks: Ranks) -> None:
-    assert ranks.run(_gather_any_bits) == [True] * 4
+def test_any_bits_travel_as_they_are_also_asynchronously(two: Ranks) -> None:
+    assert two.run(_gather_any_bits) == [True] * 2
 
 
 def _gather_of_changing_sizes() -> list[str]:
@@ -172,8 +175,8 @@ def _gather_of_changing_sizes() -> list[str]:
     return wrong
 
 
-def test_sizes_and_dtypes_may_change_from_call_to_call(ranks: Ranks) -> None:
-    assert ranks.run(_gather_of_changing_sizes) == [[]] * 4
+def test_sizes_and_dtypes_may_change_from_call_to_call(two: Ranks) -> None:
+    assert two.run(_gather_of_changing_sizes) == [[]] * 2
 
 
 def _part_of_a_model() -> tuple[bool, set[str]]:
@@ -181,28 +184,28 @@ def _part_of_a_model() -> tuple[bool, set[str]]:
     model = sharded(case)
     optimizer = optimizer_of(model, case)
     attachment = traffic.attach_fsdp(model.blocks)
-    for step in range(4):
+    for step in range(3):
         train_step(model, optimizer, case, step)
     named = {row.tensor for row in traffic.counters(model.blocks)}
     attachment.detach()
-    return attachment.step == 4 and digest(model) == train(case, None, 4)[-1], named
+    return attachment.step == 3 and digest(model) == train_alone(case, 3)[-1], named
 
 
-def test_a_part_of_a_model_can_be_attached_to(ranks: Ranks) -> None:
-    assert ranks.run(_part_of_a_model) == [(True, {"0", "1"})] * 4
+def test_a_part_of_a_model_can_be_attached_to(two: Ranks) -> None:
+    assert two.run(_part_of_a_model) == [(True, {"0", "1"})] * 2
 
 
 def _two_models() -> bool:
     cases = [Case(), Case(reshard=False, rate=1e-2)]
     with attached(cases[0]) as (first, _, train_first), attached(cases[1]) as (second, _, train_second):
-        for step in range(4):
+        for step in range(3):
             train_first(step)
             train_second(step)
-    return [digest(first), digest(second)] == [train(case, None, 4)[-1] for case in cases]
+    return [digest(first), digest(second)] == [train_alone(case, 3)[-1] for case in cases]
 
 
-def test_two_models_in_one_process(ranks: Ranks) -> None:
-    assert ranks.run(_two_models) == [True] * 4
+def test_two_models_in_one_process(two: Ranks) -> None:
+    assert two.run(_two_models) == [True] * 2
 
 
 def _attach_while_parameters_are_whole() -> tuple[int, bool]:
@@ -216,11 +219,11 @@ def _attach_while_parameters_are_whole() -> tuple[int, bool]:
     for step in range(3):
         train_step(model, optimizer, case, step)
     attachment.detach()
-    return attachment.step, digest(model) == train(case, None, 3)[-1]
+    return attachment.step, digest(model) == train_alone(case, 3)[-1]
 
 
-def test_steps_count_after_an_evaluation(ranks: Ranks) -> None:
-    assert ranks.run(_attach_while_parameters_are_whole) == [(3, True)] * 4
+def test_steps_count_after_an_evaluation(two: Ranks) -> None:
+    assert two.run(_attach_while_parameters_are_whole) == [(3, True)] * 2
 
 
 def _detach_while_work_is_pending() -> bool:
@@ -233,8 +236,8 @@ def _detach_while_work_is_pending() -> bool:
     return _gathered(model) == plain
 
 
-def test_detach_while_work_is_pending(ranks: Ranks) -> None:
-    assert ranks.run(_detach_while_work_is_pending) == [True] * 4
+def test_detach_while_work_is_pending(two: Ranks) -> None:
+    assert two.run(_detach_while_work_is_pending) == [True] * 2
 
 
 def _one_rank() -> bool:
@@ -257,6 +260,7 @@ def _detach_when_torch_distributed_has_ended() -> bool:
     return True
 
 
+@pytest.mark.xdist_group("ranks")
 def test_a_group_of_one_rank_and_the_end_of_a_process_that_never_detached() -> None:
     with Ranks(1) as alone:
         assert alone.run(_one_rank) == [True]
@@ -280,8 +284,8 @@ def _inference_first() -> bool:
     return found[0] == found[1]
 
 
-def test_a_first_forward_in_inference_mode(ranks: Ranks) -> None:
-    assert ranks.run(_inference_first) == [True] * 4
+def test_a_first_forward_in_inference_mode(two: Ranks) -> None:
+    assert two.run(_inference_first) == [True] * 2
 
 
 def _dropped() -> list[bool]:
@@ -297,5 +301,5 @@ def _dropped() -> list[bool]:
     return [each() is None for each in found]
 
 
-def test_a_model_that_nobody_has_any_longer_goes(ranks: Ranks) -> None:
-    assert ranks.run(_dropped) == [[True, True]] * 4
+def test_a_model_that_nobody_has_any_longer_goes(two: Ranks) -> None:
+    assert two.run(_dropped) == [[True, True]] * 2

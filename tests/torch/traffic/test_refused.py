@@ -15,7 +15,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResul
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.torch import traffic
-from tests.support.sharded_models import Case, Model, attached, sharded, train
+from tests.support.sharded_models import Case, Model, attached, sharded, train, train_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def _unlike_arguments() -> tuple[str, str, bool]:
     first = _error(lambda: traffic.attach_fsdp(sharded(Case()), weights=traffic.Exact("compact" if mine else "fast")))
     ddp = DistributedDataParallel(Model())
     second = _error(lambda: traffic.attach_ddp(ddp, gradients=traffic.Exact("compact" if mine else "fast")))
-    return first, second, train(Case(), traffic.attach_fsdp, 2) == train(Case(), None, 2)
+    return first, second, train(Case(), traffic.attach_fsdp, 2) == train_alone(Case(), 2)
 
 
 def test_unlike_arguments_are_an_error_on_all_ranks(ranks: Ranks) -> None:
@@ -149,7 +149,7 @@ def _wrong_on_one() -> dict[str, str]:
         "DDP": _error(lambda: traffic.attach_ddp(ddp, gradients="fast" if wrong else grid)),  # type: ignore[arg-type]
     }
     traffic.attach_ddp(ddp).detach()
-    same = train(Case(), traffic.attach_fsdp, 2) == train(Case(), None, 2)
+    same = train(Case(), traffic.attach_fsdp, 2) == train_alone(Case(), 2)
     return found | {"afterwards": "" if same else "other bits"}
 
 
@@ -203,11 +203,11 @@ class _Choice:
 
 def _functions() -> bool:
     _keep = [object() for _ in range(dist.get_rank())]  # other places in memory on each rank
-    return train(Case(), lambda model: traffic.attach_fsdp(model, weights=_Choice()), 3) == train(Case(), None, 3)
+    return train(Case(), lambda model: traffic.attach_fsdp(model, weights=_Choice()), 2) == train_alone(Case(), 2)
 
 
-def test_objects_that_choose_are_like_on_all_ranks(ranks: Ranks) -> None:
-    assert ranks.run(_functions) == [True] * 4
+def test_objects_that_choose_are_like_on_all_ranks(two: Ranks) -> None:
+    assert two.run(_functions) == [True] * 2
 
 
 def test_an_old_torch_is_an_error_that_names_the_feature(monkeypatch: pytest.MonkeyPatch) -> None:
