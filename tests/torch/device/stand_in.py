@@ -134,7 +134,7 @@ class StandIn:
         if shared_nbytes > self.shared_nbytes:
             raise ValueError(f"expected at most {self.shared_nbytes} bytes of shared memory, got {shared_nbytes}")
         self.compiled[kernel] += 1
-        return _Function(self, kernel, _library(kernel, self.headers, self.checked), max(shared_nbytes, 48 << 10))
+        return _Function(self, kernel, max(shared_nbytes, 48 << 10))
 
     def buffers(self, addresses: list[tuple[int, bool]]) -> list[_Buffer]:
         """What is watched and what the addresses point into, each with whether it may be written."""
@@ -157,14 +157,20 @@ class StandIn:
 
 
 class _Function:
-    """Implements Function."""
+    """Implements Function. The kernel is compiled when it is launched first: many are asked for and never launched."""
 
-    def __init__(self, driver: StandIn, kernel: Kernel, library: ctypes.PyDLL, shared_nbytes: int) -> None:
+    def __init__(self, driver: StandIn, kernel: Kernel, shared_nbytes: int) -> None:
         self._driver = driver
         self._kernel = kernel
-        self._library = library
         self._shared_nbytes = shared_nbytes
-        self._parameters = ctypes.c_char_p.in_dll(library, "shim_parameters").value.decode()  # type: ignore[union-attr]
+
+    @functools.cached_property
+    def _library(self) -> ctypes.PyDLL:
+        return _library(self._kernel, self._driver.headers, self._driver.checked)
+
+    @functools.cached_property
+    def _parameters(self) -> str:
+        return ctypes.c_char_p.in_dll(self._library, "shim_parameters").value.decode()  # type: ignore[union-attr]
 
     def launch(
         self, grid: tuple[int, int, int], threads: int, shared_nbytes: int, stream: int,
@@ -230,6 +236,12 @@ def _compiler() -> str:
     return run.stdout.splitlines()[0]
 
 
+@functools.cache
+def _linker() -> tuple[str, ...]:
+    """The one that takes a third of the time, where it is installed."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+
+
 def _digest(*parts: bytes | str) -> str:
     digest = hashlib.sha256()
     for part in parts:
@@ -277,7 +289,7 @@ extern "C" __attribute__((visibility("default"))) void shim_call(void** argument
         checks = list(_CHECKS) if checked else []
         include = ["-include", str(HERE / "shim.h"), "-I", str(folder), "-I", str(CUDA)]
         _compile(part, [*checks, *include, "-x", "c++", "-c", "-"], source)
-        _compile(target, ["-shared", str(part), *map(str, shim)])
+        _compile(target, [*_linker(), "-shared", str(part), *map(str, shim)])
         part.unlink()
     library: Any = ctypes.PyDLL(str(target))  # one launch at a time: the shim has one set of fibers
     library.shim_launch.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)
