@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -202,11 +203,30 @@ class _Function:
             raise KernelError(f"{self._kernel.expression}: {message.value.decode()} ({'; '.join(which)})")
 
 
-def _living_storages() -> list[tuple[int, int]]:
-    """But for those of tensors that were there when all tests had been collected (tests/torch/conftest.py)."""
+_MANY = 30_000
+_frozen: list[weakref.ref[torch.Tensor]] = []
+"""Tensors among what the garbage collector no longer lists."""
+
+
+def _living_tensors() -> list[torch.Tensor]:
+    """But for those that were there when all tests had been collected (tests/torch/conftest.py). What a test imports is
+    hundreds of thousands of objects: they are gone through once."""
     kinds = _with_subclasses(torch.Tensor) - _with_subclasses(FakeTensor)  # one of these is of no memory
+    things = gc.get_objects()
+    is_many = len(things) > _MANY
+    found = [tensor for each in _frozen if (tensor := each()) is not None]
+    found += [thing for thing in things if type(thing) in kinds]
+    if is_many:
+        del things
+        gc.collect()
+        _frozen[:] = map(weakref.ref, found)
+        gc.freeze()
+    return found
+
+
+def _living_storages() -> list[tuple[int, int]]:
     spans = set()
-    for tensor in [thing for thing in gc.get_objects() if type(thing) in kinds]:
+    for tensor in _living_tensors():
         if tensor.device.type == "cpu" and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
             with suppress(RuntimeError):  # it stands for one that has no memory
