@@ -45,10 +45,14 @@ OF_BF16 = ("inductor", torch.bfloat16)
 
 @pytest.fixture(autouse=True)
 def _compiled_anew() -> Iterator[None]:
-    """And not taken from the disk, where an older state of this package may have left it."""
+    """And not taken from the disk, where an older state of this package may have left it. That the compiler knows of
+    the CPU's vectors is taken for granted: inductor would compile all of torch's headers to find out."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    with inductor.patch(fx_graph_cache=False), functorch.patch(enable_autograd_cache=False):
+    with (
+        inductor.patch({"fx_graph_cache": False, "cpp.vec_isa_ok": True}),
+        functorch.patch(enable_autograd_cache=False),
+    ):
         yield
     torch._dynamo.reset()
 
@@ -85,7 +89,7 @@ def tokens(*shape: int) -> Any:
 def test_compiled_models_have_the_dense_ones_bits(backend: str, dtype: Any) -> None:
     """Where torch rounds to BF16 depends on how many tensors a sum is fused of. The table of an embedding is one, and
     its index is one, unless torch computes it; a compressed embedding has to count the same."""
-    dense, compressed = pair(Language(5 if backend == "inductor" else 2), dtype)
+    dense, compressed = pair(Language(3 if backend == "inductor" else 2), dtype)
     ids = tokens(1, 12)
     result = torch.compile(compressed, backend=backend, fullgraph=True)(ids)
     assert same(result, torch.compile(dense, backend=backend, fullgraph=True)(ids))
@@ -119,7 +123,7 @@ class Broken(Language):
         return self.head(hidden + self.downs[0](self.gates[0](hidden)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS[:2], slow("inductor")])
 def test_graphs_that_break(backend: str) -> None:
     dense, compressed = pair(Broken(1), torch.bfloat16)
     ids = tokens(2, 5)
@@ -226,10 +230,18 @@ class OneRow(nn.Module):
 FUSED_BY_TORCH = {"added": (Added, (24, WIDTH)), "one row": (OneRow, (1, 8192))}
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("model", "shape"), FUSED_BY_TORCH.values(), ids=FUSED_BY_TORCH)
-def test_what_torch_makes_no_product_of_is_one_with_the_bits_of_eager(model: Any, shape: Any, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("added", torch.float32),
+        ("one row", torch.bfloat16),
+        slow("added", torch.bfloat16),
+        slow("one row", torch.float32),
+    ],
+)
+def test_what_torch_makes_no_product_of_is_one_with_the_bits_of_eager(name: str, dtype: Any) -> None:
     """With a dense weight torch adds while it multiplies, or multiplies and sums element by element: other bits."""
+    model, shape = FUSED_BY_TORCH[name]
     dense, compressed = pair(model(), dtype)
     x = torch.randn(shape).to(dtype)
     assert same(torch.compile(compressed, fullgraph=True)(x), dense(x))

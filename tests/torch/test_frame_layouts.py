@@ -18,6 +18,7 @@ from tensorwire.torch.device.triton import decode as triton_decode  # noqa: E402
 from tests.support import registry  # noqa: E402
 from tests.support.encoders import encode  # noqa: E402
 from tests.support.frame_surgery import Surgery  # noqa: E402
+from tests.support.interpreter import hurry  # noqa: E402
 
 ROWS, COLUMNS = 64, 256
 BF16 = Layout(2, 8, 8, "float", True)
@@ -35,6 +36,7 @@ BY_HOST = {"unknown to kernels", "unsigned"}  # words of the others are coded fo
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes as long for a small tile as for a large one."""
+    hurry(monkeypatch, overflows=False)
     monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 64)
     monkeypatch.setattr(triton_decode, "_LATER_RUNS", 32)
 

@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -134,7 +135,7 @@ class StandIn:
         if shared_nbytes > self.shared_nbytes:
             raise ValueError(f"expected at most {self.shared_nbytes} bytes of shared memory, got {shared_nbytes}")
         self.compiled[kernel] += 1
-        return _Function(self, kernel, _library(kernel, self.headers, self.checked), max(shared_nbytes, 48 << 10))
+        return _Function(self, kernel, max(shared_nbytes, 48 << 10))
 
     def buffers(self, addresses: list[tuple[int, bool]]) -> list[_Buffer]:
         """What is watched and what the addresses point into, each with whether it may be written."""
@@ -157,14 +158,20 @@ class StandIn:
 
 
 class _Function:
-    """Implements Function."""
+    """Implements Function. The kernel is compiled when it is launched first: many are asked for and never launched."""
 
-    def __init__(self, driver: StandIn, kernel: Kernel, library: ctypes.PyDLL, shared_nbytes: int) -> None:
+    def __init__(self, driver: StandIn, kernel: Kernel, shared_nbytes: int) -> None:
         self._driver = driver
         self._kernel = kernel
-        self._library = library
         self._shared_nbytes = shared_nbytes
-        self._parameters = ctypes.c_char_p.in_dll(library, "shim_parameters").value.decode()  # type: ignore[union-attr]
+
+    @functools.cached_property
+    def _library(self) -> ctypes.PyDLL:
+        return _library(self._kernel, self._driver.headers, self._driver.checked)
+
+    @functools.cached_property
+    def _parameters(self) -> str:
+        return ctypes.c_char_p.in_dll(self._library, "shim_parameters").value.decode()  # type: ignore[union-attr]
 
     def launch(
         self, grid: tuple[int, int, int], threads: int, shared_nbytes: int, stream: int,
@@ -196,11 +203,30 @@ class _Function:
             raise KernelError(f"{self._kernel.expression}: {message.value.decode()} ({'; '.join(which)})")
 
 
-def _living_storages() -> list[tuple[int, int]]:
-    """But for those of tensors that were there when all tests had been collected (tests/torch/conftest.py)."""
+_MANY = 30_000
+_frozen: list[weakref.ref[torch.Tensor]] = []
+"""Tensors among what the garbage collector no longer lists."""
+
+
+def _living_tensors() -> list[torch.Tensor]:
+    """But for those that were there when all tests had been collected (tests/torch/conftest.py). What a test imports is
+    hundreds of thousands of objects: they are gone through once."""
     kinds = _with_subclasses(torch.Tensor) - _with_subclasses(FakeTensor)  # one of these is of no memory
+    things = gc.get_objects()
+    is_many = len(things) > _MANY
+    found = [tensor for each in _frozen if (tensor := each()) is not None]
+    found += [thing for thing in things if type(thing) in kinds]
+    if is_many:
+        del things
+        gc.collect()
+        _frozen[:] = map(weakref.ref, found)
+        gc.freeze()
+    return found
+
+
+def _living_storages() -> list[tuple[int, int]]:
     spans = set()
-    for tensor in [thing for thing in gc.get_objects() if type(thing) in kinds]:
+    for tensor in _living_tensors():
         if tensor.device.type == "cpu" and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
             with suppress(RuntimeError):  # it stands for one that has no memory
@@ -228,6 +254,12 @@ def _sources(header: str, folder: Path) -> list[Path]:
 def _compiler() -> str:
     run = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True)
     return run.stdout.splitlines()[0]
+
+
+@functools.cache
+def _linker() -> tuple[str, ...]:
+    """The one that takes a third of the time, where it is installed."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
 def _digest(*parts: bytes | str) -> str:
@@ -277,7 +309,7 @@ extern "C" __attribute__((visibility("default"))) void shim_call(void** argument
         checks = list(_CHECKS) if checked else []
         include = ["-include", str(HERE / "shim.h"), "-I", str(folder), "-I", str(CUDA)]
         _compile(part, [*checks, *include, "-x", "c++", "-c", "-"], source)
-        _compile(target, ["-shared", str(part), *map(str, shim)])
+        _compile(target, [*_linker(), "-shared", str(part), *map(str, shim)])
         part.unlink()
     library: Any = ctypes.PyDLL(str(target))  # one launch at a time: the shim has one set of fibers
     library.shim_launch.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)

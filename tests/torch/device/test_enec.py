@@ -14,6 +14,7 @@ from .stand_in import StandIn
 
 LAYOUTS = dict(zip(FLOATS, ["Bf16", "F16", "F32", "F8E4M3", "F8E5M2"], strict=True))
 AROUND = 64
+CASES = list(enec_cases())
 
 
 def decode(opened: Opened, first_block: int = 0, parts: int = 1) -> torch.Tensor:
@@ -48,7 +49,12 @@ def expected(opened: Opened, data: bytes, first_block: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("case", "checked"), [*((case, True) for case in enec_cases()), (next(enec_cases()), False)], ids=str
+    ("case", "checked"),
+    [
+        *((case, True) for case in CASES[:-1]),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in ((CASES[-1], True), (CASES[0], False))),
+    ],
+    ids=str,
 )
 def test_words(case: tuple[str, int, int, int, int, int], checked: bool) -> None:
     data, frame = enec_of(*case)
@@ -69,7 +75,7 @@ def test_short_runs(n: int) -> None:
 def test_damaged_numbers_stay_in_their_block() -> None:
     """Rests, low and high parts may be anything once the mask is counted."""
     driver = StandIn(checked=True)
-    for case in list(enec_cases())[::3]:
+    for case in CASES[::3]:
         data, frame = enec_of(*case)
         opened = Opened(driver, frame)
         generator = np.random.default_rng(case[4])

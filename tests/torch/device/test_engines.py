@@ -1,4 +1,7 @@
-"""The odd tensors of ``tensorwire doctor``: kernels in CUDA C++, on a CPU, against the core."""
+"""The odd tensors of ``tensorwire doctor``: kernels in CUDA C++, on a CPU, against the core.
+
+Kernels for the dtypes left out have tests of their own: to compile them takes long.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def test_small_odd_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [case for case in proof.cases() if len(case.data) <= 1024]
+    cases = [case for case in proof.cases() if len(case.data) <= 1024 and case.dtype not in ("F16", "F32")]
     monkeypatch.setattr(proof, "cases", lambda: cases)
     monkeypatch.setattr(engines, "driver_for", lambda device: StandIn())
     engine = partial(device.decoded, engines.engines(CPU)["CUDA C++"], CPU)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reference.tensorwire_reference import Cascade, Constant, Enec, Trimmed, Verbatim, encode
+from reference.tensorwire_reference import Cascade, Constant, Enec, Stored, Trimmed, Verbatim, encode
 from tensorwire import CorruptDataError, TruncatedDataError, UnsupportedTensorError, compress
 from tensorwire.torch.device import plan as device_plan
 from tensorwire.torch.device.plan import CascadeLaunch, ConstantLaunch, EnecLaunch, StoredLaunch, counts_of, plan
@@ -193,5 +193,6 @@ def test_what_is_wrong_with_a_whole_frame() -> None:
 def test_a_header_that_does_not_come_with_the_first_bytes() -> None:
     n = 3000 * 256
     data = floats("BF16", 256, "one block") * 3000
-    found = planned(encode(data, "BF16", (n,), kind=Cascade(variant=0), rest=Verbatim(), block_words=256))
+    kinds = [Cascade(variant=0), *[Stored()] * 2999]
+    found = planned(encode(data, "BF16", (n,), kind=kinds, rest=Verbatim(), block_words=256))
     assert sum(map(len, found.rows.values())) == 3000

@@ -32,8 +32,19 @@ from .weights import (  # noqa: E402
     weight,
 )  # fmt: skip
 
+MANY_TIERS = {(1, 1), (1, 3), (1, 5), (2, 3), (2, 4)}
+"""Table and variant of tier shapes for which others of as many tiers stand. The kernel knows the first width alone."""
 
-@pytest.mark.parametrize("kind", [kind for kind in CASCADES if kind != FOUR], ids=str)
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if (kind.table, kind.variant) in MANY_TIERS else ())
+        for kind in CASCADES
+        if kind != FOUR
+    ],
+    ids=str,
+)
 def test_every_tier_shape_has_the_bits_of_shape_4(kind: Cascade) -> None:
     for rows, columns, block_rows, share in ((21, 512, 8, 0.01), (6, 1024, 3, 0.3)):
         dense, x = plain(rows, columns, share), numbers(3, columns)
