@@ -13,7 +13,10 @@ from job.tests.faults.fork_server import ForkServer
 from job.tests.support import probe_jobs
 
 # Without torch._inductor the recorder gives no stacks.
-IMPORTS = "torch._inductor torch.distributed.device_mesh torch.distributed.fsdp torch.distributed.pipelining"
+IMPORTS = (
+    "torch._inductor torch.distributed.device_mesh torch.distributed.fsdp torch.distributed.pipelining"
+    " job.tests.support.quick_times"
+)
 
 
 @pytest.fixture(scope="session")
