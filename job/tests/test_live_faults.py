@@ -28,7 +28,14 @@ pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 
 # The rank of s1-sleep makes the others wait a hundred times as long as in good times.
 FAULTS = [("s1-sleep", 2), ("lost-exception", 3)]
-FAULTS_OF_SLOW = [("h1-gil", 3), ("h2-size", 1), ("h1-sleep", 1), ("h2-operation", 2), ("h2-order", 0), ("h3-sigstop", 2)]
+FAULTS_OF_SLOW = [
+    ("h1-gil", 3),
+    ("h2-size", 1),
+    ("h1-sleep", 1),
+    ("h2-operation", 2),
+    ("h2-order", 0),
+    ("h3-sigstop", 2),
+]
 
 
 @pytest.fixture(scope="module")
