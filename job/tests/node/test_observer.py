@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -426,24 +426,29 @@ def test_what_a_still_rank_entered_since_its_last_heartbeat(
     assert len(asked) == 1, "not at every poll"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"", b"{}", b"[1]", b'{"entries": [5]}', b'{"entries": 5}', b"[" * 100_000,
-        json.dumps({"entries": [{**ENTRY, "collective_seq_id": 4}]}).encode(),
-        json.dumps({"entries": [{**ENTRY, "collective_seq_id": 1 << 70}]}).encode(),
-        json.dumps({"entries": [{**ENTRY, "process_group": ["1", "another"]}]}).encode(),
-        json.dumps({"entries": [{**ENTRY, "collective_seq_id": float("inf")}]}).encode(),
-        json.dumps({"entries": [{**ENTRY, "time_created_ns": -(10**400)}]}).encode(),
-        json.dumps({"entries": [{**ENTRY, "input_sizes": [[1 << 70]]}]}).encode(),
-    ],
-)  # fmt: skip
-def test_still_rank_of_which_nothing_newer_is_known(
-    still: Callable[[bytes], list[bytes]], observer: Observer, answer: bytes
-) -> None:
-    still(answer)
-    (group,) = the_rank(observer).process_groups
-    assert (group.enqueued, group.completed) == (5, 4)
+NOTHING_NEWER = [
+    b"", b"{}", b"[1]", b'{"entries": [5]}', b'{"entries": 5}', b"[" * 100_000,
+    json.dumps({"entries": [{**ENTRY, "collective_seq_id": 4}]}).encode(),
+    json.dumps({"entries": [{**ENTRY, "collective_seq_id": 1 << 70}]}).encode(),
+    json.dumps({"entries": [{**ENTRY, "process_group": ["1", "another"]}]}).encode(),
+    json.dumps({"entries": [{**ENTRY, "collective_seq_id": float("inf")}]}).encode(),
+    json.dumps({"entries": [{**ENTRY, "time_created_ns": -(10**400)}]}).encode(),
+    json.dumps({"entries": [{**ENTRY, "input_sizes": [[1 << 70]]}]}).encode(),
+]  # fmt: skip
+
+
+def test_still_rank_of_which_nothing_newer_is_known(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen_rank, "_STILL_SECONDS", 0.05)
+    job.start(heartbeats=False)
+    job.write(0, "flags", native.SOCKET)
+    time.sleep(0.1)
+    path = job.path(0).with_suffix(".sock")
+    for answer in NOTHING_NEWER:
+        with worker_server(path, answer) as asked, closing(Observer(job.directory, "node")) as observer:
+            (group,) = the_rank(observer).process_groups
+            assert (group.enqueued, group.completed) == (5, 4), answer[:100]
+            assert len(asked) == 1
+        path.unlink()
 
 
 def test_process_groups_of_the_node_come_first(job: Job) -> None:
