@@ -163,7 +163,7 @@ def test_a_history_longer_than_any_probe_writes_takes_bounded_time() -> None:
 
 def test_a_circle_of_many_messages_takes_bounded_time_and_names_nobody() -> None:
     """The graph alone takes more (test_graph.py); the table of states, groups and findings come here."""
-    count = 10_000
+    count = 4000
 
     def pair(a: int, b: int) -> str:
         return f"pair{min(a, b)}-{max(a, b)}"
@@ -181,7 +181,7 @@ def test_a_circle_of_many_messages_takes_bounded_time_and_names_nobody() -> None
     start = time.process_time()
     analyzer.update(at(1.0))
     finding = only(analyzer.update(at(20.0)).findings)
-    assert time.process_time() - start < 60.0
+    assert time.process_time() - start < 10.0
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H2", [], count)
     assert finding.circle == [], "too many to be drawn"
     assert len(finding.summary) < 1000

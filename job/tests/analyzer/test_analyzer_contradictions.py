@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tensorwire_job.model import Finding, Observation
 
-quick = settings(max_examples=150)
+quick = settings(max_examples=60)
 
 _RANKS = r"ranks? ((?:\d+(?:-\d+)?)(?:, \d+(?:-\d+)?)*)"
 _WAITS_ELSEWHERE = re.compile(_RANKS + r" (?:has|have) not entered it either, but waits? in another operation")
@@ -157,7 +157,7 @@ def test_a_process_group_that_is_well_changes_nothing(
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@settings(quick, max_examples=8)
+@settings(quick, max_examples=4)
 @given(names=st.permutations(range(WORLD)), culprit=st.integers(0, WORLD - 1))
 def test_permuted_ranks_permute_suspects(
     fault: Callable[[int], Callable[[float], Observation]], names: list[int], culprit: int

@@ -122,14 +122,16 @@ def test_names_of_ranks_do_not_matter(ranks: list[Any], connections: list[Any], 
 def test_names_of_ranks_do_not_matter_where_messages_cross() -> None:
     """Every job of four ranks that each receive from one of them or are in a collective: many a circle is among them,
     and often one that can be gone round in more than one way."""
-    calls = [{"name": "recv", "root": peer} for peer in range(WORLD)] + [{"name": "all_reduce"}]
-    num_circles = 0
-    for called in itertools.product(calls, repeat=WORLD):
+    names = [3, 2, 1, 0]
+    renamed_peer = {-1: -1} | dict(enumerate(names))
+    found: dict[tuple[int, ...], list[Finding]] = {}  # by the peers: all jobs under other names are among them too
+    for peers in itertools.product([*range(WORLD), -1], repeat=WORLD):
+        called = [{"name": "all_reduce"} if peer < 0 else {"name": "recv", "root": peer} for peer in peers]
         ranks = [rank(number, member(31, waits=9.0, **call)) for number, call in enumerate(called)]
-        found, again = found_under_both(observed(50.0, ranks), [3, 2, 1, 0])
-        assert found == again, called
-        num_circles += any(code == "TW-H2" for code, *_ in found)
-    assert num_circles > 100
+        found[peers] = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+    for peers, told in found.items():
+        assert essence(told, names) == essence(found[tuple(renamed_peer[peers[name]] for name in names)]), peers
+    assert sum(any(finding.code == "TW-H2" for finding in told) for told in found.values()) > 100
 
 
 def of_two_roots(root: int) -> ProcessGroup:
@@ -191,7 +193,7 @@ def test_names_of_ranks_do_not_decide_ties(ranks: list[Rank]) -> None:
         assert found == again, names
 
 
-@quick
+@settings(max_examples=20)
 @given(st.lists(st.tuples(rank_states(), edges), min_size=2, max_size=6), st.lists(st.integers(0, 2), min_size=6))
 def test_seeing_the_same_again_changes_nothing(states: list[Any], copies: list[int]) -> None:
     once, often = Analyzer(SECONDS), Analyzer(SECONDS)
@@ -246,7 +248,7 @@ def test_memory_does_not_grow_with_time() -> None:
     analyzer = Analyzer(SECONDS)
 
     def run(start: int, seconds: int) -> int:
-        for time in range(start, start + seconds):
+        for time in range(start, start + seconds, 2):
             ranks = [rank(n, member(10 * time), member(3, group=f"g{time // 5}")) for n in range(WORLD)]
             analyzer.update(observed(float(time), ranks, ring(acked_bytes=lambda a, b, t=time: 1000 * t)))
         return tracemalloc.get_traced_memory()[0]

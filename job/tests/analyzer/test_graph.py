@@ -75,8 +75,13 @@ def test_parts_that_have_nothing_to_do_with_each_other() -> None:
     assert explain(graph, parts[1]).single == (3,)
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_explanations_are_those_of_the_definition(seed: int) -> None:
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_explanations_are_those_of_the_definition(first: int) -> None:
+    for seed in range(first, first + 50):
+        is_that_of_the_definition(seed)
+
+
+def is_that_of_the_definition(seed: int) -> None:
     rng = random.Random(seed)
     vertices = range(rng.randrange(2, 8))
     needs = {}
@@ -104,11 +109,11 @@ def _goes_on(needs: dict[int, list[Need]], replaced: set[int]) -> set[int]:
 
 
 def test_a_circle_of_many_takes_bounded_time_and_names_nobody() -> None:
-    count = 30_000
+    count = 10_000
     graph = Graph({vertex: [Need([(vertex + 1) % count])] for vertex in range(count)})
     start = time.process_time()
     found = explain(graph)
-    assert time.process_time() - start < 20.0
+    assert time.process_time() - start < 3.0
     assert found.single == ()
     assert len(found.circle) == count
 

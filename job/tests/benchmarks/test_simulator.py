@@ -53,14 +53,14 @@ def test_a_job_is_its_seed() -> None:
     ("layout", "name"),
     [
         (RING, "process killed"),
-        (TREE, "rank sleeps"),
         (RING, "another operation"),
-        (TREE, "stopped inside"),
         (TREE, "slow compute"),
         (RING, "slow link"),
-        (RING, "elastic restart"),
-        (RING, "one slow step"),
         (RING, "agent silent"),
+        pytest.param(TREE, "rank sleeps", marks=pytest.mark.slow),
+        pytest.param(TREE, "stopped inside", marks=pytest.mark.slow),
+        pytest.param(RING, "elastic restart", marks=pytest.mark.slow),
+        pytest.param(RING, "one slow step", marks=pytest.mark.slow),
     ],
 )
 def test_simulated_troubles_are_found(layout: Layout, name: str) -> None:

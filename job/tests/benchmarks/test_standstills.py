@@ -116,9 +116,9 @@ def test_a_seed_gives_the_same_standstill_every_time():
 
 @pytest.mark.parametrize("kind", faults.KINDS)
 def test_every_kind_of_fault_befalls(kind):
-    found = [standstill.make(seed, (kind,)) for seed in range(20)]
+    found = [standstill.make(seed, (kind,)) for seed in range(12)]
     assert all(each.fault.kind == kind for each in found)
-    assert sum(not each.is_over for each in found) >= 5
+    assert sum(not each.is_over for each in found) >= 3
     assert {each.fault.place == "nobody" for each in found} == {kind == "signal to all"}
 
 
@@ -156,11 +156,11 @@ def test_nothing_but_the_score_knows_the_analyzer():
 
 @pytest.fixture(scope="module")
 def counts():
-    return measure.tables(measure.measure_all(measure.seeds(1, 200), 1, with_replay=False))
+    return measure.tables(measure.measure_all(measure.seeds(1, 80), 1, with_replay=False))
 
 
 def test_the_culprit_is_among_the_ranks_that_would_explain_a_standstill():
-    found = [standstill.make(seed) for seed in range(120)]
+    found = [standstill.make(seed) for seed in range(50)]
     single = [each for each in found if len(each.fault.culprits) == 1 and not each.is_over]
     assert all(each.fault.culprits[0] in explanations(each.player) for each in single)
 
@@ -177,7 +177,7 @@ def test_explanations_that_were_not_named_count_as_included(counts):
 
 
 def test_a_chooser_that_knows_the_mix_is_right_in_three_of_four():
-    found = chooser.outcomes(range(120), range(10_000, 10_030))
+    found = chooser.outcomes(range(50), range(10_000, 10_015))
     assert found["right"] >= 0.75 * found["standstills"]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import shlex
 import signal
 import subprocess
@@ -87,26 +85,6 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
     finding = json.loads(document)
     assert (finding["job"], finding["code"], finding["suspects"]) == (str(pages), "TW-H1", [1])
     assert set(finding["stacks"]) == {"1"}, "it is run once the finding has its stacks"
-
-
-def test_analyzer_runs_the_command(pages: Path, key: str, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    options = ["--key-file", key, "--port", "0", "--hang-seconds", "30", "--on-finding", writes(told)]
-    with contextlib.ExitStack() as stack:
-        analyzer = stack.enter_context(subprocess.Popen([*PROGRAM, "analyzer", *options], stderr=subprocess.PIPE))
-        stack.callback(analyzer.kill)
-        assert analyzer.stderr is not None
-        address = analyzer.stderr.readline().decode().rpartition(" at ")[2].strip()
-        options = ["--key-file", key, "--analyzer", address, "--dir", str(pages)]
-        agent = stack.enter_context(subprocess.Popen([*PROGRAM, "agent", *options], stderr=subprocess.DEVNULL))
-        stack.callback(agent.kill)
-        wait_for(lambda: has_two_lines(told), 30)
-        analyzer.send_signal(signal.SIGTERM)
-        assert analyzer.wait(timeout=20) == 3
-    document, after = told.read_text().splitlines()
-    finding = json.loads(document)
-    assert (finding["suspects"], after) == ([1], "TW-H1")
-    assert re.fullmatch("[0-9a-f]{16}", finding["job"]), "the run: there is no directory to ask"
 
 
 def has_two_lines(told: Path) -> bool:

@@ -20,6 +20,7 @@ import pytest
 
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import write_state
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +46,11 @@ def test_real_pages_are_diagnosed(pages: Path, run: Run, tmp_path: Path) -> None
 
 
 def test_agent_and_analyzer(pages: Path, key: str, tmp_path: Path) -> None:
-    """The same way with a network in it."""
-    state = str(tmp_path / "state")
+    """The same way with a network in it, and a command that is told."""
+    state, told = str(tmp_path / "state"), tmp_path / "told"
     pytest.importorskip("prometheus_client")
     options = ["--key-file", key, "--port", "0", "--hang-seconds", "30", "--analyzer-dir", state, "--json"]
-    options += ["--metrics-port", "0"]
+    options += ["--metrics-port", "0", "--on-finding", f"sh -c 'cat > {told}.part && mv {told}.part {told}'"]
     with contextlib.ExitStack() as stack:
         analyzer = stack.enter_context(service([*PROGRAM, "analyzer", *options]))
         assert analyzer.stderr is not None
@@ -65,8 +66,11 @@ def test_agent_and_analyzer(pages: Path, key: str, tmp_path: Path) -> None:
         assert json.loads(answer.stdout)["jobs"][0]["findings"][0]["summary"] == finding["summary"]
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as served:
             assert b'tensorwire_findings{code="TW-H1"} 1.0' in served.read()
-        for process, code in ((agent, 0), (analyzer, 3)):
-            process.send_signal(signal.SIGINT)
+        wait_for(told.exists, 30)
+        document = json.loads(told.read_text())
+        assert (document["job"], document["code"], document["suspects"]) == (state, "TW-H1", [1])
+        for process, number, code in ((agent, signal.SIGINT, 0), (analyzer, signal.SIGTERM, 3)):
+            process.send_signal(number)
             assert process.wait(timeout=20) == code
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()

@@ -48,7 +48,7 @@ class Stage:
         Whatever it raises says nothing about the case: `reset`, and run it again.
         """
         if case.program:
-            return program_run.run(self._fork_server_for(case), case, rank, record)
+            return program_run.run(self.fork_server_for(case), case, rank, record)
         job, watch = self._prepare(case, record)
         context = FaultContext(job, rank, watch)
         start = time.monotonic()
@@ -67,7 +67,7 @@ class Stage:
                 if not wrong:
                     raise
         judged = judge(case, rank, polls, start, trouble=wrong)
-        if record is not None or wrong or not case.mends or not self._is_calm_again(job, watch):
+        if record is not None or wrong or not case.mends:
             self.clear()
         return judged
 
@@ -79,10 +79,10 @@ class Stage:
         return watch.trouble
 
     def _prepare(self, case: Case, record: Record | None) -> tuple[TrainingJob, Watch]:
-        if record is not None or case.job != self._key or not case.mends:
+        if not (record is None and case.job == self._key and case.mends and self._is_calm_again()):
             self.clear()
         if self._job is None or self._watch is None:
-            fork_server = self._fork_server_for(case)
+            fork_server = self.fork_server_for(case)
             network = self._open.enter_context(closing(Network(WORLD_SIZE))) if case.uses_network else None
             nodes = 2 if case.needs == "services" else 1
             job = TrainingJob(fork_server, case.settings, network=network, num_nodes=nodes)
@@ -100,7 +100,7 @@ class Stage:
                 self._watch.wait(_MOMENT_SECONDS if is_quick else _BASELINE_SECONDS)
         return self._job, self._watch
 
-    def _fork_server_for(self, case: Case) -> ForkServer:
+    def fork_server_for(self, case: Case) -> ForkServer:
         """One for all jobs of the matrix, except those whose clock is to step, and one for programs."""
         name = "programs" if case.program else "clock" if case.needs == "clock" else ""
         if name not in self._fork_servers:
@@ -121,10 +121,11 @@ class Stage:
         if case.codes:
             watch.wait(_MOMENT_SECONDS)
 
-    def _is_calm_again(self, job: TrainingJob, watch: Watch) -> bool:
-        """Whether the job works as before, and nothing stands against it for a while."""
+    def _is_calm_again(self) -> bool:
+        """Whether the job works as before the last case, and nothing stands against it for a while."""
+        job, watch = self._job, self._watch
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        if not job.is_whole:
+        if job is None or watch is None or not job.is_whole:
             return False
         try:
             job.wait_for_round(job.next_round() + 5, _PATIENCE_SECONDS)

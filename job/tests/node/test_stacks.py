@@ -46,6 +46,12 @@ globals()[sys.argv[3]]()
 Start = "Callable[[str, str], StackTarget]"
 
 
+@pytest.fixture(autouse=True)
+def no_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No probe is there that could start one."""
+    monkeypatch.setattr(stacks, "_START_SECONDS", 0.05)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[str, str], StackTarget]]:
     children = []

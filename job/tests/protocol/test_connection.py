@@ -374,11 +374,11 @@ def test_unauthenticated_connections_that_say_nothing_make_room(
 
 
 def test_unauthenticated_connection_that_waits_is_dropped(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_GREETING_SECONDS", 0.5)
+    monkeypatch.setattr(listening, "_GREETING_SECONDS", 0.3)
     connect_unauthenticated(server).sendall(GREETING[:5])
     serve(server, 0.1)
     assert server.num_connections == 1
-    serve(server, 2.1)
+    serve(server, 1.2)
     assert server.num_connections == 0
 
 

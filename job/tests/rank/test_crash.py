@@ -14,6 +14,7 @@ from tensorwire_job.page.rank_page import read_page
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
     from pathlib import Path
 
     from tensorwire_job.page.rank_page import RankPage
@@ -52,19 +53,22 @@ def test_faulthandler_and_the_probe_both_tell_of_a_crash(crash: str, name: str, 
     assert page.exit_reason == f"killed by {name}"
 
 
-def test_what_an_aborted_rank_had_called_last_is_in_its_page(tmp_path: Path) -> None:
+@pytest.mark.xdist_group("probe")
+def test_what_an_aborted_rank_had_called_last_is_in_its_page(
+    run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     """As a transport aborts: in C, without the interpreter's lock, right after the call."""
-    pytest.importorskip("torch")
     text = f"""
 import ctypes, time, torch, torch.distributed as dist
 dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
 for _ in range(20):
     dist.all_reduce(torch.ones(4))
-    time.sleep(0.05)
+    time.sleep(0.02)
 dist.all_reduce(torch.ones(6, dtype=torch.float64))
 ctypes.CDLL(None).abort()
 """
-    done, page = crashed(tmp_path, text)
+    done, page = run_script(text), read_page(page_path(tmp_path / "pages", 3, 0))
+    assert page is not None
     assert (done.returncode, page.exit_reason) == (-signal.SIGABRT, "killed by SIGABRT")
     (group,) = page.process_groups(time.monotonic())
     assert group.operation is not None

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tensorwire_job.page.process import read_stat
 from tensorwire_job.page.rank_page import RankPage, read_page
 from tests.support.waiting import wait_for
 
+SLOW = pytest.mark.slow  # ends and names that the probe tells by the lines that it tells others by
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
 
 
@@ -61,21 +62,23 @@ def kind_of(exit_reason: str) -> str:
     ("text", "exit_reason"),
     [
         ("", "exit 0"),
-        ("raise SystemExit", "exit 0"),
+        pytest.param("raise SystemExit", "exit 0", marks=SLOW),
         ("import sys; sys.exit(7)", "exit 7"),
         ("import sys; sys.exit('no data')", "exit 1"),
         ("def f():\n    raise ValueError('bad\\n shape')\nf()", "ValueError: bad shape"),
         ("def f(\n", "SyntaxError: '(' was never closed (train.py, line 1)"),
-        ("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e", "KeyError: 1"),
+        pytest.param(
+            "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e", "KeyError: 1", marks=SLOW
+        ),
         ("import sys; sys.excepthook = lambda *a: print('mine')\n1 / 0", "exit"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt", marks=SLOW),
         ("import os; os.kill(os.getpid(), 2)", "KeyboardInterrupt"),
         ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
-        ("import os; os.kill(os.getpid(), 1)", "SIGHUP"),
-        ("raise ValueError('x' * 300)", "ValueError: " + "x" * 240 + "..."),
+        pytest.param("import os; os.kill(os.getpid(), 1)", "SIGHUP", marks=SLOW),
+        pytest.param("raise ValueError('x' * 300)", "ValueError: " + "x" * 240 + "...", marks=SLOW),
         ("raise ValueError('x' + '€' * 100)", "ValueError: x" + "€" * 79 + "..."),
         ("import os; os._exit(4)", ""),
-        ("import os; os.kill(os.getpid(), 9)", ""),
+        pytest.param("import os; os.kill(os.getpid(), 9)", "", marks=SLOW),
         ("import atexit; atexit.register(print, 'bye')", "exit 0"),
         (
             "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print(__name__))).start()",
@@ -105,7 +108,7 @@ def test_signals_that_the_script_handles_are_noted(directory: Path, script: Path
 import os, signal, sys, time
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-time.sleep(1.5)
+time.sleep(1.3)
 os.kill(os.getpid(), signal.SIGTERM)
 """
     assert run_rank(script, text, directory).returncode == 5
@@ -128,7 +131,9 @@ raise ValueError("bad shape")
     assert run_rank(script, text, directory).stdout == "ValueError: bad shape failure True\n"
 
 
-@pytest.mark.parametrize("name", ["train", "package", "package.inner", "nothing", "package.nothing"])
+@pytest.mark.parametrize(
+    "name", ["train", "package", "package.inner", "nothing", pytest.param("package.nothing", marks=SLOW)]
+)
 def test_modules_run_as_without_the_launcher(name: str, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     for path in ("train.py", "package/__main__.py", "package/inner.py"):
@@ -249,7 +254,7 @@ def train_without_a_page(script: Path, directory: Path, limit: int = resource.RL
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        preexec_fn=None if limit < 0 else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert (done.stdout, done.returncode) == ("trained\n", 0)
     for line in done.stderr.splitlines():
@@ -426,7 +431,10 @@ def test_control(directory: Path) -> None:
         write_control(directory / "none", {}, 1)
 
 
-def test_what_a_rank_is_in_is_seen_while_it_completes_nothing(directory: Path, script: Path, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("probe")
+def test_what_a_rank_is_in_is_seen_while_it_completes_nothing(
+    run_script: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
     text = """
 import sys, time
 import torch
@@ -443,15 +451,18 @@ class Slow:
 def seen():
     return read_page(probe._probe._path).activity
 torch.save({"weight": torch.ones(4)}, Slow())
-time.sleep(1.2)
+time.sleep(0.5)
 print(seen() or "nothing")
 """
-    ran = run_rank(script, text, directory)
+    ran = run_script(text)
     assert ran.stdout.splitlines()[0] == "torch.save", ran.stderr
     assert ran.stdout.splitlines()[-1] == "nothing"
 
 
-def test_a_torch_that_lacks_something_gives_one_line(directory: Path, script: Path) -> None:
+@pytest.mark.xdist_group("probe")
+def test_a_torch_that_lacks_something_gives_one_line(
+    run_script: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
     text = """
 import time
 import torch
@@ -460,10 +471,10 @@ del torch.library.Library
 torch.__version__ = "9.9.9"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.barrier()
-time.sleep(1.0)
+time.sleep(0.5)
 print("trained")
 """
-    ran = run_rank(script, text, directory, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    ran = run_script(text, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     lines = [line for line in ran.stderr.splitlines() if line.startswith("tensorwire")]
     assert (ran.stdout, ran.returncode, len(lines)) == ("trained\n", 0, 1), ran.stderr
     assert lines[0].startswith(

@@ -90,8 +90,11 @@ def test_findings_that_end_go(collector: JobCollector) -> None:
     assert not [name for name, _ in samples if name == "suspects"]
 
 
-def test_a_reader_that_says_nothing_is_let_go(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_that_says_nothing_is_let_go(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each takes a thread and a descriptor."""
+    monkeypatch.setattr("tensorwire_job.service.metrics._REQUEST_SECONDS", 0.5)
     server = serve(JobCollector(), "127.0.0.1", 0)
     try:
         readers = [socket.create_connection(server.server_address[:2], timeout=20) for _ in range(3)]

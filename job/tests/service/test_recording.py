@@ -302,7 +302,7 @@ entries = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(lines=st.lists(entries | anything, max_size=4), rest=st.binary(max_size=20))
 def test_whatever_lines_there_are_it_is_a_recording_or_none(tmp_path: Path, lines: list[Any], rest: bytes) -> None:

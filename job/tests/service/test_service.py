@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tensorwire_job.model import Observation
 
 KEY = b"0123456789abcdef0123456789abcdef"
-HANG = Thresholds(hang_seconds=1.0, slow_seconds=5.0, lost_seconds=1.0)
+HANG = Thresholds(hang_seconds=0.5, slow_seconds=5.0, lost_seconds=1.0)
 RATE = 300.0
 
 

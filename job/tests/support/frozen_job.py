@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorwire_job.node import stacks
 from tensorwire_job.page import native
 from tensorwire_job.page.directory import page_path
 
@@ -30,8 +31,9 @@ def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Path]:
-    """The pages of a job whose rank 1 the others wait for."""
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The pages of a job whose rank 1 the others wait for; no probe is there that could start a server."""
+    monkeypatch.setattr(stacks, "_START_SECONDS", 0.05)
     handles = write_pages(tmp_path / "pages")
     yield tmp_path / "pages"
     for handle in handles:

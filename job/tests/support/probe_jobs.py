@@ -36,8 +36,16 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """python with these arguments."""
     command = [sys.executable, *arguments]
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return subprocess.run(
-        command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False, preexec_fn=_heed_hangup
+        command,
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=_heed_hangup if is_ignored else None,  # which makes the start of a process slow
     )
 
 
@@ -47,12 +55,18 @@ def _heed_hangup() -> None:
 
 
 def run_job(
-    server: ForkServer, folder: Path, script: str, *arguments: str, probe: bool = True, world_size: int = 2
+    server: ForkServer,
+    folder: Path,
+    script: str,
+    *arguments: str,
+    probe: bool = True,
+    world_size: int = 2,
+    ends: str = "quickly",
 ) -> list[str]:
-    """Returns what each rank printed; raises AssertionError if one failed."""
+    """Returns what each rank printed; raises AssertionError if one failed. `ends`: "as usual" takes 0.3 s a rank."""
     module = f"{__package__}.probe_scripts.{script}"
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
-    job["TENSORWIRE_PROBE_DIR"] = str(folder / "pages")
+    job |= {"TENSORWIRE_PROBE_DIR": str(folder / "pages"), "TW_FAULTS_ENDS": ends}
     ranks = [
         server.start(
             [*(("tensorwire_job", "-m") if probe else ()), module, *arguments],
@@ -62,12 +76,29 @@ def run_job(
         )
         for rank in range(world_size)
     ]
-    try:
-        deadline = time.monotonic() + 240
-        while None in map(server.status, ranks) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    finally:
-        server.kill(ranks)
-    failed = [rank for rank, pid in enumerate(ranks) if server.status(pid) != 0]
+    failed = [rank for rank, status in enumerate(_await(server, ranks)) if status != 0]
     assert not failed, "\n".join((folder / f"errors-{rank}").read_text() for rank in failed)
     return [(folder / f"output-{rank}").read_text() for rank in range(world_size)]
+
+
+def run_script(server: ForkServer, folder: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Has a process that is forked with torch in it run this as rank 3 of 8, with the probe."""
+    script, output, errors = folder / "train.py", folder / "output", folder / "errors"
+    script.write_text(text)
+    rank = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TW_FAULTS_ENDS": "quickly"}
+    rank |= {"TENSORWIRE_PROBE_DIR": str(folder / "pages"), **variables}
+    pid = server.start(["tensorwire_job", str(script)], rank, output, errors=errors)
+    (status,) = _await(server, [pid])
+    assert status is not None
+    return subprocess.CompletedProcess(script, status, output.read_text(), errors.read_text())
+
+
+def _await(server: ForkServer, pids: list[int]) -> list[int | None]:
+    """How each has ended; those that do not end are ended."""
+    try:
+        deadline = time.monotonic() + 240
+        while None in map(server.status, pids) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        server.kill(pids)
+    return [server.status(pid) for pid in pids]

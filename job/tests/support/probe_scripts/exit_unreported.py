@@ -3,14 +3,16 @@ gloo's threads report out of order. The argument says by how much that number is
 
 import json
 import sys
-import time
 
 import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
-from tensorwire_job.rank import probe
+from tensorwire_job.rank import calls
 
+from .own_page import groups, wait_until
+
+calls.STILL_SECONDS = 60.0  # type: ignore[misc]  # the file of calls is written at the end if at all
 dump = c10d._dump_fr_trace_json
 
 
@@ -23,9 +25,6 @@ def unreported(*arguments: bool) -> bytes:
 
 c10d._dump_fr_trace_json = unreported
 dist.init_process_group("gloo")
-assert probe._probe is not None
-while probe._probe._sampler is None:
-    time.sleep(0.01)
 dist.all_reduce(torch.ones(1))
-time.sleep(1.0)  # the probe knows the group, and has read its ring for that
+wait_until(groups)  # the probe has read the ring to know the group
 dist.all_reduce(torch.ones(1))

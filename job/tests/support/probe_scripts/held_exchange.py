@@ -3,14 +3,12 @@ stand beside the page of rank 1 meanwhile, and beside that of rank 0 afterwards.
 
 from __future__ import annotations
 
-import time
-
 import torch
 import torch.distributed as dist
 
 from tensorwire_job.rank.operation_timing import Dispatcher
 
-from .own_page import last_calls, rank
+from .own_page import await_probe, last_calls, rank
 
 held_in: list[int] = []
 
@@ -30,7 +28,7 @@ def is_timing(_: Dispatcher) -> bool:
 
 Dispatcher.is_timing = property(is_timing)  # type: ignore[assignment,method-assign]
 dist.init_process_group("gloo")
-time.sleep(1.0)  # the probe is there
+await_probe()
 for own, others in ((2, 1), (1, 2)):
     counts = [own, others] if rank == 0 else [others, own]
     dist.all_to_all_single(torch.empty(3), torch.arange(3.0), counts, counts)

@@ -1,4 +1,4 @@
-"""Makes 80 process groups and destroys each, then 60 at once, of which 50 go. A page has room for 50."""
+"""Makes 55 process groups and destroys each, then 55 at once, of which 45 go. A page has room for 50."""
 
 import time
 
@@ -22,19 +22,19 @@ def make(number: int) -> dist.ProcessGroup:
 
 
 dist.init_process_group("gloo")
-for number in range(80):
+for number in range(55):
     if number % 10 == 0:
-        time.sleep(0.3)  # some are in the page before they go
+        time.sleep(0.1)  # some are in the page before they go
     group = make(number)
     dist.barrier()  # gloo: a peer may still be in it
     dist.destroy_process_group(group)
 make(1000)
 await_group("stage 1000", overflow=False)
-made = [make(2000 + number) for number in range(60)]
+made = [make(2000 + number) for number in range(55)]
 await_group("stage 2000", overflow=True)
 dist.barrier()
-for group in made[:50]:
+for group in made[:45]:
     dist.destroy_process_group(group)
-await_group("stage 2059", overflow=False)
+await_group("stage 2054", overflow=False)
 dist.barrier()
 dist.destroy_process_group()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tensorwire_job.page import call_file
 from tensorwire_job.page.directory import page_path
 from tensorwire_job.page.rank_page import RankPage, read_page
+from tensorwire_job.rank import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +39,11 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, read_page(path)
         time.sleep(0.002)
+
+
+def await_probe() -> None:
+    """Until the probe has all in place that operations pass."""
+    wait_until(lambda: probe._probe is not None and probe._probe._sampler is not None)
 
 
 def last_calls() -> Sequence[Call]:

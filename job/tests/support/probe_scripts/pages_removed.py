@@ -14,7 +14,7 @@ from tensorwire_job import attach
 
 from .own_page import directory, page, path, wait_until
 
-STEPS, REMOVED_BEFORE = 30, 5
+STEPS, REMOVED_BEFORE = 20, 5
 
 
 def train(before: Callable[[int], None]) -> list[str]:
@@ -36,7 +36,7 @@ def train(before: Callable[[int], None]) -> list[str]:
 def remove(step: int) -> None:
     if step == REMOVED_BEFORE and dist.get_rank() == 0:
         shutil.rmtree(directory)
-    time.sleep(0.05)  # the probe looks about once in each step
+    time.sleep(0.04)  # the probe looks about once in each step
 
 
 dist.init_process_group("gloo")

@@ -7,9 +7,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from tensorwire_job.rank import probe
-
-from .own_page import page
+from .own_page import await_probe, page
 
 SECONDS = 20.0
 
@@ -27,8 +25,7 @@ def shown_until(is_over: Callable[[], bool]) -> str:
 
 dist.init_process_group("gloo")
 dist.barrier()
-while probe._probe is None or probe._probe._sampler is None:
-    time.sleep(0.02)
+await_probe()
 server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 client = dist.TCPStore("127.0.0.1", server.port, is_master=False)  # a wait keeps other threads from its store
 found: list[str] = []
@@ -54,7 +51,7 @@ class Trainer:
 
 
 prefixed = dist.PrefixStore("step", client)
-time.sleep(1.5)  # a store that is not waited for is no activity
+time.sleep(0.5)  # a store that is not waited for is no activity
 print(activity() or "nothing")
 setting = setter("first")
 prefixed.wait(["first"], timedelta(seconds=SECONDS))

@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from .own_page import groups, last_calls, rank
+from .own_page import await_probe, groups, last_calls, rank
 
 
 def tell() -> None:
@@ -21,12 +21,12 @@ def tell() -> None:
     assert group.operation is not None
     for operation in (group.operation, *(call.operation for call in calls)):
         print(operation.name, operation.sequence, operation.numel, operation.root, flush=True)
-    time.sleep(1.0)  # the other ranks tell theirs
+    time.sleep(0.5)  # the other ranks tell theirs
     os._exit(0)
 
 
 dist.init_process_group("gloo")
-time.sleep(1.0)  # the probe is there
+await_probe()
 threading.Thread(target=tell).start()
 if sys.argv[1] == "reduce":
     dist.reduce(torch.ones(4), 0)
