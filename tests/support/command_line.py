@@ -64,13 +64,19 @@ def forked(
     """A command in a process that is forked, and imports nothing anew; it does `first` before. `test_cli_process`
     starts commands as a shell does."""
     command = [*map(str, arguments)]
-    begin = lambda: _become(command, environment or {}, first)  # noqa: E731
+
+    def act() -> int:
+        if first is not None:
+            first()
+        return main(command)
+
+    begin = lambda: become(act, environment or {})  # noqa: E731
     options = {"capture_output": True, "timeout": 60, **options, "preexec_fn": begin}
     return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
 
 
-def _become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object] | None) -> None:
-    """Run a command line where a process would begin another program."""
+def become(act: Callable[[], int], environment: Mapping[str, str]) -> None:
+    """Run a function where a process would begin another program, which ends with the code that it returns."""
     os.environ.update(environment)
     for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if number > 2:
@@ -82,9 +88,7 @@ def _become(arguments: list[str], environment: Mapping[str, str], first: Callabl
         setattr(sys, name, stream)
     code = 99
     try:
-        if first is not None:
-            first()
-        code = main(arguments)
+        code = act()
     except BaseException:
         traceback.print_exc()
     finally:

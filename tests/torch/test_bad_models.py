@@ -17,13 +17,13 @@ import tensorwire  # noqa: E402
 from tensorwire.torch import compress_module, decode_ahead  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
 from tests.support.processes import exit_code_of_child  # noqa: E402
-from tests.support.programs import Programs  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.xdist_group("bad models")  # one worker, so that torch is imported once for its programs
+    from tests.support.programs import Programs
+
+pytestmark = pytest.mark.xdist_group("programs")
 
 
 NUM_LAYERS = 3
@@ -32,15 +32,6 @@ NUM_LAYERS = 3
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return saved(chain(num_layers=NUM_LAYERS), tmp_path / "model.safetensors")
-
-
-@pytest.fixture(scope="module")
-def with_torch() -> Iterator[Programs]:
-    """Programs that begin with torch and this package imported; what they free is no reserve of memory."""
-    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
-    modules = ("tensorwire.torch", "tensorwire.torch.device", "torch.distributed.tensor", "tests.support.linear_models")
-    with Programs(*modules, **given_back) as programs:
-        yield programs
 
 
 def run(program: str, *arguments: object, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -127,9 +118,9 @@ print("failed" if failed else "never failed")
 @pytest.mark.parametrize(
     "where", ["file", *(pytest.param(each, marks=pytest.mark.slow) for each in ("memory", "ahead"))]
 )
-def test_out_of_memory_in_the_middle_of_a_layer(with_torch: Programs, file: Path, where: str) -> None:
+def test_out_of_memory_in_the_middle_of_a_layer(programs: Programs, file: Path, where: str) -> None:
     """At many places. Afterwards the model is as it was."""
-    result = with_torch.run(OUT_OF_MEMORY, file, where)
+    result = programs.run(OUT_OF_MEMORY, file, where)
     assert result.returncode == 0, result.stderr
     if where != "ahead":  # whose other ways need little
         assert result.stdout == "failed\n"
@@ -164,8 +155,8 @@ print(interrupted)
 """
 
 
-def test_interrupts_while_it_generates(with_torch: Programs, file: Path) -> None:
-    result = with_torch.run(INTERRUPTS, file)
+def test_interrupts_while_it_generates(programs: Programs, file: Path) -> None:
+    result = programs.run(INTERRUPTS, file)
     assert (result.returncode, result.stdout) == (0, "15\n"), result.stderr
 
 
@@ -196,9 +187,9 @@ print(handled >= 18)
 
 
 @pytest.mark.parametrize("ahead", ["", "ahead"])
-def test_a_signal_handler_that_runs_the_model(with_torch: Programs, file: Path, ahead: str) -> None:
+def test_a_signal_handler_that_runs_the_model(programs: Programs, file: Path, ahead: str) -> None:
     """In the same thread, in the middle of a layer."""
-    result = with_torch.run(SIGNAL_HANDLER, file, ahead)
+    result = programs.run(SIGNAL_HANDLER, file, ahead)
     assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
 
 
@@ -232,8 +223,8 @@ for _ in range(2):
 """
 
 
-def test_a_process_ends_while_the_thread_is_at_work(with_torch: Programs, file: Path) -> None:
-    result = with_torch.run(AT_WORK, file, whole=True)
+def test_a_process_ends_while_the_thread_is_at_work(programs: Programs, file: Path) -> None:
+    result = programs.run(AT_WORK, file, whole=True)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -285,7 +276,7 @@ def test_torch_is_missing(tmp_path: Path) -> None:
     ],
     ids=["missing", "too old"],
 )
-def test_triton_is_missing_or_too_old(with_torch: Programs, made: str, message: str) -> None:
+def test_triton_is_missing_or_too_old(programs: Programs, made: str, message: str) -> None:
     """All else works without it: a tensor on a device without memory stands for one that Triton would decode."""
     program = f"""
         import sys, types, torch, tensorwire.torch.device
@@ -302,7 +293,7 @@ def test_triton_is_missing_or_too_old(with_torch: Programs, made: str, message: 
             except ImportError as error:
                 print(error)
     """
-    result = with_torch.run(textwrap.dedent(program))
+    result = programs.run(textwrap.dedent(program))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 2
@@ -322,13 +313,13 @@ def test_a_version_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("version", ["5.15.1", "4.57.0"])
-def test_transformers_is_too_old(with_torch: Programs, tmp_path: Path, version: str) -> None:
+def test_transformers_is_too_old(programs: Programs, tmp_path: Path, version: str) -> None:
     """All else works, and what does not is told."""
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").write_text(f'__version__ = "{version}"\n')
     (tmp_path / "transformers" / "quantizers.py").write_text("")
     program = "import sys; sys.path.insert(0, sys.argv[1]); import tensorwire.torch, transformers.quantizers"
-    result = with_torch.run(program, tmp_path)
+    result = programs.run(program, tmp_path)
     assert result.returncode == 0, result.stderr
     assert f"need transformers 5.16 or later to be loaded without tensorwire decompress, this is {version}" in (
         result.stderr

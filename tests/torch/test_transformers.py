@@ -8,9 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +27,9 @@ from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa: E402
 from tests.support.transformer_models import bits, load, outputs, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
+
+if TYPE_CHECKING:
+    from tests.support.programs import Programs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
@@ -434,20 +438,27 @@ def test_frames_of_another_version_are_refused(tmp_path: Path) -> None:
 
 # Registration ---------------------------------------------------------------------------------------------------------
 
-# This process imports transformers first.
-ORDERS = {
-    "before": "import tensorwire.torch; import transformers",
-    "after": "import transformers.quantizers, tensorwire.torch",
-}
 
-
-@pytest.mark.parametrize("order", ["before", pytest.param("after", marks=pytest.mark.slow)])
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    code = f"from transformers.quantizers import auto; assert {METHOD!r} in auto.AUTO_QUANTIZER_MAPPING"
+@pytest.mark.xdist_group("programs")
+def test_it_may_be_imported_before_transformers_and_imports_it_for_none(programs: Programs) -> None:
+    """This process imports transformers first."""
     assert METHOD in transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING
-    subprocess.run([sys.executable, "-W", "ignore", "-c", f"{ORDERS[order]}; {code}"], check=True)
+    code = f"""
+        import sys, tensorwire.torch
+        assert not sys.modules.keys() & {{'transformers', 'triton'}}
+        import transformers
+        from transformers.quantizers import auto
+        assert {METHOD!r} in auto.AUTO_QUANTIZER_MAPPING
+    """
+    ran = programs.run(textwrap.dedent(code))
+    assert ran.returncode == 0, ran.stderr
 
 
-def test_what_is_not_imported_for_those_who_use_torch_alone() -> None:
-    code = "import sys, tensorwire.torch; assert not sys.modules.keys() & {'transformers', 'triton'}"
-    subprocess.run([sys.executable, "-c", code], check=True)
+@pytest.mark.slow
+def test_it_may_be_imported_after_transformers() -> None:
+    code = f"""
+        import transformers.quantizers, tensorwire.torch
+        from transformers.quantizers import auto
+        assert {METHOD!r} in auto.AUTO_QUANTIZER_MAPPING
+    """
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)
