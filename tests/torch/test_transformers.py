@@ -29,6 +29,8 @@ from tests.support.transformer_models import bits, load, outputs, save, state  #
 from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.support.programs import Programs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
@@ -40,6 +42,13 @@ NAMES = ["llama", "llama-tied", "moe", "gpt2", "t5", "vit"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each model, and compressed; those with shards under a name of their own."""
     return tmp_path_factory.mktemp("models")
+
+
+def some(*quick: tuple[Any, ...], others: Iterable[Any]) -> list[Any]:
+    """Cases of which only those are quick. `others`: of each model, those and the rest."""
+    every = [(name, other) for name in NAMES for other in others]
+    assert set(quick) <= set(every)
+    return [pytest.param(*each, marks=() if each in quick else pytest.mark.slow) for each in every]
 
 
 @pytest.fixture(params=NAMES)
@@ -133,7 +142,13 @@ def test_fused_experts_are_compressed(folder: Path) -> None:
     assert isinstance(experts.gate_up_proj, CompressedTensor)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    some(
+        ("llama-tied", torch.float32), ("moe", torch.float16), ("gpt2", torch.float32), ("t5", torch.float16),
+        others=(torch.float32, torch.float16),
+    ),
+)  # fmt: skip
 def test_another_dtype(folder: Path, name: str, dtype: Any) -> None:
     """T5 keeps some weights in float32 when it is asked for float16."""
     model = load(compressed(folder, name), name, dtype=dtype)
@@ -200,7 +215,13 @@ def test_a_model_with_weights_in_files_as_the_page_on_inference_has_it(folder: P
 
 
 @torch_since(2, 8)
-@pytest.mark.parametrize("max_shard_size", ["1GB", "500KB"])
+@pytest.mark.parametrize(
+    ("name", "max_shard_size"),
+    some(
+        ("llama", "500KB"), ("llama-tied", "1GB"), ("moe", "500KB"), ("gpt2", "1GB"), ("t5", "500KB"), ("vit", "1GB"),
+        others=("1GB", "500KB"),
+    ),
+)  # fmt: skip
 def test_saving_compressed(folder: Path, name: str, tmp_path: Path, max_shard_size: str) -> None:
     model = load(compressed(folder, name), name)
     model.save_pretrained(tmp_path / "saved", max_shard_size=max_shard_size)
@@ -215,13 +236,20 @@ def test_saving_compressed(folder: Path, name: str, tmp_path: Path, max_shard_si
 
 
 @torch_since(2, 8)
+@pytest.mark.parametrize("name", ["llama-tied", "moe", "t5"])
 def test_saving_what_was_compressed_while_loading(folder: Path, name: str, tmp_path: Path) -> None:
     model = load(original(folder, name), name, quantization_config=TensorwireConfig())
     model.save_pretrained(tmp_path / "saved")
     assert state(load(tmp_path / "saved", name)) == state(model)
 
 
-@pytest.mark.parametrize("how", ["while loading", "later"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    some(
+        ("llama-tied", "while loading"), ("moe", "later"), ("gpt2", "later"), ("t5", "while loading"),
+        others=("while loading", "later"),
+    ),
+)  # fmt: skip
 def test_saving_dense(folder: Path, name: str, tmp_path: Path, how: str) -> None:
     path = compressed(folder, name)
     model = (
@@ -291,7 +319,7 @@ def test_adapters_are_loaded_and_saved_by_the_model_itself(folder: Path, tmp_pat
 
 @torch_since(2, 12)
 def test_compiled_as_one_graph(folder: Path) -> None:
-    model = load(compressed(folder, "llama"), "llama")
+    model = load(compressed(folder, "llama"), "llama", num_hidden_layers=1)
     tokens = torch.randint(1, 512, (1, 8), generator=torch.Generator().manual_seed(1))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
