@@ -75,6 +75,13 @@ def forked(
     return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
 
 
+def begun(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
+    """A command in a process that is forked, which goes on meanwhile."""
+    command = [*map(str, arguments)]
+    begin = lambda: become(lambda: main(command), {})  # noqa: E731
+    return subprocess.Popen(["tensorwire", *command], preexec_fn=begin, restore_signals=False, **options)
+
+
 def become(act: Callable[[], int], environment: Mapping[str, str]) -> None:
     """Run a function where a process would begin another program, which ends with the code that it returns."""
     os.environ.update(environment)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,8 +21,6 @@ from tests.support.linear_models import chain, inputs, loaded, same, saved  # no
 from tests.support.processes import exit_code_of_child  # noqa: E402
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.programs import Programs
 
 pytestmark = pytest.mark.xdist_group("programs")
@@ -29,9 +29,14 @@ pytestmark = pytest.mark.xdist_group("programs")
 NUM_LAYERS = 3
 
 
+@pytest.fixture(scope="module")
+def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return saved(chain(num_layers=NUM_LAYERS), tmp_path / "model.safetensors")
+def file(_file: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(_file, tmp_path))
 
 
 def run(program: str, *arguments: object, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
