@@ -84,6 +84,7 @@ test-rest: $(VENV)/.test $(VENV)/.job ## All that no other part has
 	$(QUICK) $(REST_TESTS)
 
 test-slow: $(VENV)/.package $(VENV)/.job $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
+	TENSORWIRE_EVERY_CASE=1 ctest --test-dir build/core --output-on-failure --no-tests=error -j $(JOBS)
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile new
 	set -e; for round in 1 2 3 4 5 6 7 8 9 10; do \
 	  $(VENV)/bin/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" --hypothesis-profile new; \
@@ -129,7 +130,7 @@ sanitize: $(VENV)/.test ## The tests of both cores, the codec's and MUTATIONS da
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	cmake -S job -B build/sanitize/job -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTW_SANITIZE=address,undefined
 	cmake --build build/sanitize/job
-	set -e; for core in core job; do ctest --test-dir build/sanitize/$$core --output-on-failure --no-tests=error -j $(JOBS); done
+	set -e; for core in core job; do TENSORWIRE_EVERY_CASE=1 ctest --test-dir build/sanitize/$$core --output-on-failure --no-tests=error -j $(JOBS); done
 	seq 0 $(MUTATIONS_OF_JOB) $$(($(MUTATIONS) - 1)) | xargs -P $(JOBS) -I FIRST \
 	  cmake -DPROGRAM=build/sanitize/core/core/test_mutations "-DARGUMENTS=$(MUTATIONS_OF_JOB);FIRST" \
 	  -P core/cmake/on_every_target.cmake

@@ -66,25 +66,32 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
             yield ".".join(path.relative_to(package.parent).with_suffix("").parts), ast.parse(path.read_text())
 
 
+def text_of(node: ast.expr) -> str:
+    """Its source; that of a dotted name, which most are, without going through all that a source may be."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{text_of(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
+
+
 def made_in(node: ast.AST, others: set[str]) -> set[str]:
     """The makers that are called, unless a ``with`` statement ends what they make; `others` are makers too."""
     ended = {id(item.context_expr) for each in ast.walk(node) if isinstance(each, ast.With) for item in each.items}
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and id(each) not in ended]
-    names = {ast.unparse(call.func) for call in calls}
+    names = {text_of(call.func) for call in calls}
     return {name for name in names if MAKERS.fullmatch(name) or name in others}
 
 
 def held_by(owner: ast.ClassDef, makers: set[str]) -> set[str]:
     """What belongs to one object of a class alone."""
-    found = made_in(owner, makers) | ({ast.unparse(base) for base in owner.bases} & BASES)
+    found = made_in(owner, makers) | ({text_of(base) for base in owner.bases} & BASES)
     for node in ast.walk(owner):
         if isinstance(node, ast.FunctionDef) and node.name == "__del__":
             found.add("__del__")
         if isinstance(node, ast.arg) and node.annotation is not None:
-            text = ast.unparse(node.annotation)
+            text = text_of(node.annotation)
             if text == "socket.socket" or (node.arg, text) == ("handle", "int"):  # by which native code knows memory
                 found.add(f"{node.arg}: {text}")
-        if isinstance(node, ast.Assign) and "self." in ast.unparse(node.targets[0]):
+        if isinstance(node, ast.Assign) and "self." in text_of(node.targets[0]):
             found |= {name for each in ast.walk(node.value) if (name := getattr(each, "attr", "")) in ADDRESSES}
     return found
 
@@ -92,7 +99,7 @@ def held_by(owner: ast.ClassDef, makers: set[str]) -> set[str]:
 def refuses(owner: ast.ClassDef) -> bool:
     return any(
         isinstance(node, ast.Assign)
-        and ast.unparse(node.targets[0]) == "__reduce_ex__"
+        and text_of(node.targets[0]) == "__reduce_ex__"
         and ast.unparse(node.value).startswith("not_copied(")
         for node in owner.body
     )
@@ -106,7 +113,7 @@ def test_each_owner_says_what_becomes_of_copies() -> None:
             for node in tree.body
             if isinstance(node, ast.FunctionDef)
             and node.returns is not None
-            and ast.unparse(node.returns).removesuffix(" | None") in TYPES
+            and text_of(node.returns).removesuffix(" | None") in TYPES
             and made_in(node, set())
         }
         for node in ast.walk(tree):

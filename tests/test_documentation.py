@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +14,9 @@ import tensorwire.checkpoint
 import tensorwire.sync
 import tensorwire.sync.interchange
 from tensorwire.codec.view import dtypes
-from tests.support.programs import Programs
+
+if TYPE_CHECKING:
+    from tests.support.programs import Programs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -55,13 +56,7 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
-    with Programs(*filter(find_spec, ("numpy", "torch", "transformers")), PYTHONWARNINGS="error") as found:
-        yield found
-
-
-@pytest.mark.xdist_group("documentation")  # one process imports torch once
+@pytest.mark.xdist_group("programs")
 @pytest.mark.parametrize(("where", "code"), [pytest.param(*example, id=example[0]) for example in examples()])
 def test_an_example_runs(where: str, code: str, tmp_path: Path, programs: Programs) -> None:
     page = where.partition(":")[0]
@@ -69,7 +64,7 @@ def test_an_example_runs(where: str, code: str, tmp_path: Path, programs: Progra
         pytest.skip(NOT_RUN[page])
     if "safetensors" in re.findall(r"^import (\w+)", code, re.MULTILINE):
         pytest.importorskip("safetensors")
-    run = programs.run(code, folder=tmp_path)
+    run = programs.run(f"import warnings; warnings.simplefilter('error')\n{code}", folder=tmp_path)
     assert run.returncode == 0, f"{where}:\n{run.stderr}"
 
 

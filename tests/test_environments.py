@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from tests.support.top_imports import top_imports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads pyproject.toml")
 if which("make") is None:
@@ -74,7 +74,14 @@ def parts(requirement: str) -> tuple[str, frozenset[str]]:
     return canonicalize_name(name), frozenset(filter(None, extras.split(",")))
 
 
-def brought_by(name: str, extras: Iterable[str]) -> list[str]:
+@cache
+def distributions_of() -> Mapping[str, list[str]]:
+    """What a module comes from."""
+    return metadata.packages_distributions()
+
+
+@cache
+def brought_by(name: str, extras: frozenset[str]) -> list[str]:
     """The requirements of a distribution."""
     for project in (PROJECT, JOB):
         if name == project["name"]:
@@ -128,7 +135,7 @@ def test_parts_of_the_quick_suite_are_all_of_it_and_share_nothing() -> None:
 @pytest.mark.parametrize("target", WITH_TESTS)
 def test_an_environment_has_what_its_tests_import(target: str) -> None:
     by_python = pip_installs(target)
-    of_module = metadata.packages_distributions()
+    of_module = distributions_of()
     for python, arguments in calls_of(target, "pytest"):
         there = installed(by_python[python])
         assert installed(EXTRAS["test-base"]) <= there

@@ -37,7 +37,9 @@ OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread'
 CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a\s+hair\b")
 
 # "Somebody" is nearly always another process or the caller. A person is seldom meant: at most so often in 1,000 words.
-PERSONS = re.compile(r"(?i)\b(?:nobody|somebody|whoever|whatever|anybody|everybody|someone|anyone|everyone)\b")
+PERSONS = {
+    "nobody", "somebody", "whoever", "whatever", "anybody", "everybody", "someone", "anyone", "everyone",
+}  # fmt: skip
 PERSONS_LIMIT = 0.2
 
 
@@ -76,12 +78,13 @@ def test_what_replaced_a_word_is_a_term() -> None:
 
 def test_no_retired_word_is_used() -> None:
     term_of = {word: term for term, words in RETIRED.items() for word in words}
-    suspicious = re.compile("|".join(term_of), re.IGNORECASE)
+    suspicious = re.compile("|".join(term_of))
     wrong = [
         f"{name}:{number}: {part}; the term is {term_of[part.lower()]!r}"
         for name, lines in texts()
+        if suspicious.search("\n".join(lines).lower())  # few files have such letters at all
         for number, line in enumerate(lines, 1)
-        if suspicious.search(line)
+        if suspicious.search(line.lower())
         for part in PART.findall(line)
         if part.lower() in term_of
     ]
@@ -145,7 +148,8 @@ def test_sentences_begin_in_plain_order(said: dict[str, str]) -> None:
 
 def test_persons_are_named_where_a_person_is_meant(said: dict[str, str]) -> None:
     texts = [text for name, text in said.items() if name.endswith(".md") or name.startswith(("src/", "job/src/"))]
-    count, words = (sum(map(len, map(find, texts))) for find in (PERSONS.findall, str.split))
+    words = sum(len(text.split()) for text in texts)
+    count = sum(word in PERSONS for text in texts for word in re.findall(r"\w+", text.lower()))
     assert 1000 * count <= PERSONS_LIMIT * words, f"{count} in {words} words"
 
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/mutation.h"
+#include "tests/quick.h"
 
 namespace {
 
@@ -14,7 +15,7 @@ using tests::Bytes;
 using tests::Random;
 using tests::Source;
 
-constexpr int kTimes = 40;
+const int kTimes = static_cast<int>(tests::times(40, 16));
 
 // A byte is another one for a moment: of the descriptor more often than of the rest, since it is read first.
 void scribble(Bytes* bytes, const Bytes& original, Random* random) {

@@ -7,6 +7,7 @@
 
 #include "linear/dot.h"
 #include "tests/check.h"
+#include "tests/quick.h"
 #include "tests/target.h"
 
 namespace {
@@ -215,21 +216,25 @@ void check(tw_order order, WeightFormat format, Numbers numbers, size_t rows, si
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
+  size_t each = 0;
   for (const tw_order order : tw::kOrders) {
     for (const WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF16}) {
       for (int numbers = kOrdinary; numbers < kNumNumbers; ++numbers) {
         for (const size_t rows : {1u, 2u, 5u, 17u, 33u}) {
           for (const size_t columns : {1u, 2u, 15u, 33u, 64u, 77u, 128u, 600u, 1023u, 1024u, 2050u, 2500u}) {
             for (const size_t num_inputs : {1u, 2u, 3u, 4u, 7u, 8u}) {
-              if (columns > 128 && (rows + num_inputs) % 2 != 0) continue;  // the plain loops take their time
+              // The plain loops take their time.
+              if (columns > 128 && (rows + num_inputs) % 2 != 0) continue;
+              if (columns > 128 && !tests::runs((rows + num_inputs) / 2 + columns + each, 2)) continue;
               check(order, format, static_cast<Numbers>(numbers), rows, columns, num_inputs);
             }
           }
         }
         // More inputs than are multiplied at a time. Few sizes: the plain loops are slow under an emulator.
         check(order, format, static_cast<Numbers>(numbers), 33, 77, 65);
-        check(order, format, static_cast<Numbers>(numbers), 33, 1023, 65);
-        check(order, format, static_cast<Numbers>(numbers), 17, 2050, 65);
+        if (tests::runs(each, 2)) check(order, format, static_cast<Numbers>(numbers), 33, 1023, 65);
+        if (tests::runs(each + 1, 2)) check(order, format, static_cast<Numbers>(numbers), 17, 2050, 65);
+        ++each;
       }
     }
   }

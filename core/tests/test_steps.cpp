@@ -10,6 +10,7 @@
 #include "frame/encode_block.h"
 #include "tests/bits.h"
 #include "tests/check.h"
+#include "tests/quick.h"
 #include "tests/random.h"
 #include "tests/target.h"
 
@@ -376,17 +377,21 @@ int main() {
         }
         for (unsigned round = 0; round < 5; ++round) test_hostile_steps(dtype, base, n);
         for (const uint8_t profile : {kProfileEnec, kProfileFast, kProfileCompact}) {
-          test_blocks(dtype, profile, n, rarity, 100);
+          test_blocks(dtype, profile, n, rarity, tests::times(100, 40));
         }
       }
     }
     for (const uint64_t rarity : {1, 2, 3, 200}) {
-      for (const uint8_t profile : {kProfileFast, kProfileCompact}) test_pairs(dtype, profile, 5000, 4100, rarity, 60);
+      for (const uint8_t profile : {kProfileFast, kProfileCompact}) {
+        test_pairs(dtype, profile, 5000, 4100, rarity, tests::times(60, 24));
+      }
     }
     for (const StepKernels* kernels : targets()) {
       if (dtype.word_nbytes == 2) test_all_steps(*kernels, dtype);
     }
-    for (const uint64_t rarity : {1, 30, 300, 10000}) test_blocks(dtype, kProfileCompact, 100000, rarity, 20);
+    for (const uint64_t rarity : {1, 30, 300, 10000}) {
+      test_blocks(dtype, kProfileCompact, 100000, rarity, tests::times(20, 6));
+    }
     test_blocks(dtype, kProfileFast, kMaxBlockWords, 100, 2);
   }
   std::puts("ok");

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +13,27 @@ pytest.importorskip("triton", minversion="3.2")
 
 from benchmarks.device import page, runner  # noqa: E402
 from benchmarks.device.model import INSTRUCTIONS, counted, instructions, modelled, times_dense  # noqa: E402
+from benchmarks.device.run import main  # noqa: E402
 from benchmarks.device.sections import FIRST, SECTIONS, counters  # noqa: E402
 from benchmarks.device.sections.products import check  # noqa: E402
 from benchmarks.device.splitzip import SplitZip  # noqa: E402
 from tests.support.fake_sections import sections  # noqa: E402
 from tests.support.figures import RESULTS, results  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[2]
 DEVICE = results("device-h200")
 ON_A_CPU = (*(section.name for section in FIRST), "offload", "generate")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "benchmarks.device", *arguments]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+def measure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    """What the command does, whose process that measures is forked from this one, and imports nothing anew."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # as it was afterwards
+    monkeypatch.setattr("sys.argv", ["benchmarks.device", "--device", "cpu", *arguments])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP of GNU does not survive a fork otherwise
+    try:
+        main()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_the_page_is_that_of_the_results() -> None:
@@ -56,13 +59,12 @@ def test_what_is_left_for_another_run_is_named(tmp_path: Path) -> None:
     assert page.unfinished(tmp_path / "rows.jsonl", sections("works", "raises", "hangs")) == ["raises", "hangs"]
 
 
-def test_every_section_runs_on_a_cpu(tmp_path: Path) -> None:
+def test_every_section_runs_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What it measures there is worth nothing; that it ends without an error is."""
     pytest.importorskip("transformers", minversion="5.16")
-    done = command(
-        "--device", "cpu", "--quick", "--out", str(tmp_path), "--seconds", "1200", "--sections", ",".join(ON_A_CPU)
-    )
-    assert done.returncode == 0, done.stderr
+    measure(monkeypatch, "--quick", "--out", str(tmp_path), "--seconds", "1200", "--sections", ",".join(ON_A_CPU))
     lines = runner.lines(tmp_path / runner.FILE)
     assert [line for line in lines if "error" in line or "error" in line.get("row", {})] == []
     assert [line["section"] for line in lines if "seconds" in line] == list(ON_A_CPU)
@@ -72,14 +74,14 @@ def test_every_section_runs_on_a_cpu(tmp_path: Path) -> None:
         keys = {key for line in lines if line.get("section") == section.name for key in line.get("row", {})}
         known = {key for _, key, _ in section.columns} | {"bytes", "name", "processors"}
         assert keys <= known, f"the page of {section.name} has no column for {keys - known}"
-    assert (tmp_path / f"{page.file_name(page.results_of(tmp_path / runner.FILE))}.md").read_text() in done.stdout
+    assert (
+        tmp_path / f"{page.file_name(page.results_of(tmp_path / runner.FILE))}.md"
+    ).read_text() in capsys.readouterr().out
 
 
-def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
-    done = command("--device", "cpu", "--out", str(tmp_path), "--sections", "card,decodings")
-    assert done.returncode == 1
-    assert "expected sections among card, bits" in done.stderr
-    assert "got decodings" in done.stderr
+def test_an_unknown_section_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=r"expected sections among card, bits.*got decodings"):
+        measure(monkeypatch, "--out", str(tmp_path), "--sections", "card,decodings")
 
 
 def test_a_run_adds_to_what_is_known_of_a_card(tmp_path: Path) -> None:

@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.inference import bandwidth, report, run, targets  # noqa: E402
+from benchmarks.inference import bandwidth, contest, report, run, targets  # noqa: E402
 from benchmarks.inference.alone import common, run_alone, same  # noqa: E402
 from benchmarks.inference.contenders import CONTENDERS, Task  # noqa: E402
 from benchmarks.inference.plan import Group, Plan  # noqa: E402
 from benchmarks.inference.process import ContenderError, Process  # noqa: E402
 from benchmarks.inference.turns import run_group  # noqa: E402
+from tests.support.command_line import become  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # by ZipNN
 TINY = SIZES["tiny"]
+BEGUN = subprocess.Popen
 PROMPT = [[5, 1000, 17, 3, 2]]
 
 
@@ -105,7 +107,22 @@ def test_a_contender_has_the_bits_of_dense_torch(name: str, model: Paths) -> Non
     assert len(expected) == 4
 
 
-def test_processes_take_orders_and_say_why_they_end(model: Paths) -> None:
+def forked(line: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
+    """A contender's process that is forked, and imports nothing anew. `test_a_quick_run_has_every_table` starts them
+    as programs."""
+    python, as_module, module, *arguments = line
+    assert (python, as_module, module) == (sys.executable, "-m", contest.__name__)
+
+    def act() -> int:
+        sys.argv = [module, *arguments]
+        contest.main()
+        return 0
+
+    return BEGUN(["contest"], preexec_fn=lambda: become(act, env), restore_signals=False, **options)
+
+
+def test_processes_take_orders_and_say_why_they_end(model: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", forked)
     with Process("exact, fast", "tiny", model.folder, 1) as process:
         assert process("load")["imported"] > 1 << 20
         process("prompt", length=4, batch=2)

@@ -52,6 +52,7 @@ def test_inspect_plot(compressed: Path, run: Run, monkeypatch: pytest.MonkeyPatc
     assert path.read_bytes().startswith(b"\x89PNG")
 
     whole, names = path.read_bytes(), sorted(path.parent.iterdir())
+    monkeypatch.setattr("tensorwire.cli.plot.draw", lambda *_: b"another")
     monkeypatch.setattr("os.fsync", raising(OSError(28, "No space left on device")))
     failed = run("inspect", compressed, "--plot", path, "--force")
     assert failed.code == 1

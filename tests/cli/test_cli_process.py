@@ -194,8 +194,9 @@ def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
 def test_completion_offers_commands_and_options() -> None:
     def complete(words: str, index: int) -> str:
         asked = {"_TENSORWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(index)}
-        return run_started(env={**os.environ, **asked}).stdout
+        return run(environment=asked).stdout
 
-    assert "transcode" in complete("tensorwire tr", 1)
+    asked = {"_TENSORWIRE_COMPLETE": "bash_complete", "COMP_WORDS": "tensorwire tr", "COMP_CWORD": "1"}
+    assert "transcode" in run_started(env={**os.environ, **asked}).stdout
     assert "--profile" in complete("tensorwire compress --pr", 2)
     assert "compact" in complete("tensorwire compress --profile c", 3)

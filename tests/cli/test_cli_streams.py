@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import pytest
 from tensorwire.checkpoint import compress_checkpoint, verify
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tests.support.checkpoint_models import container, layer, random_bytes, weights
-from tests.support.command_line import COMMAND, Run, forked
+from tests.support.command_line import COMMAND, Run, begun, forked
 from tests.support.processes import PRINT_PEAK_MEMORY
 from tests.support.waiting import wait_for
 
@@ -84,7 +87,9 @@ def test_an_empty_argument_is_not_the_working_directory(original: Path, argument
     assert list(original.parent.iterdir()) == [original]
 
 
-@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
+@pytest.mark.parametrize(
+    "profile", ["fast", *(pytest.param(each, marks=pytest.mark.slow) for each in ("compact", "resident", "enec"))]
+)
 def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: str) -> None:
     target = original.with_name("target.safetensors")
     assert forked("compress", original, target, "--profile", profile).returncode == 0
@@ -224,9 +229,7 @@ def test_a_redirected_file_that_changes_while_it_is_read(original: Path) -> None
 def test_a_stream_that_never_ends(small: Path, temporary: Path, command: str) -> None:
     """Refused for what is wrong with it: the disk for temporary files is not filled."""
     for begin, reason in ((b"", b"begins with"), (b"<html>", b"HTML"), (small.read_bytes(), b"bytes of data")):
-        process = subprocess.Popen(
-            [*COMMAND, command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = begun(command, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdin is not None
         written = 0
         with contextlib.suppress(BrokenPipeError), process.stdin:
@@ -244,9 +247,10 @@ def test_a_pipe_that_does_not_wait(original: Path, small: Path) -> None:
     """As a terminal or a program that shares the pipe may leave it."""
     end, begin = os.pipe()
     os.set_blocking(begin, False)
-    with subprocess.Popen([*COMMAND, "decompress", str(small), "-"], stdout=begin, stderr=subprocess.PIPE) as process:
+    with begun("decompress", small, "-", stdout=begin, stderr=subprocess.PIPE) as process:
         os.close(begin)
-        time.sleep(0.5)
+        wait_for(lambda: struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, bytes(4)))[0] >= 1 << 16, 30)
+        time.sleep(0.1)  # in which the command finds the pipe full
         with os.fdopen(end, "rb") as file:
             assert file.read() == original.read_bytes()
     assert process.returncode == 0
@@ -269,8 +273,7 @@ def test_a_terminal_is_refused(original: Path) -> None:
 @pytest.mark.parametrize("command", ["compress", "decompress"])
 def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, command: str) -> None:
     source = original if command == "compress" else small
-    arguments = [*COMMAND, command, str(source), "-"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with begun(command, source, "-", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
@@ -290,9 +293,11 @@ def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, c
 def test_ended_while_it_waits_for_input(
     original: Path, temporary: Path, numbers: list[signal.Signals], code: int, said: str
 ) -> None:
-    arguments = [*COMMAND, "compress", "-", str(original.with_name("target.safetensors"))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(arguments, **pipes) as process:  # type: ignore[call-overload]
+    with begun("compress", "-", original.with_name("target.safetensors"), **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdin.write(original.read_bytes()[:200_000])
         process.stdin.flush()
         wait_for(lambda: list(temporary.glob("*/stdin")), 30)

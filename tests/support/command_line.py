@@ -64,13 +64,26 @@ def forked(
     """A command in a process that is forked, and imports nothing anew; it does `first` before. `test_cli_process`
     starts commands as a shell does."""
     command = [*map(str, arguments)]
-    begin = lambda: become(command, environment or {}, first)  # noqa: E731
+
+    def act() -> int:
+        if first is not None:
+            first()
+        return main(command)
+
+    begin = lambda: become(act, environment or {})  # noqa: E731
     options = {"capture_output": True, "timeout": 60, **options, "preexec_fn": begin}
     return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
 
 
-def become(arguments: list[str], environment: Mapping[str, str], first: Callable[[], object] | None) -> None:
-    """Run a command line where a process would begin another program."""
+def begun(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
+    """A command in a process that is forked, which goes on meanwhile."""
+    command = [*map(str, arguments)]
+    begin = lambda: become(lambda: main(command), {})  # noqa: E731
+    return subprocess.Popen(["tensorwire", *command], preexec_fn=begin, restore_signals=False, **options)
+
+
+def become(act: Callable[[], int], environment: Mapping[str, str]) -> None:
+    """Run a function where a process would begin another program, which ends with the code that it returns."""
     os.environ.update(environment)
     for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if number > 2:
@@ -82,9 +95,7 @@ def become(arguments: list[str], environment: Mapping[str, str], first: Callable
         setattr(sys, name, stream)
     code = 99
     try:
-        if first is not None:
-            first()
-        code = main(arguments)
+        code = act()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -68,7 +68,7 @@ _RUNS = {
     "works": _works, "raises": _raises, "breaks": _breaks, "overruns": _overruns, "goes_on": _goes_on, "hangs": _hangs,
     "dies": _dies,
 }  # fmt: skip
-_SECONDS = {"overruns": 1.0, "hangs": 2.0}
+_SECONDS = {"overruns": 0.5, "hangs": 1.0}
 _ENOUGH_SECONDS = 300.0
 """For a process that gets no time for a while."""
 

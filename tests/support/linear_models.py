@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,14 +17,19 @@ WIDTH = 1024
 NUM_LAYERS = 6
 
 
+@cache
+def _weights(width: int, num_layers: int, dtype: Any) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(width)
+    return [(torch.randn(width, width, generator=generator) * 0.03).to(dtype) for _ in range(num_layers)]
+
+
 def chain(width: int = WIDTH, num_layers: int = NUM_LAYERS, dtype: Any = torch.bfloat16) -> nn.Sequential:
     """Layers of different weights, the same each time."""
-    generator = torch.Generator().manual_seed(width)
-    layers = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
-    with torch.no_grad():
-        for layer in layers:
-            layer.weight.copy_(torch.randn(width, width, generator=generator) * 0.03)
-    return layers.to(dtype).requires_grad_(False)
+    with torch.device("meta"):
+        layers = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
+    for layer, weight in zip(layers, _weights(width, num_layers, dtype), strict=True):
+        layer.weight = nn.Parameter(weight.clone(), requires_grad=False)
+    return layers
 
 
 def saved(model: nn.Module, path: Path, **options: Any) -> Path:

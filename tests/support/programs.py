@@ -3,8 +3,9 @@
     with Programs("tensorwire.torch") as programs:
         assert programs.run("print(1 + 1)").stdout == "2\n"
 
-One process imports what all of them need, and does nothing else: it forks a child for each program, which ends as any
-program does.
+One process imports what all of them need, and does nothing else: it forks a child for each program. A program that goes
+well ends as any program does, but for the last thing that Python does, which is to take down all modules: of torch's it
+takes a second. `whole=True` has it do that too.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any
 
 _START_SECONDS = 90  # torch's import on a loaded machine
 _SERVER = """
-import json, os, sys
+import atexit, gc, json, os, sys, threading
 for name in sys.argv[1:]:
     __import__(name)
+gc.collect()
+gc.freeze()  # what was imported stays: no search for garbage copies its pages into the children
 print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)
@@ -38,6 +41,12 @@ for number, place in enumerate((os.devnull, *job["places"])):
 os.chdir(job["folder"])
 sys.argv = ["-c", *job["arguments"]]
 exec(compile(job["code"], "<program>", "exec"), {"__name__": "__main__"})
+if not job["whole"]:
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 """
 
 
@@ -56,7 +65,7 @@ class Programs:
         self.close()
 
     def run(
-        self, code: str, *arguments: object, seconds: float = 60, folder: str | Path = "."
+        self, code: str, *arguments: object, seconds: float = 60, folder: str | Path = ".", whole: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """A program, which must end in time."""
         with tempfile.TemporaryDirectory() as results:
@@ -64,9 +73,10 @@ class Programs:
             for place in places:
                 place.touch()
             job: dict[str, Any] = {"code": code, "arguments": [*map(str, arguments)], "places": [*map(str, places)]}
+            job |= {"folder": str(Path(folder).resolve()), "whole": whole}
             server = self._started()
             assert server.stdin is not None
-            server.stdin.write(json.dumps(job | {"folder": str(Path(folder).resolve())}) + "\n")
+            server.stdin.write(json.dumps(job) + "\n")
             server.stdin.flush()
             code_of_end = int(self._answer(seconds))
             out, err = (place.read_text() for place in places)

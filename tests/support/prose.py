@@ -34,11 +34,19 @@ def figures(text: str) -> list[str]:
 def prose(path: str, text: str) -> str:
     """`text` without what shows a screen or a program, and without addresses; of Python code the docstrings."""
     if path.endswith(".py"):
-        holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        documented = [node for node in ast.walk(ast.parse(text)) if isinstance(node, holders)]
-        return flat("\n".join(filter(None, map(ast.get_docstring, documented))))
+        return flat("\n".join(filter(None, map(ast.get_docstring, _documented(ast.parse(text))))))
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     return flat(re.sub(r"\]\([^)]*\)|<!--.*?-->", "]", text, flags=re.DOTALL))
+
+
+def _documented(module: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """What may have a docstring: statements alone, since no expression holds one."""
+    waiting: list[ast.AST] = [module]
+    for node in waiting:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            waiting += inside if isinstance(inside := getattr(node, part, None), list) else ()
 
 
 def flat(text: str) -> str:

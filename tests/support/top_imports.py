@@ -40,17 +40,21 @@ def is_own(top: str) -> bool:
 def steps(path: Path) -> list[Step]:
     """An import inside a function or a ``try`` is none."""
     found = []
-    for statement in statements(ast.parse(path.read_text())):
-        imports = isinstance(statement, ast.Import | ast.ImportFrom)
-        modules = modules_of(statement, path) if imports else asked_for(statement)
-        found.append(Step(tuple(modules), may_skip(statement), f"{path.relative_to(ROOT)}:{statement.lineno}"))
-    return [step for step in found if step.modules or step.may_skip]
+    text, name = path.read_text(), path.relative_to(ROOT)
+    for statement in statements(ast.parse(text), some_skip=any(each in text for each in SKIPS)):
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            found.append(Step(tuple(modules_of(statement, path)), False, f"{name}:{statement.lineno}"))
+        elif may_skip(statement):
+            found.append(Step(tuple(asked_for(statement)), True, f"{name}:{statement.lineno}"))
+    return found
 
 
-def statements(module: ast.Module) -> Iterator[ast.stmt]:
+def statements(module: ast.Module, *, some_skip: bool) -> Iterator[ast.stmt]:
+    """Imports, and what may skip the file where `some_skip`, which most do not."""
     for statement in module.body:
-        if not isinstance(statement, ast.If) or may_skip(statement):
-            yield statement
+        if not isinstance(statement, ast.If) or (some_skip and may_skip(statement)):
+            if some_skip or isinstance(statement, ast.Import | ast.ImportFrom):
+                yield statement
         else:
             if "TYPE_CHECKING" not in ast.unparse(statement.test):
                 yield from statement.body
@@ -71,16 +75,19 @@ def modules_of(statement: ast.Import | ast.ImportFrom, path: Path) -> Iterator[s
         yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
 
 
+SKIPS = ("pytest.importorskip(", "allow_module_level=True")
+
+
 def may_skip(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
         return False
     text = ast.unparse(statement)
-    return "pytest.importorskip(" in text or "allow_module_level=True" in text
+    return any(each in text for each in SKIPS)
 
 
 def asked_for(statement: ast.stmt) -> Iterator[str]:
     """What pytest.importorskip names, not what it takes from a variable."""
-    for call in ast.walk(statement) if may_skip(statement) else ():
+    for call in ast.walk(statement):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.importorskip":
             yield from (name.value for name in call.args[:1] if isinstance(name, ast.Constant))
 

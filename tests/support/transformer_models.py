@@ -119,5 +119,5 @@ def outputs(model: Any, *, generates: bool = True) -> list[torch.Tensor]:
         model(input_ids=tokens[:1], **{k: v[:1] for k, v in extra.items()})[0],
     ]
     if generates and model.can_generate():
-        found.append(model.generate(tokens, max_new_tokens=6, do_sample=False, pad_token_id=0))
+        found.append(model.generate(tokens, max_new_tokens=3, do_sample=False, pad_token_id=0))
     return found

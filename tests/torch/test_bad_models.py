@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,36 +19,24 @@ import tensorwire  # noqa: E402
 from tensorwire.torch import compress_module, decode_ahead  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
 from tests.support.processes import exit_code_of_child  # noqa: E402
-from tests.support.programs import Programs  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from tests.support.programs import Programs
 
-pytestmark = pytest.mark.xdist_group("bad models")  # one worker, so that torch is imported once for its programs
+pytestmark = pytest.mark.xdist_group("programs")
 
 
 NUM_LAYERS = 3
 
 
+@pytest.fixture(scope="module")
+def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return saved(chain(num_layers=NUM_LAYERS), tmp_path / "model.safetensors")
-
-
-@pytest.fixture(scope="module")
-def with_torch() -> Iterator[Programs]:
-    """Programs that begin with torch and this package imported."""
-    with Programs("tensorwire.torch", "tensorwire.torch.device", "tests.support.linear_models") as programs:
-        yield programs
-
-
-@pytest.fixture(scope="module")
-def with_little_memory() -> Iterator[Programs]:
-    """The same, where what was freed is no reserve."""
-    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
-    with Programs("tensorwire.torch", "tests.support.linear_models", **given_back) as programs:
-        yield programs
+def file(_file: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(_file, tmp_path))
 
 
 def run(program: str, *arguments: object, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -133,14 +123,15 @@ print("failed" if failed else "never failed")
 @pytest.mark.parametrize(
     "where", ["file", *(pytest.param(each, marks=pytest.mark.slow) for each in ("memory", "ahead"))]
 )
-def test_out_of_memory_in_the_middle_of_a_layer(with_little_memory: Programs, file: Path, where: str) -> None:
+def test_out_of_memory_in_the_middle_of_a_layer(programs: Programs, file: Path, where: str) -> None:
     """At many places. Afterwards the model is as it was."""
-    result = with_little_memory.run(OUT_OF_MEMORY, file, where)
+    result = programs.run(OUT_OF_MEMORY, file, where)
     assert result.returncode == 0, result.stderr
     if where != "ahead":  # whose other ways need little
         assert result.stdout == "failed\n"
 
 
+# An interrupt that Python meets in the end of an iterator is told and lost, so another one follows after a second.
 INTERRUPTS = """
 from tests.support.linear_models import *
 import signal, sys, time
@@ -158,18 +149,19 @@ def generate():
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 with decode_ahead(model):
     for number in range(15):
-        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0013 * number)
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0013 * number, 1)
         try:
             generate()
         except KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             interrupted += 1
         assert same(model(inputs()), expected)
 print(interrupted)
 """
 
 
-def test_interrupts_while_it_generates(with_torch: Programs, file: Path) -> None:
-    result = with_torch.run(INTERRUPTS, file)
+def test_interrupts_while_it_generates(programs: Programs, file: Path) -> None:
+    result = programs.run(INTERRUPTS, file)
     assert (result.returncode, result.stdout) == (0, "15\n"), result.stderr
 
 
@@ -200,9 +192,9 @@ print(handled >= 18)
 
 
 @pytest.mark.parametrize("ahead", ["", "ahead"])
-def test_a_signal_handler_that_runs_the_model(with_torch: Programs, file: Path, ahead: str) -> None:
+def test_a_signal_handler_that_runs_the_model(programs: Programs, file: Path, ahead: str) -> None:
     """In the same thread, in the middle of a layer."""
-    result = with_torch.run(SIGNAL_HANDLER, file, ahead)
+    result = programs.run(SIGNAL_HANDLER, file, ahead)
     assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
 
 
@@ -236,8 +228,8 @@ for _ in range(2):
 """
 
 
-def test_a_process_ends_while_the_thread_is_at_work(with_torch: Programs, file: Path) -> None:
-    result = with_torch.run(AT_WORK, file)
+def test_a_process_ends_while_the_thread_is_at_work(programs: Programs, file: Path) -> None:
+    result = programs.run(AT_WORK, file, whole=True)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -289,7 +281,7 @@ def test_torch_is_missing(tmp_path: Path) -> None:
     ],
     ids=["missing", "too old"],
 )
-def test_triton_is_missing_or_too_old(with_torch: Programs, made: str, message: str) -> None:
+def test_triton_is_missing_or_too_old(programs: Programs, made: str, message: str) -> None:
     """All else works without it: a tensor on a device without memory stands for one that Triton would decode."""
     program = f"""
         import sys, types, torch, tensorwire.torch.device
@@ -306,7 +298,7 @@ def test_triton_is_missing_or_too_old(with_torch: Programs, made: str, message: 
             except ImportError as error:
                 print(error)
     """
-    result = with_torch.run(textwrap.dedent(program))
+    result = programs.run(textwrap.dedent(program))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 2
@@ -326,13 +318,13 @@ def test_a_version_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("version", ["5.15.1", "4.57.0"])
-def test_transformers_is_too_old(with_torch: Programs, tmp_path: Path, version: str) -> None:
+def test_transformers_is_too_old(programs: Programs, tmp_path: Path, version: str) -> None:
     """All else works, and what does not is told."""
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").write_text(f'__version__ = "{version}"\n')
     (tmp_path / "transformers" / "quantizers.py").write_text("")
     program = "import sys; sys.path.insert(0, sys.argv[1]); import tensorwire.torch, transformers.quantizers"
-    result = with_torch.run(program, tmp_path)
+    result = programs.run(program, tmp_path)
     assert result.returncode == 0, result.stderr
     assert f"need transformers 5.16 or later to be loaded without tensorwire decompress, this is {version}" in (
         result.stderr

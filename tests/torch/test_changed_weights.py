@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 NUM_LAYERS = 3
 
 
+@pytest.fixture(scope="module")
+def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = saved(chain(num_layers=NUM_LAYERS), tmp_path / "model.safetensors")
+def file(_file: Path, tmp_path: Path) -> Path:
+    path = Path(shutil.copy(_file, tmp_path))
     os.utime(path, (0, 0))
     return path
 

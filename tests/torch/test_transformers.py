@@ -8,9 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +28,11 @@ from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa:
 from tests.support.transformer_models import bits, load, outputs, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.support.programs import Programs
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
 NAMES = ["llama", "llama-tied", "moe", "gpt2", "t5", "vit"]
@@ -36,6 +42,13 @@ NAMES = ["llama", "llama-tied", "moe", "gpt2", "t5", "vit"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each model, and compressed; those with shards under a name of their own."""
     return tmp_path_factory.mktemp("models")
+
+
+def some(*quick: tuple[Any, ...], others: Iterable[Any]) -> list[Any]:
+    """Cases of which only those are quick. `others`: of each model, those and the rest."""
+    every = [(name, other) for name in NAMES for other in others]
+    assert set(quick) <= set(every)
+    return [pytest.param(*each, marks=() if each in quick else pytest.mark.slow) for each in every]
 
 
 @pytest.fixture(params=NAMES)
@@ -129,7 +142,13 @@ def test_fused_experts_are_compressed(folder: Path) -> None:
     assert isinstance(experts.gate_up_proj, CompressedTensor)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    some(
+        ("llama-tied", torch.float32), ("moe", torch.float16), ("gpt2", torch.float32), ("t5", torch.float16),
+        others=(torch.float32, torch.float16),
+    ),
+)  # fmt: skip
 def test_another_dtype(folder: Path, name: str, dtype: Any) -> None:
     """T5 keeps some weights in float32 when it is asked for float16."""
     model = load(compressed(folder, name), name, dtype=dtype)
@@ -196,7 +215,13 @@ def test_a_model_with_weights_in_files_as_the_page_on_inference_has_it(folder: P
 
 
 @torch_since(2, 8)
-@pytest.mark.parametrize("max_shard_size", ["1GB", "500KB"])
+@pytest.mark.parametrize(
+    ("name", "max_shard_size"),
+    some(
+        ("llama", "500KB"), ("llama-tied", "1GB"), ("moe", "500KB"), ("gpt2", "1GB"), ("t5", "500KB"), ("vit", "1GB"),
+        others=("1GB", "500KB"),
+    ),
+)  # fmt: skip
 def test_saving_compressed(folder: Path, name: str, tmp_path: Path, max_shard_size: str) -> None:
     model = load(compressed(folder, name), name)
     model.save_pretrained(tmp_path / "saved", max_shard_size=max_shard_size)
@@ -211,13 +236,23 @@ def test_saving_compressed(folder: Path, name: str, tmp_path: Path, max_shard_si
 
 
 @torch_since(2, 8)
+@pytest.mark.parametrize(
+    "name",
+    ["llama-tied", "moe", "t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "gpt2", "vit"))],
+)
 def test_saving_what_was_compressed_while_loading(folder: Path, name: str, tmp_path: Path) -> None:
     model = load(original(folder, name), name, quantization_config=TensorwireConfig())
     model.save_pretrained(tmp_path / "saved")
     assert state(load(tmp_path / "saved", name)) == state(model)
 
 
-@pytest.mark.parametrize("how", ["while loading", "later"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    some(
+        ("llama-tied", "while loading"), ("moe", "later"), ("gpt2", "later"), ("t5", "while loading"),
+        others=("while loading", "later"),
+    ),
+)  # fmt: skip
 def test_saving_dense(folder: Path, name: str, tmp_path: Path, how: str) -> None:
     path = compressed(folder, name)
     model = (
@@ -287,7 +322,7 @@ def test_adapters_are_loaded_and_saved_by_the_model_itself(folder: Path, tmp_pat
 
 @torch_since(2, 12)
 def test_compiled_as_one_graph(folder: Path) -> None:
-    model = load(compressed(folder, "llama"), "llama")
+    model = load(compressed(folder, "llama"), "llama", num_hidden_layers=1)
     tokens = torch.randint(1, 512, (1, 8), generator=torch.Generator().manual_seed(1))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
@@ -434,20 +469,27 @@ def test_frames_of_another_version_are_refused(tmp_path: Path) -> None:
 
 # Registration ---------------------------------------------------------------------------------------------------------
 
-# This process imports transformers first.
-ORDERS = {
-    "before": "import tensorwire.torch; import transformers",
-    "after": "import transformers.quantizers, tensorwire.torch",
-}
 
-
-@pytest.mark.parametrize("order", ["before", pytest.param("after", marks=pytest.mark.slow)])
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    code = f"from transformers.quantizers import auto; assert {METHOD!r} in auto.AUTO_QUANTIZER_MAPPING"
+@pytest.mark.xdist_group("programs")
+def test_it_may_be_imported_before_transformers_and_imports_it_for_none(programs: Programs) -> None:
+    """This process imports transformers first."""
     assert METHOD in transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING
-    subprocess.run([sys.executable, "-W", "ignore", "-c", f"{ORDERS[order]}; {code}"], check=True)
+    code = f"""
+        import sys, tensorwire.torch
+        assert not sys.modules.keys() & {{'transformers', 'triton'}}
+        import transformers
+        from transformers.quantizers import auto
+        assert {METHOD!r} in auto.AUTO_QUANTIZER_MAPPING
+    """
+    ran = programs.run(textwrap.dedent(code))
+    assert ran.returncode == 0, ran.stderr
 
 
-def test_what_is_not_imported_for_those_who_use_torch_alone() -> None:
-    code = "import sys, tensorwire.torch; assert not sys.modules.keys() & {'transformers', 'triton'}"
-    subprocess.run([sys.executable, "-c", code], check=True)
+@pytest.mark.slow
+def test_it_may_be_imported_after_transformers() -> None:
+    code = f"""
+        import transformers.quantizers, tensorwire.torch
+        from transformers.quantizers import auto
+        assert {METHOD!r} in auto.AUTO_QUANTIZER_MAPPING
+    """
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)

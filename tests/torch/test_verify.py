@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,6 @@ from tests.support.linear_models import WIDTH, chain, inputs, loaded, same, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 NUM_LAYERS = 3
@@ -29,9 +30,14 @@ BAD = "1.weight"
 COMPRESSED: dict[str, Any] = {"framework": "pt", "compressed": True}
 
 
+@pytest.fixture(scope="module")
+def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return saved(chain(num_layers=NUM_LAYERS), tmp_path / "model.safetensors")
+def file(_file: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(_file, tmp_path))
 
 
 @pytest.fixture
