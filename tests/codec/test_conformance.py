@@ -159,13 +159,14 @@ def _small_cases() -> list[Case]:
     return list(by_coding.values())
 
 
-def test_core_and_reference_refuse_blocks_with_several_faults_alike() -> None:
+@pytest.mark.parametrize("rounds", [8, pytest.param(30, marks=pytest.mark.slow)])
+def test_core_and_reference_refuse_blocks_with_several_faults_alike(rounds: int) -> None:
     """Bytes of blocks changed at random, most of them near the descriptor, with all checksums right."""
     rng = random.Random(10)
     different, refused, decoded = {}, 0, 0
     for case in _small_cases():
         frame = case.build()
-        for _ in range(30):
+        for _ in range(rounds):
             surgery = Surgery(frame)
             if surgery.get("data_nbytes") == 0:
                 break  # all blocks are same
@@ -185,8 +186,8 @@ def test_core_and_reference_refuse_blocks_with_several_faults_alike() -> None:
             elif not errors[1]:
                 assert core(damaged, case.base) == _decode_blocks_alone(damaged, case.base)
     assert different == {}
-    assert refused > 500
-    assert decoded > 50
+    assert refused > 16 * rounds
+    assert decoded > 1.6 * rounds
 
 
 def _decode_blocks_alone(frame: bytes, base: bytes | None) -> bytes:
