@@ -55,11 +55,11 @@ def test_truncation_at_every_byte(dtype: str, profile: str, stride: int) -> None
         assert caught.value.byte <= length
 
 
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [15, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8", "MXINT_12"])
 def test_single_bit_flips_are_found(dtype: str, profile: str, stride: int) -> None:
-    """Each bit of one dtype's header, and of each other byte another one in turn; in the slow test each bit."""
+    """Each bit of one dtype's header, and of every second other byte another one in turn; in the slow test each bit."""
     item = registry.tiny_input(dtype)
     frame = bytearray(compress(item, profile))
     header_nbits = 8 * tensorwire.frame_info(frame).header_nbytes
