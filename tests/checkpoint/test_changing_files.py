@@ -115,9 +115,13 @@ def result_of(root: Path) -> dict[str, str]:
     return tree_hashes(root / "x" if (root / "x").exists() else root / "base")
 
 
+@pytest.mark.parametrize("moments", [3, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("what", WORKS)
-def test_writers(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
+def test_writers(
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str, moments: int
+) -> None:
+    """At each read in the slow test, at a few of them in the quick one."""
     place, needed, work = WORKS[what]
     root = tmp_path / "root"
     path = root / place / SHARD
@@ -132,7 +136,7 @@ def test_writers(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wha
         reads = Reads(path, 0, CHANGES[change], patch)
         work(root)
     expected = result_of(root)
-    for number in range(1, reads.count + 1, max(1, reads.count // 5)):
+    for number in range(1, reads.count + 1, max(1, reads.count // moments)):
         build()
         with monkeypatch.context() as patch:
             Reads(path, number, CHANGES[change], patch)
