@@ -247,8 +247,8 @@ def test_reference_decodes_core_frames_of_many_blocks(dtype: str, profile: str) 
 @pytest.mark.parametrize("dtype", registry.DTYPES)
 def test_reference_decodes_relative_core_frames(dtype: str, profile: str, stride: int) -> None:
     """Inputs relative to themselves, without changes, with a few, with many, or to other bytes of their size. The quick
-    tests take another one of these for each of many inputs in turn, of floats each second, and with each profile another
-    one."""
+    tests take another one of these for each of many inputs in turn, and for every second one of floats, and with each
+    profile another one."""
     kinds, shares = set(), (0.0, 0.02, 0.5, None)
     every = min(stride, 4 if dtype in registry.FLOATS else 2 if dtype in registry.PLAIN else 1)
     items = [item for item in registry.small_inputs() if item.dtype == dtype and len(item.data) < 50_000]
