@@ -30,6 +30,16 @@ class BitReader:
     def bits(self, w: int) -> int:
         return sum(int(bit) << i for i, bit in enumerate(self.array(w)))
 
+    def each_of(self, widths: np.ndarray) -> np.ndarray:
+        """A number of each of these widths, which are at most 64."""
+        ends = np.cumsum(widths)
+        bits = self.array(int(ends[-1]) if len(ends) else 0).astype(np.uint64)
+        numbers = np.zeros(len(widths), np.uint64)
+        for i in range(int(widths.max(initial=0))):
+            wide = widths > i
+            numbers[wide] |= bits[(ends - widths)[wide] + i] << np.uint64(i)
+        return numbers
+
     def unary(self) -> int:
         i = int(np.searchsorted(self._ones, self._position))
         require(i < len(self._ones), "a bit string ends within a number in unary")

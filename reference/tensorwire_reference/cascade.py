@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -111,10 +112,10 @@ def _choose(
     x: U64, widths: tuple[int, ...], lo: int | None, below: tuple[int, ...] | None, end_of_range: int
 ) -> tuple[int, tuple[int, ...]]:
     """Greedy: the interval of each tier is the one in 0 .. end_of_range - 1 that holds the most words."""
-    counts = np.bincount(x.astype(np.int64), minlength=end_of_range).tolist()
+    up_to = [0, *accumulate(np.bincount(x.astype(np.int64), minlength=end_of_range).tolist())]
 
     def best(candidates: range, covered: Callable[[int], range]) -> int:
-        return max(candidates, key=lambda i: (sum(counts[e] for e in covered(i)), -i))
+        return max(candidates, key=lambda i: (up_to[covered(i).stop] - up_to[covered(i).start], -i))
 
     c = (1 << widths[0]) - 1
     start = best(range(end_of_range - c + 1), lambda i: range(i, i + c)) if lo is None else lo

@@ -26,14 +26,13 @@ def pack_plane(numbers: U64, p: int) -> bytes:
     """Store numbers below `2**p`."""
     if p >= 8:
         return numbers.astype(f"<u{p // 8}").tobytes().ljust(plane_nbytes(len(numbers), p), b"\0")
-    out = []
-    for run in runs_of(len(numbers)):
-        part = numbers[run]
-        lanes = np.zeros((8 // p, plane_nbytes(len(part), p)), np.uint64)
-        lanes.reshape(-1)[: len(part)] = part  # number i: row i // S, byte i % S
-        shifts = np.arange(0, 8, p, dtype=np.uint64)[:, None]
-        out.append(np.bitwise_or.reduce(lanes << shifts, axis=0).astype(np.uint8).tobytes())
-    return b"".join(out)
+    shifts = np.arange(0, 8, p, dtype=np.uint8)[:, None]
+    full = len(numbers) // RUN * RUN
+    runs = numbers[:full].astype(np.uint8).reshape(-1, 8 // p, RUN * p // 8)
+    part = numbers[full:]
+    lanes = np.zeros((8 // p, plane_nbytes(len(part), p)), np.uint8)
+    lanes.reshape(-1)[: len(part)] = part  # number i: row i // S, byte i % S
+    return b"".join(np.bitwise_or.reduce(of << shifts, axis=-2).tobytes() for of in (runs, lanes))
 
 
 def unpack_plane(data: bytes, n: int, p: int) -> U64:

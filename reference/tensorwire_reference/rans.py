@@ -3,6 +3,8 @@
 One NumPy step handles 32 symbols, one of each state.
 """
 
+from itertools import accumulate
+
 import numpy as np
 import numpy.typing as npt
 
@@ -89,7 +91,7 @@ def _write_frequencies(frequencies: list[int], implied: int) -> bytes:
 
 
 def _starts(frequencies: list[int]) -> list[int]:
-    return [sum(frequencies[:s]) for s in range(256)]
+    return [*accumulate(frequencies, initial=0)][:256]
 
 
 def _padding(nbytes: int) -> int:
@@ -111,17 +113,18 @@ def read_symbols(reader: Reader, n: int, classes: U64 | None = None, num_tables:
     units = reader.field(num_units, 16)
     require(bool((states >= LOWEST).all()), "entropy stream: a first state is below 2^16")
     frequency, start = _tables(tables)
-    symbol_of_slot = np.array([np.repeat(np.arange(256), table) for table in tables])
+    symbol_of_slot = np.array([np.repeat(np.arange(256, dtype=np.uint64), table) for table in tables])
+    class_of_row = np.arange(num_tables)[:, None]
+    frequency_of_slot = frequency[class_of_row, symbol_of_slot]
+    within_symbol = np.arange(TOTAL, dtype=np.uint64) - start[class_of_row, symbol_of_slot]
     classes = np.zeros(n, np.uint64) if classes is None else classes
-    symbols = np.empty(n, np.uint64)
+    slots = np.empty(n, np.uint64)
     position = 0
     for begin in range(0, n, STATES):
         x = states[: min(STATES, n - begin)]
         c = classes[begin : begin + len(x)]
-        slot = x % TOTAL
-        s = symbol_of_slot[c, slot]
-        symbols[begin : begin + len(x)] = s
-        x[:] = frequency[c, s] * (x // TOTAL) + slot - start[c, s]
+        slots[begin : begin + len(x)] = slot = x % TOTAL
+        x[:] = frequency_of_slot[c, slot] * (x // TOTAL) + within_symbol[c, slot]
         hungry = np.flatnonzero(x < LOWEST)
         more = units[position : position + len(hungry)]
         require(len(more) == len(hungry), "entropy stream: the units end early")
@@ -129,6 +132,7 @@ def read_symbols(reader: Reader, n: int, classes: U64 | None = None, num_tables:
         position += len(hungry)
     require(position == num_units, f"entropy stream: {num_units - position} units are left over")
     require(bool((states == LOWEST).all()), "entropy stream: a last state is not 2^16")
+    symbols: U64 = symbol_of_slot[classes, slots]
     return symbols
 
 
@@ -158,16 +162,17 @@ def write_symbols(symbols: U64, classes: U64 | None = None, num_tables: int = 1)
     classes = np.zeros(len(symbols), np.uint64) if classes is None else classes
     chosen = [choose_frequencies(symbols[classes == c]) for c in range(num_tables)]
     frequency, start = _tables([table for table, _ in chosen])
+    of_all, below_all = frequency[classes, symbols], start[classes, symbols]
     states = np.full(STATES, LOWEST, np.uint64)
     steps: list[npt.NDArray[np.uint64]] = []
     for begin in reversed(range(0, len(symbols), STATES)):
-        s, c = symbols[begin : begin + STATES], classes[begin : begin + STATES]
-        x = states[: len(s)]
-        f = frequency[c, s]
+        f, below = of_all[begin : begin + STATES], below_all[begin : begin + STATES]
+        x = states[: len(f)]
         full = x >= f * np.uint64(LOWEST * LOWEST // TOTAL)
         steps.append(x[full] % LOWEST)
         x[full] //= LOWEST
-        x[:] = x // f * TOTAL + x % f + start[c, s]
+        quotient, remainder = np.divmod(x, f)
+        x[:] = quotient * TOTAL + remainder + below
     units = np.concatenate(steps[::-1])
     head = len(units).to_bytes(4, "little") + b"".join(_write_frequencies(*table) for table in chosen)
     return head + bytes(_padding(len(head))) + states.astype("<u4").tobytes() + pack_plane(units, 16)

@@ -166,10 +166,11 @@ def _read_dense(reader: Reader, classes: U64, num_classes: int, num_changed: int
     negative[changed] = signs.array(num_changed)
     signs.finish()
     low = BitReader(reader)
-    for i in np.flatnonzero(symbols > 3):
-        j, h = divmod(int(symbols[i]) - 4, 2)
-        sizes[i] = _size((2 + h << j + 1) + low.bits(j + 1))
+    large = symbols > 3
+    j, h = np.divmod(symbols[large] - np.uint64(4), 2)
+    sizes[large] = (2 + h << j + 1) + low.each_of(j.astype(np.int64) + 1)
     low.finish()
+    _size(int(sizes.max(initial=0)))
     return sizes, negative
 
 

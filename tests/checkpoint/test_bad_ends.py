@@ -48,7 +48,7 @@ def killed(tmp_path: Path, rounds: int) -> Counter[str]:
 
 
 def test_kills(tmp_path: Path) -> None:
-    killed(tmp_path, 14)
+    killed(tmp_path, 7)
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def failed(library: str, tmp_path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def test_errors(failing_calls: str, tmp_path: Path) -> None:
-    failed(failing_calls, tmp_path, 29)
+    failed(failing_calls, tmp_path, 61)
 
 
 @pytest.mark.slow

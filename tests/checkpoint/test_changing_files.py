@@ -47,13 +47,18 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "replaced": lambda path: shutil.copy(path, path.with_name("new")).replace(path),
     "written": write,
 }
-WORKS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "compress": ("model", lambda root: compress_checkpoint(root / "model", root / "x")),
-    "compress with a base": ("new", lambda root: compress_checkpoint(root / "new", root / "x", base=root / "model")),
-    "decompress": ("packed", lambda root: decompress_checkpoint(root / "packed", root / "x")),
-    "transcode": ("packed", lambda root: transcode_checkpoint(root / "packed", root / "x", profile="enec")),
-    "in place": ("delta", lambda root: apply_checkpoint(root / "delta", root / "base")),
-    "base in place": ("base", lambda root: apply_checkpoint(root / "delta", root / "base")),
+# Whose file changes, what else is needed, and what is done with them.
+WORKS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
+    "compress": ("model", "", lambda root: compress_checkpoint(root / "model", root / "x")),
+    "compress with a base": (
+        "new",
+        "model",
+        lambda root: compress_checkpoint(root / "new", root / "x", base=root / "model"),
+    ),
+    "decompress": ("packed", "", lambda root: decompress_checkpoint(root / "packed", root / "x")),
+    "transcode": ("packed", "", lambda root: transcode_checkpoint(root / "packed", root / "x", profile="enec")),
+    "in place": ("delta", "base", lambda root: apply_checkpoint(root / "delta", root / "base")),
+    "base in place": ("base", "delta", lambda root: apply_checkpoint(root / "delta", root / "base")),
 }
 READS: dict[str, Callable[[Path], object]] = {
     "verify": lambda root: verify(root / "packed").ok,
@@ -64,11 +69,18 @@ READS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two shards and one other file, and what is made of it: each run has a copy."""
     kit = tmp_path_factory.mktemp("kit")
     write_model(kit / "model")
     (kit / "model" / SHARD).write_bytes(container(layer(0, 0), {"format": "pt"}))
-    compress_checkpoint(kit / "model", kit / "packed")
     write_next(kit / "model", kit / "new")
+    for root in (kit / "model", kit / "new"):
+        for path in root.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif not path.name.startswith(("model-", "config")):
+                path.unlink()
+    compress_checkpoint(kit / "model", kit / "packed")
     shutil.copytree(kit / "model", kit / "base")
     compress_checkpoint(kit / "new", kit / "delta", base=kit / "model")
     return kit
@@ -103,20 +115,29 @@ def result_of(root: Path) -> dict[str, str]:
     return tree_hashes(root / "x" if (root / "x").exists() else root / "base")
 
 
+@pytest.mark.parametrize("moments", [3, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("what", WORKS)
-def test_writers(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
-    place, work = WORKS[what]
+def test_writers(
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str, moments: int
+) -> None:
+    """At each read in the slow test, at a few of them in the quick one."""
+    place, needed, work = WORKS[what]
     root = tmp_path / "root"
     path = root / place / SHARD
-    shutil.copytree(kit, root)
+
+    def build() -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        for name in filter(None, (place, needed)):
+            shutil.copytree(kit / name, root / name)
+
+    build()
     with monkeypatch.context() as patch:
         reads = Reads(path, 0, CHANGES[change], patch)
         work(root)
     expected = result_of(root)
-    for number in range(1, reads.count + 1, max(1, reads.count // 5)):
-        shutil.rmtree(root)
-        shutil.copytree(kit, root)
+    for number in range(1, reads.count + 1, max(1, reads.count // moments)):
+        build()
         with monkeypatch.context() as patch:
             Reads(path, number, CHANGES[change], patch)
             _, told = outcome(lambda: work(root))
@@ -137,7 +158,8 @@ def test_readers(kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wha
     """What has been read whole may go: then the result is right."""
     root = tmp_path / "root"
     path = root / "packed" / SHARD
-    shutil.copytree(kit, root)
+    for name in ("model", "packed"):
+        shutil.copytree(kit / name, root / name)
     with monkeypatch.context() as patch:
         reads = Reads(path, 0, CHANGES[change], patch)
         expected = READS[what](root)

@@ -306,7 +306,7 @@ def test_reports_pickle_and_copy(tmp_path: Path, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_progress_is_what_its_page_says(tmp_path: Path, operation: str) -> None:
-    write_model(tmp_path / "a", width=600)
+    write_model(tmp_path / "a", width=300)
     compress_checkpoint(tmp_path / "a", tmp_path / "b")
     calls: list[tuple[int, int, str]] = []
     threads = set()
@@ -324,7 +324,7 @@ def test_progress_is_what_its_page_says(tmp_path: Path, operation: str) -> None:
         path.relative_to(tmp_path / "a").as_posix(): path for path in (tmp_path / "a").rglob("*") if path.is_file()
     }
     shards = [name for name in files if name.endswith(".safetensors")]
-    tensors = {entry[0]: len(entry[3]) for shard in (0, 1, 7) for entry in layer(shard, 10 * shard, 600)}
+    tensors = {entry[0]: len(entry[3]) for shard in (0, 1, 7) for entry in layer(shard, 10 * shard, 300)}
     if operation == "diff":
         assert (set(paths), set(totals)) == (set(tensors), {sum(tensors.values())})
     elif operation == "inspect":

@@ -28,7 +28,7 @@ from tests.support.checkpoint_models import container, layer, tree_hashes, weigh
 from tests.support.processes import KILLED, OTHER_USER, exit_code, kill_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 STAGES = [
     ("after", Staging, "_acquire", 1),
@@ -73,6 +73,21 @@ def packed(model: Path) -> Path:
     return model.parent / "packed"
 
 
+@pytest.fixture(scope="module")
+def other(model: Path) -> Path:
+    """Another model, compressed."""
+    write_model(model.parent / "one shard", num_shards=1)
+    compress_checkpoint(model.parent / "one shard", model.parent / "other")
+    return model.parent / "other"
+
+
+def each(stages: Sequence[Any]) -> list[Any]:
+    """Every third stage in the quick tests; `test_killed_while_compressing` has all."""
+    return [
+        pytest.param(stage, id=str(stage), marks=pytest.mark.slow if i % 3 else ()) for i, stage in enumerate(stages)
+    ]
+
+
 @pytest.mark.parametrize("stage", STAGES, ids=str)
 def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, stage: Any) -> None:
     run_killed("compress", model, tmp_path / "x", stage)
@@ -87,7 +102,7 @@ def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, sta
         assert num_resumed == 3
 
 
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage[2] != "write_manifest"], ids=str)
+@pytest.mark.parametrize("stage", each([stage for stage in STAGES if stage[2] != "write_manifest"]))
 def test_killed_while_decompressing(model: Path, packed: Path, tmp_path: Path, stage: Any) -> None:
     run_killed("decompress", packed, tmp_path / "x", stage)
     assert not (tmp_path / "x").exists()
@@ -96,29 +111,26 @@ def test_killed_while_decompressing(model: Path, packed: Path, tmp_path: Path, s
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
-@pytest.mark.parametrize("stage", [*STAGES, *LATE_STAGES], ids=str)
-def test_killed_while_replacing(model: Path, packed: Path, tmp_path: Path, stage: Any) -> None:
+@pytest.mark.parametrize("stage", [*each(STAGES), *LATE_STAGES], ids=str)
+def test_killed_while_replacing(model: Path, packed: Path, other: Path, tmp_path: Path, stage: Any) -> None:
     """With force the old checkpoint is there, whole, until the new one is."""
     dst = tmp_path / "x"
-    write_model(tmp_path / "other", num_shards=1)
-    compress_checkpoint(tmp_path / "other", dst)
+    shutil.copytree(other, dst)
     old, new = tree_hashes(dst), tree_hashes(packed)
     run_killed("compress", model, dst, stage, force=True)
     assert tree_hashes(dst) == (new if stage in LATE_STAGES else old)
     compress_checkpoint(model, dst, force=True)
     assert tree_hashes(dst) == new
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "x"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_killed_where_directories_cannot_be_swapped(
-    model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+    model: Path, packed: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     """Without an atomic exchange there is a moment between two renames; the next run sets it right."""
     dst = tmp_path / "x"
-    write_model(tmp_path / "other", num_shards=1)
-    compress_checkpoint(tmp_path / "other", dst)
-    shutil.rmtree(tmp_path / "other")
+    shutil.copytree(other, dst)
     old = tree_hashes(dst)
     monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
     run_killed("compress", model, dst, ("after", Path, "rename", 1 + is_new), force=True)

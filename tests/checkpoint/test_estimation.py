@@ -39,8 +39,9 @@ def test_a_small_checkpoint_is_encoded_whole(model: Path, tmp_path: Path, profil
 def test_the_range_holds_what_compressing_gives(tmp_path: Path) -> None:
     """Weights of three dtypes, and bytes that nothing compresses, in one file of 90 MB."""
     path = tmp_path / "a.safetensors"
+    brain_floats = weights(4_000_000, 0)
     entries = [
-        *((f"w{i}", "BF16", (4_000_000,), weights(4_000_000, i)) for i in range(5)),
+        *((f"w{i}", "BF16", (4_000_000,), brain_floats) for i in range(5)),
         ("f", "F32", (4_000_000,), weights(4_000_000, 8, "F32")),
         ("h", "F16", (8_000_000,), weights(8_000_000, 9, "F16")),
         ("r", "U8", (18_000_000,), random_bytes(18_000_000, 3)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorwire.checkpoint import (
@@ -55,7 +55,7 @@ def test_no_flipped_bit_passes_verify(packed: Path) -> None:
     for name in (SHARD, "tensorwire.json", "config.json", "tokenizer.json"):
         path = packed / name
         whole = path.read_bytes()
-        for position in generator.integers(0, len(whole), 30):
+        for position in generator.integers(0, len(whole), 12):
             data = bytearray(whole)
             data[position] ^= 1 << int(generator.integers(8))
             path.write_bytes(data)
@@ -377,6 +377,7 @@ def _sign(body: dict[str, Any]) -> bytes:
     return json.dumps({**body, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}).encode()
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
     """A valid one with members replaced, added and removed, and its checksum made right again."""
@@ -404,6 +405,7 @@ def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
     assert all(is_plain_relative(file.path) for file in manifest.files)
 
 
+@settings(max_examples=40)
 @given(
     st.binary(max_size=40)
     | st.builds(lambda value: json.dumps(value).encode(), json_values)
@@ -426,7 +428,7 @@ def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> 
 
 
 def test_deep_json_is_refused() -> None:
-    for depth in (900, *range(930, 1001), 100_000):
+    for depth in (900, *range(930, 1001, 4), 100_000):
         nested = b'"x":' + b"[" * depth + b"]" * depth
         with contextlib.suppress(FormatError):
             parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested)

@@ -125,12 +125,14 @@ WORKS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize("most", [8, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", WORKS)
-def test_the_limit_is_met_in_the_middle(all_of_it: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_the_limit_is_met_in_the_middle(all_of_it: Path, monkeypatch: pytest.MonkeyPatch, what: str, most: int) -> None:
+    """At each start of a thread in the slow test, at some of them in the quick one."""
     num_starts = run(what, all_of_it, monkeypatch, -1)[1]
     assert num_starts
     expected = snapshot_of_content(all_of_it)
-    for number in range(num_starts):
+    for number in range(0, num_starts, -(-num_starts // most)):
         told, num_started = run(what, all_of_it, monkeypatch, number)
         is_met = num_started > number  # a run that goes on after the finished files needs fewer
         assert told == ("can't start new thread" if is_met and not what.startswith("load") else "")

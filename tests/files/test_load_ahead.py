@@ -78,7 +78,7 @@ def held_names(ahead: LoadAhead) -> list[str]:
 def test_any_order(file: StoredFile, threads: int, lead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", lead)
     generator = random.Random(0)
-    for _ in range(8):
+    for _ in range(4):
         ahead = LoadAhead(pairs(file), never, threads)
         asked = generator.choices(list(CONTENT), k=generator.randrange(10))  # some twice, some never
         for name in generator.choice([sorted(CONTENT), asked]):

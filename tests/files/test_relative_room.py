@@ -32,7 +32,7 @@ def forge(path: Path, base: Path, names: list[str], monkeypatch: pytest.MonkeyPa
 def test_a_file_claims_no_more_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, forged = tmp_path / "base.safetensors", tmp_path / "forged.safetensors"
     checkpoint.save_file({"w": OLD}, base)
-    forge(forged, base, [f"t{index}" for index in range(1000)], monkeypatch)
+    forge(forged, base, [f"t{index}" for index in range(200)], monkeypatch)
     assert all(tensor.base_name == "w" for tensor in checkpoint.inspect(forged).tensors)
     expected = f"at most 16 times the {OLD.nbytes} bytes of the base, got {17 * OLD.nbytes} bytes or more"
     with monkeypatch.context() as patch:
@@ -43,13 +43,13 @@ def test_a_file_claims_no_more_than_the_limit(tmp_path: Path, monkeypatch: pytes
         checkpoint.decompress_checkpoint(forged, tmp_path / "out", base=base)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.safetensors", "forged.safetensors"]
     problems = checkpoint.verify(forged, base=base).problems
-    assert [problem.kind for problem in problems] == ["LimitExceededError"] * (1000 - MAX_RELATIVE)
+    assert [problem.kind for problem in problems] == ["LimitExceededError"] * (200 - MAX_RELATIVE)
     with checkpoint.open_file(forged, base=base) as reader:
         for name in reader.keys()[:MAX_RELATIVE]:
             assert reader.get_slice(name)[:1] == OLD[:1]
         with pytest.raises(LimitExceededError):
             reader.get_slice(reader.keys()[-1])[:1]
-    assert checkpoint.verify(forged).num_unchecked == 1000
+    assert checkpoint.verify(forged).num_unchecked == 200
 
 
 def test_many_files_claim_no_more_than_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ def test_no_flipped_bit_gives_wrong_data(tmp_path: Path) -> None:
     whole = path.read_bytes()
     data_start = 8 + int.from_bytes(whole[:8], "little")
     generator = np.random.default_rng(7)
-    positions = [*generator.integers(0, data_start, 200), *generator.integers(data_start, len(whole), 400)]
+    positions = [*generator.integers(0, data_start, 80), *generator.integers(data_start, len(whole), 120)]
     for position in positions:
         damaged = bytearray(whole)
         damaged[position] ^= 1 << int(generator.integers(8))

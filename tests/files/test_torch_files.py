@@ -399,18 +399,21 @@ def test_a_long_list_of_members_is_not_read(tmp_path: Path) -> None:
         compress_checkpoint(path, tmp_path / "packed")
 
 
-def test_every_changed_byte_of_an_archive_is_read_or_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_changed_byte_of_an_archive_is_read_or_refused(tmp_path: Path, every: bool) -> None:
+    """In three ways in the slow test, else in one of them in turn."""
     content = archive_of(MEMBERS)
     path = tmp_path / "state.pt"
     refused = 0
     for position in range(len(content)):
-        for mask in (0x01, 0x80, 0xFF):
+        masks = (0x01, 0x80, 0xFF)
+        for mask in masks if every else masks[position % 3 :][:1]:
             path.write_bytes(bytes([*content[:position], content[position] ^ mask, *content[position + 1 :]]))
             try:
                 torch_file.open_stored(path).close()
             except FormatError:
                 refused += 1
-    assert refused > 300  # of the bytes that are not data
+    assert refused > (300 if every else 100)  # of the bytes that are not data
 
 
 # Forged compressed files ---------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ __all__ = ["CASES", "SPLIT", "Case", "floats"]
 
 SPLIT = (*FLOATS, *SPLIT_INTEGERS)
 BYTES_MODES = ("verbatim", "constant", "entropy")
+KIND_OF_PROFILE = {"enec": Enec(), "fast": Cascade(), "compact": Entropy(), "resident": Cascade(table=2)}
 NO_GAIN = ("verbatim", "trimmed", "trimmed-run", "bytes-verbatim")  # with these, 4 bits in place of 4 save nothing
 
 
@@ -78,11 +79,13 @@ def _every_pattern() -> Iterator[Case]:
         nbytes, *_ = FLOATS[dtype]
         patterns = np.arange(1 << min(16, 8 * nbytes), dtype=np.uint64) << np.uint64(16 if nbytes == 4 else 0)
         for profile in ALL_PROFILES if nbytes == 1 else ALL_PROFILES[d % 2 :: 2]:
+            of_large = None if nbytes == 1 else KIND_OF_PROFILE[profile]  # to try several takes long
             yield case(
                 f"every-pattern-{dtype}-{profile}",
                 to_bytes(patterns | np.uint64(nbytes == 4), dtype),
                 dtype,
                 profile=profile,
+                kind=of_large,
                 golden=nbytes == 1 and profile == "compact",
             )
 
@@ -339,7 +342,9 @@ def _whole_blocks() -> Iterator[Case]:
         dtype, block_words = (("BF16", 1 << 18), ("F8_E4M3", 1 << 16))[i % 2]
         name = f"whole-blocks-{dtype}-{profile}"
         data = floats(dtype, block_words + 1, name)
-        yield case(name, data, dtype, profile=profile, block_words=block_words, golden=False)
+        kind, rest = KIND_OF_PROFILE[profile], Verbatim()
+        options = {"profile": profile, "block_words": block_words, "kind": kind, "rest": rest, "golden": False}
+        yield case(name, data, dtype, **options)
 
 
 def _most_that_two_bytes_count() -> Iterator[Case]:
