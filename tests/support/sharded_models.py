@@ -55,7 +55,7 @@ class Model(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """How a model is sharded and trained. Of the ways in which torch has AdamW, the fused one takes the least time."""
+    """How a model is sharded and trained. Torch's fused AdamW takes the least time."""
 
     reshard: bool | int = True
     unshard_async: bool = False

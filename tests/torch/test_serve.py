@@ -44,11 +44,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _forked(start: Any, command: list[str], **options: Any) -> Any:
     """A script that is run by a fork, which need not import transformers anew."""
 
-    def first() -> None:
+    def act() -> int:
         sys.argv = command[1:]
         runpy.run_path(command[1], run_name="__main__")
+        return 0
 
-    return start(command, preexec_fn=partial(become, [], {}, first), restore_signals=False, **options)
+    return start(command, preexec_fn=partial(become, act, {}), restore_signals=False, **options)
 
 
 @pytest.fixture(scope="module")

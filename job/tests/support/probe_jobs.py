@@ -94,10 +94,12 @@ def run_script(server: ForkServer, folder: Path, text: str, **variables: str) ->
 
 
 def _await(server: ForkServer, pids: list[int]) -> list[int | None]:
-    """How each has ended; those that do not end are ended."""
+    """How each has ended; those that do not end are ended, soon where another one has failed."""
     try:
         deadline = time.monotonic() + 240
-        while None in map(server.status, pids) and time.monotonic() < deadline:
+        while None in (found := [server.status(pid) for pid in pids]) and time.monotonic() < deadline:
+            if any(found):
+                deadline = min(deadline, time.monotonic() + 5)
             time.sleep(0.01)
     finally:
         server.kill(pids)
