@@ -66,8 +66,15 @@ def adapted(model: Any, **options: Any) -> Any:
     return peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, init_lora_weights=False, **options))
 
 
-@pytest.mark.parametrize("safe", [False, True], ids=["", "safe_merge"])
-@pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
+@pytest.mark.parametrize(
+    ("options", "safe"),
+    [
+        pytest.param({}, False, id="lora"),
+        pytest.param({"use_dora": True}, True, id="dora-safe_merge"),
+        pytest.param({}, True, id="lora-safe_merge", marks=pytest.mark.slow),
+        pytest.param({"use_dora": True}, False, id="dora", marks=pytest.mark.slow),
+    ],
+)
 def test_merge_and_unload(folder: Path, options: dict[str, Any], safe: bool) -> None:
     dense, compressed = both(folder, lambda model: adapted(model, **options).merge_and_unload(safe_merge=safe))
     assert_same(dense, compressed)

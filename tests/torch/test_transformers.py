@@ -320,6 +320,7 @@ def test_adapters_are_loaded_and_saved_by_the_model_itself(folder: Path, tmp_pat
     assert {key: bits(tensor) for key, tensor in found.items()} == {k: bits(t) for k, t in expected.items()}
 
 
+@pytest.mark.slow
 @torch_since(2, 12)
 def test_compiled_as_one_graph(folder: Path) -> None:
     model = load(compressed(folder, "llama"), "llama", num_hidden_layers=1)

@@ -187,11 +187,10 @@ def test_generate_captures_its_steps(mode: str, folder: Path, device: DisguisedD
     model = packed(folder, linear_mode=mode)
     assert model.generation_config.cache_implementation == (None if mode == "exact" else "static")
     assert model.generation_config.compile_config == (None if mode == "exact" else CompileConfig(backend=inductor))
-    found = model.generate(tokens(), max_new_tokens=6, do_sample=False, pad_token_id=0, cache_implementation="static")
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
+    found = model.generate(tokens(), **options)
     set_linear_mode(model, "exact")
-    expected = model.generate(
-        tokens(), max_new_tokens=6, do_sample=False, pad_token_id=0, cache_implementation="static"
-    )
+    expected = model.generate(tokens(), **options)
     assert torch.equal(found.cpu(), expected.cpu())
 
 
