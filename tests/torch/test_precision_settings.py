@@ -75,7 +75,7 @@ def of_products(*more: str) -> list[Any]:
     return [slow(path) if path in (*OTHERS, *more) else path for path in SETTINGS]
 
 
-IN_A_GRAPH = ["backends.mkldnn.enabled", "backends.mkldnn.matmul.fp32_precision"]
+IN_A_GRAPH = ["backends.mkldnn.enabled", "set_float32_matmul_precision"]
 """Settings of both kinds. What is compiled asks for all of them where eager layers do."""
 
 

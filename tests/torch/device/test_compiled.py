@@ -184,7 +184,7 @@ def test_weights_that_are_not_all_of_a_group() -> None:
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("count", [65, 255])
+@pytest.mark.parametrize("count", [65, pytest.param(255, marks=pytest.mark.slow)])
 def test_slabs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs that are too many for products with compressed weights, and so few that memory bounds their product."""
     monkeypatch.setattr(slabs, "_LEAST_NBYTES", 200 * 2 * WIDTH)
