@@ -137,15 +137,27 @@ def all_same(ours: Any, theirs: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("linear", torch.float32), ("linear with bias", torch.bfloat16), ("residual", torch.bfloat16),
-        ("transformer", torch.float32), ("transformer", torch.bfloat16),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("derive", DERIVATIVES.values(), ids=DERIVATIVES)
-def test_derivatives_by_inputs_have_the_bits_of_the_dense_model(derive: Any, name: str, dtype: Any) -> None:
+OF_ALL = {
+    "linear": torch.float32,
+    "linear with bias": torch.bfloat16,
+    "residual": torch.bfloat16,
+    "transformer": torch.float32,
+}
+LONG = ("linearize", "functional.hessian")
+"""They trace each operation, or take a derivative for each element; quick tests have them of the smaller models."""
+CASES = [
+    *(
+        pytest.param(way, name, dtype, marks=pytest.mark.slow if way in LONG and name == "transformer" else ())
+        for way in DERIVATIVES
+        for name, dtype in OF_ALL.items()
+    ),
+    *(pytest.param(way, "transformer", torch.bfloat16, marks=pytest.mark.slow) for way in DERIVATIVES),
+]
+
+
+@pytest.mark.parametrize(("way", "name", "dtype"), CASES)
+def test_derivatives_by_inputs_have_the_bits_of_the_dense_model(way: str, name: str, dtype: Any) -> None:
+    derive = DERIVATIVES[way]
     dense, compressed, x = pair(name, dtype)
     expected = derive(dense, x.clone())
     assert any(t.any() for t in tensors(expected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -94,11 +95,18 @@ def test_a_kernel_that_does_not_gets_slabs(multiply: Callable[..., Any], bias: b
     assert torch.equal(result, kernel(x, dense, b))
 
 
+FEW, MANY = SLAB + 1, 20 * SLAB + 1
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "bias", "count"),
-    [(torch.float32, False, 1), (torch.float32, True, 3), (torch.bfloat16, True, 1), (torch.float16, False, 2)],
-)
-@pytest.mark.parametrize("rows", [SLAB + 1, 20 * SLAB + 1])
+    ("rows", "dtype", "bias", "count"),
+    [
+        (FEW, torch.float32, False, 1), (FEW, torch.float32, True, 3), (FEW, torch.bfloat16, True, 1),
+        (FEW, torch.float16, False, 2), (MANY, torch.float32, True, 3), (MANY, torch.float16, False, 2),
+        slow(MANY, torch.float32, False, 1), slow(MANY, torch.bfloat16, True, 1),
+    ],
+)  # fmt: skip
 def test_a_trial_sees_another_order_in_a_last_slab_of_one_row(
     rows: int, count: int, bias: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

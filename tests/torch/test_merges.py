@@ -66,8 +66,15 @@ def adapted(model: Any, **options: Any) -> Any:
     return peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, init_lora_weights=False, **options))
 
 
-@pytest.mark.parametrize("safe", [False, True], ids=["", "safe_merge"])
-@pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
+@pytest.mark.parametrize(
+    ("options", "safe"),
+    [
+        pytest.param({}, False, id="lora"),
+        pytest.param({"use_dora": True}, True, id="dora-safe_merge"),
+        pytest.param({}, True, id="lora-safe_merge", marks=pytest.mark.slow),
+        pytest.param({"use_dora": True}, False, id="dora", marks=pytest.mark.slow),
+    ],
+)
 def test_merge_and_unload(folder: Path, options: dict[str, Any], safe: bool) -> None:
     dense, compressed = both(folder, lambda model: adapted(model, **options).merge_and_unload(safe_merge=safe))
     assert_same(dense, compressed)
@@ -107,9 +114,17 @@ def test_prepare_model_for_kbit_training(folder: Path) -> None:
 # Transformers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_tokens", [600, 300])
-@pytest.mark.parametrize("mean_resizing", [True, False])
-@pytest.mark.parametrize("name", ["llama", "llama-tied"])
+@pytest.mark.parametrize(
+    ("name", "mean_resizing", "num_tokens"),
+    [
+        ("llama", True, 600), ("llama", False, 300), ("llama-tied", False, 600), ("llama-tied", True, 300),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("llama", True, 300), ("llama", False, 600), ("llama-tied", False, 300))
+        ),
+        pytest.param("llama-tied", True, 600, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_resize_token_embeddings(folder: Path, name: str, num_tokens: int, mean_resizing: bool) -> None:
     def resized(model: Any) -> Any:
         model.resize_token_embeddings(num_tokens, mean_resizing=mean_resizing)

@@ -65,8 +65,18 @@ ATTRIBUTES = {path: values for path, values in ATTRIBUTES.items() if hasattr(*pl
 SETTINGS = ATTRIBUTES | CALLS
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 OTHERS = [path for path in SETTINGS if any(part in path for part in (".cuda.", ".cudnn.", ".conv.", ".rnn."))]
-OF_PRODUCTS = [slow(path) if path in OTHERS else path for path in SETTINGS]
-"""What torch may ask for a product on the CPU; those of other devices and operations are slow tests."""
+OF_F32 = [path for path in SETTINGS if "fp32" in path or "float32" in path]
+WHOLES = ["backends.fp32_precision", "backends.mkldnn.fp32_precision"]
+"""Another way to choose the precision of oneDNN's products."""
+
+
+def of_products(*more: str) -> list[Any]:
+    """What torch may ask for a product on the CPU; those of other devices and operations are slow tests."""
+    return [slow(path) if path in (*OTHERS, *more) else path for path in SETTINGS]
+
+
+IN_A_GRAPH = ["backends.mkldnn.enabled", "set_float32_matmul_precision"]
+"""Settings of both kinds. What is compiled asks for all of them where eager layers do."""
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +120,7 @@ def check(compressed: CompressedTensor) -> list[bytes]:
 @pytest.mark.parametrize(
     ("path", "dtype"),
     [
-        (slow if path in OTHERS and dtype is not torch.float32 else pytest.param)(path, dtype)
+        (slow if path in (*OTHERS, *OF_F32) and dtype is not torch.float32 else pytest.param)(path, dtype)
         for path in SETTINGS
         for dtype in DTYPES
     ],
@@ -124,7 +134,7 @@ def test_exact_layers_follow_what_is_set_while_they_are_loaded(path: str, dtype:
         assert found.setdefault(_settings(), bits) == bits
 
 
-@pytest.mark.parametrize("path", OF_PRODUCTS)
+@pytest.mark.parametrize("path", of_products(*WHOLES))
 def test_exact_layers_follow_what_was_set_before(path: str) -> None:
     for value in SETTINGS[path]:
         choose(path, value)
@@ -133,7 +143,7 @@ def test_exact_layers_follow_what_was_set_before(path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by inductor
-@pytest.mark.parametrize("path", OF_PRODUCTS)
+@pytest.mark.parametrize("path", of_products(*(path for path in SETTINGS if path not in IN_A_GRAPH)))
 @pytest.mark.parametrize("backend", ["aot_eager", slow("eager"), slow("inductor")])
 def test_compiled_layers_follow_what_is_set(path: str, backend: str) -> None:
     """Also what is set once they are compiled."""

@@ -83,8 +83,9 @@ def num_compressed(model: Any) -> int:
     return sum(isinstance(parameter, CompressedTensor) for parameter in model.parameters())
 
 
-def assert_same_outputs(model: Any, expected: Any) -> None:
-    for found, wanted in zip(outputs(model), outputs(expected), strict=True):
+def assert_same_outputs(model: Any, expected: Any, *, generates: bool = True) -> None:
+    both = (outputs(each, generates=generates) for each in (model, expected))
+    for found, wanted in zip(*both, strict=True):
         assert bits(found) == bits(wanted)
 
 
@@ -173,7 +174,7 @@ def test_compressing_while_loading(folder: Path, name: str) -> None:
     model = load(original(folder, name), name, quantization_config=TensorwireConfig("resident"))
     assert num_compressed(model) >= 4
     assert state(model) == state(expected)
-    assert_same_outputs(model, expected)
+    assert_same_outputs(model, expected, generates=False)
     assert model.is_quantized
 
 
@@ -320,6 +321,7 @@ def test_adapters_are_loaded_and_saved_by_the_model_itself(folder: Path, tmp_pat
     assert {key: bits(tensor) for key, tensor in found.items()} == {k: bits(t) for k, t in expected.items()}
 
 
+@pytest.mark.slow
 @torch_since(2, 12)
 def test_compiled_as_one_graph(folder: Path) -> None:
     model = load(compressed(folder, "llama"), "llama", num_hidden_layers=1)

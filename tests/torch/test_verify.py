@@ -94,10 +94,17 @@ USES: dict[str, Callable[[Any], Any]] = {
     "compiled": compiled,
     "a compiled embedding": compiled_rows,
 }
+SLOW_USES = [("compiled", None), ("a compiled embedding", 0)]
 
 
-@pytest.mark.parametrize("resident_nbytes", [None, 0], ids=["in memory", "in the file"])
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    ("use", "resident_nbytes"),
+    [
+        pytest.param(use, nbytes, id=f"{use}-{place}", marks=pytest.mark.slow if (use, nbytes) in SLOW_USES else ())
+        for use in USES
+        for nbytes, place in ((None, "in memory"), (0, "in the file"))
+    ],
+)
 def test_damage_is_met_at_the_first_use(damaged: Path, use: str, resident_nbytes: int | None) -> None:
     """And at each one after it. Loading succeeds, and so do uses of what is whole."""
     with torch.no_grad():

@@ -64,9 +64,11 @@ def tokens() -> torch.Tensor:
 def test_exact_logits_are_those_of_the_dense_model(folder: Path, device: DisguisedDevice) -> None:
     dense = load(folder / "dense", "llama", device_map=DEVICE.type)
     model = packed(folder)
+    assert model.generation_config.cache_implementation is None
+    assert model.generation_config.compile_config is None
     assert torch.equal(model(tokens()).logits.cpu(), dense(tokens()).logits.cpu())
     found, expected = [
-        each.generate(tokens(), max_new_tokens=6, do_sample=False, pad_token_id=0).cpu() for each in (model, dense)
+        each.generate(tokens(), max_new_tokens=4, do_sample=False, pad_token_id=0).cpu() for each in (model, dense)
     ]
     assert torch.equal(found, expected)
     assert torch.equal(step(model, device).cpu(), step(dense, device).cpu())
@@ -181,17 +183,16 @@ def test_an_uncompressed_checkpoint_is_compressed_while_it_loads(folder: Path, d
     assert torch.equal(found.cpu(), expected.cpu())
 
 
-@pytest.mark.parametrize("mode", ["exact", "fused"])
+@pytest.mark.parametrize("mode", [pytest.param("exact", marks=pytest.mark.slow), "fused"])
 def test_generate_captures_its_steps(mode: str, folder: Path, device: DisguisedDevice) -> None:
     """In mode fused without a line of the user's; in mode exact if it is asked to."""
     model = packed(folder, linear_mode=mode)
     assert model.generation_config.cache_implementation == (None if mode == "exact" else "static")
     assert model.generation_config.compile_config == (None if mode == "exact" else CompileConfig(backend=inductor))
-    found = model.generate(tokens(), max_new_tokens=6, do_sample=False, pad_token_id=0, cache_implementation="static")
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "cache_implementation": "static"}
+    found = model.generate(tokens(), **options)
     set_linear_mode(model, "exact")
-    expected = model.generate(
-        tokens(), max_new_tokens=6, do_sample=False, pad_token_id=0, cache_implementation="static"
-    )
+    expected = model.generate(tokens(), **options)
     assert torch.equal(found.cpu(), expected.cpu())
 
 

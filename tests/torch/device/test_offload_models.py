@@ -67,7 +67,7 @@ def transformer(diffusers: Any) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [unet, transformer])
+@pytest.mark.parametrize("make", [pytest.param(unet, marks=pytest.mark.slow), transformer])
 def test_diffusers(make: Callable[[Any], Any]) -> None:
     diffusers = pytest.importorskip("diffusers")
     generator = torch.Generator().manual_seed(1)

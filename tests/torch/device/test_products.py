@@ -126,7 +126,7 @@ def test_blocks_of_other_kinds_are_made_such(way: str, dtype: torch.dtype, width
     assert DeviceFrame(frame({2: Constant(), 4: Stored(), 19: Stored()}), driver=StandIn()).product is None
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @EACH
 def test_damaged_digits_read_nothing_outside(way: str, dtype: torch.dtype, count: int, seed: int) -> None:
     dense, x = made(dtype, 70 if way == "wgmma" else 20, 512, 0.05), numbers(count, 512).to(dtype)

@@ -171,7 +171,7 @@ def random_frame(name: str, dtype: str) -> tuple[bytes, str, np.ndarray]:
 
 
 def test_random_frames() -> None:
-    assert sum(check_frame(UNCHECKED, *random_frame(f"random {k}", "BF16")) for k in range(40)) > 60
+    assert sum(check_frame(UNCHECKED, *random_frame(f"random {k}", "BF16")) for k in range(20)) > 30
 
 
 @slow

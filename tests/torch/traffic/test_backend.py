@@ -102,7 +102,15 @@ def sums_and_gathers(codec: str, dtype: torch.dtype) -> dict[str, float]:
     return {name: float((a.double() - b.double()).abs().max()) for name, (a, b) in results.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.bfloat16,
+        pytest.param(torch.float16, marks=pytest.mark.slow),
+        torch.float32,
+        pytest.param(torch.float64, marks=pytest.mark.slow),
+    ],
+)
 def test_exact_sums_are_those_in_rank_order(ranks: Ranks, dtype: torch.dtype) -> None:
     for codec in ("exact", "raw"):
         for errors in ranks.run(sums_and_gathers, codec, dtype):

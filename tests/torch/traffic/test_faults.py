@@ -439,9 +439,9 @@ def test_a_stopped_rank_is_waited_for_without_work(two: Ranks) -> None:
     while _state(two.pids[1]) != "T":
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    time.sleep(1)
+    time.sleep(0.6)
     os.kill(two.pids[1], signal.SIGCONT)
     for wall, cpu, fine in two.results():
-        assert wall >= 0.9
-        assert cpu < 0.5
+        assert wall >= 0.5
+        assert cpu < 0.3
         assert fine

@@ -53,7 +53,14 @@ def _with_and_without(case: Case, steps: int) -> bool:
     return train(case, traffic.attach_fsdp, steps) == train_alone(case, steps)
 
 
-SLOW = ("asynchronous, not resharded", "FP32", "frozen", "foreach", "parameter by parameter")
+SLOW = (
+    "resharded to a smaller group",
+    "asynchronous, not resharded",
+    "FP32",
+    "frozen",
+    "foreach",
+    "parameter by parameter",
+)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,7 @@ SLOW = ("asynchronous, not resharded", "FP32", "frozen", "foreach", "parameter b
 )
 def test_parameters_have_the_bits_of_fsdp2(ranks: Ranks, two: Ranks, case: Case) -> None:
     """Groups within groups take four ranks."""
-    jobs = ranks if case.replicated or case.reshard == 2 or case == Case() else two
+    jobs = ranks if case.replicated or case.reshard == 2 else two
     assert jobs.run(_with_and_without, case, 3) == [True] * jobs.size
 
 

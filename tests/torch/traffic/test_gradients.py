@@ -98,8 +98,8 @@ def _wide(gradients: Any) -> tuple[str, float]:
     return digest(model), row.sent_nbytes / row.raw_nbytes
 
 
-def test_bf16_gradients_that_were_cast_to_fp32_travel_as_frames(ranks: Ranks) -> None:
-    exact, raw = ranks.run(_wide, EXACT), ranks.run(_wide, RAW)
+def test_bf16_gradients_that_were_cast_to_fp32_travel_as_frames(two: Ranks) -> None:
+    exact, raw = two.run(_wide, EXACT), two.run(_wide, RAW)
     for (one, sent), (other, _) in zip(exact, raw, strict=True):
         assert one == other
         assert sent < 1 / 2.7
@@ -124,8 +124,8 @@ def _mean_of_fsdp() -> float:
     return worst
 
 
-def test_gradients_are_the_mean_over_all_ranks(ranks: Ranks) -> None:
-    assert max(ranks.run(_mean_of_fsdp)) < 1e-5
+def test_gradients_are_the_mean_over_all_ranks(two: Ranks) -> None:
+    assert max(two.run(_mean_of_fsdp)) < 1e-5
 
 
 def test_operations_that_are_sums() -> None:
