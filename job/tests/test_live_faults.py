@@ -27,8 +27,9 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 
 # The rank of s1-sleep makes the others wait a hundred times as long as in good times.
-FAULTS = [("s1-sleep", 2), ("lost-exception", 3)]
+FAULTS = [("lost-exception", 3)]
 FAULTS_OF_SLOW = [
+    ("s1-sleep", 2),
     ("h1-gil", 3),
     ("h2-size", 1),
     ("h1-sleep", 1),

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tensorwire_job.model import Observation
 
-some = settings(max_examples=25)
-
 
 @st.composite
 def full_ranks(draw: st.DrawFn) -> list[Any]:
@@ -79,19 +77,12 @@ def as_objects(observation: Observation) -> Observation:
     return replace(observation, ranks=dict(observation.ranks), edges=list(observation.edges))
 
 
-@some
-@given(jobs)
-def test_findings_are_the_same(states: list[Any]) -> None:
+@settings(max_examples=25)
+@given(jobs, st.integers(0, 15))
+def test_findings_and_columns_are_the_same(states: list[Any], kept: int) -> None:
     of_columns, of_objects = Analyzer(SECONDS), Analyzer(SECONDS)
     for observation in through_reports(states):
-        found, expected = of_columns.update(observation), of_objects.update(as_objects(observation))
-        assert found == expected
-
-
-@some
-@given(jobs, st.integers(0, 15))
-def test_columns_are_the_same(states: list[Any], kept: int) -> None:
-    for observation in through_reports(states):
+        assert of_columns.update(observation) == of_objects.update(as_objects(observation))
         columns, expected = observation.ranks, RankColumns.of(dict(observation.ranks))
         assert isinstance(columns, RankColumns)
         same(columns, expected)

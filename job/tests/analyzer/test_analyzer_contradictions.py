@@ -14,7 +14,7 @@ from job.tests.analyzer.test_analyzer_meshes import left_the_loop
 from job.tests.analyzer.test_analyzer_properties import edges, essence, found_under_both, rank_states, renamed
 from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import WORLD, dead, member, observed, ring, set_process
-from job.tests.support.observed_jobs import hung, not_entering
+from job.tests.support.observed_jobs import every_rank, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def told(
     return found
 
 
-@pytest.mark.parametrize("culprit", range(WORLD))
+@every_rank
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_process_group_that_is_well_changes_nothing(
     fault: Callable[[int], Callable[[float], Observation]], culprit: int
@@ -157,7 +157,7 @@ def test_a_process_group_that_is_well_changes_nothing(
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@settings(quick, max_examples=4)
+@settings(quick, max_examples=3)
 @given(names=st.permutations(range(WORLD)), culprit=st.integers(0, WORLD - 1))
 def test_permuted_ranks_permute_suspects(
     fault: Callable[[int], Callable[[float], Observation]], names: list[int], culprit: int

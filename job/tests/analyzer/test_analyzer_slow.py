@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from job.tests.support.analyzed import SECONDS, everything, last, only, told, watch
 from job.tests.support.observations import WORLD, edge, member, observed, rank, ring
 from job.tests.support.observed_jobs import every_rank, healthy, job_at_rate
-from tensorwire_job.analyzer.slowness.throughput import Throughput
+from tensorwire_job.analyzer.slowness.throughput import Rounds, Throughput, merge
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.columns import RankColumns
 from tensorwire_job.model import Observation, ProcessGroup, Timing
@@ -245,7 +246,7 @@ def two_tensor_groups(culprit: int) -> Any:
     return at
 
 
-@pytest.mark.parametrize("culprit", range(8))
+@pytest.mark.parametrize("culprit", [0, *(pytest.param(culprit, marks=pytest.mark.slow) for culprit in range(1, 7)), 7])
 def test_who_is_late_because_it_waits_elsewhere_is_not_to_blame(culprit: int) -> None:
     assert told(last(two_tensor_groups(culprit), 60)) == ("TW-S1", [culprit])
 
@@ -283,6 +284,18 @@ def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_i
     assert rounds is not None
     assert rounds.mean[late] == pytest.approx(0.01)
     assert rounds.mean[0] == pytest.approx((num_windows * 1.2 - 1.0) / (num_windows * 21 - 1))
+
+
+def test_windows_are_merged_of_the_members_in_each() -> None:
+    def window(*numbers: int) -> Rounds:
+        values = np.array(numbers, dtype=np.float64)
+        return Rounds(np.array(numbers), values, 2 * values, 10 * values, 5 * values, values)
+
+    for others in ((0, 1), (4, 5)):
+        merged = merge([window(*sorted((other, 2, 3))) for other in others])
+        found = [getattr(merged, name).tolist() for name in ("numbers", "counts", "pairwise", "seconds")]
+        assert found == [[2, 3], [4.0, 6.0], [8.0, 12.0], [40.0, 60.0]]
+        assert (merged.longest.tolist(), merged.least.tolist()) == ([10.0, 15.0], [2.0, 3.0])
 
 
 class TestLegal:

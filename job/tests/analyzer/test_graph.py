@@ -113,7 +113,7 @@ def test_a_circle_of_many_takes_bounded_time_and_names_nobody() -> None:
     graph = Graph({vertex: [Need([(vertex + 1) % count])] for vertex in range(count)})
     start = time.process_time()
     found = explain(graph)
-    assert time.process_time() - start < 3.0
+    assert time.process_time() - start < 5.0
     assert found.single == ()
     assert len(found.circle) == count
 

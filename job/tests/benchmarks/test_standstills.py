@@ -154,30 +154,23 @@ def test_nothing_but_the_score_knows_the_analyzer():
 # The score.
 
 
-@pytest.fixture(scope="module")
-def counts():
-    return measure.tables(measure.measure_all(measure.seeds(1, 80), 1, with_replay=False))
-
-
 def test_the_culprit_is_among_the_ranks_that_would_explain_a_standstill():
-    found = [standstill.make(seed) for seed in range(50)]
+    found = [standstill.make(seed) for seed in range(30)]
     single = [each for each in found if len(each.fault.culprits) == 1 and not each.is_over]
     assert all(each.fault.culprits[0] in explanations(each.player) for each in single)
 
 
-def test_a_rank_that_is_named_is_to_blame(counts):
-    assert counts["right alone"] >= 0.93 * counts["named alone"]
-
-
-def test_explanations_that_were_not_named_count_as_included(counts):
+def test_a_rank_that_is_named_is_to_blame_and_explanations_that_were_not_named_count_as_included():
     """The analyzer decides between them, and may be wrong."""
+    counts = measure.tables(measure.measure_all(measure.seeds(1, 60), 1, with_replay=False))
+    assert counts["right alone"] >= 0.93 * counts["named alone"]
     told = counts["plain"][score.RIGHT] + counts["plain"][score.OPEN]
     assert told <= counts["included"] <= sum(counts["plain"].values())
     assert counts["included"] >= 0.93 * sum(counts["plain"].values())
 
 
 def test_a_chooser_that_knows_the_mix_is_right_in_three_of_four():
-    found = chooser.outcomes(range(50), range(10_000, 10_015))
+    found = chooser.outcomes(range(40), range(10_000, 10_010))
     assert found["right"] >= 0.75 * found["standstills"]
 
 

@@ -71,7 +71,7 @@ def test_command_that_cannot_be_run_is_told_at_the_start(
 
 def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    options = ["--dir", str(pages), "--hang-seconds", "30", "--on-finding", writes(told)]
+    options = ["--dir", str(pages), "--hang-seconds", "30", "--interval", "0.2", "--on-finding", writes(told)]
     with subprocess.Popen([*PROGRAM, "watch", *options], stdout=subprocess.PIPE, text=True) as watch:
         try:
             assert watch.stdout is not None

@@ -14,17 +14,18 @@ import subprocess
 import sys
 import termios
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import write_state
+from tensorwire_job.service.journal import read_state
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.command_line import Run
 
@@ -45,7 +46,7 @@ def test_real_pages_are_diagnosed(pages: Path, run: Run, tmp_path: Path) -> None
     assert "rank 1 has not entered all_reduce #8 of default_pg" in (tmp_path / "x.html").read_text()
 
 
-def test_agent_and_analyzer(pages: Path, key: str, tmp_path: Path) -> None:
+def test_agent_and_analyzer(pages: Path, key: str, run: Run, tmp_path: Path) -> None:
     """The same way with a network in it, and a command that is told."""
     state, told = str(tmp_path / "state"), tmp_path / "told"
     pytest.importorskip("prometheus_client")
@@ -60,13 +61,12 @@ def test_agent_and_analyzer(pages: Path, key: str, tmp_path: Path) -> None:
         agent = stack.enter_context(service([*PROGRAM, "agent", *options]))
         finding = json.loads(analyzer.stdout.readline())
         assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
-        asked = [*PROGRAM, "diagnose", "--analyzer-dir", state, "--json", "--for", "2"]
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-        assert (answer.returncode, answer.stderr) == (3, "")
-        assert json.loads(answer.stdout)["jobs"][0]["findings"][0]["summary"] == finding["summary"]
+        wait_for(lambda: told.exists() and has_findings(Path(state)), 30)
+        code, out, err = run("diagnose", "--analyzer-dir", state, "--json", "--for", 0)
+        assert (code, err) == (3, "")
+        assert json.loads(out)["jobs"][0]["findings"][0]["summary"] == finding["summary"]
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as served:
             assert b'tensorwire_findings{code="TW-H1"} 1.0' in served.read()
-        wait_for(told.exists, 30)
         document = json.loads(told.read_text())
         assert (document["job"], document["code"], document["suspects"]) == (state, "TW-H1", [1])
         for process, number, code in ((agent, signal.SIGINT, 0), (analyzer, signal.SIGTERM, 3)):
@@ -86,6 +86,13 @@ def test_an_agent_may_start_before_the_job(pages: Path, key: str, tmp_path: Path
         assert "no analyzer at 127.0.0.1:1" in agent.stderr.readline()
         agent.send_signal(signal.SIGINT)
         assert agent.wait(timeout=20) == 0
+
+
+def has_findings(state: Path) -> bool:
+    """Whether the analyzer has written what it found."""
+    with contextlib.suppress(FileNotFoundError):
+        return bool(read_state(state)[1])
+    return False
 
 
 @contextlib.contextmanager

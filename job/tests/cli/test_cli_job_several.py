@@ -99,7 +99,8 @@ def ask(run: Run, *arguments: object) -> tuple[int, list[tuple[str, list[str]]],
     return code, named, [Path(job["directory"]).name for job in document["ended"]]
 
 
-def test_the_older_of_two_jobs_hangs(jobs: Jobs, run: Run) -> None:
+def test_the_older_of_two_jobs_hangs(jobs: Jobs, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.1)
     hung, healthy = jobs.hung("hung"), jobs.healthy("healthy")
     code, named, ended = ask(run, "--hang-seconds", 30)
     assert (code, named[0], ended) == (3, ("hung", ["TW-H1"]), [])

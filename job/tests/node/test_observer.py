@@ -270,7 +270,6 @@ def test_of_two_runs_that_live_one_is_seen_all_the_time(
     job: Job, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where two jobs have one TENSORWIRE_PROBE_DIR: each rank's heartbeat is the last one now and then."""
-    monkeypatch.setattr("tensorwire_job.node.observer._SILENT_SECONDS", 0.7)
     job.start(0, run="first")
     first = observer.observe().run_id
     job.start(1, run="second")
@@ -282,6 +281,7 @@ def test_of_two_runs_that_live_one_is_seen_all_the_time(
     for process in job.processes[:1]:
         process.kill()
         process.wait()
+    monkeypatch.setattr("tensorwire_job.node.observer._SILENT_SECONDS", 0.5)
     assert list(until(observer, lambda now: now.run_id != first).ranks) == [1], "once it has ended the other one is"
 
 

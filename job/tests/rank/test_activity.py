@@ -22,10 +22,14 @@ import torch
 import torch.distributed as dist
 from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import probe
+def page():
+    return read_page(probe._probe._path)
 class Waits:
     def wait(self):
-        time.sleep(0.5)
-        print(repr(read_page(probe._probe._path).activity))
+        last = page().header.heartbeats + 2 * probe._ACTIVITY_EVERY
+        while page().header.heartbeats < last:
+            time.sleep(0.01)
+        print(repr(page().activity))
         raise LookupError
 dist.distributed_c10d.irecv = lambda *args, **kwargs: Waits()
 for source in ({}, {"group_src": 1}):

@@ -76,9 +76,16 @@ def test_signals_that_the_script_handles_are_noted(directory: Path, script: Path
     """Also where the handler was set after the probe came; what Python knows of handlers is as without it."""
     text = """
 import os, signal, sys, time
+from tensorwire_job.page.rank_page import read_page
+from tensorwire_job.rank import probe
+def heartbeats():
+    return read_page(probe._probe._path).header.heartbeats
+probe.HEARTBEAT_SECONDS = 0.02
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-time.sleep(1.3)
+last = heartbeats() + probe._SIGNALS_EVERY + 1
+while heartbeats() < last:
+    time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGTERM)
 """
     assert run_rank(script, text, directory).returncode == 5
@@ -91,9 +98,9 @@ def test_a_rank_that_lives_on_has_said_its_error(directory: Path, script: Path) 
 import threading, time
 from tensorwire_job.rank import probe
 def look():
-    time.sleep(0.3)
     from tensorwire_job.page.rank_page import read_page
-    page = read_page(probe._probe._path)
+    while not (page := read_page(probe._probe._path)).exit_reason:
+        time.sleep(0.01)
     print(page.exit_reason, page.exit_kind, page.is_alive)
 threading.Thread(target=look).start()
 raise ValueError("bad shape")
@@ -225,16 +232,18 @@ from tensorwire_job.page.rank_page import read_page
 from tensorwire_job.rank import probe
 class Slow:
     def write(self, data):
-        deadline = time.monotonic() + 20
-        while not seen() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(seen)
         print(seen())
         return len(data)
     def flush(self): pass
 def seen():
     return read_page(probe._probe._path).activity
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
 torch.save({"weight": torch.ones(4)}, Slow())
-time.sleep(0.5)
+wait_until(lambda: not seen())
 print(seen() or "nothing")
 """
     ran = run_script(text)
@@ -247,14 +256,14 @@ def test_a_torch_that_lacks_something_gives_one_line(
     run_script: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     text = """
-import time
 import torch
 import torch.distributed as dist
+from tensorwire_job.rank import probe
 del torch.library.Library
 torch.__version__ = "9.9.9"
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.barrier()
-time.sleep(0.5)
+probe._probe._thread.join(20)  # it ends with that line
 print("trained")
 """
     ran = run_script(text, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")

@@ -77,12 +77,12 @@ def test_all_to_all_waits_for_the_last_rank_where_all_exchange_something(run_job
     assert [way["name"] for way in ways] == ["even", "even", "uneven", "halves", "ring"]
     for way in ways:
         if way["name"] in ("even", "uneven"):
-            late, late_by = 2, 4 * 0.1
+            late, late_by = 2, 3 * 0.2
             waits = [seconds - way["seconds"][late] for rank, seconds in enumerate(way["seconds"]) if rank != late]
             assert min(waits) > 0.5 * late_by, way
             assert way["pairwise"] == [0] * 4
         else:
-            assert way["pairwise"] == [4] * 4
+            assert way["pairwise"] == [3] * 4
 
 
 def test_messages_of_all_kinds_are_seen_while_a_rank_waits(run_job: RunJob) -> None:

@@ -81,7 +81,7 @@ class Plain:
         return found("moves" if now != earlier else "idle")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(jobs)
 def test_statuses_are_those_of_one_rank_after_the_other(states: list[Any]) -> None:
     before = None

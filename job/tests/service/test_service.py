@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from tensorwire_job.analyzer import Analysis
 from tensorwire_job.model import Thresholds
 from tensorwire_job.node import agent as agents
 from tensorwire_job.node.agent import Agent
+from tensorwire_job.page.control import ControlRequest, read_control
 from tensorwire_job.protocol.listener import Listener
 from tensorwire_job.service import service as services
 from tensorwire_job.service.journal import Journal, read_state
@@ -35,7 +37,7 @@ RATE = 300.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (agents, services):
-        monkeypatch.setattr(module, "_INTERVAL_SECONDS", 0.05)
+        monkeypatch.setattr(module, "_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(agents, "_BACKOFF_SECONDS", (0.05, 0.2))
 
 
@@ -339,13 +341,9 @@ class Peer:
         return True
 
     def is_cut_off(self) -> bool:
-        for _ in range(5):
-            self.service.step()
-            if not self._hear():
-                self.connection.close()
-                return True
-        self.connection.close()
-        return False
+        with closing(self.connection):
+            wait_for(lambda: self.service.step() and not self._hear())
+            return True
 
 
 def test_agent_of_an_impostor_analyzer_does_nothing(start: Start) -> None:
@@ -405,3 +403,14 @@ def test_job_that_cannot_be_timed_is_watched_all_the_same(tmp_path: Path, caplog
         job.close()
     assert len(caplog.records) == 1
     assert "operations cannot be timed" in caplog.records[0].message
+
+
+def test_operations_of_a_job_on_this_machine_are_timed_while_it_is_watched(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path)
+    job._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
+    job.poll()
+    assert read_control(tmp_path) == ControlRequest(1, {0xC0: 12}, 12)
+    job.poll()
+    assert read_control(tmp_path) == ControlRequest(1, {0xC0: 12}, 12), "once"
+    job.close()
+    assert read_control(tmp_path) == ControlRequest(2, {}, 0)

@@ -10,6 +10,7 @@ import pytest
 from tensorwire_job.node import stacks
 from tensorwire_job.page import native
 from tensorwire_job.page.directory import page_path
+from tensorwire_job.service import follow
 
 
 def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -> list[int]:
@@ -34,6 +35,7 @@ def write_pages(directory: Path, run_id: str = "a-run", *, hangs: bool = True) -
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The pages of a job whose rank 1 the others wait for; no probe is there that could start a server."""
     monkeypatch.setattr(stacks, "_START_SECONDS", 0.05)
+    monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.1)
     handles = write_pages(tmp_path / "pages")
     yield tmp_path / "pages"
     for handle in handles:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from tensorwire_job.model import Edge, Observation, ProcessGroup
 
-every_rank = pytest.mark.parametrize("culprit", range(WORLD))
-"""For what has to be found wherever the culprit is."""
+_BETWEEN = [pytest.param(culprit, marks=pytest.mark.slow) for culprit in range(1, WORLD - 1)]
+every_rank = pytest.mark.parametrize("culprit", [0, *_BETWEEN, WORLD - 1])
+"""For what has to be found wherever the culprit is: the first rank and the last one, and slowly those between."""
 
 
 def healthy(time: float, *, rate: float = 10.0, world: int = WORLD, **more: Any) -> Observation:

@@ -19,7 +19,7 @@ from .own_page import directory, page, rank, size, wait_until
 if TYPE_CHECKING:
     from tensorwire_job.model import ProcessGroup
 
-LATE, DELAY, ROUNDS = 2, 0.1, 4
+LATE, DELAY, ROUNDS = 2, 0.2, 3
 WAITED_FOR = "even", "uneven"  # by all
 WAYS = {
     "even": [[64] * size for _ in range(size)],

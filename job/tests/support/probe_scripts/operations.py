@@ -256,6 +256,7 @@ def no_lock() -> None:
         os.mkfifo(kept)
         ctypes.PyDLL(None).open(bytes(kept), os.O_RDONLY)  # until there is a writer
     else:
+        wait_until(kept.exists)
         wait_until(stands_still)
         heartbeats = page(0).header.heartbeats
         try:

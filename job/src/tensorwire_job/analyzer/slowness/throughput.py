@@ -46,8 +46,10 @@ class Rounds:
 
 def merge(windows: Sequence[Rounds]) -> Rounds:
     """All as one, of the members in each. It leaves out one round for all: each window may have a long one."""
-    numbers = reduce(np.intersect1d, [window.numbers for window in windows])
-    same = [taken(window, np.isin(window.numbers, numbers)) for window in windows]
+    same, numbers = windows, windows[0].numbers
+    if not all(np.array_equal(window.numbers, numbers) for window in windows):
+        numbers = reduce(np.intersect1d, [window.numbers for window in windows])
+        same = [taken(window, np.isin(window.numbers, numbers)) for window in windows]
     counts, pairwise, seconds = (
         np.sum([getattr(window, name) for window in same], axis=0) for name in ("counts", "pairwise", "seconds")
     )
