@@ -35,7 +35,7 @@ INSTALL := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=build/core
 INSTALL_JOB := $(ALONE) $(BUILD) $(addprefix --config-settings=,build-dir=$(CURDIR)/build/job "build.targets=_tensorwire_probe;nccl-profiler-tensorwire")
 SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py)
 # Tests write, sync and remove many small files. In memory, where a file system of that kind has room and lets programs
-# run, that takes half of the time; what a test has left goes when it has passed.
+# run, that takes half of the time. A test's own folder goes when it has passed; others stay for three runs, as on disks.
 IN_MEMORY := $(shell awk '$$2 == "/dev/shm" && $$4 !~ /^ro|noexec/ {print $$2}' /proc/mounts | \
   xargs -r df -k --output=avail | awk 'NR == 2 && $$1 > 8000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
 QUICK = $(IN_MEMORY) $(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow" \
@@ -88,8 +88,10 @@ test-job: ctest-job $(VENV)/.test ## The part for tensorwire-job
 test-rest: $(VENV)/.test $(VENV)/.job ## All that no other part has
 	$(QUICK) $(REST_TESTS)
 
-test-slow: $(VENV)/.package $(VENV)/.job $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
-	TENSORWIRE_EVERY_CASE=1 ctest --test-dir build/core --output-on-failure --no-tests=error -j $(JOBS)
+# Tests in C++ then leave no case out, for aarch64 too.
+test-slow sanitize: export TENSORWIRE_EVERY_CASE := 1
+
+test-slow: ctest test-neon $(VENV)/.test $(VENV)/.model ## Large tensors, long mutations, and properties of newly drawn data
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile new
 	set -e; for round in 1 2 3 4 5 6 7 8 9 10; do \
 	  $(VENV)/bin/python -m pytest -q -n $(JOBS) -m "hypothesis and not slow" --hypothesis-profile new; \
@@ -135,7 +137,7 @@ sanitize: $(VENV)/.test ## The tests of both cores, the codec's and MUTATIONS da
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	cmake -S job -B build/sanitize/job -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTW_SANITIZE=address,undefined
 	cmake --build build/sanitize/job
-	set -e; for core in core job; do TENSORWIRE_EVERY_CASE=1 ctest --test-dir build/sanitize/$$core --output-on-failure --no-tests=error -j $(JOBS); done
+	set -e; for core in core job; do ctest --test-dir build/sanitize/$$core --output-on-failure --no-tests=error -j $(JOBS); done
 	seq 0 $(MUTATIONS_OF_JOB) $$(($(MUTATIONS) - 1)) | xargs -P $(JOBS) -I FIRST \
 	  cmake -DPROGRAM=build/sanitize/core/core/test_mutations "-DARGUMENTS=$(MUTATIONS_OF_JOB);FIRST" \
 	  -P core/cmake/on_every_target.cmake

@@ -257,8 +257,8 @@ void check_memory() {
   CHECK(num_right >= 20);
 }
 
-// What blocks there are matters to the first order as to all others, of which each takes a third of them. In a quick
-// run the first takes each of them with one of both dtypes.
+// What blocks there are matters to the first order as to all others, of which each takes a third of them. A quick
+// run has half as many: of the first order, each of them with one of both dtypes.
 void check_order(bool is_first) {
   std::vector<Source> sources;
   for (const char* name : {"BF16", "F16"}) {

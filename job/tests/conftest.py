@@ -24,19 +24,19 @@ IMPORTS = (
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
+def quick_fork_server() -> Iterator[ForkServer]:
     pytest.importorskip("torch")
     with closing(ForkServer(TW_FAULTS_IMPORTS=IMPORTS, PYTHONWARNINGS="")) as server:
         yield server
 
 
 @pytest.fixture
-def run_script(fork_server: ForkServer, tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
+def run_script(quick_fork_server: ForkServer, tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
     """Runs a script as a rank whose page lies in `pages` of the test's folder."""
-    return partial(probe_jobs.run_script, fork_server, tmp_path)
+    return partial(probe_jobs.run_script, quick_fork_server, tmp_path)
 
 
 @pytest.fixture
-def run_job(fork_server: ForkServer, tmp_path: Path) -> probe_jobs.RunJob:
+def run_job(quick_fork_server: ForkServer, tmp_path: Path) -> probe_jobs.RunJob:
     """Runs a script of probe_scripts as the ranks of a job, whose pages lie in `pages` of the test's folder."""
-    return partial(probe_jobs.run_job, fork_server, tmp_path)
+    return partial(probe_jobs.run_job, quick_fork_server, tmp_path)

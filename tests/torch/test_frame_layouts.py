@@ -34,9 +34,9 @@ BY_HOST = {"unknown to kernels", "unsigned"}  # words of the others are coded fo
 
 
 @pytest.fixture(autouse=True)
-def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter takes as long for a small tile as for a large one."""
-    hurry(monkeypatch, overflows=False)
+def large_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes as long for a small tile as for a large one. In slow items it looks that numbers fit."""
+    hurry(monkeypatch, overflows=request.node.get_closest_marker("slow") is not None)
     monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 64)
     monkeypatch.setattr(triton_decode, "_LATER_RUNS", 32)
 

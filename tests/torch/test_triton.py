@@ -88,10 +88,12 @@ WITH_LARGE_NUMBERS = {"test_core_frames", "test_malformed_frames", "test_streams
 @pytest.fixture(autouse=True)
 def large_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes as long for a small tile as for a large one. Where numbers are large, or anything, it looks
-    that they fit."""
+    that they fit; in slow items too."""
     if not INTERPRETED:
         return
-    hurry(monkeypatch, overflows=request.function.__name__ in WITH_LARGE_NUMBERS)
+    assert globals().keys() >= WITH_LARGE_NUMBERS
+    is_slow = request.node.get_closest_marker("slow") is not None
+    hurry(monkeypatch, overflows=is_slow or request.function.__name__ in WITH_LARGE_NUMBERS)
     monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 64)
     monkeypatch.setattr(triton_decode, "_LATER_RUNS", 32)
     monkeypatch.setattr(triton_decode, "_MOST_PARTS", 2)

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from job.tests.support.fake_job import FakeJob
 from job.tests.support.frozen_job import pages as pages
 from job.tests.support.hung_job import hang, not_entered
+from tensorwire_job.cli import arguments
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -27,6 +29,14 @@ PROGRAM = [sys.executable, "-m", "tensorwire_job.cli"]
 def writes(path: Path) -> str:
     """A command that appends what it is given to a file."""
     return shlex.join(["sh", "-c", f'cat >> {path}; echo "$TENSORWIRE_FINDING_CODE" >> {path}'])
+
+
+def test_a_job_without_a_directory_is_told_by_its_run(tmp_path: Path) -> None:
+    """As by an analyzer that keeps no findings."""
+    told = tmp_path / "told"
+    with arguments.finding_command(shlex.split(writes(told)), pytest.fail, None) as take:
+        take("0123456789abcdef", [replace(not_entered(), stacks={})])
+    assert json.loads(told.read_text().splitlines()[0])["job"] == "0123456789abcdef"
 
 
 @pytest.mark.parametrize("output", [[], ["--json"]])

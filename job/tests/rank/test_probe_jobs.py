@@ -104,12 +104,12 @@ def test_a_rank_is_seen_to_wait_for_a_key(run_job: RunJob) -> None:
     assert run_job("store_waits", world_size=1)[0].splitlines() == ["nothing", *waits, "DistStoreError"]
 
 
-def test_worker_that_is_blocked_is_part_of_its_rank(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_worker_that_is_blocked_is_part_of_its_rank(quick_fork_server: ForkServer, tmp_path: Path) -> None:
     """Its state, what it waits in, and its stack; the rank is in its data loader."""
     pages, fifo = tmp_path / "pages", tmp_path / "fifo"
     environment = {"TENSORWIRE_PROBE_DIR": str(pages), "RANK": "0", "WORLD_SIZE": "1"}
     arguments = ["tensorwire_job", str(SCRIPTS / "data_loader.py"), str(fifo)]
-    fork_server.start(arguments, environment, tmp_path / "output")
+    quick_fork_server.start(arguments, environment, tmp_path / "output")
     try:
         with closing(Observer(pages, "node")) as observer:
             rank = blocked_rank(observer)
@@ -122,7 +122,7 @@ def test_worker_that_is_blocked_is_part_of_its_rank(fork_server: ForkServer, tmp
             assert f"process {worker.pid} (pt_data_worker), state S" in text
             assert "__getitem__" in text.partition(f"process {worker.pid}")[2]
     finally:
-        fork_server.kill_all()
+        quick_fork_server.kill_all()
 
 
 def blocked_rank(observer: Observer) -> Rank:

@@ -23,8 +23,15 @@ PAIRS = [(dtype, kind) for dtype in FLOATS for kind in CASCADES if fits(dtype, k
 
 
 def some(cases: list[tuple], step: int) -> list[Any]:
-    """Every `step`-th case; the others are slow: to compile a kernel takes half a second."""
-    return [pytest.param(*case, marks=slow if k % step else ()) for k, case in enumerate(cases)]
+    """Every `step`-th case, and the first of each dtype and of each variant; the others are slow: to compile a kernel
+    takes half a second."""
+    seen, chosen = set[Any](), []
+    for number, case in enumerate(cases):
+        kinds = {case[0], getattr(case[1], "variant", None)}
+        is_quick = number % step == 0 or not kinds <= seen
+        seen |= kinds
+        chosen.append(pytest.param(*case, marks=() if is_quick else slow))
+    return chosen
 
 
 SIZES = (1, 2, 31, 255, 256, 257, 1023)
@@ -67,14 +74,14 @@ def check(
             np.testing.assert_array_equal(made, expected)
 
 
-@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 12))
+@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 25))
 def test_full_runs(dtype: str, kind: Cascade) -> None:
     """Blocks of several sizes in one launch, from no escapes to many."""
     words = [words_of(dtype, count, odd, "full") for count in (256, 2048, 8192) for odd in (0, 0.02, 0.5)]
     check(UNCHECKED, words, dtype, kind, 32)
 
 
-@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 20))
+@pytest.mark.parametrize(("dtype", "kind"), some(PAIRS, 40))
 def test_short_runs(dtype: str, kind: Cascade) -> None:
     words = [words_of(dtype, count, odd, "short") for count in SIZES for odd in (0, 0.5)]
     check(UNCHECKED, words, dtype, kind, 4)
