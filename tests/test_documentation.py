@@ -64,7 +64,7 @@ def test_an_example_runs(where: str, code: str, tmp_path: Path, programs: Progra
         pytest.skip(NOT_RUN[page])
     if "safetensors" in re.findall(r"^import (\w+)", code, re.MULTILINE):
         pytest.importorskip("safetensors")
-    run = programs.run(f"import warnings; warnings.simplefilter('error')\n{code}", folder=tmp_path)
+    run = programs.run(code, folder=tmp_path, warnings="error")
     assert run.returncode == 0, f"{where}:\n{run.stderr}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
+from benchmarks import environment  # noqa: E402
 from benchmarks.device import page, runner  # noqa: E402
 from benchmarks.device.model import INSTRUCTIONS, counted, instructions, modelled, times_dense  # noqa: E402
 from benchmarks.device.run import main  # noqa: E402
@@ -34,6 +37,27 @@ def measure(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
         main()
     finally:
         torch.set_num_threads(threads)
+
+
+AS_A_PROGRAM = """
+import os, runpy, sys
+def watch(event, arguments):
+    if event == "import" and arguments[0] == "triton":
+        assert os.environ.get("TRITON_INTERPRET") == "1", "Triton is imported too early"
+sys.addaudithook(watch)
+runpy.run_module("benchmarks.device", run_name="__main__", alter_sys=True)
+assert "triton" in sys.modules
+"""
+
+
+def test_the_program_has_triton_interpret_kernels_on_a_cpu() -> None:
+    """As `python -m` runs it, where the environment does not say so already."""
+    variables = environment.child()
+    variables.pop("TRITON_INTERPRET", None)
+    line = [sys.executable, "-c", AS_A_PROGRAM, "--device", "cpu", "--list"]
+    listed = subprocess.run(line, capture_output=True, text=True, check=False, env=variables)
+    assert listed.returncode == 0, listed.stderr
+    assert [row.split()[0] for row in listed.stdout.splitlines()] == [section.name for section in SECTIONS]
 
 
 def test_the_page_is_that_of_the_results() -> None:

@@ -26,11 +26,10 @@ from benchmarks.inference.contenders import CONTENDERS, Task  # noqa: E402
 from benchmarks.inference.plan import Group, Plan  # noqa: E402
 from benchmarks.inference.process import ContenderError, Process  # noqa: E402
 from benchmarks.inference.turns import run_group  # noqa: E402
-from tests.support.command_line import become  # noqa: E402
+from tests.support import forks  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # by ZipNN
 TINY = SIZES["tiny"]
-BEGUN = subprocess.Popen
 PROMPT = [[5, 1000, 17, 3, 2]]
 
 
@@ -113,12 +112,11 @@ def forked(line: list[str], env: dict[str, str], **options: Any) -> subprocess.P
     python, as_module, module, *arguments = line
     assert (python, as_module, module) == (sys.executable, "-m", contest.__name__)
 
-    def act() -> int:
+    def act() -> None:
         sys.argv = [module, *arguments]
         contest.main()
-        return 0
 
-    return BEGUN(["contest"], preexec_fn=lambda: become(act, env), restore_signals=False, **options)
+    return forks.popen(act, env, args=line, **options)
 
 
 def test_processes_take_orders_and_say_why_they_end(model: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

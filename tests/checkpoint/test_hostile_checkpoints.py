@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorwire.checkpoint import (
@@ -28,6 +28,7 @@ from tensorwire.checkpoint.directory.paths import MANIFEST_NAME, is_plain_relati
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, UnsupportedVersionError
 from tensorwire.files.json_object import load
 from tests.support.checkpoint_models import SHARD, container, edit_manifest, weights
+from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,12 +51,13 @@ def test_damage_leaves_nothing_behind(packed: Path, tmp_path: Path) -> None:
         assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "packed"]
 
 
-def test_no_flipped_bit_passes_verify(packed: Path) -> None:
+@pytest.mark.parametrize("flips", [12, pytest.param(30, marks=pytest.mark.slow)])
+def test_no_flipped_bit_passes_verify(packed: Path, flips: int) -> None:
     generator = np.random.default_rng(1)
     for name in (SHARD, "tensorwire.json", "config.json", "tokenizer.json"):
         path = packed / name
         whole = path.read_bytes()
-        for position in generator.integers(0, len(whole), 12):
+        for position in generator.integers(0, len(whole), flips):
             data = bytearray(whole)
             data[position] ^= 1 << int(generator.integers(8))
             path.write_bytes(data)
@@ -377,7 +379,7 @@ def _sign(body: dict[str, Any]) -> bytes:
     return json.dumps({**body, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}).encode()
 
 
-@settings(max_examples=40)
+@drawn(40, 100)
 @given(st.data())
 def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
     """A valid one with members replaced, added and removed, and its checksum made right again."""
@@ -405,7 +407,7 @@ def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
     assert all(is_plain_relative(file.path) for file in manifest.files)
 
 
-@settings(max_examples=40)
+@drawn(40, 100)
 @given(
     st.binary(max_size=40)
     | st.builds(lambda value: json.dumps(value).encode(), json_values)
@@ -427,8 +429,10 @@ def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> 
         assert weight_map.items() <= load(index)["weight_map"].items()
 
 
-def test_deep_json_is_refused() -> None:
-    for depth in (900, *range(930, 1001, 4), 100_000):
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_deep_json_is_refused(stride: int) -> None:
+    """At about a thousand levels Python's own limit ends what reads it."""
+    for depth in (900, *range(930, 1001, stride), 100_000):
         nested = b'"x":' + b"[" * depth + b"]" * depth
         with contextlib.suppress(FormatError):
             parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested)

@@ -243,14 +243,23 @@ def test_a_stream_that_never_ends(small: Path, temporary: Path, command: str) ->
         assert reason in out + err
 
 
+def is_full(pipe: int) -> bool:
+    (nbytes,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return nbytes == fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+
+
+def state(process: int) -> str:
+    """S is asleep, Z has ended."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
+
+
 def test_a_pipe_that_does_not_wait(original: Path, small: Path) -> None:
     """As a terminal or a program that shares the pipe may leave it."""
     end, begin = os.pipe()
     os.set_blocking(begin, False)
     with begun("decompress", small, "-", stdout=begin, stderr=subprocess.PIPE) as process:
         os.close(begin)
-        wait_for(lambda: struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, bytes(4)))[0] >= 1 << 16, 30)
-        time.sleep(0.1)  # in which the command finds the pipe full
+        wait_for(lambda: is_full(end) and state(process.pid) in "SZ", 30)  # it has found that, and waits or has failed
         with os.fdopen(end, "rb") as file:
             assert file.read() == original.read_bytes()
     assert process.returncode == 0

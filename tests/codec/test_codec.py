@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorwire
@@ -21,6 +21,7 @@ from tensorwire import TruncatedDataError
 from tensorwire.codec import ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
 from tensorwire.codec.frame.chunks import new_frame
 from tests.support import registry
+from tests.support.drawn import drawn
 from tests.support.families import each_of
 from tests.support.frame_surgery import content_hash as specified_content_hash
 from tests.support.frames import compress, decompress
@@ -123,7 +124,7 @@ def test_a_profile_never_loses_to_a_faster_one() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@settings(max_examples=25)
+@drawn(25, 60)
 @given(data=st.data())
 def test_round_trip_of_arbitrary_bytes(profile: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from((*FLOATS, *registry.PLAIN)))

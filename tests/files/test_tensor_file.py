@@ -254,7 +254,8 @@ def test_open_file_serves_many_threads(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_no_flipped_bit_gives_wrong_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("in_header", "in_data"), [(80, 120), pytest.param(200, 400, marks=pytest.mark.slow)])
+def test_no_flipped_bit_gives_wrong_data(tmp_path: Path, in_header: int, in_data: int) -> None:
     tensors: dict[str, np.ndarray] = {}
     for name, dtype, shape, data in [*layer(0, 1, 200), *layer(1, 2, 200)]:
         types = {"BF16": ml_dtypes.bfloat16, "F32": np.float32, "U8": np.uint8}
@@ -264,7 +265,7 @@ def test_no_flipped_bit_gives_wrong_data(tmp_path: Path) -> None:
     whole = path.read_bytes()
     data_start = 8 + int.from_bytes(whole[:8], "little")
     generator = np.random.default_rng(7)
-    positions = [*generator.integers(0, data_start, 80), *generator.integers(data_start, len(whole), 120)]
+    positions = [*generator.integers(0, data_start, in_header), *generator.integers(data_start, len(whole), in_data)]
     for position in positions:
         damaged = bytearray(whole)
         damaged[position] ^= 1 << int(generator.integers(8))

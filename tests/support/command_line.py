@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorwire.cli import main
+from tests.support import forks
 
 COMMAND = [sys.executable, "-m", "tensorwire"]
 
@@ -70,37 +70,14 @@ def forked(
             first()
         return main(command)
 
-    begin = lambda: become(act, environment or {})  # noqa: E731
-    options = {"capture_output": True, "timeout": 60, **options, "preexec_fn": begin}
-    return subprocess.run(["tensorwire", *command], check=False, restore_signals=False, **options)
+    options = {"args": ["tensorwire", *command], "capture_output": True, "timeout": 60, **options}
+    return forks.run(act, environment, **options)
 
 
 def begun(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
     """A command in a process that is forked, which goes on meanwhile."""
     command = [*map(str, arguments)]
-    begin = lambda: become(lambda: main(command), {})  # noqa: E731
-    return subprocess.Popen(["tensorwire", *command], preexec_fn=begin, restore_signals=False, **options)
-
-
-def become(act: Callable[[], int], environment: Mapping[str, str]) -> None:
-    """Run a function where a process would begin another program, which ends with the code that it returns."""
-    os.environ.update(environment)
-    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        if number > 2:
-            with contextlib.suppress(OSError):  # that of the list
-                os.close(number)
-    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-        stream: Any = open(number, mode)  # noqa: PTH123, SIM115
-        stream.buffer.raw.name = f"<{name}>"
-        setattr(sys, name, stream)
-    code = 99
-    try:
-        code = act()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+    return forks.popen(lambda: main(command), args=["tensorwire", *command], **options)
 
 
 def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:

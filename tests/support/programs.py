@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 _START_SECONDS = 90  # torch's import on a loaded machine
 _SERVER = """
-import atexit, gc, json, os, sys, threading
+import atexit, gc, json, os, sys, threading, warnings
 for name in sys.argv[1:]:
     __import__(name)
 gc.collect()
@@ -40,6 +40,8 @@ for number, place in enumerate((os.devnull, *job["places"])):
     os.dup2(os.open(place, os.O_RDWR), number)
 os.chdir(job["folder"])
 sys.argv = ["-c", *job["arguments"]]
+if job["warnings"]:
+    warnings.simplefilter(job["warnings"])
 exec(compile(job["code"], "<program>", "exec"), {"__name__": "__main__"})
 if not job["whole"]:
     threading._shutdown()
@@ -65,15 +67,16 @@ class Programs:
         self.close()
 
     def run(
-        self, code: str, *arguments: object, seconds: float = 60, folder: str | Path = ".", whole: bool = False
-    ) -> subprocess.CompletedProcess[str]:
-        """A program, which must end in time."""
+        self, code: str, *arguments: object, seconds: float = 60, folder: str | Path = ".", whole: bool = False,
+        warnings: Literal["error"] | None = None,
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+        """A program, which must end in time. `warnings="error"` makes errors of its own, as `python -W error` does."""
         with tempfile.TemporaryDirectory() as results:
             places = [Path(results) / name for name in ("out", "err")]
             for place in places:
                 place.touch()
             job: dict[str, Any] = {"code": code, "arguments": [*map(str, arguments)], "places": [*map(str, places)]}
-            job |= {"folder": str(Path(folder).resolve()), "whole": whole}
+            job |= {"folder": str(Path(folder).resolve()), "whole": whole, "warnings": warnings}
             server = self._started()
             assert server.stdin is not None
             server.stdin.write(json.dumps(job) + "\n")

@@ -420,8 +420,11 @@ def test_a_rank_killed_at_any_step_leaves_a_version_or_the_next_one(stride: int,
 
 
 @pytest.mark.filterwarnings("ignore:version:RuntimeWarning")  # a hint or a removal that failed
-def test_random_versions_of_ranks_over_a_store_that_fails() -> None:
-    generator = random.Random(11)
+def test_random_versions_of_ranks_over_a_store_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a rank has failed, the time of the others is over."""
+    generator, over = random.Random(11), threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: math.inf if over.is_set() else time.monotonic(), sleep=time.sleep)
+    monkeypatch.setattr(ranks, "time", clock)
 
     def moody(own: Any, *arguments: Any, **options: Any) -> Any:
         mood = generator.random()
@@ -432,16 +435,23 @@ def test_random_versions_of_ranks_over_a_store_that_fails() -> None:
             raise OSError(5, "after")
         return found
 
+    def attempt(each: Publisher, part: Weights, number: int) -> None:
+        try:
+            each.publish(part, number)
+        except Exception:
+            over.set()
+            raise
+
     with faulty_store():
-        publishers, arrays = make("faulty://store", anchor_every=5, timeout=0.1), dict[str, Any]()
+        publishers, arrays = make("faulty://store", anchor_every=5), dict[str, Any]()
         follower = Follower("faulty://store", arrays, threads=1)
         FaultyStore.faults.update(pipe_file=moody, cat_file=moody, info=moody)
-        current, history, failures = weights(), {}, 0
+        current, history, failures, came = weights(), {}, 0, 0
         for number in range(45):
             current = stepped(current, number)
             history[number] = contents(current)
-            calls = [lambda each=each, rank=rank, step=number, now=current: each.publish(share(now, rank), step)
-                     for rank, each in enumerate(publishers)]  # fmt: skip
+            calls = [partial(attempt, each, share(current, rank), number) for rank, each in enumerate(publishers)]
+            over.clear()
             failures += sum(isinstance(each.exception(), OSError) for each in at_once(calls))
             try:
                 if follower.stage() is not None:
@@ -450,10 +460,12 @@ def test_random_versions_of_ranks_over_a_store_that_fails() -> None:
                 failures += 1
             if follower.version is not None:
                 assert contents(arrays) == history[follower.version]
+                came += follower.version == number
         assert failures > 5
+        assert came > 20
         FaultyStore.faults.clear()
         current = stepped(current, 1000)
-        impatient(publishers, 60)
+        over.clear()
         publish(publishers, current, 100)
         follow(follower, 100)
         assert contents(arrays) == contents(current)

@@ -8,7 +8,6 @@ import sys
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -20,8 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from benchmarks.inference.served import Server, batches, served  # noqa: E402
-from tests.support import text_models  # noqa: E402
-from tests.support.command_line import become  # noqa: E402
+from tests.support import forks, text_models  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,15 +39,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _forked(start: Any, command: list[str], **options: Any) -> Any:
+def forked(command: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
     """A script that is run by a fork, which need not import transformers anew."""
 
-    def act() -> int:
+    def act() -> None:
         sys.argv = command[1:]
         runpy.run_path(command[1], run_name="__main__")
-        return 0
 
-    return start(command, preexec_fn=partial(become, act, {}), restore_signals=False, **options)
+    return forks.popen(act, env, args=command, **options)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +55,7 @@ def server(folder: Path) -> Iterator[Server]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with ExitStack() as stack:
-        with patch.object(subprocess, "Popen", partial(_forked, subprocess.Popen)):
+        with patch.object(subprocess, "Popen", forked):
             running = stack.enter_context(served(folder / "compressed"))
         yield running
     torch.set_num_threads(threads)
@@ -100,3 +97,10 @@ def test_a_bad_request_is_told_and_the_server_goes_on(server: Server, request_: 
     assert b"expected" in told.value.read() or request_ in ({}, 7)
     told.value.close()
     assert len(server.post({"prompt": "a", "max_tokens": 2})["tokens"]) <= 2
+
+
+@pytest.mark.slow
+def test_it_starts_as_a_program(folder: Path) -> None:
+    """And imports by itself what reads the weights."""
+    with served(folder / "compressed") as server:
+        assert len(server.post({"prompt": "Twice", "max_tokens": 5})["tokens"]) in range(1, 6)

@@ -1,6 +1,6 @@
 """The odd tensors of ``tensorwire doctor``: kernels in CUDA C++, on a CPU, against the core.
 
-Kernels for the dtypes left out have tests of their own: to compile them takes long.
+Kernels for the dtypes left out of the quick test have tests of their own: to compile them takes long.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from .stand_in import StandIn  # noqa: E402
 CPU = torch.device("cpu")
 
 
-def test_small_odd_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [case for case in proof.cases() if len(case.data) <= 1024 and case.dtype not in ("F16", "F32")]
+@pytest.mark.parametrize("left_out", [("F16", "F32"), pytest.param((), marks=pytest.mark.slow)])
+def test_small_odd_tensors(monkeypatch: pytest.MonkeyPatch, left_out: tuple[str, ...]) -> None:
+    cases = [case for case in proof.cases() if len(case.data) <= 1024 and case.dtype not in left_out]
     monkeypatch.setattr(proof, "cases", lambda: cases)
     monkeypatch.setattr(engines, "driver_for", lambda device: StandIn())
     engine = partial(device.decoded, engines.engines(CPU)["CUDA C++"], CPU)
