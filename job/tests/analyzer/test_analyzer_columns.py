@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from job.tests.analyzer.test_analyzer_properties import edges, rank_states
@@ -23,6 +23,7 @@ from tensorwire_job.columns import EdgeColumns, RankColumns
 from tensorwire_job.model import MAX_RANKS, Timing, Worker
 from tensorwire_job.protocol.encoding import Encoder
 from tensorwire_job.service.merge import Nodes
+from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,7 @@ def as_objects(observation: Observation) -> Observation:
     return replace(observation, ranks=dict(observation.ranks), edges=list(observation.edges))
 
 
-@settings(max_examples=25)
+@drawn(25, 60)
 @given(jobs, st.integers(0, 15))
 def test_findings_and_columns_are_the_same(states: list[Any], kept: int) -> None:
     of_columns, of_objects = Analyzer(SECONDS), Analyzer(SECONDS)

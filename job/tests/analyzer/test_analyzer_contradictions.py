@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from job.tests.analyzer.test_analyzer_meshes import left_the_loop
@@ -16,13 +16,14 @@ from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import WORLD, dead, member, observed, ring, set_process
 from job.tests.support.observed_jobs import every_rank, hung, not_entering
 from tensorwire_job.analyzer import Analyzer
+from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorwire_job.model import Finding, Observation
 
-quick = settings(max_examples=60)
+quick = drawn(60, 150)
 
 _RANKS = r"ranks? ((?:\d+(?:-\d+)?)(?:, \d+(?:-\d+)?)*)"
 _WAITS_ELSEWHERE = re.compile(_RANKS + r" (?:has|have) not entered it either, but waits? in another operation")
@@ -157,7 +158,7 @@ def test_a_process_group_that_is_well_changes_nothing(
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-@settings(quick, max_examples=3)
+@drawn(3, 8)
 @given(names=st.permutations(range(WORLD)), culprit=st.integers(0, WORLD - 1))
 def test_permuted_ranks_permute_suspects(
     fault: Callable[[int], Callable[[float], Observation]], names: list[int], culprit: int

@@ -15,6 +15,7 @@ from job.tests.support.analyzed import SECONDS
 from job.tests.support.observations import WORLD, dead, edge, member, observed, rank, ring
 from job.tests.support.observed_jobs import hung, not_entering
 from tensorwire_job.analyzer import Analyzer
+from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -193,7 +194,7 @@ def test_names_of_ranks_do_not_decide_ties(ranks: list[Rank]) -> None:
         assert found == again, names
 
 
-@settings(max_examples=20)
+@drawn(20, 60)
 @given(st.lists(st.tuples(rank_states(), edges), min_size=2, max_size=6), st.lists(st.integers(0, 2), min_size=6))
 def test_seeing_the_same_again_changes_nothing(states: list[Any], copies: list[int]) -> None:
     once, often = Analyzer(SECONDS), Analyzer(SECONDS)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorwire.errors import FormatError, LimitExceededError
@@ -22,6 +22,7 @@ from tensorwire_job.protocol.decoding import Decoder
 from tensorwire_job.protocol.encoding import DETAIL, EDGE, GROUP, KINDS, RANK, TRANSFER
 from tensorwire_job.protocol.states import NO_STATE
 from tensorwire_job.service.merge import Nodes
+from tests.support.drawn import drawn
 
 NODE_NBYTES = 64 << 20
 """job/docs/threat-model.md says that the reports of a node take no more."""
@@ -258,7 +259,7 @@ reports = st.fixed_dictionaries(
 ROWS = {"ranks": RANK + 1, "details": DETAIL, "edges": EDGE, "transfers": TRANSFER}
 
 
-@settings(max_examples=60, deadline=1000)
+@drawn(60, 150, deadline=1000)
 @given(st.lists(reports, min_size=1, max_size=4), st.booleans())
 def test_whatever_is_sent_is_a_report_or_refused(sent: list[dict[str, Any]], with_good: bool) -> None:
     nodes = Nodes("run")
@@ -280,7 +281,7 @@ def test_whatever_is_sent_is_a_report_or_refused(sent: list[dict[str, Any]], wit
         assert 0 <= nodes._num_integers <= encoding.MAX_INTEGERS
 
 
-@settings(max_examples=100, deadline=1000)
+@drawn(100, 200, deadline=1000)
 @given(st.binary(max_size=64) | st.tuples(json_values, st.binary(max_size=32)).map(
     lambda parts: json.dumps(parts[0]).encode() + b"\n" + parts[1]
 ))  # fmt: skip

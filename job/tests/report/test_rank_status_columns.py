@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from job.tests.analyzer.test_analyzer_columns import jobs, through_reports
 from job.tests.support.analyzed import SECONDS
@@ -15,6 +15,7 @@ from tensorwire_job.report import History
 from tensorwire_job.report.rank_status import STATES, WAIT_SECONDS, RankStatus, slowest, status_groups, statuses
 from tensorwire_job.report.stragglers import Stragglers
 from tensorwire_job.service.controller import Controller
+from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
     from tensorwire_job.model import Finding, Observation, ProcessGroup, Rank
@@ -81,7 +82,7 @@ class Plain:
         return found("moves" if now != earlier else "idle")
 
 
-@settings(max_examples=20)
+@drawn(20, 40)
 @given(jobs)
 def test_statuses_are_those_of_one_rank_after_the_other(states: list[Any]) -> None:
     before = None

@@ -14,7 +14,7 @@ from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from job.tests.support.analyzed import SECONDS
@@ -24,6 +24,7 @@ from tensorwire.errors import CorruptDataError
 from tensorwire_job.analyzer import Analyzer
 from tensorwire_job.service import recording
 from tensorwire_job.service.recording import RecordingWriter, append_whole, replay
+from tests.support.drawn import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,9 +302,7 @@ entries = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=30, deadline=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@drawn(30, 100, deadline=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(entries | anything, max_size=4), rest=st.binary(max_size=20))
 def test_whatever_lines_there_are_it_is_a_recording_or_none(tmp_path: Path, lines: list[Any], rest: bytes) -> None:
     path = tmp_path / "job"
