@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 # make test draws the same examples each time, so that a change alone makes it fail; make test-slow draws new ones.
 # Only a test that bounds its time has a deadline.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 
 # Triton and its kernels read it when they are imported, and torch.compile imports Triton too.

@@ -7,18 +7,20 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from tensorwire.cli import main
 from tests.support import forks
+
+if TYPE_CHECKING:
+    import subprocess
 
 COMMAND = [sys.executable, "-m", "tensorwire"]
 
