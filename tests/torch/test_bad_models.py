@@ -110,7 +110,8 @@ for more in range(0, 12 << 19, 1 << 19):
         for _ in range(2):
             assert same(model(inputs(40)), expected_of_many)
     except (MemoryError, RuntimeError) as error:
-        assert isinstance(error, MemoryError) or "memory" in str(error), error
+        # What is small torch allocates as any program in C++ does, and says so.
+        assert isinstance(error, MemoryError) or "memory" in str(error) or "bad_alloc" in str(error), error
         failed += 1
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
