@@ -226,5 +226,9 @@ def test_buffers_outlive_a_few_products_with_few_inputs(device: Device) -> None:
     for _ in range(2 * side_stream._IDLE):
         side.multiply(torch.ones(2, 4), frames[0], dense[0].shape, None)
         side.idle()
+    side.multiply(torch.ones(2, 4), frames[0], dense[0].shape, None)
+    for _ in range(side_stream._IDLE - 1):
+        side.idle()
     assert any(buffer.memory is not None for buffer in side._buffers)
-    rest(side)
+    side.idle()
+    assert all(buffer.memory is None for buffer in side._buffers)
