@@ -57,13 +57,10 @@ class Page:
         (folder / (self.file or f"{self.name}.md")).write_text(text)
         print(text, end="")
 
-    def keep(self, results: Results, folder: Path, *, write: bool = True) -> None:
-        """Write results, and the page of them; or print that alone."""
-        if write:
-            (folder / f"{self.name}.json").write_text(self.dumps(results))
-            self.write(folder)
-        else:
-            print(self.render(results, folder), end="")
+    def keep(self, results: Results, folder: Path) -> None:
+        """Write results, and the page of them."""
+        (folder / f"{self.name}.json").write_text(self.dumps(results))
+        self.write(folder)
 
     def command(self, description: str | None) -> None:
         """Write the page of the folder of results that the command line names."""
