@@ -1,4 +1,4 @@
-"""The public functions against the core's: python -m benchmarks.codecs.calls DATASET.
+"""The public functions against the core's.
 
 `compress(out=)` and `decompress(out=)` take turns with `FrameEncoder` and `FrameReader`, which call the core once and
 do nothing else. Both reuse their memory, run on one thread, and write and check checksums.
@@ -6,7 +6,6 @@ do nothing else. Both reuse their memory, run on one thread, and write and check
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import data, environment, summary
@@ -90,15 +89,3 @@ def render(rows: list[dict[str, Any]]) -> str:
         ("public, GB/s", "public", ".2f"), ("core, GB/s", "core", ".2f"), ("of the core", "of_core", ".3f"),
     )  # fmt: skip
     return of_columns(columns, rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset", choices=data.NAMES, nargs="?", default="synthetic-bf16-small")
-    parser.add_argument("--rounds", type=int, default=11)
-    options = parser.parse_args()
-    print(render(run(options.dataset, options.rounds)))
-
-
-if __name__ == "__main__":
-    main()

@@ -146,7 +146,7 @@ class BitX(_Zstandard):
 
     def encode(self, old: Any, new: Any) -> Any:
         xor = np.bitwise_xor(old, new, out=self.scratch("xor", new.size, np.uint16))
-        exponents, rest = self._planes(new.size)
+        exponents, rest = (self.scratch(name, new.size, np.uint8) for name in ("exponents", "rest"))
         np.right_shift(xor, 7, out=exponents, casting="unsafe")
         np.right_shift(xor, 8, out=rest, casting="unsafe")
         np.bitwise_and(rest, 0x80, out=rest)
@@ -165,9 +165,6 @@ class BitX(_Zstandard):
         np.bitwise_or(xor, np.bitwise_and(rest, 0x7F, out=part, dtype=np.uint16), out=xor)
         np.bitwise_or(xor, np.left_shift(rest & 0x80, 8, out=part, dtype=np.uint16), out=xor)
         return np.bitwise_xor(old, xor, out=out)
-
-    def _planes(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.scratch("exponents", count, np.uint8), self.scratch("rest", count, np.uint8)
 
 
 class ZipNNXor(Codec):

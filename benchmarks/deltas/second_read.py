@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from benchmarks.environment import on_each_target
 from benchmarks.results_page import keep_rows
 from benchmarks.timing import interleave, timed
 from tensorwire import codec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUMEL = 1 << 25
 CHANGED = (0.001, 0.018, 0.5)
@@ -48,11 +45,8 @@ def _measure(share: float) -> tuple[float, float]:
 
     base_hash = codec.content_hash(base.data)
 
-    def seconds_of(call: Callable[[], None]) -> Callable[[], float]:
-        return lambda: timed(call)[0]
-
     calls = {"compress": compress, "encode": encode, "known": known}
-    operations = {name: seconds_of(call) for name, call in calls.items()}
+    operations = {name: lambda call=call: timed(call)[0] for name, call in calls.items()}
     warm_up = {name: operation() for name, operation in operations.items()}
     times = interleave(operations, warm_up, ROUNDS, float("inf"))
 

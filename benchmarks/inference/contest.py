@@ -105,11 +105,8 @@ class Reader:
     """In the place of a contender: reads memory."""
 
     def __init__(self) -> None:
-        import torch
-
         from benchmarks.inference.bandwidth import Memory
 
-        self._torch = torch
         self._memory = Memory()
         self._threads = 1
 

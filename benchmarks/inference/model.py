@@ -148,7 +148,7 @@ def prepare(size: Size, paths: Paths) -> dict[str, Any]:
         target = paths.compressed(profile)
         if not target.exists():
             compress_checkpoint(paths.dense, target, profile=profile)
-        nbytes[profile] = directory_nbytes(target)
+        nbytes[profile] = sum(path.stat().st_size for path in target.glob("*.safetensors"))
     return {
         "name": size.name,
         "parameters": size.numel,
@@ -175,11 +175,6 @@ def write(size: Size, directory: Path) -> None:
             shard.update(_make(part))
     index = {"metadata": {"total_size": WORD_NBYTES * size.numel}, "weight_map": places}
     (directory / INDEX).write_text(json.dumps(index, indent=1))
-
-
-def directory_nbytes(directory: Path) -> int:
-    """The size of the safetensors files in it."""
-    return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
 
 def _make(part: dict[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -19,10 +19,6 @@ QUICK = {"tensors": 2, "words": 1 << 16, "turns": 1, "megabits": (1000,)}
 NAMES = (codecs.PLAIN, codecs.FAST, codecs.COMPACT, codecs.XOR, codecs.OVERWRITE, cost.OURS)
 
 
-def measure(quick: bool) -> list[Row]:
-    return list(computed(cost.measure(quick)))
-
-
 def computed(costs: list[Row]) -> Iterator[Row]:
     """Seconds of stages one after the other, and side by side, where the longest one counts."""
     stages = {row["with"]: [GIGABYTES * row[stage] for stage in ("publish", "apply")] for row in costs}
@@ -37,10 +33,6 @@ def computed(costs: list[Row]) -> Iterator[Row]:
                 "link": gigabits, "with": name, "serial": serial, "pipelined": pipelined,
                 "serial, of dense": dense / serial, "pipelined, of dense": dense / pipelined,
             }  # fmt: skip
-
-
-def measure_break_even(quick: bool) -> list[Row]:
-    return list(break_even(cost.measure(quick)))
 
 
 def break_even(costs: list[Row]) -> Iterator[Row]:
@@ -79,14 +71,14 @@ COMPUTED = Table(
     "pipelined, where the longest of the three counts. Dense is the link alone: its copies are not counted. The disk "
     "is not in it, nor is the latency of a link.",
     _COLUMNS,
-    measure,
+    lambda quick: list(computed(cost.measure(quick))),
 )
 BREAK_EVEN = Table(
     "break-even",
     "From which rate on dense is faster",
     "Computed from the same: on faster links than this, in Gbit/s, all weights arrive sooner than what changed.",
     (("with", "with", ""), ("in turn", "serial", ".1f"), ("pipelined", "pipelined", ".1f")),
-    measure_break_even,
+    lambda quick: list(break_even(cost.measure(quick))),
 )
 SHAPED = Table(
     "shaped",

@@ -27,7 +27,7 @@ class Turn:
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
-        return as_weights(self.new)
+        return {name: each.view(ml_dtypes.bfloat16) for name, each in self.new.items()}
 
 
 class Model:
@@ -54,7 +54,3 @@ class Model:
 @cache
 def model(quick: bool) -> Model:
     return Model(1 << 16, 2) if quick else Model(WORDS, TENSORS)
-
-
-def as_weights(words: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: each.view(ml_dtypes.bfloat16) for name, each in words.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.9")
@@ -51,17 +49,3 @@ def test_a_load_asks_once_for_each_piece_begun(size: int, requests: int, met: bo
     row = {"file": "a", "with": remote.OURS, "what": remote.LOAD, "size": size, "requests": requests, "part": 1.0}
     by_target = {each.target: each.met for each in targets.evaluate({"files": [row]})}
     assert by_target == {"load: bytes, of the file": True, "load: requests": met}
-
-
-def test_the_targets_of_opening_are_those_of_the_shard() -> None:
-    row = {"with": remote.OURS, "what": remote.OPEN, "size": 80 << 20, "requests": 3, "received": 42_000}
-    found = targets.evaluate({"files": [row | {"file": name} for name in (remote.SHARD, remote.MINILM)]})
-    assert [(each.subject, each.met) for each in found] == [(remote.SHARD, False)] * 2
-
-
-def test_a_first_row_may_take_a_request_more() -> None:
-    def met(what: str, requests: int) -> Any:
-        row = {"file": "a", "with": remote.OURS, "what": what, "size": 1, "requests": requests, "part": 1.0}
-        return targets.evaluate({"files": [row]})[0].met
-
-    assert (met(remote.FIRST_ROW, 2), met(remote.ROW, 1), met(remote.ROW, 2)) == (True, True, False)

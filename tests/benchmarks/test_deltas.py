@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -132,51 +131,15 @@ def test_pairs_that_do_not_help_hold_the_same_words(monkeypatch: pytest.MonkeyPa
     assert np.mean(old == new) < 0.05
 
 
-def results(**changes: Any) -> dict[str, Any]:
-    """As a run gives them: compact takes 8 bits a change and 2 a word, its peers 20 and 3, all at memcpy's speed."""
-    codecs = {"relative compact": 1, "relative fast": 1.5, "plain fast": 1, "plain compact": 1}
-    codecs |= {"BitX": 3, "gap + XOR, zstd 1": 2, "XOR, zstd 1": 2.5} | changes
-    speed = {
-        "median": 5.0,
-        "low": 4.0,
-        "high": 6.0,
-        "runs": 3,
-        "vs_memcpy": {"median": 1.0},
-        "vs_bitx": {"median": 5.0},
-    }
-    found: dict[str, Any] = {"environment": {"versions": {}}, "pairs": [], "rows": []}
-    for name in pairs.NAMES:
-        words, share = 10**6, 0.2 if name in pairs.FAR else 1
-        found["pairs"].append({"name": name, "tensors": 2, "words": words, "changed": words // 8, "bound_bits": 1e5})
-        rows = []
-        for (codec, scale), unit in itertools.product(codecs.items(), ("whole", "tensor")):
-            for verify in (True, False) if codec.startswith("relative") else (None,):
-                row = {"codec": codec, "version": "1", "verify": verify, "cpu": None, "unit": unit}
-                sizes = {"nbytes": round(scale * words / 8 * (1 / share if name in pairs.FAR else 1))}
-                rows.append({**row, **sizes, **dict.fromkeys(("encode", "apply", "in_place"), speed)})
-        found["rows"] += run._rows(name, rows)
-    return found
-
-
-def verdicts(found: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    return {(verdict.target, verdict.subject): verdict for verdict in targets.evaluate(found)}
-
-
-def test_targets_are_judged_by_both_units_and_profiles() -> None:
-    judged = verdicts(results())
-    assert judged["compact, bits a change, one frame a matrix", "1e-6"].measured == pytest.approx(8)
-    assert judged["compact, bits a change, one frame a matrix", "1e-6"].met
-    assert not judged["compact, bits a change, one frame", "5e-6"].met
-    assert judged["fast, bits a change, one frame a matrix", "1e-6"].measured == pytest.approx(12)
-    assert judged["compact, of gap + XOR, zstd 1, by matrix", "2e-5"].measured == pytest.approx(0.5)
-    assert judged["compact, bits a word, in one", "far4"].measured == pytest.approx(5)
-    assert judged["compact, of BitX, in one", "far24"].met
-    assert judged["compact apply, times BitX", "far24"].met
-    assert judged["fast apply, unverified, of memcpy", "5e-6"].measured == 1
-    assert judged["fast encode, GB/s", "synthetic-dense"].measured == 5
-    assert judged["fast, of the plain frame, in one", "unrelated"].measured == pytest.approx(1.5)
-    assert not judged["fast, of the plain frame, in one", "unrelated"].met
-    assert judged["compact, of the plain frame, by matrix", "unrelated"].met
+def test_both_units_stand_in_one_row() -> None:
+    figure = {"median": 5.0, "low": 4.0, "high": 6.0, "runs": 3, "vs_memcpy": {"median": 1.0}, "vs_bitx": None}
+    whole = {"codec": "BitX", "version": "1", "verify": None, "cpu": None, "unit": "whole", "nbytes": 8}
+    whole["apply"] = figure
+    rows = [whole, whole | {"unit": "tensor", "nbytes": 9, "apply": {"median": 4.0}}, whole | {"verify": True}]
+    both, checked = run._rows("far4", rows)
+    assert both == checked | {"verify": None, "by_tensor": {"nbytes": 9, "apply": 4.0}}
+    assert (both["pair"], both["nbytes"]) == ("far4", 8)
+    assert both["apply"] == {"median": 5.0, "spread": 1.0, "runs": 3, "vs_memcpy": 1.0}
 
 
 def test_what_was_not_measured_is_said() -> None:

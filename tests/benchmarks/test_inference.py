@@ -12,7 +12,7 @@ import pytest
 from benchmarks import environment
 from benchmarks.inference import memory
 from benchmarks.inference.model import SIZES, WORD_NBYTES, Paths, prepare
-from benchmarks.inference.plan import LOADED, OWN, PLANS, REFERENCE
+from benchmarks.inference.plan import OWN, PLANS, REFERENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,77 +231,24 @@ def test_without_a_controller_the_limit_says_so(tmp_path: Path, monkeypatch: pyt
     assert not group.folder.exists()
 
 
-def turn(name: str, cpu: str = "", **figures: Any) -> dict[str, Any]:
-    row = {"model": "1b", "contender": name, "cpu": cpu, "threads": 2, "same_logits": True}
-    return row | figures
+@pytest.fixture
+def measured() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((environment.RESULTS / "inference.json").read_text())
+    return found
 
 
-def alone(model_name: str, name: str, **figures: Any) -> dict[str, Any]:
-    return {"model": model_name, "contender": name, "same_logits": True, **figures}
+@pytest.mark.parametrize("part", ["alone", "turns"])
+def test_other_logits_are_missed_wherever_they_come(part: str, measured: dict[str, Any]) -> None:
+    wrong = [row | {"same_logits": False} for row in measured[part]]
+    verdicts = targets.evaluate(measured | {part: wrong})
+    assert [each.met for each in verdicts if (each.target[:6], each.subject) == ("logits", "exact, fast")] == [False]
 
 
-def results() -> dict[str, Any]:
-    """As a run gives them."""
-    size, second = SIZES["1b"], {"median": 1.0}
-    allowed = 1.05 * (1_600_000_000 + 50_000_000)
-    decoded = 1.05 * sum(sorted(size.part_nbytes())[-2:])
-    return {
-        "environment": [],
-        "models": [
-            {"name": "1b", "compressed_nbytes": {"fast": 1_600_000_000, "resident": 1_800_000_000}},
-            {"name": "12b", "compressed_nbytes": {"fast": 16_000_000_000}},
-        ],
-        "alone": [
-            alone("1b", REFERENCE, activations_nbytes=50_000_000, same_logits=True),
-            alone("1b", LOADED, load_to_first_by_run=[1.0, 2.0, 4.0]),
-            alone("1b", "exact, fast", token=second, load_to_first_by_run=[1.0, 2.5, 8.0], peak_nbytes=int(allowed)),
-            alone("1b", "decode ahead, fast", peak_nbytes=int(allowed + decoded), token=second),
-            alone("1b", "exact, resident", error="killed: out of memory"),
-            alone("12b", "dense, mmap", token={"median": 40.0}),
-            alone("12b", "exact, fast", token={"median": 8.0}, peak_nbytes=17_000_000_000, same_logits=False),
-            alone("12b", "streaming all, fast", token={"median": 11.0}, read_nbytes_a_token=16_000_000_000),
-        ],
-        "turns": [
-            turn("exact, fast", token={"vs_dense": 1.1}, prefill={"vs_dense": 0.9}, batch={"vs_dense": 1.1}),
-            turn("exact, fast", "avx2", token={"vs_dense": 1.28}, batch={"vs_dense": 0.6}),
-            turn("exact, resident", "avx2", token={"vs_dense": 1.1}, batch={"vs_dense": 0.8}),
-            turn(OWN, "avx2", token={}, batch={"vs_dense": 0.5}, products={"median": 1.0}, products_gbs=19.0),
-        ],
-        "bandwidth": [
-            {"model": "1b", "kind": "memory", "cpu": "avx2", "threads": 2, "median": 20.0},
-            {"model": "12b", "kind": "disk", "gbs": 1.6},
-        ],
-    }
-
-
-def test_targets_are_judged() -> None:
-    judged = {(verdict.target, verdict.subject, verdict.cpu): verdict for verdict in targets.evaluate(results())}
-    assert judged["token, of dense torch", "exact, fast", ""].met is False
-    assert judged["token, of dense torch", "exact, fast", "avx2"].met
-    assert judged["token, of dense torch", "exact, best profile", "avx2"].measured == 1.1
-    assert judged["reading of memory, of its bandwidth", OWN, "avx2"].measured == pytest.approx(0.95)
-    assert judged["batch of 8, of dense torch", "exact, fast", "avx2"].note == "own dense kernel: 0.50"
-    assert judged["peak memory, of what is allowed", "1b, exact, fast", ""].measured == pytest.approx(1.0)
-    assert judged["peak memory, of what is allowed", "1b, exact, resident", ""].met is None
-    assert judged["peak memory, of what is allowed", "1b, decode ahead, fast", ""].measured == pytest.approx(1.0)
-    # 12b has more matrices: its embeddings, which are looked up, are not the output's.
-    multiplied = (SIZES["12b"].numel - 131_072 * 5120) / SIZES["1b"].numel
-    per_gb = judged["token per GB, of that of 1b", "12b, exact, fast", ""]
-    assert per_gb.measured == pytest.approx(8 / multiplied)
-    # Reading takes 10 s, and decoding at most 8 s.
-    assert judged["token, of reading or decoding", "12b, streaming all, fast", ""].measured == pytest.approx(1.1)
-    assert judged["token, times the speed of dense with mmap", "12b, exact, fast", ""].measured == pytest.approx(5.0)
-    assert judged["load to first token, of from_pretrained", "exact, fast", ""].measured == pytest.approx(1.25)
-    assert judged["logits of dense torch, share of runs", "exact, fast", ""].measured == pytest.approx(0.75)
-
-
-def test_targets_of_avx512_bf16_are_not_measured_without_it() -> None:
-    environment = [{"model": "1b", "avx512_bf16": False}]
-    for verdict in targets.evaluate({**results(), "environment": environment}):
-        if verdict.target.endswith("of dense torch") and not verdict.cpu:
-            assert verdict.met is None
-    judged = {(verdict.target, verdict.subject, verdict.cpu): verdict for verdict in targets.evaluate(results())}
-    assert judged["batch of 8, of dense torch", "exact, fast", "avx2"].met
+def test_targets_of_avx512_bf16_are_not_measured_without_it(measured: dict[str, Any]) -> None:
+    verdicts = targets.evaluate(measured | {"environment": [{"model": "1b", "avx512_bf16": False}]})
+    of_torch = [(each.cpu, each.met) for each in verdicts if each.target.endswith("of dense torch")]
+    assert {met for cpu, met in of_torch if not cpu} == {None}
+    assert None not in {met for cpu, met in of_torch if cpu}
 
 
 def test_what_was_not_measured_is_said() -> None:

@@ -82,17 +82,6 @@ def test_at_the_break_even_dense_takes_as_long() -> None:
     assert 8 / ours["pipelined"] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("publish", "apply", "missed"),
-    [(3.9, 1.7, ["arrays alone"]), (4.1, 1.7, ["arrays", "arrays alone"]), (4.4, 1.9, ["arrays", "files"])],
-)
-def test_costs_are_judged(publish: float, apply: float, missed: list[str]) -> None:
-    """memcpy takes a second, a publisher of files five, and one of arrays that refreshes its copy four and a half."""
-    found = {codecs.FAST: (publish, 0.0, 1e7), cost.REFRESHED: (4.5, 0.0, 1e7), cost.OURS: (5.0, apply, 1e7)}
-    verdicts = targets.evaluate({"cost": _costs(found)})
-    assert [each.subject for each in verdicts if each.met is False] == missed
-
-
 def test_a_commit_that_decodes_is_missed() -> None:
     row = {"shards": 3, "seconds": 0.004, "staging": 3}
     met = [[each.met for each in targets.evaluate({"commit": [row | {"committing": calls}]})] for calls in (0, 1)]

@@ -180,13 +180,6 @@ def test_a_wrong_element_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert recommendation._violations(name, 0.03, 1 << 12)["violations"] == 1
 
 
-def test_a_target_is_missed_where_a_base_is_as_good_when_it_is_too_old() -> None:
-    row = {"weights": "layers", "schedule": "flat", "peak": 1e-3, "rate": 1e-3, "times": 4.0, "relative fast": 4.0}
-    for too_old, met in ((5.0, True), (4.0, False)):
-        found = targets.evaluate({"differences": [row | {"too old fast": too_old}]})
-        assert [each.met for each in found if each.target.startswith("contrast")] == [met]
-
-
 def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables.links, "missing", lambda: "this test has none")
     columns = (("a", "a", "d"), ("b", "b", ".1f"))
