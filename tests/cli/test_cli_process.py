@@ -101,15 +101,6 @@ def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor is shown again"
 
 
-def test_reader_that_closes_the_pipe(file: Path) -> None:
-    with subprocess.Popen([*COMMAND, "inspect", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-    assert process.returncode == 141
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_output_that_cannot_be_written(file: Path) -> None:
     with Path("/dev/full").open("w") as full:
@@ -174,12 +165,6 @@ def test_interrupt_behind_a_finished_file(tmp_path: Path) -> None:
     again = run(*arguments, "--json")
     resumed = {entry["path"] for entry in json.loads(again.stdout)["files"] if entry["resumed"]}
     assert resumed == {"1.safetensors"}
-
-
-def test_interrupt_of_what_only_reads(file: Path) -> None:
-    ran = run("verify", file, first=interrupted)
-    assert (ran.returncode, ran.stdout) == (130, "")
-    assert ran.stderr == "tensorwire: interrupted\n"
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["compress", "--help"]])
