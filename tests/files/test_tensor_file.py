@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -215,18 +215,12 @@ def test_a_slice_reads_only_its_blocks(tmp_path: Path, monkeypatch: pytest.Monke
 def test_open_file_serves_many_threads(tmp_path: Path) -> None:
     tensors = {f"t{i}": np.frombuffer(weights(50_000, i), ml_dtypes.bfloat16) for i in range(6)}
     save_file(tensors, tmp_path / "f")
-    wrong: list[str] = []
-    with open_file(tmp_path / "f", threads=2) as file:
+    with open_file(tmp_path / "f", threads=2) as file, ThreadPoolExecutor(4) as pool:
 
-        def work() -> None:
-            wrong.extend(name for name in tensors if not same_bits(file.get_tensor(name), tensors[name]))
+        def work(_: int) -> bool:
+            return all(same_bits(file.get_tensor(name), tensors[name]) for name in tensors)
 
-        workers = [threading.Thread(target=work) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    assert not wrong
+        assert list(pool.map(work, range(4))) == [True] * 4
 
 
 @pytest.mark.parametrize(("in_header", "in_data"), [(80, 120), pytest.param(200, 400, marks=pytest.mark.slow)])
