@@ -67,11 +67,6 @@ def test_verify_tells_the_same(changed: Path) -> None:
     assert set(report.changed) == {EDITED, LOST, EDITED_CONFIG, LOST_INDEX}
 
 
-def test_an_undisturbed_directory_reports_nothing(packed: Path, tmp_path: Path) -> None:
-    assert verify(packed).changed == ()
-    assert decompress_checkpoint(packed, tmp_path / "back").changed == ()
-
-
 def test_transcode_takes_the_directory_as_it_is_now(changed: Path, tmp_path: Path) -> None:
     report = transcode_checkpoint(changed, tmp_path / "other", profile="compact")
     assert set(report.changed) == {EDITED, LOST, EDITED_CONFIG, LOST_INDEX}

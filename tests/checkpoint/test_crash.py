@@ -23,7 +23,6 @@ from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, lo
 from tensorwire.checkpoint.operations import converter
 from tensorwire.storage import local
 from tensorwire.storage.staging import Staging
-from tests.support.acting import interrupt
 from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
 from tests.support.processes import KILLED, OTHER_USER, exit_code, kill_at
 
@@ -261,13 +260,6 @@ def test_many_writers_leave_one_whole_result(tmp_path: Path) -> None:
         assert sum(writer.result() for writer in [pool.submit(work) for _ in range(4)]) > 0
     assert (load_file(path)["w"] == tensors["w"]).all()
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
-
-
-def test_a_reader_of_progress_may_stop_it(model: Path, packed: Path, tmp_path: Path) -> None:
-    interrupt(compress_checkpoint, model, tmp_path / "x")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["x.partial"]
-    assert any(file.resumed for file in compress_checkpoint(model, tmp_path / "x").files)
-    assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
 
 
 @pytest.fixture

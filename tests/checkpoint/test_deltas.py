@@ -418,11 +418,10 @@ def test_a_base_that_is_written_over_between_slices(pair: Paths, tmp_path: Path)
     """Its hash was compared when the first slice was read, and no hash covers the rows of the next one."""
     shutil.copy(pair["old"] / FIRST, tmp_path / "base.safetensors")
     checkpoint.compress_checkpoint(pair["new"] / FIRST, tmp_path / "delta.safetensors", base=pair["old"] / FIRST)
-    name = "model.layers.0.mlp.up_proj.weight"
     with checkpoint.open_file(
         tmp_path / "delta.safetensors", base=tmp_path / "base.safetensors", framework="bytes"
     ) as file:
-        part = file.get_slice(name)
+        part = file.get_slice(UP)
         first = part[0:4]
         data = bytearray((tmp_path / "base.safetensors").read_bytes())
         start = data.index(layer(0, 0)[0][3])
@@ -432,7 +431,7 @@ def test_a_base_that_is_written_over_between_slices(pair: Paths, tmp_path: Path)
         with pytest.raises(OSError, match="the file changed while it was read"):
             part[0:4]
     with checkpoint.open_file(pair["new"] / FIRST, framework="bytes") as file:
-        assert file.get_slice(name)[0:4] == first
+        assert file.get_slice(UP)[0:4] == first
 
 
 def test_save_file(pair: Paths, tmp_path: Path) -> None:

@@ -61,17 +61,6 @@ def test_inspect_plot(compressed: Path, run: Run, monkeypatch: pytest.MonkeyPatc
     assert sorted(path.parent.iterdir()) == names
 
 
-@pytest.mark.parametrize("force", [(), ("--force",)])
-def test_a_plot_replaces_no_link(force: tuple[str, ...], model: Path, tmp_path: Path, run: Run) -> None:
-    pytest.importorskip("matplotlib")
-    link = tmp_path / "x.png"
-    link.symlink_to("nowhere")
-    ran = run("inspect", model, "--plot", link, *force)
-    assert (ran.code, ran.out, "is a link" in ran.err) == (2, "", True)
-    assert str(link.readlink()) == "nowhere"
-    assert not (tmp_path / "nowhere").exists()
-
-
 def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorwire.cli.options.find_spec", lambda name: None)
     ran = run("inspect", model, "--plot", "x.png")

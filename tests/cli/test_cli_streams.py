@@ -279,10 +279,10 @@ def test_a_terminal_is_refused(original: Path) -> None:
         os.close(secondary)
 
 
-@pytest.mark.parametrize("command", ["compress", "decompress"])
+@pytest.mark.parametrize("command", ["compress", "decompress", "inspect"])
 def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, command: str) -> None:
-    source = original if command == "compress" else small
-    with begun(command, source, "-", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    arguments = {"compress": (original, "-"), "decompress": (small, "-"), "inspect": (original,)}[command]
+    with begun(command, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from string import ascii_lowercase
 
 import ml_dtypes
 import numpy as np
@@ -20,32 +21,16 @@ from tests.support import registry
 
 torch = pytest.importorskip("torch")
 
-NUMPY_DTYPES = {
-    "BOOL": np.bool_,
-    "U8": np.uint8,
-    "I8": np.int8,
-    "U16": np.uint16,
-    "I16": np.int16,
-    "U32": np.uint32,
-    "I32": np.int32,
-    "U64": np.uint64,
-    "I64": np.int64,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-    "F32": np.float32,
-    "F64": np.float64,
-    "C64": np.complex64,
-    "C128": np.complex128,
-    "F8_E4M3": ml_dtypes.float8_e4m3fn,
-    "F8_E5M2": ml_dtypes.float8_e5m2,
-    "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
-    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
-}
+NAMES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+NAMES += ["float16", "float32", "float64", "complex64", "complex128"]
+NUMPY_DTYPES = {name[0].upper() + name.lstrip(ascii_lowercase): np.dtype(name) for name in NAMES}
+NUMPY_DTYPES |= {name: dtype.numpy for name, dtype in registry.FLOATS.items()}
+NUMPY_DTYPES |= {f"{name}FNUZ": np.dtype(f"float{name.lower()[1:]}fnuz") for name in ("F8_E4M3", "F8_E5M2")}
+NUMPY_DTYPES |= {"BOOL": np.dtype(bool), "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu)}
 
 
 def random_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    dtype = np.dtype(NUMPY_DTYPES[name])
+    dtype = NUMPY_DTYPES[name]
     content = registry.rng(name).bytes(int(np.prod(shape)) * dtype.itemsize)
     if name == "BOOL":
         content = bytes(byte & 1 for byte in content)
@@ -332,6 +317,7 @@ def test_every_public_name_exists() -> None:
     ("code", "absent"),
     [
         ("import tensorwire", {"torch", "numpy", "ctypes", "tensorwire.codec.frame.core", "typing", "inspect"}),
+        ("import tensorwire", {"rich", "click", "ml_dtypes"}),
         ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire.codec.frame.core"}),
         ("import tensorwire; tensorwire.compress(b'abc')", {"torch", "numpy", "ml_dtypes"}),
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +20,7 @@ from tensorwire.codec import FrameReader
 from tensorwire.codec.frame import core as _core
 from tests.support import registry
 from tests.support.frame_surgery import STORED, Surgery
-from tests.support.frames import BLOCK_ERRORS, MAGIC, compress, decompress
+from tests.support.frames import BLOCK_ERRORS, compress, decompress
 from tests.support.registry import DTYPES, PROFILES, Input
 
 if TYPE_CHECKING:
@@ -308,13 +307,3 @@ def test_data_that_ends_early_is_no_block_s_fault() -> None:
         reader.decode(data, bytearray(info.uncompressed_nbytes))
     assert caught.value.block is None
     assert caught.value.byte == info.header_nbytes + len(data)
-
-
-def test_rehashed_frame_is_the_frame() -> None:
-    """The surgery itself is right: closing an unchanged frame changes nothing."""
-    frame = blocks_frame()
-    surgery = Surgery(frame)
-    for block in range(surgery.num_blocks):
-        surgery.rehash_block(block)
-    assert surgery.close() == frame
-    assert struct.unpack_from("<8s", frame)[0] == MAGIC

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import mmap
-import multiprocessing
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.support.drawn import drawn
 from tests.support.families import each_of
 from tests.support.frame_surgery import content_hash as specified_content_hash
 from tests.support.frames import compress, decompress
+from tests.support.processes import exit_code
 from tests.support.registry import DTYPES, FLOATS, PROFILES, Input
 
 
@@ -174,37 +174,25 @@ def test_every_cpu_target_gives_the_same_frames() -> None:
 def test_concurrent_calls_do_not_disturb_each_other() -> None:
     items = [item for item in registry.small_inputs() if item.dtype in ("BF16", "F32")]
     expected = [compress(item, "compact") for item in items]
-    failures = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for item, frame in zip(items, expected, strict=True):
-            if compress(item, "compact", threads=2) != frame or decompress(frame, threads=2) != item.data:
-                failures.append(item)
+            assert compress(item, "compact", threads=2) == frame
+            assert decompress(frame, threads=2) == item.data
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
-def _round_trip_in_child(item: Input, results: multiprocessing.SimpleQueue) -> None:
-    results.put(decompress(compress(item, threads=2), threads=2) == item.data)
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_works_after_fork() -> None:
     words = registry.weights("BF16", 300_000)
     item = Input("", "BF16", words.shape, words.tobytes())
     compress(item, threads=2)  # whatever threads a call starts, the fork must not miss them
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    child = context.Process(target=_round_trip_in_child, args=(item, results))
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    assert results.get()
+
+    def child() -> None:
+        assert decompress(compress(item, threads=2), threads=2) == item.data
+
+    assert exit_code(child) == 0
 
 
 # Chunks -------------------------------------------------------------------------------------------------------------

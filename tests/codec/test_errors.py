@@ -15,9 +15,7 @@ from tensorwire.errors import CorruptDataError, ErrorContext, LimitExceededError
     ("name", "bases"),
     [
         ("FormatError", (TensorwireError, ValueError)),
-        ("CorruptDataError", (errors.FormatError,)),
-        ("TruncatedDataError", (errors.FormatError,)),
-        ("UnsupportedVersionError", (errors.FormatError,)),
+        *((f"{name}Error", (errors.FormatError,)) for name in ("CorruptData", "TruncatedData", "UnsupportedVersion")),
         ("LimitExceededError", (errors.FormatError,)),
         ("UnsupportedTensorError", (TensorwireError, TypeError)),
     ],

@@ -100,20 +100,10 @@ def test_a_frame_that_changes_nothing_has_extensions_and_padding_too() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"block_alignment": 0},
-        {"block_alignment": 16},
-        {"block_alignment": 48},
-        {"block_alignment": 8192},
-        {"block_alignment": 2**31},
-        {"block_alignment": -32},
-        {"frame_alignment": 16},
-        {"frame_alignment": 96},
-        {"frame_alignment": 2**22},
-        {"frame_alignment": 2**31},
+        *({"block_alignment": number} for number in (0, 16, 48, 8192, 2**31, -32)),
+        *({"frame_alignment": number} for number in (16, 96, 2**22, 2**31)),
         {"block_alignment": 4096, "frame_alignment": 2048},
-        {"padding_nbytes": -1},
-        {"padding_nbytes": 2**21 + 1},
-        {"padding_nbytes": 2**32},
+        *({"padding_nbytes": number} for number in (-1, 2**21 + 1, 2**32)),
     ],
     ids=str,
 )

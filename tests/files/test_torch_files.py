@@ -84,11 +84,19 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_comes_back_byte_for_byte(saved: Path) -> None:
+def test_a_file_comes_back_byte_for_byte_and_every_operation_takes_it(saved: Path) -> None:
     packed = there_and_back(saved)
     assert packed.stat().st_size < saved.stat().st_size
     report = verify(packed)
     assert (report.ok, report.exact) == (True, True)
+    arrays = load_file(packed, framework="bytes")
+    with zipfile.ZipFile(saved) as archive:
+        assert all(archive.read(f"state/{name}") == content for name, content in arrays.items())
+    transcode_checkpoint(packed, saved.with_name("compact"), profile="compact")
+    compress_checkpoint(saved, saved.with_name("expected"), profile="compact")
+    assert saved.with_name("compact").read_bytes() == saved.with_name("expected").read_bytes()
+    estimate = estimate_ratio(saved)
+    assert (estimate.nbytes_in, estimate.sample_share) == (saved.stat().st_size, 1.0)
 
 
 def test_storages_have_their_dtypes(saved: Path) -> None:
@@ -108,12 +116,6 @@ def test_storages_have_their_dtypes(saved: Path) -> None:
     }
 
 
-def test_content_of_storages_is_that_of_the_members(saved: Path) -> None:
-    arrays = load_file(there_and_back(saved), framework="bytes")
-    with zipfile.ZipFile(saved) as archive:
-        assert all(archive.read(f"state/{name}") == content for name, content in arrays.items())
-
-
 def test_a_plain_and_a_compressed_file_hold_the_same(saved: Path) -> None:
     packed = there_and_back(saved)
     assert diff(saved, packed).num_equal == len(inspect(saved).tensors)
@@ -122,13 +124,6 @@ def test_a_plain_and_a_compressed_file_hold_the_same(saved: Path) -> None:
     other["weight"][5] += 1
     torch.save(other, saved.with_name("state2.pt"))
     assert [tensor.num_different for tensor in diff(packed, saved.with_name("state2.pt")).tensors] == [1]
-
-
-def test_transcode_gives_what_compressing_gives(saved: Path) -> None:
-    packed = there_and_back(saved)
-    transcode_checkpoint(packed, saved.with_name("compact"), profile="compact")
-    compress_checkpoint(saved, saved.with_name("expected"), profile="compact")
-    assert saved.with_name("compact").read_bytes() == saved.with_name("expected").read_bytes()
 
 
 def test_a_file_is_relative_to_an_older_one_of_another_name(saved: Path) -> None:
@@ -142,12 +137,6 @@ def test_a_file_is_relative_to_an_older_one_of_another_name(saved: Path) -> None
     packed = there_and_back(saved, base=older)
     assert packed.stat().st_size < plain / 2
     assert all(tensor.base_name == tensor.name for tensor in inspect(packed).tensors if tensor.base_name)
-
-
-def test_estimate_is_exact_for_a_small_file(saved: Path) -> None:
-    estimate = estimate_ratio(saved)
-    assert estimate.nbytes_in == saved.stat().st_size
-    assert estimate.sample_share == 1.0
 
 
 def test_thousands_of_tiny_storages_cost_less_than_they_take(tmp_path: Path) -> None:

@@ -55,34 +55,10 @@ def closed(safe_open: Any) -> Any:
         return file
 
 
-def rows(index: Any, name: str = "a") -> Call:
-    return lambda safe_open, pt, np_: safe_open("a", "pt").get_slice(name)[index]
-
-
 ONE = torch.ones(3)
 SAME: dict[str, Call] = {
-    "keys": lambda o, pt, np_: o("a", "pt").keys(),
-    "offset keys": lambda o, pt, np_: o("a", "pt").offset_keys(),
-    "metadata": lambda o, pt, np_: o("a", "pt").metadata(),
-    "no metadata": lambda o, pt, np_: o("n", "np").metadata(),
     "tensor": lambda o, pt, np_: o("a", "pt").get_tensor("b"),
     "name of another type": lambda o, pt, np_: o("a", "pt").get_tensor(3),
-    "shape": lambda o, pt, np_: o("a", "pt").get_slice("a").get_shape(),
-    "dtype": lambda o, pt, np_: o("a", "pt").get_slice("b").get_dtype(),
-    "all": rows(slice(None)),
-    "ellipsis": rows(...),
-    "row": rows(1),
-    "last row": rows(-1),
-    "box": rows((slice(1, 2), slice(None))),
-    "beyond": rows(slice(2, 9)),
-    "reversed": rows(slice(2, 1)),
-    "no index": rows(()),
-    "scalar": rows(..., "s"),
-    "row that is not there": rows(7),
-    "too many": rows((1, 1, 1)),
-    "step": rows(slice(None, None, 2)),
-    "new axis": rows(None),
-    "list": rows([0, 2]),
     "no framework": lambda o, pt, np_: o("a"),
     "no file": lambda o, pt, np_: o("none", "pt"),
     "file of another type": lambda o, pt, np_: o(None, "np"),
@@ -103,7 +79,7 @@ SAME: dict[str, Call] = {
     "big-endian": lambda o, pt, np_: np_.load(np_.save({"a": np.arange(3, dtype=">f4")})),
     "array of text": lambda o, pt, np_: np_.save({"a": np.array(["x"])}),
 }
-"""What both do alike."""
+"""What both do alike, besides slices, names and metadata: tests/files/test_safe_open.py has those of both."""
 
 DIFFERENT: dict[str, tuple[Call, Any, Any]] = {
     "name that is not there": (lambda o, pt, np_: o("a", "pt").get_tensor("x"), "SafetensorError", "KeyError"),

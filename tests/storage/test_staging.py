@@ -113,16 +113,6 @@ def test_a_source_in_the_staging_directory_is_refused(model: Path, tmp_path: Pat
     assert snapshot(tmp_path) == before
 
 
-def test_a_refused_destination_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "thesis.tex").write_text("mine")
-    before = snapshot(tmp_path)
-    for force in (False, True):
-        with pytest.raises(FileExistsError, match="never replaced"):
-            compress_checkpoint(model, tmp_path / "x", force=force)
-    assert snapshot(tmp_path) == before
-
-
 def test_a_shard_compressed_in_its_directory_is_named_before_the_work(model: Path, tmp_path: Path) -> None:
     """That is where compressing a shard puts the result unless told."""
     shard = model / "model-00002-of-00002.safetensors"
