@@ -145,8 +145,9 @@ def saved(model: Any, change: str, path: Path, name: str) -> tuple[set[str], Any
 
 QUICK = {
     "llama-tied": {
-        "own head", "own embedding", "another layer", "cloned and changed", "cloned and resized", "own head, then dense",
-        "tied again", "copied", "another parameter of one memory", "another parameter, then dense", "dequantized",
+        "own head", "own embedding", "another layer", "cloned and changed", "cloned and resized",
+        "own head, then dense", "tied again", "copied", "another parameter of one memory",
+        "another parameter, then dense", "dequantized",
     },
     "gpt2": {
         "own head and configuration", "cloned", "own head that is compressed", "changed", "loaded again", "dense",

@@ -17,6 +17,8 @@ from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 from tests.support.sharded_models import Refuses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensorwire.torch.traffic.codecs.codec import Codec
     from tests.support.ranks import Ranks
 
@@ -168,17 +170,21 @@ def test_a_function_of_name_and_call_chooses_the_codec(ranks: Ranks) -> None:
     assert ranks.run(scheduled) == [[False, True]] * SIZE
 
 
+def error_of(call: Callable[[], Any]) -> str:
+    """What it raises, after which the next call is right."""
+    text = "nothing"
+    try:
+        call()
+    except (TypeError, ValueError, ExchangeError) as error:
+        text = f"{type(error).__name__}: {error}"
+    assert all_to_all(torch.ones(SIZE, WIDTH), [1] * SIZE)[0].sum() == SIZE * WIDTH
+    return text
+
+
 def wrong_splits(wrong: Any) -> str:
     """What rank 1 raises, and the others."""
-    rows = torch.zeros(SIZE, WIDTH)
-    try:
-        all_to_all(rows, wrong if dist.get_rank() == 1 else [1] * SIZE)
-    except (TypeError, ValueError, ExchangeError) as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        got, _ = all_to_all(rows + 1, [1] * SIZE)  # the next call is right
-        assert got.sum() == SIZE * WIDTH
-    return "nothing"
+    splits = wrong if dist.get_rank() == 1 else [1] * SIZE
+    return error_of(lambda: all_to_all(torch.zeros(SIZE, WIDTH), splits))
 
 
 @pytest.mark.parametrize(
@@ -197,13 +203,7 @@ def unlike_rows(width: int, dtype: torch.dtype, name: str) -> str:
     """What rank 1 sends is unlike what the others send."""
     wrong = dist.get_rank() == 1
     rows = torch.zeros(SIZE, width, dtype=dtype) if wrong else torch.zeros(SIZE, WIDTH)
-    try:
-        all_to_all(rows, [1] * SIZE, name=name if wrong else "rows")
-    except ExchangeError as error:
-        got, _ = all_to_all(torch.ones(SIZE, WIDTH), [1] * SIZE)  # the next call is right
-        assert got.sum() == SIZE * WIDTH
-        return str(error)
-    return "nothing"
+    return error_of(lambda: all_to_all(rows, [1] * SIZE, name=name if wrong else "rows"))
 
 
 @pytest.mark.parametrize(
@@ -221,37 +221,27 @@ def test_unlike_rows_are_an_error_everywhere_and_hang_nobody(
     errors = ranks.run(unlike_rows, width, dtype, name)
     for rank, error in enumerate(errors):
         other = 0 if rank == 1 else 1
-        assert error.startswith(f"rank {other} sends another tensor, or has another codec for it")
+        assert error.startswith(f"ExchangeError: rank {other} sends another tensor, or has another codec for it")
 
 
 def gradients_on_one() -> str:
     rows = torch.ones(SIZE, WIDTH, requires_grad=dist.get_rank() == 1)
-    try:
-        all_to_all(rows, [1] * SIZE)
-    except ExchangeError as error:
-        with torch.no_grad():  # where nobody asks for gradients, the rows are alike
-            assert torch.equal(all_to_all(rows, [1] * SIZE)[0], rows)
-        return str(error)
-    return "nothing"
+    error = error_of(lambda: all_to_all(rows, [1] * SIZE))
+    with torch.no_grad():  # where nobody asks for gradients, the rows are alike
+        assert torch.equal(all_to_all(rows, [1] * SIZE)[0], rows)
+    return error
 
 
 def test_rows_with_a_gradient_on_one_rank_are_an_error_everywhere(ranks: Ranks) -> None:
     for rank, error in enumerate(ranks.run(gradients_on_one)):
-        assert error.startswith(f"rank {0 if rank == 1 else 1} sends another tensor")
+        assert error.startswith(f"ExchangeError: rank {0 if rank == 1 else 1} sends another tensor")
         assert "rows need a gradient on all of them or on none" in error
 
 
 def refused(forward: bool) -> str:
     rows = torch.zeros(SIZE, WIDTH, requires_grad=True)
     codecs = (Refuses(), Raw()) if forward else (Raw(), Refuses())
-    try:
-        got, _ = all_to_all(rows, [1] * SIZE, codec=codecs[0], backward=codecs[1])
-        got.sum().backward()
-    except ExchangeError as error:
-        got, _ = all_to_all(rows + 1, [1] * SIZE)
-        assert got.sum() == SIZE * WIDTH
-        return str(error)
-    return "nothing"
+    return error_of(lambda: all_to_all(rows, [1] * SIZE, codec=codecs[0], backward=codecs[1])[0].sum().backward())
 
 
 @pytest.mark.parametrize("forward", [True, False])

@@ -285,10 +285,9 @@ def _fail_under_ddp() -> tuple[str, bool]:
         for step in range(3):
             if fault and step == 1:
                 FAULT[:] = [fault]
-                try:
+                with pytest.raises(RuntimeError) as raised:
                     loss_of(model, step).backward()
-                except RuntimeError as error:
-                    text = str(error)
+                text = str(raised.value)
                 FAULT.clear()
                 optimizer.zero_grad()
             loss_of(model, step).backward()
