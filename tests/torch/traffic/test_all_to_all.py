@@ -89,10 +89,6 @@ def own_rows() -> tuple[bool, bool]:
     return torch.equal(got[mine], rows[mine]), bool((rows.grad == 1).all())
 
 
-def test_own_rows_are_copied_and_gradients_go_straight_through(ranks: Ranks) -> None:
-    assert ranks.run(own_rows) == [(True, True)] * SIZE
-
-
 def derivatives() -> bool:
     """Each rank's loss has rows of all ranks: gradcheck by hand, of the sum over ranks."""
     splits = [2, 0, 1, 3]
@@ -110,10 +106,6 @@ def derivatives() -> bool:
     return True
 
 
-def test_gradients_are_those_of_the_function(ranks: Ranks) -> None:
-    assert all(ranks.run(derivatives))
-
-
 def shapes_and_layouts() -> list[bool]:
     found = []
     wide = torch.arange(SIZE * 5 * 6, dtype=torch.float32).view(SIZE, 5, 6) + 1000 * dist.get_rank()
@@ -126,10 +118,6 @@ def shapes_and_layouts() -> list[bool]:
     got, _ = all_to_all(leaf.transpose(1, 2), [1] * SIZE)
     (got.transpose(1, 2) * torch.ones(()).expand(SIZE, 5, 6)).sum().backward()
     return [*found, bool((leaf.grad == 1).all())]
-
-
-def test_any_shape_layout_and_dtype(ranks: Ranks) -> None:
-    assert ranks.run(shapes_and_layouts) == [[True] * 7] * SIZE
 
 
 def counted() -> list[dict[str, Any]]:
@@ -158,16 +146,13 @@ def first_then_finer(name: str, call: int) -> Codec:
 
 
 def scheduled() -> list[bool]:
+    """Whether the bits are right: a function of name and call chooses the codec."""
     found = []
     for _ in range(2):
         rows = rows_of(1, splits=[4] * SIZE).detach()
         got, _ = all_to_all(rows, [4] * SIZE, codec=first_then_finer, name="schedule")
         found.append(torch.equal(got, by_torch(rows, [4] * SIZE)[0]))
     return found
-
-
-def test_a_function_of_name_and_call_chooses_the_codec(ranks: Ranks) -> None:
-    assert ranks.run(scheduled) == [[False, True]] * SIZE
 
 
 def error_of(call: Callable[[], Any]) -> str:
@@ -297,9 +282,18 @@ def groups_come_and_go() -> list[Any]:
     return [*found, len(kept)]
 
 
-def test_groups_end_and_others_with_their_ranks_work(ranks: Ranks) -> None:
-    alone = (True, [5], 0, True)
-    assert ranks.run(groups_come_and_go) == [[(6.0, 1), (12.0, 1), (18.0, 1), alone, 0]] * SIZE
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (own_rows, (True, True)),
+        (derivatives, True),
+        (shapes_and_layouts, [True] * 7),
+        (scheduled, [False, True]),
+        (groups_come_and_go, [(6.0, 1), (12.0, 1), (18.0, 1), (True, [5], 0, True), 0]),
+    ],
+)
+def test_what_each_rank_finds(ranks: Ranks, job: Callable[[], Any], expected: Any) -> None:
+    assert ranks.run(job) == [expected] * SIZE
 
 
 @pytest.mark.parametrize(
