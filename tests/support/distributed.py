@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 
@@ -57,6 +59,27 @@ def loaded(path: Any, like: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 def save(path: Any, content: dict[str, Any], **options: Any) -> None:
     dcp.save(content, storage_writer=TensorwireWriter(path, **options))
+
+
+def part(
+    path: Any, name: str, start: tuple[int, ...], lengths: tuple[int, ...], dtype: torch.dtype = torch.complex128
+) -> torch.Tensor:
+    """Some of a tensor, as a rank of another layout reads it."""
+    found = torch.zeros(torch.Size(lengths).numel() * dtype.itemsize, dtype=torch.uint8).view(dtype).reshape(lengths)
+
+    class Planner:
+        def resolve_tensor(self, item: ReadItem) -> torch.Tensor:
+            return found
+
+        def commit_tensor(self, item: ReadItem, tensor: torch.Tensor) -> None:
+            """Nothing."""
+
+    reader = TensorwireReader(path)
+    reader.set_up_storage_reader(reader.read_metadata(), True)
+    index, size = MetadataIndex(name, [0] * len(start)), torch.Size(lengths)
+    item = ReadItem(LoadItemType.TENSOR, MetadataIndex(name), torch.Size(start), index, torch.Size(start), size)
+    reader.read_data(LoadPlan([item]), Planner()).wait()  # type: ignore[arg-type]
+    return found
 
 
 def failure(caught: pytest.ExceptionInfo[CheckpointException]) -> BaseException:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
+from tensorwire.torch import CompressedTensor
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -121,3 +123,7 @@ def outputs(model: Any, *, generates: bool = True) -> list[torch.Tensor]:
     if generates and model.can_generate():
         found.append(model.generate(tokens, max_new_tokens=3, do_sample=False, pad_token_id=0))
     return found
+
+
+def num_compressed(model: Any) -> int:
+    return sum(isinstance(parameter, CompressedTensor) for parameter in model.parameters())

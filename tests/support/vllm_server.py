@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_port
 from tests.support.vllm_cases import NUM_TOKENS, PROMPTS
 
 BLOCK = 32
@@ -51,9 +51,7 @@ class Server:
 @contextmanager
 def serving(model: Path, root: Path) -> Iterator[Server]:
     """Serve a model by our loader. `root` is where the server's output goes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = f"--model {model} --port {port} --max-model-len 128 --max-num-seqs 8 --block-size {BLOCK}"
     flags = "--load-format tensorwire --host 127.0.0.1 --enforce-eager --skip-tokenizer-init --enable-scale-out"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options.split(), *flags.split()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,3 +47,17 @@ def two() -> Iterator[Ranks]:
     """Two ranks, likewise: all that most tests need, for half of the work of four."""
     with Ranks(2) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def _chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of three linear layers."""
+    from tests.support.linear_models import chain, saved
+
+    return saved(chain(num_layers=3), tmp_path_factory.mktemp("chain") / "model.safetensors")
+
+
+@pytest.fixture
+def file(_chain: Path, tmp_path: Path) -> Path:
+    """A copy of it, which may be damaged."""
+    return Path(shutil.copy(_chain, tmp_path))

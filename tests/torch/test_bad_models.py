@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -27,28 +26,6 @@ pytestmark = pytest.mark.xdist_group("programs")
 
 
 NUM_LAYERS = 3
-
-
-@pytest.fixture(scope="module")
-def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
-
-
-@pytest.fixture
-def file(_file: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(_file, tmp_path))
-
-
-def run(program: str, *arguments: object, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program of its own, which must end in time, and imports what it needs itself."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
 
 
 # Files that are not the model's ---------------------------------------------------------------------------------------
@@ -244,9 +221,17 @@ def test_a_process_ends_while_the_thread_is_at_work(programs: Programs, file: Pa
 # Installations --------------------------------------------------------------------------------------------------------
 
 
-def test_torch_is_too_old(tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text('__version__ = "2.4.1+cpu"\n')
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("raise ModuleNotFoundError('no torch')", "which cannot be imported: no torch"),
+        ("__version__ = '2.4.1+cpu'", "got 2.4.1+cpu; pip install -U torch"),
+    ],
+    ids=["missing", "too old"],
+)
+def test_torch_is_missing_or_too_old(tmp_path: Path, found: str, message: str) -> None:
+    """The program imports what it needs itself."""
+    (tmp_path / "torch.py").write_text(found)
     program = """
         import sys, tensorwire
         tensorwire.save_file({"w": __import__("numpy").zeros(70_000, "float32")}, sys.argv[1])
@@ -261,24 +246,15 @@ def test_torch_is_too_old(tmp_path: Path) -> None:
                 print(error)
     """
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = run(program, tmp_path / "a", PYTHONPATH=path)
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "a")]
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
-    message = "compressed tensors (tensorwire.torch) need PyTorch 2.5 or later, got 2.4.1+cpu; pip install -U"
-    assert [line[: len(message)] for line in result.stdout.splitlines()] == [message] * 2
-
-
-def test_torch_is_missing(tmp_path: Path) -> None:
-    program = """
-        import sys, tensorwire
-        sys.modules["torch"] = None
-        tensorwire.save_file({"w": __import__("numpy").zeros(70_000, "float32")}, sys.argv[1])
-        try:
-            tensorwire.load_file(sys.argv[1], framework="pt", compressed=True)
-        except ImportError as error:
-            print(error)
-    """
-    result = run(program, tmp_path / "a")
-    assert result.stdout.startswith("compressed tensors (tensorwire.torch) need PyTorch 2.5 or later, which cannot be")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("compressed tensors (tensorwire.torch) need PyTorch 2.5 or later, ")
+        assert message in line
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import copy
 import io
 import os
 import pickle
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +22,10 @@ if TYPE_CHECKING:
 NUM_LAYERS = 3
 
 
-@pytest.fixture(scope="module")
-def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
-
-
 @pytest.fixture
-def file(_file: Path, tmp_path: Path) -> Path:
-    path = Path(shutil.copy(_file, tmp_path))
-    os.utime(path, (0, 0))
-    return path
+def file(file: Path) -> Path:
+    os.utime(file, (0, 0))
+    return file
 
 
 def append(path: Path) -> None:

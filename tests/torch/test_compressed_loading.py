@@ -62,13 +62,6 @@ def test_large_floats_stay_compressed_and_all_else_is_dense(tensors: dict[str, A
         assert same(tensor.decode() if isinstance(tensor, CompressedTensor) else tensor, tensors[name]), name
 
 
-def test_a_frame_is_the_one_of_the_file(file: Path) -> None:
-    name = str(torch.bfloat16)
-    start, nbytes = payload(file, name)
-    frame = tensorwire.load_file(file, **COMPRESSED)[name].frame
-    assert bytes(frame.numpy()) == file.read_bytes()[start : start + nbytes]
-
-
 def test_frames_of_many_blocks_are_read_by_many_threads(tmp_path: Path) -> None:
     dense = weight(4096, 3001)
     tensorwire.save_file({"w": dense}, tmp_path / "a")

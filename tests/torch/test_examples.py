@@ -24,9 +24,6 @@ OLDEST = {
 }
 
 
-EXAMPLES = [
-    ("ray_compress.py", "ray"),
-]
 SLOW_EXAMPLES = [
     ("damaged_model.py", "safetensors"),
     ("demo.py", "transformers"),
@@ -42,7 +39,8 @@ SLOW_EXAMPLES = [
 
 
 @pytest.mark.parametrize(
-    ("example", "package"), [*EXAMPLES, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_EXAMPLES)]
+    ("example", "package"),
+    [("ray_compress.py", "ray"), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_EXAMPLES)],
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
     pytest.importorskip(package, minversion=OLDEST.get(example))

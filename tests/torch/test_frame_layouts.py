@@ -124,13 +124,11 @@ def test_padding_lets_an_npu_read_behind_the_last_block(monkeypatch: pytest.Monk
 def test_what_a_device_refuses_of_a_header() -> None:
     frame = bytearray(encode(bytes(4096), "BF16", (2048,), padding_nbytes=32))
     frame[-1] = 1
-    with pytest.raises(CorruptDataError, match="zeros behind the blocks"):
-        decode_frame(tensor_of(frame))
-    with pytest.raises(CorruptDataError, match="zeros behind the blocks"):
-        CompressedTensor(tensor_of(frame))
     surgery = Surgery(tensorwire.compress(bytes(4096), dtype="BF16"))
     surgery.set("dtype", b"F32")
     narrow = surgery.close()
     for call in (decode_frame, CompressedTensor):
+        with pytest.raises(CorruptDataError, match="zeros behind the blocks"):
+            call(tensor_of(frame))
         with pytest.raises(UnsupportedTensorError, match="expected 32 bits per element"):
             call(tensor_of(narrow))

@@ -22,6 +22,8 @@ from tensorwire.torch.products.kind import kind_of  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensorwire.torch.products.kind import ProductKind
+
 ROWS, COLUMNS = 320, 256
 SLAB = 64
 
@@ -276,66 +278,64 @@ def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
     assert odd.abs().max() < (1e-6 if columns % 2 else 1e-9)
 
 
+@pytest.fixture
+def sees(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A trial takes a kernel to have the order exactly if what is wrong with it is not there to be seen."""
+
+    def check(kernel: Callable[..., Any], kind: ProductKind) -> None:
+        if Order.SUMS_64 not in linear_orders(ways.DTYPE_NAMES[kind.dtype]):
+            pytest.skip("this machine has no kernels for an order")
+        for seen in (False, True):
+            monkeypatch.setattr(trial, "linear", functools.partial(kernel, seen))
+            assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen
+
+    return check
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("columns", [64, 4096])
 @pytest.mark.parametrize("count", [1, 16])
 def test_a_trial_sees_a_bias_that_is_added_to_rounded_sums(
-    dtype: Any, columns: int, count: int, monkeypatch: pytest.MonkeyPatch
+    dtype: Any, columns: int, count: int, sees: Callable[..., None]
 ) -> None:
-    if Order.SUMS_64 not in linear_orders(ways.DTYPE_NAMES[dtype]):
-        pytest.skip("this machine has no kernels for an order")
-
-    def another_rounding(x: Any, weight: Any, bias: Any = None) -> Any:
+    def another_rounding(seen: bool, x: Any, weight: Any, bias: Any = None) -> Any:
         found = ways.sums(x, weight, Order.SUMS_64, 1)
         found = found.to(x.dtype) if seen else found
         return (found if bias is None else found + bias).to(x.dtype)
 
-    monkeypatch.setattr(trial, "linear", another_rounding)
-    kind = kind_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype))
-    for seen in (False, True):
-        assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen
+    sees(another_rounding, kind_of(torch.empty(count, columns, dtype=dtype), 300, torch.empty(300, dtype=dtype)))
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("count", [1, 2, 16])
 def test_a_trial_sees_products_that_are_rounded_before_they_are_added(
-    count: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+    count: int, bias: bool, sees: Callable[..., None]
 ) -> None:
     """A product of two BF16 has all its bits in float32, unless it is denormal, zero or infinite."""
-    if Order.SUMS_64 not in linear_orders("BF16"):
-        pytest.skip("this machine has no kernels for an order")
     columns = 24  # of which 16 go to sums by fused multiply-add
 
-    def another_rounding(x: Any, weight: Any, bias: Any = None) -> Any:
+    def another_rounding(seen: bool, x: Any, weight: Any, bias: Any = None) -> Any:
         found = ways.sums(x[..., :16].contiguous(), weight[:, :16].contiguous(), Order.SUMS_64, 1)
         for column in range(16, columns):
             term = x[..., column : column + 1].double() * weight[:, column].double()
             found = (found.double() + term).float() if seen else found + term.float()
         return (found if bias is None else found + bias).to(x.dtype)
 
-    monkeypatch.setattr(trial, "linear", another_rounding)
     like = torch.empty(count, columns, dtype=torch.bfloat16)
-    kind = kind_of(like, 300, torch.empty(300, dtype=torch.bfloat16) if bias else None)
-    for seen in (False, True):
-        assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen
+    sees(another_rounding, kind_of(like, 300, torch.empty(300, dtype=torch.bfloat16) if bias else None))
 
 
 @pytest.mark.parametrize("rows", [1, 64, 300, 5000])
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_sees_another_order_in_some_rows(rows: int, place: float, sees: Callable[..., None]) -> None:
     """At the beginning, in the middle and at the end of a weight, as where threads part it."""
-    if Order.SUMS_64 not in linear_orders("F16"):
-        pytest.skip("this machine has no kernels for an order")
     start = int(place * (rows - 1))
 
-    def another_order(x: Any, weight: Any, bias: Any = None) -> Any:
+    def another_order(seen: bool, x: Any, weight: Any, bias: Any = None) -> Any:
         found = ways.sums(x, weight, Order.SUMS_64, 1)
         if len(weight) == rows and seen:
             part = slice(start, start + 600)
             found[:, part] = ways.sums(x, weight[part].flip(1), Order.SUMS_64, 1)
         return found.to(x.dtype)
 
-    monkeypatch.setattr(trial, "linear", another_order)
-    kind = kind_of(torch.empty(1, 512, dtype=torch.float16), rows, None)
-    for seen in (False, True):
-        assert (trial.Trial(kind).orders([Order.SUMS_64]) == []) == seen
+    sees(another_order, kind_of(torch.empty(1, 512, dtype=torch.float16), rows, None))

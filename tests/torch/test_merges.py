@@ -18,7 +18,7 @@ from torch.nn.utils import prune  # noqa: E402
 import tensorwire  # noqa: E402
 from tensorwire.torch import CompressedTensor, compress_module, memory_report  # noqa: E402
 from tests.support.linear_models import chain, same  # noqa: E402
-from tests.support.transformer_models import load, outputs, save, state  # noqa: E402
+from tests.support.transformer_models import load, num_compressed, outputs, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save(name, path / name)
         tensorwire.compress_checkpoint(path / name, path / f"{name}.compressed")
     return path
-
-
-def num_compressed(model: nn.Module) -> int:
-    return sum(isinstance(parameter, CompressedTensor) for parameter in model.parameters())
 
 
 def both(folder: Path, change: Callable[[Any], Any], name: str = "llama") -> tuple[Any, Any]:

@@ -39,10 +39,7 @@ PROOFS: dict[str, list[str]] = {
         f"{TENSOR}::test_reads_give_the_bits_of_the_dense_tensor",
         f"{TENSOR}::test_the_transpose_stays_compressed",
     ],
-    "any other operation that reads, `torch.from_dlpack`": [
-        f"{TENSOR}::test_reads_give_the_bits_of_the_dense_tensor",
-        f"{TENSOR}::test_it_is_exported_decoded",
-    ],
+    "any other operation that reads, `torch.from_dlpack`": [f"{TENSOR}::test_reads_give_the_bits_of_the_dense_tensor"],
     "`numpy()`, `tolist()`, `tensorwire.save_file`, `safetensors.torch.save_file`": [
         f"{TENSOR}::test_what_reads_memory_is_refused",
         f"{MERGES}::test_safetensors_says_what_to_call_first",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -92,27 +93,23 @@ def by_hand(base: nn.Module) -> nn.Module:
     return nn.Sequential(*(Adapted(layer) if isinstance(layer, nn.Linear) else layer for layer in base))
 
 
-def by_hand_without_bias(base: nn.Module) -> nn.Module:
-    """All of it is compressed: no dense parameter tells that it is frozen."""
-    return Adapted(compress_module(nn.Linear(WIDTH, WIDTH, bias=False), min_numel=1000))
-
-
-def by_peft(base: nn.Module) -> nn.Module:
+def by_peft(base: nn.Module, **options: Any) -> nn.Module:
     peft = pytest.importorskip("peft")
-    return peft.get_peft_model(base, peft.LoraConfig(target_modules=["0", "2"], init_lora_weights=False))  # type: ignore[no-any-return]
+    return peft.get_peft_model(base, peft.LoraConfig(target_modules=["0", "2"], **options))  # type: ignore[no-any-return]
 
 
-def by_peft_with_biases(base: nn.Module) -> nn.Module:
-    peft = pytest.importorskip("peft")
-    return peft.get_peft_model(base, peft.LoraConfig(target_modules=["0", "2"], bias="all"))  # type: ignore[no-any-return]
-
-
-def a_new_head(base: nn.Module) -> nn.Module:
-    return nn.Sequential(base.requires_grad_(False), nn.Linear(WIDTH, 2))
+ADAPTED: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "by hand": by_hand,
+    # All of it is compressed: no dense parameter tells that it is frozen.
+    "by hand, no bias": lambda _: Adapted(compress_module(nn.Linear(WIDTH, WIDTH, bias=False), min_numel=1000)),
+    "by PEFT": functools.partial(by_peft, init_lora_weights=False),
+    "by PEFT with biases": functools.partial(by_peft, bias="all"),
+    "a new head": lambda base: nn.Sequential(base.requires_grad_(False), nn.Linear(WIDTH, 2)),
+}
 
 
 @pytest.mark.parametrize("which", ["all parameters", "those that require a gradient"])
-@pytest.mark.parametrize("made", [by_hand, by_hand_without_bias, by_peft, by_peft_with_biases, a_new_head])
+@pytest.mark.parametrize("made", ADAPTED.values(), ids=ADAPTED)
 def test_adapters_on_a_compressed_model_are_meant(made: Callable[[nn.Module], nn.Module], which: str) -> None:
     module = made(compressed())
     assert any(isinstance(parameter, CompressedTensor) for parameter in module.parameters())

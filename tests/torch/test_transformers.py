@@ -25,7 +25,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa: E402
-from tests.support.transformer_models import bits, load, outputs, save, state  # noqa: E402
+from tests.support.transformer_models import bits, load, num_compressed, outputs, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
@@ -77,10 +77,6 @@ def choosing(path: Path, **options: Any) -> Any:
     config = transformers.AutoConfig.from_pretrained(path)
     config.quantization_config.update(options)
     return config
-
-
-def num_compressed(model: Any) -> int:
-    return sum(isinstance(parameter, CompressedTensor) for parameter in model.parameters())
 
 
 def assert_same_outputs(model: Any, expected: Any, *, generates: bool = True) -> None:

@@ -28,7 +28,7 @@ from transformers.quantizers import auto  # noqa: E402
 
 from tensorwire.torch.integrations.transformers import TensorwireConfig, TensorwireQuantizer  # noqa: E402
 from tests.support.stores import counted_store  # noqa: E402
-from tests.support.transformer_models import MODELS, load, save, state  # noqa: E402
+from tests.support.transformer_models import MODELS, load, save  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
@@ -74,7 +74,7 @@ def _unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(auto.AUTO_QUANTIZER_MAPPING, METHOD, raising=False)
 
 
-def rewrite(path: Path, *, compressed: set[str], markers: bool = True) -> None:
+def rewrite(path: Path, *, compressed: set[str]) -> None:
     """Write each file anew: tensors named in `compressed` as they are in it, all others dense."""
     where = {}
     for file in path.glob("*.safetensors"):
@@ -87,8 +87,7 @@ def rewrite(path: Path, *, compressed: set[str], markers: bool = True) -> None:
                     continue
                 frame = stored.file.read(stored.header.data_start + tensor.entry.start, tensor.entry.nbytes)
                 entries.append((payload_name(name), "U8", (len(frame),), frame))
-                if markers:
-                    entries.append((name, "F6_E2M3", (0,), b""))
+                entries.append((name, "F6_E2M3", (0,), b""))
         file.write_bytes(container(entries, {"format": "pt"}))
         where.update(dict.fromkeys((entry[0] for entry in entries), file.name))
     index = path / "model.safetensors.index.json"
@@ -141,12 +140,6 @@ def test_one_compressed_tensor_is_enough(original: Path, compressed: Path) -> No
         load(compressed, original.name, ignore_mismatched_sizes=True)
 
 
-def test_without_the_markers_it_would_load_random_weights(original: Path, compressed: Path) -> None:
-    """Why there are markers. Should this begin to raise, they have done their work."""
-    rewrite(compressed, compressed=set(names(compressed)), markers=False)
-    assert state(load(compressed, original.name)) != state(load(original, original.name))
-
-
 @torch_since(2, 8)
 def test_what_save_pretrained_wrote_is_refused(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There frames stand under the names of their tensors, as F4."""
@@ -157,15 +150,6 @@ def test_what_save_pretrained_wrote_is_refused(original: Path, tmp_path: Path, m
     for ignore in (False, True):
         with pytest.raises((RuntimeError, safetensors.SafetensorError)):
             load(tmp_path / "saved", original.name, ignore_mismatched_sizes=ignore)
-
-
-@torch_since(2, 8)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_frames_of_saved_models_become_weights_of_no_dtype(dtype: torch.dtype) -> None:
-    """Transformers converts what it reads before it compares shapes. Today the load fails earlier: safetensors cannot
-    slice F4, which may be mended."""
-    with pytest.raises(RuntimeError, match="not implemented for 'Float4"):
-        torch.zeros(64, dtype=torch.uint8).view(torch.float4_e2m1fn_x2).to(device="cpu", dtype=dtype)
 
 
 def test_state_dict_loaders_raise(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
 from tensorwire.files.reader import StoredFile  # noqa: E402
 from tensorwire.torch import CompressedTensor, decode_ahead  # noqa: E402
-from tests.support.linear_models import WIDTH, chain, inputs, loaded, same, saved  # noqa: E402
+from tests.support.linear_models import WIDTH, chain, inputs, loaded, same  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,16 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is dep
 NUM_LAYERS = 3
 BAD = "1.weight"
 COMPRESSED: dict[str, Any] = {"framework": "pt", "compressed": True}
-
-
-@pytest.fixture(scope="module")
-def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(chain(num_layers=NUM_LAYERS), tmp_path_factory.mktemp("saved") / "model.safetensors")
-
-
-@pytest.fixture
-def file(_file: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(_file, tmp_path))
 
 
 @pytest.fixture
@@ -233,7 +222,7 @@ def test_a_forked_child_knows_what_was_checked_before(file: Path) -> None:
         torch.set_num_threads(threads)
 
 
-def test_a_pickle_is_checked_anew(file: Path) -> None:
+def test_a_pickle_or_a_copy_is_checked_anew(file: Path) -> None:
     w = weight(file)
     w.decode()
     w.frame[-100] ^= 1
@@ -242,12 +231,6 @@ def test_a_pickle_is_checked_anew(file: Path) -> None:
     torch.save(w, memory)
     memory.seek(0)
     assert is_refused(torch.load(memory, weights_only=True))
-
-
-def test_a_copy_is_checked_anew(file: Path) -> None:
-    w = weight(file)
-    w.decode()
-    w.frame[-100] ^= 1
     with pytest.raises(tensorwire.CorruptDataError) as caught:
         w.clone().decode()
     assert (caught.value.file, caught.value.tensor) == (str(file), BAD)

@@ -130,24 +130,20 @@ def test_a_graph_compiled_for_other_frames_is_not_taken(outcomes: dict[str, Any]
     assert len(set(hashes.values())) == 3
 
 
-def test_a_compressed_checkpoint_needs_the_loader(outcomes: dict[str, Any]) -> None:
-    assert "load_format='tensorwire'" in outcomes["other loader"]["error"]
-
-
-def test_choices_are_checked(outcomes: dict[str, Any]) -> None:
-    assert "weights, linear_mode, profile, got 'fused'" in outcomes["unknown key"]["error"]
-    assert "compressed, dense, got 'sparse'" in outcomes["unknown value"]["error"]
-
-
-def test_damage_is_found_and_named(outcomes: dict[str, Any]) -> None:
-    error = outcomes["damaged"]["error"]
-    assert "CorruptDataError" in error
-    assert "model.layers.1.mlp.up_proj.weight" in error
-
-
-def test_a_model_never_runs_on_weights_that_the_checkpoint_lacks(outcomes: dict[str, Any]) -> None:
-    assert "lacks a part of model.layers.1.mlp.gate_up_proj" in outcomes["incomplete"]["error"]
-    assert "lacks 1 tensors of the model: ['model.layers.1.mlp.down_proj" in outcomes["more incomplete"]["error"]
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("other loader", "load_format='tensorwire'"),
+        ("unknown key", "weights, linear_mode, profile, got 'fused'"),
+        ("unknown value", "compressed, dense, got 'sparse'"),
+        ("damaged", "CorruptDataError"),
+        ("damaged", "model.layers.1.mlp.up_proj.weight"),
+        ("incomplete", "lacks a part of model.layers.1.mlp.gate_up_proj"),
+        ("more incomplete", "lacks 1 tensors of the model: ['model.layers.1.mlp.down_proj"),
+    ],
+)
+def test_what_is_wrong_is_said(outcomes: dict[str, Any], case: str, error: str) -> None:
+    assert error in outcomes[case]["error"]
 
 
 def test_a_quantized_model_inside_is_refused() -> None:

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from tensorwire import diff, inspect, load_file, open_file, save_file, verify
 from tensorwire.checkpoint.directory import distributed
-from tensorwire.errors import CorruptDataError, LimitExceededError
+from tensorwire.errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
 from tensorwire.torch.dcp import TensorwireReader
 from tests.support.distributed import failure, loaded, same, save, sealed, state
 
@@ -137,8 +137,10 @@ def test_a_save_that_ended_between_pickle_and_json_is_read_by_all(tmp_path: Path
     assert torch.equal(load_file(tmp_path, framework="pt")["model.flags@0"], state(2)["model"]["flags"])
 
 
-def test_a_save_of_torchs_own_writer_over_ours_is_told_by_all(tmp_path: Path) -> None:
-    save(tmp_path, state(1))
+@pytest.mark.parametrize("over_ours", [False, True])
+def test_a_save_of_torchs_own_writer_is_told_by_all(tmp_path: Path, over_ours: bool) -> None:
+    if over_ours:
+        save(tmp_path, state(1))
     dcp.save(state(2), storage_writer=dcp.FileSystemWriter(tmp_path))
     text = "torch's FileSystemWriter has written this checkpoint: load it with torch's FileSystemReader"
     for call in (lambda: inspect(tmp_path), lambda: open_file(tmp_path), TensorwireReader(tmp_path).read_metadata):
@@ -148,44 +150,77 @@ def test_a_save_of_torchs_own_writer_over_ours_is_told_by_all(tmp_path: Path) ->
     assert text in verify(tmp_path).problems[0].message
 
 
-def _change(body: dict[str, Any], what: str) -> None:
-    weight, row = body["state_dict"]["model.weight"], body["storage"][0]
-    if what == "version":
-        body["version"] = 2
-    if what == "place":
-        body["storage"].pop(0)
-    if what == "checksum":
-        body["files"][row[2]] = "0" * 31
-    if what == "hole":
-        weight["chunks"] = [[[0, 0], [299, 400]]]
-    if what == "dimensions":
-        weight["size"] = [2**62] * 100_000
-    if what == "huge":
-        weight["size"] = [2**40, 2**40]
-    if what == "true":
-        weight["size"] = [True, 400]
-    if what == "offsets":
-        row[1] = [2**61 - 1, 0]
-    if what == "text":
-        body["writer"] = "other"  # under the checksum of before
+def _set(body: dict[str, Any], key: str, value: Any) -> None:
+    body[key] = value
+
+
+def _chunks(value: list[Any]) -> Any:
+    return lambda body: _set(body["state_dict"]["model.weight"], "chunks", value)
 
 
 @pytest.mark.parametrize(
-    "what", ["version", "place", "checksum", "hole", "dimensions", "huge", "true", "offsets", "text"]
+    ("change", "error", "text"),
+    [
+        (lambda body: _set(body, "format", "other"), CorruptDataError, "format 'other'"),
+        (lambda body: _set(body, "version", 2), UnsupportedVersionError, "of version 1, got 2"),
+        (lambda body: body.pop("storage"), CorruptDataError, "KeyError: 'storage'"),
+        (lambda body: body["storage"].pop(0), CorruptDataError, "expected a place for each part of"),
+        (lambda body: _set(body["storage"][0], 2, "../other.safetensors"), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 2, "/etc/passwd"), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 2, ["a"]), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 2, {"a": 1}), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 2, None), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
+        (lambda body: _set(body["storage"][0], 3, "other"), CorruptDataError, "expected the entry"),  # type: ignore[arg-type]
+        (_chunks([[0]]), CorruptDataError, "ValueError"),
+        (_chunks([]), CorruptDataError, "parts of 'model.weight' that fill it"),
+        (_chunks([[[0, 0], [299, 400]]]), CorruptDataError, "parts of 'model.weight' that fill it"),
+        (_chunks([[[0, 0], [600, 200]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
+        (_chunks([[[0, 0], [-300, -400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
+        (_chunks([[[0], [300, 400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
+        (lambda body: _set(body, "state_dict", []), CorruptDataError, "AttributeError"),
+        (lambda body: _set(body["files"], body["storage"][0][2], "0" * 31), CorruptDataError, ""),
+        (lambda body: _set(body["state_dict"]["model.weight"], "size", [2**62] * 100_000), CorruptDataError, ""),
+        (lambda body: _set(body["state_dict"]["model.weight"], "size", [2**40, 2**40]), CorruptDataError, ""),
+        (lambda body: _set(body["state_dict"]["model.weight"], "size", [True, 400]), CorruptDataError, ""),
+        (lambda body: _set(body["storage"][0], 1, [2**61 - 1, 0]), CorruptDataError, ""),  # type: ignore[arg-type]
+    ],
 )
-def test_the_same_metadata_is_refused_by_all(tmp_path: Path, what: str) -> None:
+def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: type[Exception], text: str) -> None:
+    """Under a checksum that is right."""
     save(tmp_path, state(1))
     body = json.loads((tmp_path / JSON).read_text())
-    _change(body, what)
-    (tmp_path / JSON).write_bytes(json.dumps(body).encode() if what == "text" else sealed(body))
+    change(body)
+    (tmp_path / JSON).write_bytes(sealed(body))
+    check_metadata_refused(tmp_path, error, text)
+
+
+def test_metadata_with_a_dtype_that_torch_lacks(tmp_path: Path) -> None:
+    """What knows nothing of torch takes it."""
+    save(tmp_path, state(1))
+    body = json.loads((tmp_path / JSON).read_text())
+    body["state_dict"]["model.weight"]["dtype"] = "load"
+    (tmp_path / JSON).write_bytes(sealed(body))
+    with pytest.raises(CorruptDataError, match=f"no dtype of torch.*{JSON}"):
+        TensorwireReader(tmp_path).read_metadata()
+
+
+def check_metadata_refused(folder: Path, error: type[Exception], text: str) -> None:
     texts = []
-    for call in (lambda: inspect(tmp_path), lambda: open_file(tmp_path), TensorwireReader(tmp_path).read_metadata):
-        with pytest.raises(ValueError, match=JSON) as caught:
+    for call in (lambda: inspect(folder), lambda: open_file(folder), TensorwireReader(folder).read_metadata):
+        with pytest.raises(error, match=f"{text}.*{JSON}") as caught:
             call()
         texts.append(str(caught.value))
-    texts.append(verify(tmp_path).problems[0].message)
+    texts.append(verify(folder).problems[0].message)
     assert len(set(texts)) == 1
-    assert what != "text" or "other text than was written" in texts[0]
+    with pytest.raises(CheckpointException, match=JSON):
+        loaded(folder, state())
+
+
+def test_metadata_with_another_checksum_is_refused_by_all(tmp_path: Path) -> None:
+    save(tmp_path, state(1))
+    body = json.loads((tmp_path / JSON).read_text())
+    (tmp_path / JSON).write_text(json.dumps(body | {"writer": "other"}))
+    check_metadata_refused(tmp_path, CorruptDataError, "other text than was written")
 
 
 def test_metadata_that_no_reader_takes_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

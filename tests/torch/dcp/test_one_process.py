@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from inspect import signature
 from pathlib import Path
@@ -13,13 +12,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from tensorwire import inspect, verify
-from tensorwire.errors import BaseMismatchError, CorruptDataError, UnsupportedTensorError, UnsupportedVersionError
+from tensorwire.errors import BaseMismatchError, CorruptDataError, UnsupportedTensorError
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
-from tests.support.distributed import blank, failure, loaded, same, save, sealed, state
+from tests.support.distributed import blank, failure, loaded, part, same, save, state
 from tests.support.stores import faulty_store
 
 JSON = "tensorwire-dcp.json"
@@ -248,64 +246,6 @@ def test_a_pickle_may_not_lead_out_of_the_folder(tmp_path: Path) -> None:
         TensorwireReader(tmp_path).read_metadata()
 
 
-def test_a_checkpoint_of_torchs_own_writer_is_told(tmp_path: Path) -> None:
-    dcp.save(state(1), storage_writer=dcp.FileSystemWriter(tmp_path))
-    with pytest.raises(CorruptDataError, match="load it with torch's FileSystemReader"):
-        TensorwireReader(tmp_path).read_metadata()
-
-
-def _set(body: dict[str, Any], key: str, value: Any) -> None:
-    body[key] = value
-
-
-def _chunks(value: list[Any]) -> Any:
-    return lambda body: _set(body["state_dict"]["model.weight"], "chunks", value)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        (lambda body: _set(body, "format", "other"), CorruptDataError, "format 'other'"),
-        (lambda body: _set(body, "version", 2), UnsupportedVersionError, "of version 1, got 2"),
-        (lambda body: body.pop("storage"), CorruptDataError, "KeyError: 'storage'"),
-        (lambda body: body["storage"].pop(0), CorruptDataError, "expected a place for each part of"),
-        (lambda body: _set(body["storage"][0], 2, "../other.safetensors"), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
-        (lambda body: _set(body["storage"][0], 2, "/etc/passwd"), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
-        (lambda body: _set(body["storage"][0], 2, ["a"]), CorruptDataError, "names of files beside"),  # type: ignore[arg-type]
-        (lambda body: _set(body["storage"][0], 3, "other"), CorruptDataError, "expected the entry"),  # type: ignore[arg-type]
-        (lambda body: _set(body["state_dict"]["model.weight"], "dtype", "load"), CorruptDataError, "no dtype of torch"),
-        (_chunks([[0]]), CorruptDataError, "ValueError"),
-        (_chunks([]), CorruptDataError, "parts of 'model.weight' that fill it"),
-        (_chunks([[[0, 0], [299, 400]]]), CorruptDataError, "parts of 'model.weight' that fill it"),
-        (_chunks([[[0, 0], [600, 200]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
-        (_chunks([[[0, 0], [-300, -400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
-        (_chunks([[[0], [300, 400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
-        (lambda body: _set(body, "state_dict", []), CorruptDataError, "AttributeError"),
-    ],
-)
-def test_metadata_that_contradicts_itself(tmp_path: Path, change: Any, error: type[Exception], text: str) -> None:
-    """Under a checksum that is right."""
-    save(tmp_path, state(1))
-    body = json.loads((tmp_path / JSON).read_text())
-    change(body)
-    (tmp_path / JSON).write_bytes(sealed(body))
-    with pytest.raises(error, match=f"{text}.*{JSON}"):
-        TensorwireReader(tmp_path).read_metadata()
-    with pytest.raises(CheckpointException, match=JSON):
-        loaded(tmp_path, state())
-
-
-@pytest.mark.parametrize("file", [["a"], {"a": 1}, None])
-def test_metadata_whose_files_have_no_names(tmp_path: Path, file: Any) -> None:
-    """What knows nothing of torch looks at them too."""
-    save(tmp_path, state(1))
-    body = json.loads((tmp_path / JSON).read_text())
-    body["storage"][0][2] = file
-    (tmp_path / JSON).write_bytes(sealed(body))
-    with pytest.raises(CorruptDataError, match=f"expected names of files beside the metadata.*{JSON}"):
-        inspect(tmp_path)
-
-
 def test_a_look_at_the_metadata_that_fails_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch asks once more with the rank. If that gives metadata, this rank no longer meets the others."""
     from tensorwire.torch.dcp import reader
@@ -327,24 +267,11 @@ def test_a_look_at_the_metadata_that_fails_once_is_an_error(tmp_path: Path, monk
 
 def test_a_part_takes_the_blocks_of_its_rows() -> None:
     weight = (torch.randn(8192, 256, generator=torch.Generator().manual_seed(0)) * 0.02).bfloat16()
-    found = torch.zeros(100, 256, dtype=torch.bfloat16)
-    index, start = MetadataIndex("w", torch.Size([0, 0])), torch.Size([0, 0])
-    item = ReadItem(LoadItemType.TENSOR, MetadataIndex("w"), start, index, torch.Size([5000, 0]), found.shape)
-
-    class Planner:
-        def resolve_tensor(self, item: ReadItem) -> torch.Tensor:
-            return found
-
-        def commit_tensor(self, item: ReadItem, tensor: torch.Tensor) -> None:
-            """Nothing."""
-
     with faulty_store() as store:
         save("faulty://c", {"w": weight})
         (nbytes,) = (store.info(key)["size"] for key in store.store if key.endswith(".safetensors"))
-        reader = TensorwireReader("faulty://c")
-        reader.set_up_storage_reader(reader.read_metadata(), True)
         store.asked.clear()
-        reader.read_data(LoadPlan([item]), Planner()).wait()  # type: ignore[arg-type]
+        found = part("faulty://c", "w", (5000, 0), (100, 256), torch.bfloat16)
         read = sum(arguments[2] - arguments[1] for name, arguments in store.asked if name == "cat_file")
     assert torch.equal(found.view(torch.int16), weight[5000:5100].view(torch.int16))
     assert nbytes > 2 << 20

@@ -12,13 +12,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.metadata import MetadataIndex
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from tensorwire import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
-from tests.support.distributed import loaded, same, save, state
+from tests.support.distributed import loaded, part, same, save, state
 
 
 def test_torchs_own_reader_names_ours(tmp_path: Path) -> None:
@@ -95,27 +93,6 @@ def test_complex_numbers_of_128_bits(tmp_path: Path) -> None:
     for name, value in content.items():
         assert torch.equal(torch.view_as_real(found[name].resolve_conj()), torch.view_as_real(value.resolve_conj()))
     assert torch.equal(part(tmp_path, "w", (3, 7), (5, 2)), values[3:8, 7:9])
-
-
-def part(
-    path: Path, name: str, start: tuple[int, ...], lengths: tuple[int, ...], dtype: torch.dtype = torch.complex128
-) -> torch.Tensor:
-    """Some of a tensor, as a rank of another layout reads it."""
-    found = torch.zeros(torch.Size(lengths).numel() * dtype.itemsize, dtype=torch.uint8).view(dtype).reshape(lengths)
-
-    class Planner:
-        def resolve_tensor(self, item: ReadItem) -> torch.Tensor:
-            return found
-
-        def commit_tensor(self, item: ReadItem, tensor: torch.Tensor) -> None:
-            """Nothing."""
-
-    reader = TensorwireReader(path)
-    reader.set_up_storage_reader(reader.read_metadata(), True)
-    index, size = MetadataIndex(name, [0] * len(start)), torch.Size(lengths)
-    item = ReadItem(LoadItemType.TENSOR, MetadataIndex(name), torch.Size(start), index, torch.Size(start), size)
-    reader.read_data(LoadPlan([item]), Planner()).wait()  # type: ignore[arg-type]
-    return found
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no FP4")

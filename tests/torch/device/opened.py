@@ -36,7 +36,7 @@ def launch(
     driver.forget()
 
 
-def bytes_tensor(data: bytes | np.ndarray) -> torch.Tensor:
+def bytes_tensor(data: bytes | memoryview | np.ndarray) -> torch.Tensor:
     """A tensor with exactly these bytes, at a multiple of 16."""
     out = torch.empty(memoryview(data).nbytes, dtype=torch.uint8)
     out.numpy()[:] = np.frombuffer(data, np.uint8)

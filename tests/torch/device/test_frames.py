@@ -22,6 +22,7 @@ from tests.support import registry
 from tests.support.cases import floats
 from tests.support.frame_surgery import Surgery
 
+from .opened import bytes_tensor
 from .stand_in import StandIn
 
 if TYPE_CHECKING:
@@ -38,13 +39,9 @@ def weights(dtype: torch.dtype = torch.bfloat16, rows: int = ROWS) -> torch.Tens
     return weight
 
 
-def tensor_of(frame: bytes | memoryview) -> torch.Tensor:
-    return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
-
-
 def opened(frame: bytes | memoryview, driver: StandIn | None = None) -> tuple[DeviceFrame, StandIn]:
     driver = driver or StandIn(checked=True)
-    return DeviceFrame(tensor_of(frame), driver=driver), driver
+    return DeviceFrame(bytes_tensor(frame), driver=driver), driver
 
 
 def content(tensor: torch.Tensor) -> bytes:
@@ -212,7 +209,7 @@ def test_operators_of_devices(name: str) -> None:
 def test_inputs_on_another_device_are_refused(where: tuple[str, str]) -> None:
     """A kernel would read and write there by addresses of another memory."""
     x, bias = torch.zeros(1, COLUMNS, device=where[0]), torch.zeros(ROWS, device=where[1])
-    frame = tensor_of(tensorwire.compress(weights()))
+    frame = bytes_tensor(tensorwire.compress(weights()))
     with pytest.raises(ValueError, match="expected all tensors on cpu, where the weight is, got one on meta"):
         ops.linear_on_device(x, frame, torch.bfloat16, (ROWS, COLUMNS), bias, "exact")
 
@@ -280,7 +277,7 @@ def test_streams_that_contradict_their_counts(kind: Cascade | Enec, message: str
 )
 def test_other_arguments(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="expected a contiguous tensor of uint8"):
-        DeviceFrame(change(tensor_of(tensorwire.compress(weights()))), driver=StandIn())
+        DeviceFrame(change(bytes_tensor(tensorwire.compress(weights()))), driver=StandIn())
 
 
 @pytest.mark.parametrize("coded_blocks", [0, 1])

@@ -49,16 +49,6 @@ class FakeCompiler:
         return b"code\0 of " + repr((kernel, architecture)).encode(), b"lowered_name"
 
 
-class FakeFunction:
-    """One of a library; `argtypes` may be set."""
-
-    def __init__(self, call: Callable[..., int]) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: Any) -> int:
-        return self._call(*arguments)
-
-
 class FakeCuda:
     """The driver's library. Attributes of a test: what happens, and what was called."""
 
@@ -71,7 +61,8 @@ class FakeCuda:
         self.results: dict[str, list[int]] = {}
         self.facts = dict(ATTRIBUTES)
 
-    def __getattr__(self, name: str) -> FakeFunction:
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        """A function of the library; `argtypes` may be set."""
         if not name.startswith("cu"):
             raise AttributeError(name)
 
@@ -81,9 +72,8 @@ class FakeCuda:
             result = results.pop(0) if results else 0
             return result or int(getattr(self, f"_{name}", lambda *_: 0)(*arguments) or 0)
 
-        function = FakeFunction(call)
-        setattr(self, name, function)
-        return function
+        setattr(self, name, call)
+        return call
 
     def _cuDeviceGetAttribute(self, value: Any, attribute: int, _: Any) -> None:  # noqa: N802 - names of the driver
         value._obj.value = self.facts[attribute]

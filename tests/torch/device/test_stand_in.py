@@ -85,12 +85,3 @@ def test_buffers_are_found_by_their_addresses() -> None:
     with pytest.raises(KernelError, match=r"4 bytes at byte [0-9]+ of buffer [01], which has 4096"):
         # So many that neither buffer can lie behind the other.
         function.launch((4096, 1, 1), 256, 0, 0, packed(numbers, out))
-
-
-def test_what_no_device_launches_is_refused() -> None:
-    with pytest.raises(KernelError, match="expected 2 arguments, got 1"):
-        run("stores<0>", NUMBERS)
-    with pytest.raises(KernelError, match="no device launches"):
-        run("stores<0>", NUMBERS, NUMBERS.clone(), threads=33)
-    with pytest.raises(ValueError, match="at most 232448 bytes of shared memory"):
-        StandIn().function(Kernel("small.cuh", "stores<0>"), 1 << 20)

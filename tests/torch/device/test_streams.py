@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import itertools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -203,20 +202,6 @@ def test_an_error_in_the_middle(where: str, device: Device, monkeypatch: pytest.
     found = [side.multiply(x, frames[number], dense[number].shape, None) for number in (0, 1, 0)]
     device.run(chosen)
     assert all(torch.equal(found[k], expected(x, dense[n])) for k, n in enumerate((0, 1, 0)))
-
-
-def test_a_double_of_streams_finds_a_missing_wait(device: Device) -> None:
-    """Without events some order of work gives wrong results: so the tests above could fail."""
-    device.forgotten = set(itertools.product(range(len(device.all)), repeat=2))
-    wrong = 0
-    for seed in range(SEEDS):
-        chosen, side = random.Random(seed), SideStream(device)
-        dense, frames = weights(device, 3)
-        x = torch.ones(2, 4)
-        found = [(side.multiply(x, frames[n], dense[n].shape, None), dense[n]) for n in (0, 1, 2) * 3]
-        device.run(chosen)
-        wrong += any(not torch.equal(output, expected(x, weight)) for output, weight in found)
-    assert wrong > SEEDS // 2
 
 
 def test_buffers_outlive_a_few_products_with_few_inputs(device: Device) -> None:

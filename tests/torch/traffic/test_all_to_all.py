@@ -17,6 +17,8 @@ from tensorwire.torch.traffic.codecs.codec import Raw, same_bytes
 from tests.support.sharded_models import Refuses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensorwire.torch.traffic.codecs.codec import Codec
     from tests.support.ranks import Ranks
 
@@ -87,10 +89,6 @@ def own_rows() -> tuple[bool, bool]:
     return torch.equal(got[mine], rows[mine]), bool((rows.grad == 1).all())
 
 
-def test_own_rows_are_copied_and_gradients_go_straight_through(ranks: Ranks) -> None:
-    assert ranks.run(own_rows) == [(True, True)] * SIZE
-
-
 def derivatives() -> bool:
     """Each rank's loss has rows of all ranks: gradcheck by hand, of the sum over ranks."""
     splits = [2, 0, 1, 3]
@@ -108,10 +106,6 @@ def derivatives() -> bool:
     return True
 
 
-def test_gradients_are_those_of_the_function(ranks: Ranks) -> None:
-    assert all(ranks.run(derivatives))
-
-
 def shapes_and_layouts() -> list[bool]:
     found = []
     wide = torch.arange(SIZE * 5 * 6, dtype=torch.float32).view(SIZE, 5, 6) + 1000 * dist.get_rank()
@@ -124,10 +118,6 @@ def shapes_and_layouts() -> list[bool]:
     got, _ = all_to_all(leaf.transpose(1, 2), [1] * SIZE)
     (got.transpose(1, 2) * torch.ones(()).expand(SIZE, 5, 6)).sum().backward()
     return [*found, bool((leaf.grad == 1).all())]
-
-
-def test_any_shape_layout_and_dtype(ranks: Ranks) -> None:
-    assert ranks.run(shapes_and_layouts) == [[True] * 7] * SIZE
 
 
 def counted() -> list[dict[str, Any]]:
@@ -156,6 +146,7 @@ def first_then_finer(name: str, call: int) -> Codec:
 
 
 def scheduled() -> list[bool]:
+    """Whether the bits are right: a function of name and call chooses the codec."""
     found = []
     for _ in range(2):
         rows = rows_of(1, splits=[4] * SIZE).detach()
@@ -164,21 +155,21 @@ def scheduled() -> list[bool]:
     return found
 
 
-def test_a_function_of_name_and_call_chooses_the_codec(ranks: Ranks) -> None:
-    assert ranks.run(scheduled) == [[False, True]] * SIZE
+def error_of(call: Callable[[], Any]) -> str:
+    """What it raises, after which the next call is right."""
+    text = "nothing"
+    try:
+        call()
+    except (TypeError, ValueError, ExchangeError) as error:
+        text = f"{type(error).__name__}: {error}"
+    assert all_to_all(torch.ones(SIZE, WIDTH), [1] * SIZE)[0].sum() == SIZE * WIDTH
+    return text
 
 
 def wrong_splits(wrong: Any) -> str:
     """What rank 1 raises, and the others."""
-    rows = torch.zeros(SIZE, WIDTH)
-    try:
-        all_to_all(rows, wrong if dist.get_rank() == 1 else [1] * SIZE)
-    except (TypeError, ValueError, ExchangeError) as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        got, _ = all_to_all(rows + 1, [1] * SIZE)  # the next call is right
-        assert got.sum() == SIZE * WIDTH
-    return "nothing"
+    splits = wrong if dist.get_rank() == 1 else [1] * SIZE
+    return error_of(lambda: all_to_all(torch.zeros(SIZE, WIDTH), splits))
 
 
 @pytest.mark.parametrize(
@@ -197,13 +188,7 @@ def unlike_rows(width: int, dtype: torch.dtype, name: str) -> str:
     """What rank 1 sends is unlike what the others send."""
     wrong = dist.get_rank() == 1
     rows = torch.zeros(SIZE, width, dtype=dtype) if wrong else torch.zeros(SIZE, WIDTH)
-    try:
-        all_to_all(rows, [1] * SIZE, name=name if wrong else "rows")
-    except ExchangeError as error:
-        got, _ = all_to_all(torch.ones(SIZE, WIDTH), [1] * SIZE)  # the next call is right
-        assert got.sum() == SIZE * WIDTH
-        return str(error)
-    return "nothing"
+    return error_of(lambda: all_to_all(rows, [1] * SIZE, name=name if wrong else "rows"))
 
 
 @pytest.mark.parametrize(
@@ -221,37 +206,27 @@ def test_unlike_rows_are_an_error_everywhere_and_hang_nobody(
     errors = ranks.run(unlike_rows, width, dtype, name)
     for rank, error in enumerate(errors):
         other = 0 if rank == 1 else 1
-        assert error.startswith(f"rank {other} sends another tensor, or has another codec for it")
+        assert error.startswith(f"ExchangeError: rank {other} sends another tensor, or has another codec for it")
 
 
 def gradients_on_one() -> str:
     rows = torch.ones(SIZE, WIDTH, requires_grad=dist.get_rank() == 1)
-    try:
-        all_to_all(rows, [1] * SIZE)
-    except ExchangeError as error:
-        with torch.no_grad():  # where nobody asks for gradients, the rows are alike
-            assert torch.equal(all_to_all(rows, [1] * SIZE)[0], rows)
-        return str(error)
-    return "nothing"
+    error = error_of(lambda: all_to_all(rows, [1] * SIZE))
+    with torch.no_grad():  # where nobody asks for gradients, the rows are alike
+        assert torch.equal(all_to_all(rows, [1] * SIZE)[0], rows)
+    return error
 
 
 def test_rows_with_a_gradient_on_one_rank_are_an_error_everywhere(ranks: Ranks) -> None:
     for rank, error in enumerate(ranks.run(gradients_on_one)):
-        assert error.startswith(f"rank {0 if rank == 1 else 1} sends another tensor")
+        assert error.startswith(f"ExchangeError: rank {0 if rank == 1 else 1} sends another tensor")
         assert "rows need a gradient on all of them or on none" in error
 
 
 def refused(forward: bool) -> str:
     rows = torch.zeros(SIZE, WIDTH, requires_grad=True)
     codecs = (Refuses(), Raw()) if forward else (Raw(), Refuses())
-    try:
-        got, _ = all_to_all(rows, [1] * SIZE, codec=codecs[0], backward=codecs[1])
-        got.sum().backward()
-    except ExchangeError as error:
-        got, _ = all_to_all(rows + 1, [1] * SIZE)
-        assert got.sum() == SIZE * WIDTH
-        return str(error)
-    return "nothing"
+    return error_of(lambda: all_to_all(rows, [1] * SIZE, codec=codecs[0], backward=codecs[1])[0].sum().backward())
 
 
 @pytest.mark.parametrize("forward", [True, False])
@@ -307,9 +282,18 @@ def groups_come_and_go() -> list[Any]:
     return [*found, len(kept)]
 
 
-def test_groups_end_and_others_with_their_ranks_work(ranks: Ranks) -> None:
-    alone = (True, [5], 0, True)
-    assert ranks.run(groups_come_and_go) == [[(6.0, 1), (12.0, 1), (18.0, 1), alone, 0]] * SIZE
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (own_rows, (True, True)),
+        (derivatives, True),
+        (shapes_and_layouts, [True] * 7),
+        (scheduled, [False, True]),
+        (groups_come_and_go, [(6.0, 1), (12.0, 1), (18.0, 1), (True, [5], 0, True), 0]),
+    ],
+)
+def test_what_each_rank_finds(ranks: Ranks, job: Callable[[], Any], expected: Any) -> None:
+    assert ranks.run(job) == [expected] * SIZE
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,6 @@ from tests.support.ranks import Ranks
 from tests.support.sharded_models import Refuses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tensorwire.torch.traffic.codecs.codec import Codec
 
 SIZE = 4
@@ -106,9 +104,8 @@ def sums_and_gathers(codec: str, dtype: torch.dtype) -> dict[str, float]:
     "dtype",
     [
         torch.bfloat16,
-        pytest.param(torch.float16, marks=pytest.mark.slow),
         torch.float32,
-        pytest.param(torch.float64, marks=pytest.mark.slow),
+        *(pytest.param(t, marks=pytest.mark.slow) for t in (torch.float16, torch.float64)),
     ],
 )
 def test_exact_sums_are_those_in_rank_order(ranks: Ranks, dtype: torch.dtype) -> None:
@@ -247,13 +244,10 @@ def test_thread_and_group_end_with_the_group(ranks: Ranks) -> None:
 
 def refused() -> str:
     group = new_group("refuses")
-    try:
+    with pytest.raises(ExchangeError) as raised:
         dist.all_reduce(mine(), group=group)
-    except ExchangeError as error:
-        return str(error)
-    finally:
-        dist.destroy_process_group(group)
-    return "nothing"
+    dist.destroy_process_group(group)
+    return str(raised.value)
 
 
 def test_a_rank_that_cannot_encode_is_an_error_on_all(ranks: Ranks) -> None:
@@ -301,15 +295,12 @@ def parallel(name: str, sequence: bool, compiled: bool) -> tuple[list[bytes], di
     return found, calls, errors
 
 
-@pytest.fixture(params=[False, True], ids=["tensor", "sequence"])
-def sequence(request: pytest.FixtureRequest) -> Iterator[bool]:
-    return request.param
-
-
+SEQUENCE = pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
 # Calls of ours: of the sum of all ranks, its two messages count.
 FORWARD_AND_BACKWARD = {False: {"all_reduce": 4}, True: {"all_gather": 2, "reduce_scatter": 2}}
 
 
+@SEQUENCE
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_tensor_parallelism_with_exact_has_the_bits_of_raw_messages(
     ranks: Ranks, sequence: bool, compiled: bool
@@ -322,6 +313,7 @@ def test_tensor_parallelism_with_exact_has_the_bits_of_raw_messages(
         assert max(errors) < 1e-4
 
 
+@SEQUENCE
 def test_tensor_parallelism_with_lossy_codecs_is_coded_in_both_directions(ranks: Ranks, sequence: bool) -> None:
     for _, calls, (output, gradient) in ranks.run(parallel, "int8", sequence, False):
         assert calls == FORWARD_AND_BACKWARD[sequence]

@@ -28,6 +28,8 @@ from tests.support.sharded_models import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
 CASES = {
@@ -93,11 +95,7 @@ def _leave_in_the_middle() -> bool:
     return found == train_alone(Case(), 3)
 
 
-def test_detach_in_the_middle(two: Ranks) -> None:
-    assert two.run(_leave_in_the_middle) == [True] * 2
-
-
-def _resume() -> bool:
+def _resume_from_a_state_dict_of_fsdp2() -> bool:
     case = Case()
     model = sharded(case)
     optimizer = optimizer_of(model, case)
@@ -118,10 +116,6 @@ def _resume() -> bool:
         train_step(again, optimizer, case, step)
     attachment.detach()
     return digest(again) == train_alone(case, 4)[-1]
-
-
-def test_state_dict_of_fsdp2_is_saved_and_resumed(two: Ranks) -> None:
-    assert two.run(_resume) == [True] * 2
 
 
 def _gathered(model: Any) -> str:
@@ -161,10 +155,6 @@ def _gather_any_bits() -> bool:
     return coded == plain
 
 
-def test_any_bits_travel_as_they_are_also_asynchronously(two: Ranks) -> None:
-    assert two.run(_gather_any_bits) == [True] * 2
-
-
 def _gather_of_changing_sizes() -> list[str]:
     """What FSDP2 does with a parameter whose shape or dtype changes, without the parameter."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -182,10 +172,6 @@ def _gather_of_changing_sizes() -> list[str]:
     return wrong
 
 
-def test_sizes_and_dtypes_may_change_from_call_to_call(two: Ranks) -> None:
-    assert two.run(_gather_of_changing_sizes) == [[]] * 2
-
-
 def _part_of_a_model() -> tuple[bool, set[str]]:
     case = Case()
     model = sharded(case)
@@ -198,10 +184,6 @@ def _part_of_a_model() -> tuple[bool, set[str]]:
     return attachment.step == 3 and digest(model) == train_alone(case, 3)[-1], named
 
 
-def test_a_part_of_a_model_can_be_attached_to(two: Ranks) -> None:
-    assert two.run(_part_of_a_model) == [(True, {"0", "1"})] * 2
-
-
 def _two_models() -> bool:
     cases = [Case(), Case(reshard=False, rate=1e-2)]
     with attached(cases[0]) as (first, _, train_first), attached(cases[1]) as (second, _, train_second):
@@ -209,10 +191,6 @@ def _two_models() -> bool:
             train_first(step)
             train_second(step)
     return [digest(first), digest(second)] == [train_alone(case, 3)[-1] for case in cases]
-
-
-def test_two_models_in_one_process(two: Ranks) -> None:
-    assert two.run(_two_models) == [True] * 2
 
 
 def _attach_while_parameters_are_whole() -> tuple[int, bool]:
@@ -229,10 +207,6 @@ def _attach_while_parameters_are_whole() -> tuple[int, bool]:
     return attachment.step, digest(model) == train_alone(case, 3)[-1]
 
 
-def test_steps_count_after_an_evaluation(two: Ranks) -> None:
-    assert two.run(_attach_while_parameters_are_whole) == [(3, True)] * 2
-
-
 def _detach_while_work_is_pending() -> bool:
     model = sharded(Case())
     plain = _gathered(model)
@@ -241,10 +215,6 @@ def _detach_while_work_is_pending() -> bool:
         module.unshard(async_op=True)
     attachment.detach()
     return _gathered(model) == plain
-
-
-def test_detach_while_work_is_pending(two: Ranks) -> None:
-    assert two.run(_detach_while_work_is_pending) == [True] * 2
 
 
 def _one_rank() -> bool:
@@ -291,11 +261,7 @@ def _inference_first() -> bool:
     return found[0] == found[1]
 
 
-def test_a_first_forward_in_inference_mode(two: Ranks) -> None:
-    assert two.run(_inference_first) == [True] * 2
-
-
-def _dropped() -> list[bool]:
+def _drop_models_without_detaching() -> list[bool]:
     """Whether models that nobody has any longer are gone, though nobody has detached."""
     case, found = Case(), []
     for _ in range(2):
@@ -308,5 +274,20 @@ def _dropped() -> list[bool]:
     return [each() is None for each in found]
 
 
-def test_a_model_that_nobody_has_any_longer_goes(two: Ranks) -> None:
-    assert two.run(_dropped) == [[True, True]] * 2
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (_leave_in_the_middle, True),
+        (_resume_from_a_state_dict_of_fsdp2, True),
+        (_gather_any_bits, True),
+        (_gather_of_changing_sizes, []),
+        (_part_of_a_model, (True, {"0", "1"})),
+        (_two_models, True),
+        (_attach_while_parameters_are_whole, (3, True)),
+        (_detach_while_work_is_pending, True),
+        (_inference_first, True),
+        (_drop_models_without_detaching, [True, True]),
+    ],
+)
+def test_what_each_rank_finds(two: Ranks, job: Callable[[], Any], expected: Any) -> None:
+    assert two.run(job) == [expected] * 2
