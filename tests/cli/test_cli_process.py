@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorwire.cli import output
-from tests.support.command_line import COMMAND, forked
+from tests.support.command_line import COMMAND, forked, terminal
 
 run = partial(forked, text=True)
 
@@ -76,15 +75,11 @@ def test_progress_takes_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
-    primary, secondary = pty.openpty()
-    try:
-        environment = {"TERM": "xterm-256color", "COLUMNS": "80"}
-        streams = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": secondary}
+    environment = {"TERM": "xterm-256color", "COLUMNS": "80"}
+    with terminal() as (stderr, screen):
+        streams = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": stderr}
         ran = run("compress", file, "--json", environment=environment, **streams)
-        shown = os.read(primary, 1 << 16).decode()
-    finally:
-        os.close(primary)
-        os.close(secondary)
+    shown = screen.decode()
     assert json.loads(ran.stdout)["action"] == "compress"
     assert "compress" in shown
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor is shown again"

@@ -9,7 +9,7 @@ import pty
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,9 +82,9 @@ def begun(*arguments: object, **options: Any) -> subprocess.Popen[Any]:
     return forks.popen(lambda: main(command), args=["tensorwire", *command], **options)
 
 
-def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
-    """The lines that a command shows on a terminal so many columns wide, its styles taken away."""
-    environment = {"TERM": "xterm-256color", "COLUMNS": str(width)}
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[int, bytearray]]:
+    """A terminal to write to, and what it has shown by the end: it takes only a few thousand bytes that wait."""
     primary, secondary = pty.openpty()
     shown = bytearray()
 
@@ -96,10 +96,17 @@ def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        done = forked(*arguments, environment=environment, capture_output=False, stdout=secondary)
+        yield secondary, shown
     finally:
         os.close(secondary)
         reader.join()
         os.close(primary)
+
+
+def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
+    """The lines that a command shows on a terminal so many columns wide, its styles taken away."""
+    environment = {"TERM": "xterm-256color", "COLUMNS": str(width)}
+    with terminal() as (stream, shown):
+        done = forked(*arguments, environment=environment, capture_output=False, stdout=stream)
     assert done.returncode == code
     return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
