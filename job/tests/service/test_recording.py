@@ -326,8 +326,3 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         except CorruptDataError:
             num_refused += 1
     assert num_refused > 0
-
-
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(replay(tmp_path / "none"))
