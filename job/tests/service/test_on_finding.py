@@ -254,20 +254,14 @@ def test_no_zombie_is_left(tmp_path: Path) -> None:
         ("yes | head -c 1000000 >&2; exit 2", "exit code 2: y"),
         ("kill -9 $$", "signal 9"),
         ("exec 2>&-; exit 3", "exit code 3"),
+        ("", "No such file or directory"),  # of the program, which is gone
     ],
 )
 def test_failure_is_told_once(script: str, trouble: str) -> None:
-    with running(["sh", "-c", script]) as (command, troubles):
+    with running(["sh", "-c", script] if script else ["/nowhere/gone"]) as (command, troubles):
         for number in range(3):
             command.take(f"run-{number}", [not_entered()])
     assert troubles == [f"the command of --on-finding failed: {trouble}"]
-
-
-def test_program_that_is_gone_is_told(tmp_path: Path) -> None:
-    with running([str(tmp_path / "gone")]) as (command, troubles):
-        command.take("run-1", [not_entered()])
-        command.take("run-2", [not_entered()])
-    assert troubles == ["the command of --on-finding failed: No such file or directory"]
 
 
 def test_command_that_is_too_slow_is_not_run_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
