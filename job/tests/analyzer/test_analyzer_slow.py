@@ -155,11 +155,7 @@ def test_an_all_to_all_that_transfers_slowly(culprit: int, partial: bool) -> Non
 
 
 def test_low_throughput_asks_for_times_once_and_long_enough_ahead() -> None:
-    asked: list[tuple[float, dict[str, int]]] = []
-    for time, analysis in watch(job_at_rate({1: 0.5}), 40):
-        if analysis.time_from:
-            asked.append((time, analysis.time_from))
-    assert asked
+    asked = [(time, each.time_from) for time, each in watch(job_at_rate({1: 0.5}), 40) if each.time_from]
     assert asked[0][0] > 20
     assert len({tuple(sorted(timing.items())) for _, timing in asked}) == 1
     time, timing = asked[0]

@@ -103,23 +103,17 @@ def others(finding: Finding) -> list[tuple[str, Finding]]:
     ]
 
 
-def test_new_is_another_code_or_suspect_or_job(keeping: list[str]) -> None:
+def test_new_is_another_code_or_suspect_or_job_of_a_finding(keeping: list[str]) -> None:
     finding = not_entered()
     with running(keeping) as (command, _):
         for _ in range(3):
             command.take("run-1", [finding, finding])
-        command.take("run-1", [])
+        command.take("run-1", [dataclasses.replace(finding, level="notice", suspects=[7])])
         command.take("run-1", [dataclasses.replace(finding, summary="told otherwise", process_group="tp", time=2000.0)])
         for run_id, other in others(finding):
             command.take(run_id, [other])
     told = [(one["job"], one["code"], one["suspects"]) for one, _ in kept(keeping)]
     assert told == [("run-1", "TW-H1", [2]), *((job, one.code, one.suspects) for job, one in others(finding))]
-
-
-def test_notice_is_no_finding(keeping: list[str]) -> None:
-    with running(keeping) as (command, _):
-        command.take("run-1", [dataclasses.replace(not_entered(), level="notice")])
-    assert kept(keeping) == []
 
 
 def test_finding_that_was_away_for_long_is_new(keeping: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
