@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from job.tests.faults.cases import BY_NAME, Case
-from job.tests.faults.results import wilson
 from job.tests.faults.verdicts import Judgement, complaint, judge
 from job.tests.faults.watch import Poll
 from tensorwire_job.model import Confidence, Finding
@@ -65,14 +64,6 @@ def test_the_evidence_has_to_say_what_decided():
     case = BY_NAME["s1-quota"]
     assert complaint(case, 2, [Poll(1.0, [throttled])], 0.0) == ""
     assert "no evidence" in complaint(case, 2, [Poll(1.0, [RIGHT])], 0.0)
-
-
-def test_the_interval_of_wilson():
-    z2 = 1.959964**2
-    assert wilson(20, 20) == pytest.approx((20 / (20 + z2), 1.0))
-    assert wilson(0, 10) == pytest.approx((0.0, z2 / (10 + z2)))
-    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)  # Newcombe 1998, method 3
-    assert wilson(0, 0) == (0.0, 1.0)
 
 
 # Variants.

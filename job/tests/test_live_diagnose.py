@@ -30,7 +30,8 @@ SLEEP = 0.6  # seconds in steps of 0.02: ten times what the gate asks for
 
 def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
     with closing(ForkServer()) as fork_server, closing(TrainingJob(fork_server, {})) as job:
-        await_baselines(job.nodes[0])
+        pages = [page_path(job.nodes[0], rank, 0) for rank in range(WORLD_SIZE)]
+        wait_for(lambda: all(map(knows_baseline, pages)), 60)
         job.command([CULPRIT], "set", late=SLEEP)
         job.wait_for_round(job.next_round())
         time.sleep(ASKED.slow_seconds)
@@ -46,11 +47,6 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
     first = asked.stdout.partition("\n")[0]
     assert re.match(rf"TW-S1 \w+ confidence, found [\d.]+ m?s ago: rank {CULPRIT} comes late", first), asked.stdout
     assert f"stack of rank {CULPRIT}:" in asked.stdout
-
-
-def await_baselines(pages: Path) -> None:
-    """All ranks know what their good times are."""
-    wait_for(lambda: all(knows_baseline(page_path(pages, rank, 0)) for rank in range(WORLD_SIZE)), 60)
 
 
 def knows_baseline(path: Path) -> bool:

@@ -6,7 +6,6 @@ name is the faulty rank's.
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import pytest
@@ -43,16 +42,6 @@ def test_the_table_of_confidence_is_that_of_the_recordings_now():
 @pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.partition(".")[0])
 def test_a_replay_is_the_same_every_time(path):
     assert analyzed(path) == polls_of(path)
-
-
-@pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.partition(".")[0])
-def test_a_recording_that_breaks_off_is_read_up_to_there(path, tmp_path):
-    text = gzip.decompress(path.read_bytes())
-    cut = tmp_path / path.name
-    cut.write_bytes(gzip.compress(text[: len(text) // 2]))
-    half = analyzed(cut)
-    assert 0 < len(half) < len(polls_of(path))
-    assert polls_of(path)[: len(half)] == half
 
 
 def test_every_case_has_a_recording():

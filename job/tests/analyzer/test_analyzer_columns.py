@@ -129,34 +129,30 @@ def test_rank_is_a_member_once() -> None:
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_damaged_rows_are_refused_or_analyzed(first: int) -> None:
     for seed in range(first, first + 10):
-        are_refused_or_analyzed(seed)
-
-
-def are_refused_or_analyzed(seed: int) -> None:
-    rng = random.Random(seed)
-    ranks = [rank(n, member(30, waits=6.0), member(3, group="tp", size=2)) for n in range(WORLD)]
-    report = Encoder().report(observed(50.0, ranks, ring()))
-    for kind in ("ranks", "edges"):
-        data = bytearray(report[kind])
-        for _ in range(rng.randrange(1, 6)):
-            data[rng.randrange(len(data))] = rng.choice([0, 1, 0x3F, 0x7F, 0x80, 0xFF, rng.randrange(256)])
-        report[kind] = bytes(data)
-    nodes = Nodes("run")
-    nodes.join("n", 0.0)
-    is_refused = False
-    try:
-        nodes.report("n", report, 1.0)
-    except FormatError:
-        is_refused = True
-    analyzer = Analyzer(SECONDS)
-    for now in (1.0, 2.0, 10.0):
-        seen = nodes.observe(now)
-        assert not (is_refused and (seen.ranks or seen.edges)), "nothing is taken over of a report that is refused"
-        assert all(number == one.rank and 0 <= number < MAX_RANKS for number, one in seen.ranks.items())
-        assert len(seen.edges) == len(list(seen.edges))
-        for finding in analyzer.update(seen).findings:
-            assert set(finding.suspects) <= set(seen.ranks) | set(range(seen.world_size)), "ranks of the job"
-            assert len(finding.suspects) <= MAX_SUSPECTS
-            assert finding.summary
-            assert finding.evidence
-            json.dumps(asdict(finding), allow_nan=False)  # a journal takes it
+        rng = random.Random(seed)
+        ranks = [rank(n, member(30, waits=6.0), member(3, group="tp", size=2)) for n in range(WORLD)]
+        report = Encoder().report(observed(50.0, ranks, ring()))
+        for kind in ("ranks", "edges"):
+            data = bytearray(report[kind])
+            for _ in range(rng.randrange(1, 6)):
+                data[rng.randrange(len(data))] = rng.choice([0, 1, 0x3F, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+            report[kind] = bytes(data)
+        nodes = Nodes("run")
+        nodes.join("n", 0.0)
+        is_refused = False
+        try:
+            nodes.report("n", report, 1.0)
+        except FormatError:
+            is_refused = True
+        analyzer = Analyzer(SECONDS)
+        for now in (1.0, 2.0, 10.0):
+            seen = nodes.observe(now)
+            assert not (is_refused and (seen.ranks or seen.edges)), "nothing is taken over of a report that is refused"
+            assert all(number == one.rank and 0 <= number < MAX_RANKS for number, one in seen.ranks.items())
+            assert len(seen.edges) == len(list(seen.edges))
+            for finding in analyzer.update(seen).findings:
+                assert set(finding.suspects) <= set(seen.ranks) | set(range(seen.world_size)), "ranks of the job"
+                assert len(finding.suspects) <= MAX_SUSPECTS
+                assert finding.summary
+                assert finding.evidence
+                json.dumps(asdict(finding), allow_nan=False)  # a journal takes it

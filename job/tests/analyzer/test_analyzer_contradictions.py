@@ -167,12 +167,3 @@ def test_permuted_ranks_permute_suspects(
     for time, found in enumerate(plain):
         again = analyzer.update(renamed(fault(culprit)(float(time)), names)).findings
         assert essence(found, names) == essence(again)
-
-
-def test_the_check_itself_finds_a_contradiction() -> None:
-    at = FAULTS["not entered"](1)(12.0)
-    (finding,) = Analyzer(SECONDS).update(at).findings
-    check(finding, at)
-    finding.evidence.append("ranks 0-1 have not entered it either, but wait in another operation")
-    with pytest.raises(AssertionError):
-        check(finding, at)

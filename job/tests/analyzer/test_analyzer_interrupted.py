@@ -74,12 +74,7 @@ def test_what_the_ranks_had_waited_in_decides(culprit: int, way: Any) -> None:
     assert finding.summary.startswith("when the job was ended (")
     assert finding.since == 5000.0 - AGO - 20.0, "the beginning of the wait"
     assert "in state" not in " ".join(finding.evidence), "it is not known any more"
-
-
-@every_rank
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_job_that_was_well_is_no_finding(culprit: int, way: Any) -> None:
-    assert ended(0.3, culprit, way(culprit)) == []
+    assert ended(0.3, culprit, way(culprit)) == [], "the job was well"
 
 
 @every_rank
@@ -132,9 +127,12 @@ def test_a_wait_of_a_few_seconds_is_none_of_a_job_that_hangs(culprit: int) -> No
 
 
 @every_rank
-def test_ranks_that_do_not_end_of_it_had_waited_too(culprit: int) -> None:
-    finding = only(ended(20.0, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {}))
-    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+@pytest.mark.parametrize(("waited", "code"), [(20.0, "TW-H1"), (0.3, "TW-LOST")])
+def test_of_ranks_that_do_not_end_of_it_it_counts_whether_they_had_waited(
+    culprit: int, waited: float, code: str
+) -> None:
+    findings = ended(waited, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {})
+    assert told(findings, "victims") == (code, [culprit], 3)
 
 
 @every_rank
@@ -194,12 +192,6 @@ def test_a_job_that_goes_on_after_a_signal_is_well() -> None:
         return seen
 
     assert everything(at, 60.0) == []
-
-
-@every_rank
-def test_who_is_interrupted_alone_is_lost_where_the_others_wait_on(culprit: int) -> None:
-    finding = only(ended(0.3, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {}))
-    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
 
 
 @every_rank
@@ -325,14 +317,9 @@ def test_a_thousand_ranks_that_fail_alike_take_few_lines() -> None:
     assert len(finding.evidence) == len(finding.suspects) == 5
 
 
-def test_those_that_fail_alike_because_of_another_are_not_named() -> None:
-    ranks = [rank(n, **dead(60.0 - n, ERROR if n else "")) for n in range(WORLD)]
-    assert only(found(ranks)).suspects == [0]
-
-
 def test_some_that_fail_alike_are_named_and_those_that_follow_are_not() -> None:
-    ranks = [rank(n, **dead(60.0 - n, ERROR if n < 2 else CLOSED)) for n in range(WORLD)]
-    finding = only(found(ranks))
+    assert only(found([rank(n, **dead(60.0 - n, ERROR if n else "")) for n in range(WORLD)])).suspects == [0]
+    finding = only(found([rank(n, **dead(60.0 - n, ERROR if n < 2 else CLOSED)) for n in range(WORLD)]))
     assert finding.suspects == [0, 1]
     assert finding.summary == f"ranks 0-1 failed with {ERROR}; ranks 2-3 followed"
 

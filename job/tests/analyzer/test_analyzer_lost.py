@@ -78,10 +78,6 @@ def test_who_runs_another_program_is_lost_as_one_who_left_early(culprit: int) ->
     assert at_once(ranks)[0].suspects == [culprit]
 
 
-def test_all_run_another_program_and_nobody_waits() -> None:
-    assert not ended({n: dead(6.0, REPLACED) | {"exit_kind": "end"} for n in range(WORLD)})
-
-
 def test_peers_that_wait_are_victims() -> None:
     (finding,) = ended({2: dead(5.0)}, waits=4.9)
     assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [2], 3)
@@ -101,12 +97,10 @@ def test_nobody_is_named_where_all_lose_what_is_no_rank() -> None:
     assert sorted(finding.sides) == [[n] for n in range(WORLD)]
 
 
-def test_all_leave_well() -> None:
-    assert not ended({n: dead(10.0 + n, "exit 0") for n in range(WORLD)})
-
-
-def test_one_leaves_well_while_nobody_waits_for_it() -> None:
+def test_who_leaves_well_or_for_another_program_while_nobody_waits_is_not_lost() -> None:
     assert not ended({1: dead(30.0, "exit 0")})
+    assert not ended({n: dead(6.0, REPLACED) | {"exit_kind": "end"} for n in range(WORLD)})
+    assert not ended({n: dead(10.0 + n, "exit 0") for n in range(WORLD)})
 
 
 @every_rank

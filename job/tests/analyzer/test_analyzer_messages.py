@@ -8,7 +8,7 @@ import pytest
 
 from job.tests.support.analyzed import everything, last, only, told
 from job.tests.support.observations import WORLD, edge, member, observed, rank
-from job.tests.support.observed_jobs import every_rank, hung
+from job.tests.support.observed_jobs import every_rank, hung, in_call
 from tensorwire_job.analyzer.view.groups import Groups
 from tensorwire_job.analyzer.view.histories import CallHistories
 from tensorwire_job.columns import RankColumns
@@ -198,14 +198,7 @@ def test_who_does_nothing_while_the_only_other_rank_waits_for_a_message_from_any
     def groups(number: int, age: float) -> list[ProcessGroup]:
         return [member(30, idle=age, size=2)]
 
-    seen_at = hung(groups, world=2, states={1: {"state": state}})
-
-    def at(time: float) -> Any:
-        seen = seen_at(time)
-        if time > 3.0:
-            seen.ranks[0].activity, seen.ranks[0].activity_seconds = "recv from any source", time - 3.0
-        return seen
-
+    at = in_call("recv from any source", [0], groups, world=2, states={1: {"state": state}})
     assert told(last(at)) == ("TW-H1", [1])
 
 

@@ -103,7 +103,8 @@ def test_ranks_that_catch_their_error_and_exit_had_waited_all_the_same(culprit: 
 
 
 @every_rank
-def test_who_dies_before_an_operation_is_lost_however_long_the_others_wait(culprit: int) -> None:
+def test_who_dies_before_an_operation_or_in_it_is_lost_however_long_the_others_wait(culprit: int) -> None:
+    assert told(ended({culprit: dead(11.0, "ValueError: loss")})) == ("TW-LOST", [culprit])
     assert told(ended({culprit: dead(12.0, "ValueError: loss")}, {culprit: [member(20)]})) == ("TW-LOST", [culprit])
 
 
@@ -122,24 +123,21 @@ def test_who_was_not_there_because_it_waited_elsewhere_is_a_victim(culprit: int)
 
 
 @every_rank
-@pytest.mark.parametrize("state", [STOPPED, dead(1.0), dead(4.0)], ids=["stopped", "killed later", "without a word"])
-def test_who_did_not_give_up_as_the_others_did_stopped_inside(culprit: int, state: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("state", "confidence"),
+    [(STOPPED, "high"), (dead(1.0), "low"), (dead(4.0), "low"), (dead(12.0), "medium")],
+    ids=["stopped", "killed later", "without a word", "silent long before"],
+)
+def test_who_did_not_give_up_as_the_others_did_stopped_inside(
+    culprit: int, state: dict[str, Any], confidence: str
+) -> None:
+    """The others would have lost the connection to a process that had gone."""
     finding = only(ended({culprit: state}))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H3", [culprit], 3)
+    assert finding.confidence == confidence
     assert finding.process_group == "world"
     assert "all_reduce #21 of world" in finding.summary
     assert any(f"rank {culprit} " in fact for fact in finding.evidence[1:])
-
-
-def test_it_is_the_surer_the_more_is_known_of_it() -> None:
-    confidences = [only(ended({2: state})).confidence for state in (STOPPED, dead(1.0), dead(4.0))]
-    assert confidences == ["high", "low", "low"]
-
-
-@every_rank
-def test_who_fell_silent_long_before_the_others_ran_out_of_time_stopped_inside(culprit: int) -> None:
-    """They would have lost the connection to a process that had gone."""
-    assert told(ended({culprit: dead(12.0)})) == ("TW-H3", [culprit])
 
 
 @every_rank
@@ -153,8 +151,9 @@ def test_where_all_gave_up_alike_nobody_is_accused(culprit: int, exit_reason: st
     assert finding.confidence == "low"
 
 
-def test_where_a_hung_job_was_ended_nobody_is_accused() -> None:
+def test_where_a_job_was_ended_nobody_is_accused_of_a_hang_and_of_none_where_it_worked() -> None:
     assert told(ended({number: dead(4.0) for number in range(WORLD)})) == ("TW-H3", [])
+    assert only(at_once([rank(n, member(21, waits=4.5), **dead(4.0)) for n in range(WORLD)])).code == "TW-LOST"
 
 
 def test_a_time_out_of_something_else_is_none_of_the_last_operation() -> None:
@@ -166,14 +165,12 @@ def test_a_time_out_of_something_else_is_none_of_the_last_operation() -> None:
 
 
 @every_rank
-def test_who_is_still_stopped_where_the_others_were_ended_is_named(culprit: int) -> None:
-    assert told(ended({number: dead(4.0) for number in range(WORLD)} | {culprit: STOPPED})) == ("TW-H3", [culprit])
-
-
-@every_rank
-def test_who_was_silent_long_before_the_others_were_killed_had_not_gone(culprit: int) -> None:
-    """They would have lost a connection, and said so."""
-    assert told(ended({number: dead(4.0) for number in range(WORLD)} | {culprit: dead(11.0)})) == ("TW-H3", [culprit])
+@pytest.mark.parametrize("state", [STOPPED, dead(11.0)], ids=["stopped", "silent long before"])
+def test_who_is_still_stopped_or_was_silent_where_the_others_were_killed_is_named(
+    culprit: int, state: dict[str, Any]
+) -> None:
+    """The others would have lost a connection to one that had gone, and said so."""
+    assert told(ended({number: dead(4.0) for number in range(WORLD)} | {culprit: state})) == ("TW-H3", [culprit])
 
 
 @every_rank
@@ -190,16 +187,6 @@ def test_a_crash_is_an_end_however_long_the_others_wait(culprit: int) -> None:
     state = {"activity": "Store.wait", "activity_seconds": 64.0}
     ranks = [rank(n, member(20), **dead(4.0, TIMED_OUT), **state) for n in range(WORLD) if n != culprit]
     assert told(at_once([*ranks, rank(culprit, member(20), **crash)])) == ("TW-LOST", [culprit])
-
-
-@every_rank
-def test_who_failed_inside_is_lost_though_the_others_timed_out(culprit: int) -> None:
-    assert told(ended({culprit: dead(11.0, "ValueError: loss")})) == ("TW-LOST", [culprit])
-
-
-def test_a_job_that_was_ended_while_it_worked_did_not_hang() -> None:
-    finding = only(at_once([rank(number, member(21, waits=4.5), **dead(4.0)) for number in range(WORLD)]))
-    assert finding.code == "TW-LOST"
 
 
 def test_of_two_ranks_one_that_fell_silent_is_named_and_one_that_only_said_nothing_is_not() -> None:

@@ -78,25 +78,23 @@ def test_parts_that_have_nothing_to_do_with_each_other() -> None:
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_explanations_are_those_of_the_definition(first: int) -> None:
     for seed in range(first, first + 50):
-        is_that_of_the_definition(seed)
-
-
-def is_that_of_the_definition(seed: int) -> None:
-    rng = random.Random(seed)
-    vertices = range(rng.randrange(2, 8))
-    needs = {}
-    for vertex in vertices:
-        others = [other for other in vertices if other != vertex]
-        if rng.random() < 0.8:
-            needs[vertex] = [
-                Need(rng.sample(others, rng.randrange(1, len(others) + 1)), is_any=rng.random() < 0.2)
-                for _ in range(rng.choice([1, 1, 2]))
-            ]
-    done = [vertex for vertex in vertices if vertex not in needs and rng.random() < 0.5]
-    free = [vertex for vertex in vertices if vertex not in done and rng.random() < 0.1]
-    graph = Graph(needs, free, done)
-    expected = tuple(vertex for vertex in vertices if graph.stuck and _goes_on(needs, {vertex, *free}) >= graph.stuck)
-    assert explain(graph).single == expected
+        rng = random.Random(seed)
+        vertices = range(rng.randrange(2, 8))
+        needs = {}
+        for vertex in vertices:
+            others = [other for other in vertices if other != vertex]
+            if rng.random() < 0.8:
+                needs[vertex] = [
+                    Need(rng.sample(others, rng.randrange(1, len(others) + 1)), is_any=rng.random() < 0.2)
+                    for _ in range(rng.choice([1, 1, 2]))
+                ]
+        done = [vertex for vertex in vertices if vertex not in needs and rng.random() < 0.5]
+        free = [vertex for vertex in vertices if vertex not in done and rng.random() < 0.1]
+        graph = Graph(needs, free, done)
+        expected = tuple(
+            vertex for vertex in vertices if graph.stuck and _goes_on(needs, {vertex, *free}) >= graph.stuck
+        )
+        assert explain(graph).single == expected
 
 
 def _goes_on(needs: dict[int, list[Need]], replaced: set[int]) -> set[int]:

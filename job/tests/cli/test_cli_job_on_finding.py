@@ -86,7 +86,7 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
         try:
             assert watch.stdout is not None
             assert "TW-H1" in watch.stdout.readline()
-            wait_for(lambda: has_two_lines(told), 30)
+            wait_for(lambda: told.exists() and told.read_text().count("\n") >= 2, 30)
             watch.send_signal(signal.SIGTERM)
             assert watch.wait(timeout=20) == 3
         finally:
@@ -95,7 +95,3 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
     finding = json.loads(document)
     assert (finding["job"], finding["code"], finding["suspects"]) == (str(pages), "TW-H1", [1])
     assert set(finding["stacks"]) == {"1"}, "it is run once the finding has its stacks"
-
-
-def has_two_lines(told: Path) -> bool:
-    return told.exists() and told.read_text().count("\n") >= 2

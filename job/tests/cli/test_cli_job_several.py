@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from job.tests.support.fake_job import StillClock
 from job.tests.support.frozen_job import write_pages
 from tensorwire_job.node import stacks
 from tensorwire_job.page import native
@@ -64,18 +65,6 @@ class Jobs:
         return path
 
 
-class Clock:
-    """Time that goes on by sleeping alone."""
-
-    seconds = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-
-
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Jobs]:
     monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
@@ -115,7 +104,7 @@ def test_the_older_of_two_jobs_hangs(jobs: Jobs, run: Run, monkeypatch: pytest.M
 
 
 def test_all_jobs_are_asked_in_the_time_of_one(jobs: Jobs, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock = StillClock()
     monkeypatch.setattr(follow, "time", clock)
     for name in ("a", "b", "c", "d"):
         jobs.healthy(name)

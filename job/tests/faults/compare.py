@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import ROOT, child, describe
@@ -57,8 +58,7 @@ def main() -> None:
     cases = [BY_NAME[name] for name in options.case] if options.case else CASES
     facts = describe("python -m job.tests.faults.compare")
     rows, skipped = [], []
-    fork_server = ForkServer()
-    try:
+    with closing(ForkServer()) as fork_server:
         for case in cases:
             if case.kind == "none":
                 continue
@@ -68,8 +68,6 @@ def main() -> None:
                 continue
             rows.append(compare(case, fork_server))
             print("\n".join(rows[-1]), file=sys.stderr, flush=True)
-    finally:
-        fork_server.close()
     text = page(rows, skipped, facts)
     print(text)
     if not options.case:
@@ -79,28 +77,21 @@ def main() -> None:
 def compare(case: Case, fork_server: ForkServer) -> list[str]:
     """A row of the table."""
     rank = recorded_rank(case)
-    network = Network(WORLD_SIZE) if case.uses_network else None
     environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
-    try:
+    with ExitStack() as stack:
+        network = stack.enter_context(closing(Network(WORLD_SIZE))) if case.uses_network else None
         module = ("job.tests.faults.job",)
         job = TrainingJob(fork_server, case.settings, network=network, modules=module, **environment)
-        try:
-            job.wait_for_round(20)
-            context = FaultContext(job, rank, away_seconds=_AWAY_SECONDS)
-            before, injected = job.rounds(), time.monotonic()
-            try:
-                case.inject(context)
-                time.sleep(_LOOK_SECONDS)
-                stacks, recorder = _stacks(job), _flight_recorder(job)
-                time.sleep(max(0.0, injected + _TIMEOUT_SECONDS + _AFTER_SECONDS - time.monotonic()))
-                errors = _errors(job, before)
-            finally:
-                context.mend()
-        finally:
-            job.close()
-    finally:
-        if network is not None:
-            network.close()
+        stack.enter_context(closing(job))
+        job.wait_for_round(20)
+        context = FaultContext(job, rank, away_seconds=_AWAY_SECONDS)
+        before, injected = job.rounds(), time.monotonic()
+        stack.callback(context.mend)
+        case.inject(context)
+        time.sleep(_LOOK_SECONDS)
+        stacks, recorder = _stacks(job), _flight_recorder(job)
+        time.sleep(max(0.0, injected + _TIMEOUT_SECONDS + _AFTER_SECONDS - time.monotonic()))
+        errors = _errors(job, before)
     return [f"{case.name}, rank {rank}", errors, recorder, stacks, _verdict(case, rank)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,13 +106,10 @@ class LocalWatch(Watch):
         super().__init__(record)
 
     def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
-        job = LocalJob(self._pages, self._thresholds)
-        try:
+        with closing(LocalJob(self._pages, self._thresholds)) as job:
             while True:
                 yield job.poll()
                 self._over.wait(_INTERVAL_SECONDS)
-        finally:
-            job.close()
 
 
 def is_finding(finding: Finding) -> bool:

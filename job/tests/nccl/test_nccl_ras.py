@@ -155,11 +155,6 @@ def test_an_answer_that_may_be_incomplete_lowers_the_confidence(timeouts, confid
         assert any("RAS waited 2 times in vain" in fact for fact in finding.evidence) == bool(timeouts)
 
 
-def test_no_rank_is_behind_in_a_job_in_step():
-    with serve(document([rank(number, 7) for number in range(4)])) as server:
-        assert query_ras(server.address).communicators[0].behind() == {}
-
-
 def test_json_states_and_errors():
     ranks = [rank(0, 1, abort_flag=True), rank(1, 1, finalize_called=True), rank(2, 1, init_state=7)]
     ranks += [rank(3, 1, async_error=6), rank(4, 1, async_error=7)]
@@ -185,9 +180,10 @@ def test_a_job_of_an_older_nccl_is_told_which_one_it_needs():
     assert old.address in str(caught.value)
 
 
-def test_an_answer_in_small_pieces():
+def test_an_answer_in_small_pieces_of_a_job_in_step():
     with serve(document([rank(number, 7) for number in range(2)]), piece=7) as server:
-        assert len(query_ras(server.address).communicators[0].ranks) == 2
+        (communicator,) = query_ras(server.address).communicators
+    assert (len(communicator.ranks), communicator.behind()) == (2, {})
 
 
 def test_the_address_comes_from_the_environment(monkeypatch):

@@ -453,12 +453,9 @@ def test_still_rank_of_which_nothing_newer_is_known(job: Job, monkeypatch: pytes
 
 def test_process_groups_of_the_node_come_first(job: Job) -> None:
     job.start()
-    node = LocalNode(job.directory, "node")
-    try:
+    with closing(LocalNode(job.directory, "node")) as node:
         node.observe()
         node.enable_timing({f"{number:016x}": number for number in range(1, 1000)} | {f"{0xC0FFEE:016x}": 42}, 16)
-    finally:
-        node.close()
     request = read_control(job.directory)
     assert request is not None
     assert request.first[0xC0FFEE] == 42

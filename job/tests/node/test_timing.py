@@ -8,18 +8,14 @@ import pytest
 
 from tensorwire_job.node import timing
 from tensorwire_job.page import native
-from tensorwire_job.page.control import read_control
+from tensorwire_job.page.control import ControlRequest, read_control
 
 
 def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:
     timing.enable(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
-    request = read_control(tmp_path)
-    assert request is not None
-    assert (request.first, request.num_rounds) == ({0xC0: 120, 0xC1: 7}, 16)
+    assert read_control(tmp_path) == ControlRequest(1, {0xC0: 120, 0xC1: 7}, 16)
     timing.disable(tmp_path)
-    later = read_control(tmp_path)
-    assert later is not None
-    assert (later.num_rounds, later.number) == (0, request.number + 1)
+    assert read_control(tmp_path) == ControlRequest(2, {}, 0)
 
 
 def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None:

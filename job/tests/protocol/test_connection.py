@@ -126,12 +126,6 @@ def receive(connection: Connection) -> list[dict[str, Any]]:
     return heard
 
 
-def test_hand_made_client_is_understood(server_end: Callable[..., tuple[Recorded, Connection]]) -> None:
-    client, connection = server_end()
-    client.socket.sendall(client.message(b'{"a":1}') + client.message(b'{"b":2}'))
-    assert receive(connection) == [{"a": 1}, {"b": 2}]
-
-
 def test_message_in_single_bytes(server_end: Callable[..., tuple[Recorded, Connection]]) -> None:
     client, connection = server_end()
     heard = []

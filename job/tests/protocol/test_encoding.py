@@ -246,12 +246,6 @@ LATER: dict[str, Any] = {"calls": [], "members": [], "states": [], "transfers": 
 GOOD_ROW = (9, 0, 83, 0, 0, 0, 0, -1, -1, 0)
 
 
-def test_row_made_by_hand_is_understood() -> None:
-    decoder = Decoder()
-    decoder.apply({**report_of(), **LATER, "ranks": rows(*GOOD_ROW), "details": b"", "edges": b""})
-    assert len(decoded(decoder)[0]) == 1
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -315,13 +309,6 @@ def test_every_number_of_a_description_has_a_range(kind: str, index: int) -> Non
             Decoder().apply(report | {kind: [entry]})
 
 
-def test_report_without_a_time_is_refused() -> None:
-    report = report_of()
-    del report["clock"]
-    with pytest.raises(CorruptDataError):
-        Decoder().apply(report)
-
-
 def test_what_is_empty_may_be_left_out() -> None:
     decoder = Decoder()
     decoder.apply(report_of() | LATER)
@@ -329,30 +316,28 @@ def test_what_is_empty_may_be_left_out() -> None:
     before = decoded(decoder)
     decoder.apply({"clock": 10_000_000})
     assert decoded(decoder) == before
+    with pytest.raises(CorruptDataError):
+        decoder.apply({})
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_damaged_rows_are_refused_or_make_some_observation(first: int) -> None:
     for seed in range(first, first + 20):
-        are_refused_or_make_some_observation(seed)
-
-
-def are_refused_or_make_some_observation(seed: int) -> None:
-    rng = random.Random(seed)
-    report = report_of()
-    for kind in ("ranks", "details", "edges", "transfers"):
-        data = bytearray(report[kind])
-        for _ in range(rng.randrange(1, 4)):
-            if data:
-                data[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
-        report[kind] = bytes(data)
-    decoder = Decoder()
-    try:
-        decoder.apply(report)
-    except FormatError:
-        return
-    ranks, edges = decoded(decoder, 1.0)
-    Decoder().apply(Encoder().report(Observation(1.0, "run", 8, ranks, edges)))  # it can be handed on
+        rng = random.Random(seed)
+        report = report_of()
+        for kind in ("ranks", "details", "edges", "transfers"):
+            data = bytearray(report[kind])
+            for _ in range(rng.randrange(1, 4)):
+                if data:
+                    data[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+            report[kind] = bytes(data)
+        decoder = Decoder()
+        try:
+            decoder.apply(report)
+        except FormatError:
+            continue
+        ranks, edges = decoded(decoder, 1.0)
+        Decoder().apply(Encoder().report(Observation(1.0, "run", 8, ranks, edges)))  # it can be handed on
 
 
 def test_greatest_numbers_can_be_handed_on() -> None:

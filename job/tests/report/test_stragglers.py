@@ -29,16 +29,10 @@ def test_a_rank_that_is_late_by_a_fifth_is_ranked_first(culprit: int) -> None:
     assert 0.1 <= first.late <= 0.3
 
 
-def test_where_all_are_alike_nobody_is_late() -> None:
+def test_nobody_is_late_where_all_are_alike_or_little_is_known() -> None:
     assert polled({}).ranking() == []
-
-
-def test_a_few_polls_tell_nothing() -> None:
-    assert polled({1: 0.4}, polls=30).ranking() == []
-
-
-def test_ranks_that_complete_nothing_are_not_compared() -> None:
-    assert polled({1: 0.4}, goes_on=False).ranking() == []
+    assert polled({1: 0.4}, polls=30).ranking() == [], "a few polls tell nothing"
+    assert polled({1: 0.4}, goes_on=False).ranking() == [], "ranks that complete nothing are not compared"
 
 
 def test_the_latest_come_first() -> None:

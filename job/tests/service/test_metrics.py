@@ -21,12 +21,11 @@ from tensorwire_job.service.service import Counters, View
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-@pytest.fixture
-def collector() -> JobCollector:
-    return JobCollector()
-
-
-def read(collector: JobCollector) -> Samples:
+def read(*views: View) -> Samples:
+    """What is exported once these have been shown."""
+    collector = JobCollector()
+    for each in views:
+        collector.show(each)
     registry = CollectorRegistry()
     registry.register(collector)
     return {
@@ -48,13 +47,12 @@ def view(num_ranks: int = 4) -> View:
     return View(observation, [finding, finding, notice], Counters(12, 3, 1, 0.25, 0.05))
 
 
-def test_before_there_is_a_job(collector: JobCollector) -> None:
-    assert read(collector) == {}
+def test_before_there_is_a_job() -> None:
+    assert read() == {}
 
 
-def test_numbers_of_a_job(collector: JobCollector) -> None:
-    collector.show(view())
-    samples = read(collector)
+def test_numbers_of_a_job() -> None:
+    samples = read(view())
     assert samples["world_size", ()] == 4
     assert {labels[0][1]: value for (name, labels), value in samples.items() if name == "ranks"} == {
         "running": 3, "stopped": 0, "exited": 0, "lost": 1,
@@ -75,17 +73,12 @@ def test_numbers_of_a_job(collector: JobCollector) -> None:
     assert samples["analysis_seconds", ()] == 0.05
 
 
-def test_series_do_not_grow_with_the_job(collector: JobCollector) -> None:
-    collector.show(view(4))
-    few = read(collector).keys()
-    collector.show(view(400))
-    assert read(collector).keys() == few
+def test_series_do_not_grow_with_the_job() -> None:
+    assert read(view(4), view(400)).keys() == read(view(4)).keys()
 
 
-def test_findings_that_end_go(collector: JobCollector) -> None:
-    collector.show(view())
-    collector.show(View(view().observation))
-    samples = read(collector)
+def test_findings_that_end_go() -> None:
+    samples = read(view(), View(view().observation))
     assert samples["findings", (("code", "TW-LOST"),)] == 0
     assert not [name for name, _ in samples if name == "suspects"]
 

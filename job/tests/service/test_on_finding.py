@@ -103,23 +103,17 @@ def others(finding: Finding) -> list[tuple[str, Finding]]:
     ]
 
 
-def test_new_is_another_code_or_suspect_or_job(keeping: list[str]) -> None:
+def test_new_is_another_code_or_suspect_or_job_of_a_finding(keeping: list[str]) -> None:
     finding = not_entered()
     with running(keeping) as (command, _):
         for _ in range(3):
             command.take("run-1", [finding, finding])
-        command.take("run-1", [])
+        command.take("run-1", [dataclasses.replace(finding, level="notice", suspects=[7])])
         command.take("run-1", [dataclasses.replace(finding, summary="told otherwise", process_group="tp", time=2000.0)])
         for run_id, other in others(finding):
             command.take(run_id, [other])
     told = [(one["job"], one["code"], one["suspects"]) for one, _ in kept(keeping)]
     assert told == [("run-1", "TW-H1", [2]), *((job, one.code, one.suspects) for job, one in others(finding))]
-
-
-def test_notice_is_no_finding(keeping: list[str]) -> None:
-    with running(keeping) as (command, _):
-        command.take("run-1", [dataclasses.replace(not_entered(), level="notice")])
-    assert kept(keeping) == []
 
 
 def test_finding_that_was_away_for_long_is_new(keeping: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,20 +248,14 @@ def test_no_zombie_is_left(tmp_path: Path) -> None:
         ("yes | head -c 1000000 >&2; exit 2", "exit code 2: y"),
         ("kill -9 $$", "signal 9"),
         ("exec 2>&-; exit 3", "exit code 3"),
+        ("", "No such file or directory"),  # of the program, which is gone
     ],
 )
 def test_failure_is_told_once(script: str, trouble: str) -> None:
-    with running(["sh", "-c", script]) as (command, troubles):
+    with running(["sh", "-c", script] if script else ["/nowhere/gone"]) as (command, troubles):
         for number in range(3):
             command.take(f"run-{number}", [not_entered()])
     assert troubles == [f"the command of --on-finding failed: {trouble}"]
-
-
-def test_program_that_is_gone_is_told(tmp_path: Path) -> None:
-    with running([str(tmp_path / "gone")]) as (command, troubles):
-        command.take("run-1", [not_entered()])
-        command.take("run-2", [not_entered()])
-    assert troubles == ["the command of --on-finding failed: No such file or directory"]
 
 
 def test_command_that_is_too_slow_is_not_run_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

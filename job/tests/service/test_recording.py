@@ -85,13 +85,6 @@ def test_a_replay_is_the_same_every_time_and_so_is_the_file(tmp_path: Path) -> N
     assert list(replay(tmp_path / "a", SECONDS)) == list(replay(tmp_path / "a", SECONDS))
 
 
-def test_other_thresholds_find_something_else(tmp_path: Path) -> None:
-    path = tmp_path / "job"
-    record(path, not_entered(1))
-    assert any(findings for _, findings in replay(path, SECONDS))
-    assert not any(findings for _, findings in replay(path))
-
-
 def test_nodes_and_ranks_that_come_and_go(tmp_path: Path) -> None:
     def at(time: float) -> Observation:
         ranks = [rank(n, member(int(10 * time) + 1), generation=int(time) // 10) for n in range(8)]
@@ -326,8 +319,3 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         except CorruptDataError:
             num_refused += 1
     assert num_refused > 0
-
-
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(replay(tmp_path / "none"))

@@ -176,13 +176,10 @@ def test_agents_survive_a_restart_of_the_analyzer(start: Start) -> None:
     until(service, lambda view: len(view.observation.ranks) == WORLD)
     service.close()
     time.sleep(0.3)
-    service = JobService(Listener(KEY, *where), HANG)
-    try:
+    with closing(JobService(Listener(KEY, *where), HANG)) as service:
         view = until(service, lambda view: len(view.observation.ranks) == WORLD)
         assert view.observation.ranks[1].pid == 101
         assert sum(line.startswith("connected") for line in running[0].log) == 2
-    finally:
-        service.close()
 
 
 def test_agent_waits_for_an_analyzer_that_comes_later(start: Start) -> None:
@@ -191,11 +188,8 @@ def test_agent_waits_for_an_analyzer_that_comes_later(start: Start) -> None:
     running = start(Node("a", (0, 1)), where)
     time.sleep(0.3)
     assert sum("refused" in line for line in running.log) == 1, "said once, however often it is tried"
-    service = JobService(Listener(KEY, *where), HANG)
-    try:
+    with closing(JobService(Listener(KEY, *where), HANG)) as service:
         until(service, lambda view: len(view.observation.ranks) == 2)
-    finally:
-        service.close()
 
 
 def test_agent_that_starts_again_takes_its_place(service: JobService, start: Start) -> None:
@@ -359,13 +353,10 @@ def test_agent_of_an_impostor_analyzer_does_nothing(start: Start) -> None:
 
 
 def test_what_the_service_keeps_gives_the_same_findings_again(tmp_path: Path, start: Start) -> None:
-    service = JobService(Listener(KEY), HANG, Journal(tmp_path))
-    try:
+    with closing(JobService(Listener(KEY), HANG, Journal(tmp_path))) as service:
         two_nodes(start, address(service))
         # Writing takes its share of the time, no more: on a busy machine it comes seconds after the finding.
         view = until(service, lambda _: any(finding.stacks for finding in read_state(tmp_path)[1]), seconds=60.0)
-    finally:
-        service.close()
     assert read_state(tmp_path)[1][0].suspects == [2]
     *_, (observation, findings) = replay(tmp_path / "recording.jsonl.gz", HANG)
     assert sorted(observation.ranks) == [0, 1, 2, 3]
@@ -394,13 +385,10 @@ def test_full_disk_does_not_stop_the_service(
 def test_job_that_cannot_be_timed_is_watched_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Shared memory is full, or something is in the way of the request."""
     (tmp_path / "control").mkdir()
-    job = LocalJob(tmp_path)
-    job._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
-    try:
+    with closing(LocalJob(tmp_path)) as job:
+        job._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
         assert job.poll()[1] == []
         assert job.poll()[1] == []
-    finally:
-        job.close()
     assert len(caplog.records) == 1
     assert "operations cannot be timed" in caplog.records[0].message
 

@@ -39,11 +39,10 @@ class FakeJob:
 class StillClock:
     """Stands in for the module `time`: its time passes in `sleep` alone, so that a number of polls can be told."""
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    seconds = 0.0
 
     def monotonic(self) -> float:
-        return self._now
+        return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        self._now += seconds
+        self.seconds += seconds

@@ -74,8 +74,8 @@ def in_call(
     return at
 
 
-def all_in(entered: int = 31, **more: Any) -> Callable[[int, float], list[ProcessGroup]]:
-    return lambda number, age: [member(entered, waits=age, **more)]
+def all_in(**more: Any) -> Callable[[int, float], list[ProcessGroup]]:
+    return lambda number, age: [member(31, waits=age, **more)]
 
 
 def job_at_rate(
@@ -83,18 +83,14 @@ def job_at_rate(
     transfer: float = 0.0,
     *,
     after: float = 20.0,
-    rate: float = 10.0,
-    normal: float = 0.02,
     timed_after: float | None = None,
-    group: str = "world",
-    size: int = WORLD,
     edges: Callable[[float], list[Edge]] | None = None,
     states: Callable[[int, float], dict[str, Any]] | None = None,
     rooted: bool = False,
     scale: float = 1.0,
     name: str = "all_reduce",
 ) -> Callable[[float], Observation]:
-    """A job of so many operations a second; later, ranks come late by so many seconds and transfers take longer.
+    """A job of ten operations a second; later, ranks come late by so many seconds and transfers take longer.
 
     T is known from `timed_after` on. `scale` stretches the throughput of all ranks alike, outside of operations.
     """
@@ -102,11 +98,11 @@ def job_at_rate(
     worst = max(late.values(), default=0.0)
 
     def at(time: float) -> Observation:
-        period = 1.0 / rate
+        period, normal = 0.1, 0.02
         slow_period = period * scale + worst + transfer
         done = int(min(time, after) / period + max(0.0, time - after) / slow_period) + 1
         ranks = []
-        for n in range(size):
+        for n in range(WORLD):
             timing = None
             if timed_after is not None and time > timed_after:
                 good = max(0, min(done, int(after / period)) - int(min(timed_after, after) / period))
@@ -124,7 +120,7 @@ def job_at_rate(
                         good + bad if rooted else 0,
                     )
             extra = states(n, time) if states else {}
-            ranks.append(rank(n, member(done, group=group, size=size, name=name, timing=timing), world=size, **extra))
-        return observed(time, ranks, edges(time) if edges else [], world=size)
+            ranks.append(rank(n, member(done, name=name, timing=timing), **extra))
+        return observed(time, ranks, edges(time) if edges else [])
 
     return at
