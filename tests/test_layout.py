@@ -369,6 +369,20 @@ def test_modules_import_each_other_in_no_circle_but_those_listed() -> None:
     assert not gone, f"{gone} no longer import each other: delete their line in CIRCLES"
 
 
+def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path) -> None:
+    modules = {
+        "__init__": "",
+        "a": "def late():\n    from package import b\n",
+        "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .c import name\n",
+        "c": "import package.a\n",
+        "user": "from package.a import late\n",
+    }
+    (tmp_path / "package").mkdir()
+    for name, text in modules.items():
+        (tmp_path / "package" / f"{name}.py").write_text(text)
+    assert circles(import_graph(tmp_path, "package")) == {("package.a", "package.b", "package.c")}
+
+
 def test_reference_imports_nothing_of_ours() -> None:
     files = sorted((ROOT / "reference").rglob("*.py"))
     assert files

@@ -31,3 +31,10 @@ def test_what_is_newer_has_a_reason(repository: Path) -> None:
     section = page.partition("\n## The surface\n")[2].partition("\n## ")[0]
     listed = read(surface.LIST)
     assert unexplained(listed.first, listed.newer, section) == [], "say in docs/decisions.md who needs it"
+
+
+def test_a_new_thing_and_a_new_part_of_an_old_one_need_a_reason() -> None:
+    first, newer = ["load: path, device", "exit codes: 0"], ["load: fast", "save: path, force", "exit codes: 4"]
+    missing = ["exit codes: 4", "load: fast", "save"]
+    assert unexplained(first, newer, "") == missing
+    assert unexplained(first, newer, "| `load: fast` | `load: path` | `save: path` |") == missing[::2]

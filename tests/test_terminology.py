@@ -151,3 +151,16 @@ def test_persons_are_named_where_a_person_is_meant(said: dict[str, str]) -> None
     words = sum(len(text.split()) for text in texts)
     count = sum(word in PERSONS for text in texts for word in re.findall(r"\w+", text.lower()))
     assert 1000 * count <= PERSONS_LIMIT * words, f"{count} in {words} words"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"),
+    [
+        ("a.md", "Fine. Of these, `Who` is code.\n```\nThose\n```\nWho asks?\n", 2),
+        ("a.md", "- **Named** is one. It is as\never, and of those who saw it\n", 2),
+        ("a.py", '# Whoever asks.\nx = "Of a value"\n"""Missed by a\nhair.\n\nThose.\n"""', 3),
+        ("a.cpp", "// Of another language", 0),
+    ],
+)
+def test_crooked_sentences_are_found(name: str, text: str, number: int) -> None:
+    assert len(CROOKED.findall(prose(name, text.splitlines()))) == number
