@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     Results = dict[str, Any]
 
 
+def indented(results: Results) -> str:
+    """Results as text with a line for each value."""
+    return json.dumps(results, indent=1) + "\n"
+
+
 @dataclass(frozen=True)
 class Page:
     """A page of results, which lie beside it as JSON.
@@ -29,12 +34,14 @@ class Page:
         name: of both files, unless `file` is that of the page.
         parts: Markdown of results, part by part. DOCS stands for the folder of the documents.
         draw: makes the picture that the page shows, in its folder.
+        dumps: the results as text.
     """
 
     name: str
     parts: Callable[[Results], Iterable[str]]
     file: str = ""
     draw: Callable[[Results, Path], None] | None = None
+    dumps: Callable[[Results], str] = summary.dumps
 
     def render(self, results: Results, folder: Path) -> str:
         """Everything in `results` as Markdown, for a page in `folder`."""
@@ -50,10 +57,13 @@ class Page:
         (folder / (self.file or f"{self.name}.md")).write_text(text)
         print(text, end="")
 
-    def keep(self, results: Results, folder: Path) -> None:
-        """Write results, and the page of them."""
-        (folder / f"{self.name}.json").write_text(summary.dumps(results))
-        self.write(folder)
+    def keep(self, results: Results, folder: Path, *, write: bool = True) -> None:
+        """Write results, and the page of them; or print that alone."""
+        if write:
+            (folder / f"{self.name}.json").write_text(self.dumps(results))
+            self.write(folder)
+        else:
+            print(self.render(results, folder), end="")
 
     def command(self, description: str | None) -> None:
         """Write the page of the folder of results that the command line names."""

@@ -164,6 +164,12 @@ def test_a_plan_from_the_cache_of_another_writer(tmp_path: Path) -> None:
         assert same(loaded(tmp_path / str(number), state()), state(number))
 
 
+def test_a_checkpoint_of_torchs_own_writer_is_told(tmp_path: Path) -> None:
+    dcp.save(state(1), storage_writer=dcp.FileSystemWriter(tmp_path))
+    with pytest.raises(CorruptDataError, match="load it with torch's FileSystemReader"):
+        TensorwireReader(tmp_path).read_metadata()
+
+
 def test_a_dtype_that_no_file_holds(tmp_path: Path) -> None:
     with pytest.raises(CheckpointException) as caught:
         save(tmp_path, {"w": torch.zeros(3, dtype=torch.complex32)})
