@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +112,20 @@ def test_services_find_their_pods() -> None:
     assert analyzer["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
 
 
-def test_example_trains_with_the_probe(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+@pytest.mark.xdist_group("probe")
+def test_example_trains_with_the_probe(
+    run_script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     pages = tmp_path / "pages"
-    environment = {
-        **os.environ, "TENSORWIRE_PROBE_DIR": str(pages), "STEPS": "3", "RANK": "0", "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "tensorwire_job", str(LAUNCHERS / "train.py")]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    ran = run_script(
+        (LAUNCHERS / "train.py").read_text(),
+        STEPS="3",
+        RANK="0",
+        WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="0",
+        GLOO_SOCKET_IFNAME="lo",
+    )
     assert (ran.returncode, ran.stdout) == (0, "trained on 1 ranks\n"), ran.stderr
     assert [path.name for path in pages.glob("*.page")] == ["rank-0-0.page"]
     assert main(["diagnose", "--dir", str(pages), "--for", "0"]) == 0

@@ -23,15 +23,21 @@ def load_batch(step: int, rank: int) -> torch.Tensor:
     return torch.randn(8, 64)
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+def train(rank: int) -> None:
+    """The model goes with the end of this, before its process group. A DDP that is the last to hold a group joins the
+    threads of gloo with the lock of the interpreter, and they may wait for that (pytorch/pytorch#56297)."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(int(os.environ.get("STEPS", "200"))):
         optimizer.zero_grad()
         model(load_batch(step, rank)).square().mean().backward()
         optimizer.step()
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    train(rank)
     if rank == 0:
         print(f"trained on {dist.get_world_size()} ranks", flush=True)
     dist.destroy_process_group()
