@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -20,6 +21,7 @@ import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, verify
 from tensorwire.checkpoint.operations.stream import convert_stream
+from tensorwire.cli.options import standard_output
 from tests.support.checkpoint_models import container, layer, random_bytes, weights
 from tests.support.command_line import COMMAND, Run, begun, forked
 from tests.support.processes import PRINT_PEAK_MEMORY
@@ -65,6 +67,14 @@ def test_a_file_may_be_called_dash(original: Path) -> None:
         assert forked(command, "./-", cwd=original.parent, stdin=subprocess.DEVNULL).returncode == 0
     ran = forked("decompress", "./-", "-", cwd=original.parent, stdin=subprocess.DEVNULL)
     assert ran.stdout == original.read_bytes()
+
+
+def test_bytes_follow_what_was_printed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw))
+    print("printed")
+    standard_output(force=False).write(b"data")
+    assert raw.getvalue() == b"printed\ndata"
 
 
 def test_a_pipe_or_standard_output_by_another_name_gets_the_right_one(original: Path) -> None:
