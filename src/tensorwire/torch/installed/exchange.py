@@ -70,10 +70,11 @@ class Exchange:
         """
         others = set()
         for place in [*self._places, *_held({id(pair.ours): pair for pair in self._pairs})]:
-            if place.found is place.pair.ours:
+            found = place.found
+            if found is place.pair.ours:
                 setattr(place.owner, place.name, place.pair.theirs)
-            elif place.found not in (None, *place.pair):
-                others.add(f"{place}, which is {_named(place.found)}")
+            elif found is not None and found is not place.pair.theirs:
+                others.add(f"{place}, which is {_named(found)}")
         self._pairs, self._places = [], []
         return sorted(others)
 

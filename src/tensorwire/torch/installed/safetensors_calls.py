@@ -16,13 +16,15 @@ from ...safetensors import safe_open
 from ...storage.spool import SpoolFile, is_spooled
 from .look import NO_BASE, header_in, is_ours
 
+_Kinds = tuple[type[Exception], ...]
+
 
 @contextmanager
-def _their_errors() -> Iterator[None]:
+def _their_errors(kinds: _Kinds = (TensorwireError, KeyError, ValueError)) -> Iterator[None]:
     """Programs catch the errors of safetensors. OSError is one of them."""
     try:
         yield
-    except (TensorwireError, IndexError, KeyError, ValueError) as error:
+    except kinds as error:
         if isinstance(error, BaseMismatchError):
             error.advice = NO_BASE
         if isinstance(error, TensorwireError) and is_spooled(error.file):
@@ -40,6 +42,9 @@ class CompressedFile:
         with _their_errors():
             self._reader = safe_open(filename, framework, device, backend=backend)
         self._is_closed = False
+        # An index that does not fit is the framework's own error under torch, one of safetensors' under NumPy.
+        is_torch = framework in ("pt", "torch", "pytorch")
+        self.kinds_of_index: _Kinds = (TensorwireError,) if is_torch else (TensorwireError, IndexError, ValueError)
 
     def __enter__(self) -> CompressedFile:
         return self
@@ -48,37 +53,38 @@ class CompressedFile:
         self._reader.close()
         self._is_closed = True
 
-    def _opened(self) -> Any:
+    def opened(self) -> Any:
+        """What reads the file, which must not be closed."""
         if self._is_closed:
             raise SafetensorError("File is closed")
         return self._reader
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
-        return self._opened().keys()  # type: ignore[no-any-return]
+        return self.opened().keys()  # type: ignore[no-any-return]
 
     def offset_keys(self) -> list[str]:
         """The names of the tensors, in the order of their data."""
-        return self._opened().offset_keys()  # type: ignore[no-any-return]
+        return self.opened().offset_keys()  # type: ignore[no-any-return]
 
     def metadata(self) -> dict[str, str] | None:
         """The text in the header that is not tensorwire's."""
-        return self._opened().metadata()  # type: ignore[no-any-return]
+        return self.opened().metadata()  # type: ignore[no-any-return]
 
     def get_tensor(self, name: str) -> Any:
         """A whole tensor, checked."""
         with _their_errors():
-            return self._opened().get_tensor(name)
+            return self.opened().get_tensor(name)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors by name, checked."""
         with _their_errors():
-            return self._opened().get_tensors()  # type: ignore[no-any-return]
+            return self.opened().get_tensors()  # type: ignore[no-any-return]
 
     def get_slice(self, name: str) -> CompressedSlice:
         """A tensor to be indexed."""
         with _their_errors():
-            return CompressedSlice(self._opened().get_slice(name))
+            return CompressedSlice(self, self.opened().get_slice(name))
 
 
 class CompressedSlice:
@@ -86,13 +92,15 @@ class CompressedSlice:
 
     __reduce_ex__ = not_copied("an open file", "copy what an index gives")
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, file: CompressedFile, tensor: Any) -> None:
+        self._file = file
         self._tensor = tensor
         self.get_shape: Callable[[], list[int]] = tensor.get_shape
         self.get_dtype: Callable[[], str] = tensor.get_dtype
 
     def __getitem__(self, index: Any) -> Any:
-        with _their_errors():
+        self._file.opened()
+        with _their_errors(self._file.kinds_of_index):
             return self._tensor[index]
 
 
