@@ -57,7 +57,7 @@ def is_ours(thing: Any) -> bool:
         thing = thing.__func__
     if type(thing) is FunctionType:
         return "tensorwire/torch/installed/" in thing.__code__.co_filename
-    return issubclass(type(thing), type) and thing.__module__.startswith("tensorwire.torch.installed.")
+    return issubclass(type(thing), type) and str(thing.__module__).startswith("tensorwire.torch.installed.")
 
 
 @pytest.fixture(autouse=True)
@@ -248,27 +248,27 @@ def test_files_of_others_are_left_to_safetensors(installed: tuple[str, ...], tmp
 def test_torch_loads(installed: tuple[str, ...], folder: Path, name: str) -> None:
     path = folder / name
     with path.open("rb") as file:
-        assert equal(torch.load(file), state())
+        assert equal(torch.load(file, weights_only=True), state())
     for found in (
-        torch.load(path),
+        torch.load(path, weights_only=True),
         torch.load(str(path), map_location="cpu", weights_only=True),
         torch.load(f=path, weights_only=False),
-        torch.load(path, mmap=True),
-        torch.load(path, map_location=lambda storage, place: storage),
+        torch.load(path, mmap=True, weights_only=True),
+        torch.load(path, map_location=lambda storage, place: storage, weights_only=True),
     ):
         assert equal(found, state())
         assert found["view"].untyped_storage().data_ptr() == found["moments"].untyped_storage().data_ptr()
-    assert torch.load(path, map_location="meta")["moments"].is_meta
+    assert torch.load(path, map_location="meta", weights_only=True)["moments"].is_meta
 
 
 def test_torch_loads_from_memory(installed: tuple[str, ...], folder: Path) -> None:
     """Bytes have no directory, so the record has to be in them."""
-    assert equal(torch.load(io.BytesIO((folder / "optimizer.pt").read_bytes())), state())
+    assert equal(torch.load(io.BytesIO((folder / "optimizer.pt").read_bytes()), weights_only=True), state())
     with pytest.raises(tensorwire.FormatError, match="load it by its path in the directory") as caught:
-        torch.load(io.BytesIO((folder / "compressed" / "optimizer.pt").read_bytes()))
+        torch.load(io.BytesIO((folder / "compressed" / "optimizer.pt").read_bytes()), weights_only=True)
     assert caught.value.file is None
     with pytest.raises(ValueError, match="mmap"):
-        torch.load(io.BytesIO((folder / "optimizer.pt").read_bytes()), mmap=True)
+        torch.load(io.BytesIO((folder / "optimizer.pt").read_bytes()), mmap=True, weights_only=True)
 
 
 def test_torch_loads_through_links(installed: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
@@ -278,23 +278,23 @@ def test_torch_loads_through_links(installed: tuple[str, ...], folder: Path, tmp
     for number, name in enumerate(("optimizer.pt", "tensorwire.json")):
         shutil.copy(folder / "compressed" / name, tmp_path / "blobs" / str(number))
         (tmp_path / "snapshot" / name).symlink_to(Path("..", "blobs", str(number)))
-    assert equal(torch.load(tmp_path / "snapshot" / "optimizer.pt"), state())
+    assert equal(torch.load(tmp_path / "snapshot" / "optimizer.pt", weights_only=True), state())
 
 
 def test_a_torch_file_without_its_directory(installed: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
     lone = Path(shutil.copy(folder / "compressed" / "optimizer.pt", tmp_path))
     with pytest.raises(tensorwire.FormatError, match=r"tensorwire\.json of its directory"):
-        torch.load(lone)
+        torch.load(lone, weights_only=True)
 
 
 def test_what_torch_refuses_it_refuses(installed: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"x")
     with pytest.raises(Exception, match=r"\w"):
-        torch.load(tmp_path / "x.pt")
+        torch.load(tmp_path / "x.pt", weights_only=True)
     with pytest.raises(FileNotFoundError):
-        torch.load(tmp_path / "none.pt")
+        torch.load(tmp_path / "none.pt", weights_only=True)
     with pytest.raises(AttributeError):
-        torch.load(3)
+        torch.load(3, weights_only=True)
     with pytest.raises(RuntimeError, match="pickle_module"):
         torch.load(folder / "optimizer.pt", pickle_module=shutil, weights_only=True)
 
@@ -313,7 +313,7 @@ def test_damage_has_a_name_and_a_way_out(installed: tuple[str, ...], folder: Pat
     with pytest.raises(SafetensorError, match="block"):
         safetensors.torch.load(bad["model.safetensors"].read_bytes())
     with pytest.raises(tensorwire.CorruptDataError, match=r"optimizer\.pt', tensor 'data/0', block .* fetch it again"):
-        torch.load(bad["optimizer.pt"])
+        torch.load(bad["optimizer.pt"], weights_only=True)
     damage(bad["model.safetensors"], 40)
     with pytest.raises(SafetensorError, match="the data is damaged"):
         load_file(bad["model.safetensors"])
@@ -324,7 +324,7 @@ def test_deltas_are_named(installed: tuple[str, ...], folder: Path, tmp_path: Pa
     torch.save(state() | {"moments": state()["moments"] + 1e-4}, newer)
     tensorwire.compress_checkpoint(newer, tmp_path / "delta.pt", base=folder / "dense" / "optimizer.pt")
     with pytest.raises(tensorwire.BaseMismatchError, match=r"relative to 'optimizer\.pt'.*decompress DELTA DST --base"):
-        torch.load(tmp_path / "delta.pt")
+        torch.load(tmp_path / "delta.pt", weights_only=True)
     changed = {name: tensor + 0.01 for name, tensor in tensors().items()}
     base = folder / "dense" / "model.safetensors"
     tensorwire.save_file(changed, tmp_path / "delta.safetensors", base=base)
@@ -342,8 +342,8 @@ def test_what_others_exchanged_before_is_called_and_comes_back(folder: Path, mon
 
     monkeypatch.setattr(torch, "load", theirs)
     install()
-    assert equal(torch.load(folder / "optimizer.pt"), state())
-    assert equal(torch.load(folder / "dense" / "optimizer.pt"), state())
+    assert equal(torch.load(folder / "optimizer.pt", weights_only=True), state())
+    assert equal(torch.load(folder / "dense" / "optimizer.pt", weights_only=True), state())
     assert len(calls) == 2
     uninstall()
     assert torch.load is theirs
@@ -359,15 +359,15 @@ def test_what_others_exchanged_later_is_left_and_named(folder: Path, monkeypatch
         return kept(f, **options)
 
     monkeypatch.setattr(torch, "load", theirs)
-    assert equal(torch.load(folder / "optimizer.pt"), state())
+    assert equal(torch.load(folder / "optimizer.pt", weights_only=True), state())
     with pytest.warns(UserWarning, match=r"torch\.load, which is .*theirs"):
         uninstall()
     assert torch.load is theirs
-    assert equal(torch.load(folder / "dense" / "optimizer.pt"), state())
+    assert equal(torch.load(folder / "dense" / "optimizer.pt", weights_only=True), state())
     with pytest.raises(Exception, match=r"\w"):
-        torch.load(folder / "optimizer.pt")
+        torch.load(folder / "optimizer.pt", weights_only=True)
     install()  # over theirs, which calls the old one
-    assert equal(torch.load(folder / "optimizer.pt"), state())
+    assert equal(torch.load(folder / "optimizer.pt", weights_only=True), state())
     uninstall()
     monkeypatch.setattr(torch, "load", own)
 
@@ -407,7 +407,7 @@ def test_threads_load_while_it_comes_and_goes(folder: Path) -> None:
         try:
             while not ended.is_set():
                 assert equal(load_file(dense), tensors())
-                assert equal(torch.load(folder / "dense" / "optimizer.pt"), state())
+                assert equal(torch.load(folder / "dense" / "optimizer.pt", weights_only=True), state())
                 try:
                     assert equal(dict(sorted(load_file(compressed).items())), tensors())
                 except SafetensorError as error:
@@ -451,7 +451,7 @@ SCRIPT = """
 import sys
 from safetensors.torch import load_file
 import torch
-print(sys.argv[1:], __name__, len(load_file(sys.argv[1])), len(torch.load(sys.argv[2])))
+print(sys.argv[1:], __name__, len(load_file(sys.argv[1])), len(torch.load(sys.argv[2], weights_only=True)))
 sys.exit(7)
 """
 
