@@ -14,10 +14,12 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -28,7 +30,7 @@ from benchmarks.timing import pinned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROUNDS = 60
+ROUNDS = 100
 MODULE = "tensorwire.torch.installed"
 
 
@@ -60,33 +62,38 @@ def _import_milliseconds(*, stubbed: bool = False) -> float:
 
 
 def load_rows(rounds: int, tensors: dict[str, torch.Tensor], folder: Path) -> list[dict[str, Any]]:
-    """Loads of dense files, with and without."""
+    """Loads of dense files, by the functions that were there and by those that `install` has put in their place."""
     from tensorwire.torch import install, uninstall
 
+    own = torch.load, safetensors.torch.safe_open
+    install()
+    ours = torch.load, safetensors.torch.safe_open
+    uninstall()
     found = []
-    for name, content, calls in (("MiniLM", tensors, 4), ("8 numbers", {"x": torch.ones(8)}, 40)):
+    for name, content, times in (("MiniLM", tensors, 1), ("8 numbers", {"x": torch.ones(8)}, 8)):
         path = folder / name
         save_file(content, f"{path}.safetensors")
         torch.save(content, f"{path}.pt")
-        loads: dict[str, Callable[[], object]] = {
-            "load_file": lambda path=path: load_file(f"{path}.safetensors"),
-            "torch.load": lambda path=path: torch.load(f"{path}.pt"),
-        }
-        for what, load in loads.items():
-
-            def measured(change: Callable[[], object], load: Callable[[], object] = load, calls: int = calls) -> float:
-                change()  # which goes through all modules, so that the cache is another one behind it
-                for _ in range(3):
-                    load()
-                start = time.thread_time()
-                for _ in range(calls):
-                    load()
-                return 1e3 * (time.thread_time() - start) / calls
-
-            pairs = [_turn(lambda m=measured: m(uninstall), lambda m=measured: m(install), n) for n in range(rounds)]
-            uninstall()
-            found.append(_row(f"{what}, {name}", pairs))
+        for what, number in (("load_file", 8), ("torch.load", 1)):
+            load = partial(_milliseconds, what, f"{path}.{'pt' if what == 'torch.load' else 'safetensors'}")
+            turns = [
+                _turn(lambda call=load: call(own), lambda call=load: call(ours), turn)
+                for turn in range(rounds * times * number)
+            ]
+            found.append(_row(f"{what}, {name}", turns))
+    vars(safetensors.torch)["safe_open"] = own[1]
     return found
+
+
+def _milliseconds(what: str, path: str, functions: tuple[Any, Any]) -> float:
+    """A load with these in the place of `torch.load` and `safe_open`."""
+    torch_load, vars(safetensors.torch)["safe_open"] = functions
+    start = time.thread_time()
+    if what == "torch.load":
+        torch_load(path)
+    else:
+        load_file(path)
+    return 1e3 * (time.thread_time() - start)
 
 
 def _turn(without: Callable[[], float], having: Callable[[], float], number: int) -> tuple[float, float]:

@@ -29,7 +29,6 @@ from tests.support.command_line import damage  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.programs import Programs
 
 HOMES = {
     "safetensors.deserialize", "safetensors.numpy.deserialize", "safetensors.numpy.safe_open", "safetensors.safe_open",
@@ -442,84 +441,3 @@ def test_an_import_that_is_waited_for_is_forgotten() -> None:
     forget()
     forget()
     assert sys.meta_path == before
-
-
-# Programs
-
-
-SCRIPT = """
-import sys
-from safetensors.torch import load_file
-import torch
-print(sys.argv[1:], __name__, len(load_file(sys.argv[1])), len(torch.load(sys.argv[2], weights_only=True)))
-sys.exit(7)
-"""
-
-
-@pytest.mark.xdist_group("programs")
-@pytest.mark.parametrize("form", ["script", "module"])
-def test_a_program_reads(programs: Programs, folder: Path, tmp_path: Path, form: str) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    files = [str(folder / name) for name in ("model.safetensors", "optimizer.pt")]
-    what = ["-m", "script"] if form == "module" else [str(tmp_path / "script.py")]
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom tensorwire.torch.__main__ import main\n"
-    done = programs.run(f"{code}main(sys.argv[1:])", *what, *files)
-    assert (done.returncode, done.stdout) == (7, f"{files} __main__ 3 4\n"), done.stderr
-
-
-DIFFUSERS = {
-    "diffusers/__init__.py": "__version__ = '9.8.7'",
-    "diffusers/utils/__init__.py": "from .hub_utils import _get_checkpoint_shard_files",
-    "diffusers/utils/hub_utils.py": """
-def _get_checkpoint_shard_files():
-    names = {"a.weight": "1", "a._weight_tensorwire": "1", "_b_tensorwire": "2"}
-    return ["1", "2"], {"weight_map": names, "all_checkpoint_keys": list(names)}
-""",
-    "diffusers/configuration_utils.py": """
-from .utils import _get_checkpoint_shard_files
-class ConfigMixin:
-    @classmethod
-    def NAME(cls, json_file):
-        return {"_class_name": cls.__name__, "quantization_config": json_file}
-""",
-}
-LATE = """
-import sys, warnings
-sys.path.insert(0, ".")
-import tensorwire.torch
-tensorwire.torch.install()
-hooks = len(sys.meta_path)
-with warnings.catch_warnings(record=True) as caught:
-    from diffusers.configuration_utils import ConfigMixin, _get_checkpoint_shard_files
-print(hooks - len(sys.meta_path), *[warning.message for warning in caught])
-class Model(ConfigMixin):
-    pass
-if not caught:
-    print(Model._dict_from_json_file({"quant_method": "tensorwire (...)", "version": 1, "wrapped": {"bits": 4}}))
-    print(Model._dict_from_json_file({"quant_method": "other"}))
-    print(_get_checkpoint_shard_files()[1]["all_checkpoint_keys"])
-tensorwire.torch.uninstall()
-print(vars(ConfigMixin)[sys.argv[1]].__func__.__qualname__, len(_get_checkpoint_shard_files()[1]["weight_map"]))
-"""
-
-
-@pytest.mark.xdist_group("programs")
-def test_diffusers_is_imported_later(programs: Programs, tmp_path: Path) -> None:
-    """Its configurations and indexes are read as they were, and one of another form is left alone with a warning."""
-    expected = [
-        "1",
-        "{'_class_name': 'Model', 'quantization_config': {'bits': 4}}",
-        "{'_class_name': 'Model', 'quantization_config': {'quant_method': 'other'}}",
-        "['a.weight', '_b_tensorwire']",
-        "ConfigMixin._dict_from_json_file 3",
-    ]
-    refused = "1 tensorwire.torch.install() expected diffusers.configuration_utils.ConfigMixin._dict_from_json_file, "
-    for name, lines in (("_dict_from_json_file", expected), ("_read", [refused, "ConfigMixin._read 3"])):
-        for path, text in DIFFUSERS.items():
-            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / path).write_text(text.replace("NAME", name))
-        done = programs.run(LATE, name, folder=tmp_path / name)
-        assert done.returncode == 0, done.stderr
-        found = done.stdout.splitlines()
-        assert len(found) == len(lines)
-        assert all(map(str.startswith, found, lines)), found

@@ -19,6 +19,7 @@ pytest.importorskip("safetensors")
 
 import tensorwire.torch  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch.installed import safetensors_calls  # noqa: E402
 from tests.support import transformer_models  # noqa: E402
 from tests.support.transformer_models import bits, state  # noqa: E402
 
@@ -53,17 +54,19 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Transformers
 
 
-@pytest.mark.parametrize("linear_mode", ["exact", "fused"])
-def test_transformers_own_way_stays(llama: Path, tmp_path: Path, linear_mode: str) -> None:
-    """Weights stay compressed, and no file of the checkpoint is opened by safetensors' calls."""
+def test_transformers_own_way_stays(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights stay compressed, options of the configuration count, and nothing is read by the calls of safetensors."""
+    opened: list[Any] = []
+    monkeypatch.setattr(safetensors_calls.CompressedFile, "__init__", lambda *arguments: opened.append(arguments))
     dense, compressed = both(Path(shutil.copytree(llama, tmp_path / "llama")))
     config = transformers.AutoConfig.from_pretrained(compressed)
-    config.quantization_config["linear_mode"] = linear_mode
+    config.quantization_config["linear_mode"] = "fused"
     model = transformer_models.load(compressed, "llama", config=config)
     weights = [each for each in model.parameters() if isinstance(each, CompressedTensor)]
     assert len(weights) > 10
-    assert {weight.linear_mode for weight in weights} == {linear_mode}
+    assert {weight.linear_mode for weight in weights} == {"fused"}
     assert state(model) == state(transformer_models.load(dense, "llama"))
+    assert opened == []
 
 
 def test_transformers_loads_files_without_a_configuration_of_ours(llama: Path, tmp_path: Path) -> None:
@@ -74,6 +77,16 @@ def test_transformers_loads_files_without_a_configuration_of_ours(llama: Path, t
     model = transformer_models.load(alone, "llama")
     assert not any(isinstance(each, CompressedTensor) for each in model.parameters())
     assert state(model) == state(transformer_models.load(llama, "llama"))
+
+
+def test_transformers_loads_a_torch_file(llama: Path, tmp_path: Path) -> None:
+    """Its configuration says nothing of the compression."""
+    dense = tmp_path / "model"
+    shutil.copytree(llama, dense, ignore=shutil.ignore_patterns("model.safetensors"))
+    torch.save(tensorwire.load_file(llama / "model.safetensors", framework="pt"), dense / "pytorch_model.bin")
+    _, compressed = both(dense)
+    assert (compressed / "pytorch_model.bin").stat().st_size < 0.8 * (dense / "pytorch_model.bin").stat().st_size
+    assert state(transformer_models.load(compressed, "llama")) == state(transformer_models.load(llama, "llama"))
 
 
 def trainer(folder: Path) -> Any:
@@ -147,6 +160,7 @@ UNET = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_diffusers_loads_a_pipeline(tmp_path: Path) -> None:
     diffusers = pytest.importorskip("diffusers")
     made = diffusers.DDPMPipeline(diffusers.UNet2DModel(**UNET), diffusers.DDPMScheduler())
@@ -159,7 +173,15 @@ def test_diffusers_loads_a_pipeline(tmp_path: Path) -> None:
     assert "quantization_config" in json.loads((compressed / "unet" / "config.json").read_text())
 
 
-@pytest.mark.parametrize("options", [{}, {"torch_dtype": torch.bfloat16}, {"disable_mmap": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"torch_dtype": torch.bfloat16}, marks=pytest.mark.slow),
+        pytest.param({"disable_mmap": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_diffusers_loads_shards_without_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
