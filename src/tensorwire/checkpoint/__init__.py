@@ -9,6 +9,7 @@ from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
+from .operations.replacement import replace_checkpoint
 from .operations.verification import verify
 from .results import (
     ChangedFile,
@@ -57,6 +58,7 @@ __all__ = [
     "inspect",
     "load_file",
     "open_file",
+    "replace_checkpoint",
     "save_file",
     "transcode_checkpoint",
     "verify",

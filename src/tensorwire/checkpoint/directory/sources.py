@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +16,10 @@ from ...files.names import shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
+from ...files.transfer import sha256_of
 from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
+from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config
 from .distributed import is_distributed
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
-_USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
+USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
 
 MAX_KEPT, MAX_KEPT_NBYTES = 256, 64 << 20
 """So many files of this machine stay open from their first look until their turn, and so much is kept of the beginnings
@@ -138,16 +140,23 @@ class Sources(NamedTuple):
         return self._replace(files=tuple(found[path] for path in sorted(set(paths))))
 
 
-def originals(src: Location, exclude: Sequence[str]) -> Sources:
-    """What is to be compressed: a file, or the files of a directory but those that match `exclude`."""
+def originals(src: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None = None) -> Sources:
+    """What is to be compressed: a file, or the files of a directory but those that match `exclude`.
+
+    Args:
+        replaced: what a run in place has noted of the files of a directory that it has replaced. Those that stand there
+            as it has left them are `known`.
+    """
     if src.is_dir():
-        return _original_directory(src, exclude)
+        return _original_directory(src, exclude, replaced)
     if exclude:
         raise ValueError(f"exclude is for the files of a directory, {src} is a file")
     return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
-def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
+def _original_directory(
+    root: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None
+) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:
@@ -155,14 +164,16 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
             something that cannot be carried along.
     """
     _refuse_hub_cache(root)
+    if replaced is None:
+        expect_replaced(root)
     found, directories, excluded = scan(root, exclude)
     for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
         _refuse_hub_cache(directory)
     if is_distributed(file.path for file in found):
         raise _distributed(root, "; its files are compressed already")
     if any(file.path == MANIFEST_NAME for file in found):
-        raise ValueError(f"{root} {_USE_TRANSCODE}")
-    looks = _Looks(root)
+        raise ValueError(f"{root} {USE_TRANSCODE}")
+    looks = _Looks(root, replaced or {})
     files = sorted(map(looks.look, sorted(found, key=lambda file: (not is_config(file.path), file.path))))
     if not any(file.kind in OF_TENSORS for file in files):
         raise ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
@@ -176,8 +187,8 @@ class _Looks:
         notices: why files are copied that might have been compressed.
     """
 
-    def __init__(self, root: Location) -> None:
-        self._root = root
+    def __init__(self, root: Location, replaced: Mapping[str, ManifestFile]) -> None:
+        self._root, self._replaced = root, replaced
         # A quarter of the files that the process may still open, at most.
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(list(Path("/proc/self/fd").iterdir()))
         self._num_left, self._nbytes_left = min(MAX_KEPT, left // 4), MAX_KEPT_NBYTES
@@ -192,6 +203,9 @@ class _Looks:
         opened = open_input(file.location)
         with ExitStack() as stack:
             stack.callback(opened.close)
+            known = self._replaced.get(file.path)
+            if known is not None and _is_replaced(known, opened):
+                return SourceFile(file.path, file.location, known.kind, known.nbytes, known)
             kind, view = self._kind(file, opened)
             if kind in OF_TENSORS:
                 self._refuse_compressed(file, opened)
@@ -213,7 +227,7 @@ class _Looks:
         is_small_config = is_config(file.path) and opened.nbytes <= MAX_JSON_NBYTES
         if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
             if file.location.parent == self._root:
-                raise ValueError(f"{file.location} says that {self._root} {_USE_TRANSCODE}")
+                raise ValueError(f"{file.location} says that {self._root} {USE_TRANSCODE}")
             raise _holds_compressed(self._root, "model", file.path.rpartition("/")[0])
         try:
             view = torch_view(opened)
@@ -242,6 +256,15 @@ class _Looks:
                 raise _holds_compressed(self._root, "file", file.path)
 
 
+def _is_replaced(known: ManifestFile, opened: Opened) -> bool:
+    """Whether a file is not the original that a run in place has noted, but what has taken its place."""
+    if known.kind == REPLACED:
+        return sha256_of(opened, lambda _: None) == known.stored_sha256
+    with suppress(FormatError):
+        return may_be_compressed(opened) and StoredFile(opened.duplicate()).compressed
+    return False
+
+
 def _held(view: Readable) -> int:
     """About how much memory it takes what was found in a file: in a torch file its header, and what stands between."""
     if not isinstance(view, TorchFile):
@@ -264,6 +287,16 @@ def _distributed(root: Location, advice: str) -> ValueError:
     )
 
 
+def expect_replaced(root: Location) -> None:
+    """Raise ValueError for a directory whose files are being replaced by compressed ones, or were in part."""
+    staged = partial_path(root / MANIFEST_NAME) if isinstance(root, Path) else None
+    if staged is not None and has_finished(staged):
+        raise ValueError(
+            f"{root} holds originals and compressed files, since their replacement has not ended: repeat the command "
+            f"that began it, compress --replace"
+        )
+
+
 def compressed_directory(root: Location) -> Sources:
     """The files of a compressed directory, as its manifest lists them.
 
@@ -273,6 +306,7 @@ def compressed_directory(root: Location) -> Sources:
     """
     manifest = read_manifest(root)
     if manifest is None:
+        expect_replaced(root)
         names = [entry.name for entry in root.iterdir()]
         expect_ended(root, names)
         if is_distributed(names):
@@ -315,7 +349,7 @@ def compressed(src: Location) -> Sources:
 def check_original(stored: StoredFile) -> None:
     """Raise ValueError for a file that is compressed already."""
     if stored.compressed:
-        raise ValueError(f"{stored.path} {_USE_TRANSCODE}")
+        raise ValueError(f"{stored.path} {USE_TRANSCODE}")
 
 
 def check_compressed(stored: StoredFile) -> None:
