@@ -243,6 +243,7 @@ FOLDERS = {
         "comparison": {"delta_stats"},
         "converter": {"outcome"},
         "conversion": {"converter", "outcome"},
+        "replacement": {"converter", "outcome"},
     },
     "safetensors": {
         "numpy": {"backend"},

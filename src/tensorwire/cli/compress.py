@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _NOT_IN_PLACE = ("base", "files", "force")
 
 
-
 @click.command()
 @options.places_argument
 @options.output_option

@@ -154,9 +154,7 @@ def originals(src: Location, exclude: Sequence[str], replaced: Mapping[str, Mani
     return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
-def _original_directory(
-    root: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None
-) -> Sources:
+def _original_directory(root: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:

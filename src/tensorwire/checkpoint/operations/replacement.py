@@ -188,11 +188,11 @@ class _Replacing:
                 destination = Destination(self._root / source.path, force=True)
                 places[source.path] = destination, destination.check()
         mounted = mounts()
-        for path in sorted({"", *(parent for path in places for parent in parents(path))}):
-            directory = self._root / path
+        for above in sorted({"", *(above for path in places for above in parents(path))}):
+            directory = self._root / above
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, "files of this directory cannot be replaced", str(directory))
-            if path and os.fsencode(real(directory)) in mounted:
+            if above and os.fsencode(real(directory)) in mounted:
                 text = f"is another file system, to which no file can be moved in one step; {_OUT}"
                 raise OSError(errno.EXDEV, text, str(directory))
         return places
@@ -270,7 +270,9 @@ class _InPlace(Converter):
             CorruptDataError: a compressed file does not give its original back.
         """
         with StoredFile(path) as stored:
-            record = stored.record() if entry.header is None else Record(entry.kind, entry.unpacked_header(), entry.sha256)
+            record = (
+                stored.record() if entry.header is None else Record(entry.kind, entry.unpacked_header(), entry.sha256)
+            )
             check_file(OriginalReader(stored, record, self._task.threads), advance=self._meter.advance)
 
 
