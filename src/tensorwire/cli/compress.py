@@ -9,7 +9,7 @@ import click
 
 from . import options
 from . import output as printing
-from .conversion import convert, convert_in_place, left_out
+from .conversion import check_given, convert, convert_in_place, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,8 +91,9 @@ def command(
     if not estimate:
         settings.update(places=places, output=output, as_json=as_json)
         return convert("compress", compress_checkpoint, beside=options.compressed_path, **settings)
-    if len(places) != 1 or output is not None or places[0] == options.STANDARD_STREAM or not places[0].exists():
+    if len(places) != 1 or output is not None or places[0] == options.STANDARD_STREAM:
         raise click.UsageError("--estimate takes one SRC that exists, and no DST")
+    check_given(places)
     if settings["force"]:
         raise click.UsageError("--estimate does not take --force: it writes nothing")
     if settings["files"] is not None:

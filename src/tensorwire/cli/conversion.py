@@ -14,6 +14,7 @@ import click
 from .._ground.text import escape
 from . import output as printing
 from .failures import FINDING
+from .hub import advice_on
 from .options import STANDARD_STREAM, as_written, standard_input, standard_output
 from .targets import targets
 
@@ -77,7 +78,7 @@ def _sources_and_dst(places: Sequence[Location], output: Location | None) -> tup
         if len(sources) > 1 and dst.is_file():
             advice = "name a directory for the results, as in -o DIR"
             raise click.UsageError(f"{str(dst)!r} is a file, and there are several SRC: {advice}")
-    _check_given(sources)
+    check_given(sources)
     if dst is not None and str(dst) in _STANDARD_OUTPUT:
         raise click.UsageError(f"{str(dst)!r} is standard output: write '-'")
     if len(sources) > 1 and STANDARD_STREAM in (*sources, dst):
@@ -85,10 +86,12 @@ def _sources_and_dst(places: Sequence[Location], output: Location | None) -> tup
     return sources, dst
 
 
-def _check_given(sources: Sequence[Location]) -> None:
+def check_given(sources: Sequence[Location]) -> None:
+    """Raise click.UsageError for a SRC that does not exist, or is a pipe."""
     for source in sources:
         if source != STANDARD_STREAM and not source.exists():
-            raise click.BadParameter(f"Path {str(source)!r} does not exist.", param_hint="'SRC'")
+            text = f"Path {str(source)!r} does not exist{advice_on(source) or '.'}"
+            raise click.BadParameter(text, param_hint="'SRC'")
         if source != STANDARD_STREAM and source.is_fifo():
             raise click.UsageError(f"{str(source)!r} is a pipe: read it as '-', as in '- < {source}'")
 
@@ -158,7 +161,7 @@ def convert_in_place(
     operation: Operation, places: Sequence[Location], *, as_json: bool, quiet: bool, **settings: Any
 ) -> int:
     """Run `operation` on each SRC, which becomes its own result, print the reports and return the exit code."""
-    _check_given(places)
+    check_given(places)
     if STANDARD_STREAM in places:
         raise click.UsageError("'-' is a stream, which is not changed in place: name a file")
     reports = []

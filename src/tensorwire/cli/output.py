@@ -165,7 +165,7 @@ def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Itera
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:
-            name = _abbreviate(escape(path), _BAR_NAME_WIDTH)
+            name = _cut(escape(path), _BAR_NAME_WIDTH)
             bars.update(task, completed=done, total=total, description=f"{title} {name}")
 
         yield update
@@ -182,6 +182,13 @@ def _abbreviate(name: str, width: int) -> str:
         short = re.sub(rf"([^\W\d]{{{limit}}})[^\W\d]+", r"\1", name)
         if len(short) <= width:
             return short
+    return _cut(name, width)
+
+
+def _cut(name: str, width: int) -> str:
+    """Both ends of a long name: "model-000…of-00003.safetensors"."""
+    if len(name) <= width:
+        return name
     tail = width * 3 // 5
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 

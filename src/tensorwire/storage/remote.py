@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from .._ground.packages import how_to_install
 from ..errors import TruncatedDataError
 from . import http_objects, s3_objects
 from .secret_text import Secrets, shown
@@ -92,7 +93,7 @@ class RemotePath:
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise ImportError(
-                f"{shown(url)} needs fsspec, which is not installed: pip install 'tensorwire[remote]'"
+                f"{shown(url)} needs fsspec, which is not installed: {how_to_install('remote')}"
             ) from error
         with clear_errors(shown(url), Secrets(url, storage_options)):
             # A listing that is kept may be older than the objects; some stores keep it all the same.

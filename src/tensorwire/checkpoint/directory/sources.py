@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
-from ...files.foreign import PREFIX_NBYTES, recognise
+from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.json_object import check_nbytes
 from ...files.names import shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
@@ -38,6 +38,9 @@ of objects and of what was found in torch files. Further ones are opened or look
 
 _ENTRY_NBYTES = 1 << 10
 """What the objects for a tensor of a header take, about."""
+
+_NOTED_NBYTES = 1_000_000
+"""Fewer bytes of other formats are not worth a note."""
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
@@ -175,7 +178,8 @@ def _original_directory(root: Location, exclude: Sequence[str], replaced: Mappin
     files = sorted(map(looks.look, sorted(found, key=lambda file: (not is_config(file.path), file.path))))
     if not any(file.kind in OF_TENSORS for file in files):
         raise ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
-    return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(looks.notices))
+    notices = [*looks.notices, *(looks.note_others() if replaced is None else ())]
+    return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(notices))
 
 
 class _Looks:
@@ -191,6 +195,7 @@ class _Looks:
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(list(Path("/proc/self/fd").iterdir()))
         self._num_left, self._nbytes_left = min(MAX_KEPT, left // 4), MAX_KEPT_NBYTES
         self._records_room = _MAX_RECORDS_NBYTES
+        self._others: dict[str, int] = {}
         self.notices: list[str] = []
 
     def look(self, file: FoundFile) -> SourceFile:
@@ -207,6 +212,8 @@ class _Looks:
             kind, view = self._kind(file, opened)
             if kind in OF_TENSORS:
                 self._refuse_compressed(file, opened)
+            elif kind == COPIED:
+                self._note_other(file, opened)
             number, nbytes = (1, 0) if isinstance(opened, InputFile) else (0, len(opened.beginning))
             if nbytes + _held(view) > self._nbytes_left:
                 view = opened
@@ -235,6 +242,23 @@ class _Looks:
         except FormatError as error:
             self.notices.append(f"copied as it is: {file.path}: {error.message}")
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
+
+    def _note_other(self, file: FoundFile, opened: Opened) -> None:
+        """Count a model in another format: hubs often have the same weights in several."""
+        foreign = recognise(opened.read(0, PREFIX_NBYTES))
+        if foreign is not None and foreign.holds_tensors and foreign is not TORCH_FILE:
+            name = file.path.rpartition("/")[2]
+            pattern = f"*.{name.rpartition('.')[2]}" if "." in name else name
+            self._others[pattern] = self._others.get(pattern, 0) + file.nbytes
+
+    def note_others(self) -> list[str]:
+        """One note of all models in other formats, if they are large."""
+        nbytes = sum(self._others.values())
+        if nbytes < _NOTED_NBYTES:
+            return []
+        patterns = sorted(self._others, key=lambda pattern: -self._others[pattern])
+        options = " ".join(f"--exclude {pattern!r}" for pattern in patterns)
+        return [f"{nbytes / 1e6:,.1f} MB in other formats are copied as they are: {options} leaves them out"]
 
     def _take_room(self, view: Readable) -> None:
         """Count what the record of a torch file takes in the manifest. A file for whose record there is no room is

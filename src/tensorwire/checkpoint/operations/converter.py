@@ -90,6 +90,7 @@ class Converter:
         self._take_room(sum(len(path.encode(errors="replace")) for path in (*sources.excluded, *sources.directories)))
         if self._task.is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
+        self._outcome.expect_beside()
         for source in sorted(sources.files, key=lambda file: (file.kind == REPLACED, file.path)):
             self._meter.begin(source.path, self.effort(source))
             with ErrorContext(file=source.location):
