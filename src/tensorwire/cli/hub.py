@@ -6,18 +6,20 @@ import os
 import re
 from pathlib import Path
 
-_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_NAME = re.compile(r"(?P<owner>\w[\w.-]*)/(?P<name>\w[\w.-]*)")
+_FILE = re.compile(r"\.[A-Za-z]+$")
 
 
 def advice_on(path: object) -> str:
-    """What is said behind "there is no such path" where it is the name of a model on a hub; nothing else else."""
+    """What is said behind "there is no such path" if it may be the name of a model on a hub; else an empty text."""
     name = str(path)
-    if not _NAME.fullmatch(name):
+    found = _NAME.fullmatch(name)
+    if found is None or _FILE.search(name) or Path(found["owner"]).is_dir():  # a file, or a word that is not right
         return ""
     snapshot = _in_cache(name)
     if snapshot is not None:
         return f"; the hub's cache has this model: name {str(snapshot)!r}"
-    return f"; nothing is downloaded here: first run hf download {name} --local-dir {name.rpartition('/')[2]}"
+    return f"; nothing is downloaded here: first run hf download {name} --local-dir {found['name']}"
 
 
 def _in_cache(name: str) -> Path | None:

@@ -178,9 +178,7 @@ def program(text: str | None) -> list[str] | None:
 def require(package: str, needed_by: str, extra: str) -> None:
     """Raises click.UsageError, with what to type, if an optional package is not installed."""
     if find_spec(package) is None:
-        raise click.UsageError(
-            f"{needed_by} needs {package}, which is not installed: {how_to_install(extra)}"
-        )
+        raise click.UsageError(f"{needed_by} needs {package}, which is not installed: {how_to_install(extra)}")
 
 
 def standard_input() -> BinaryIO:

@@ -165,7 +165,7 @@ def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Itera
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:
-            name = _cut(escape(path), _BAR_NAME_WIDTH)
+            name = _cut(escape(path).removesuffix(".safetensors"), _BAR_NAME_WIDTH)
             bars.update(task, completed=done, total=total, description=f"{title} {name}")
 
         yield update
@@ -186,7 +186,7 @@ def _abbreviate(name: str, width: int) -> str:
 
 
 def _cut(name: str, width: int) -> str:
-    """Both ends of a long name: "model-000…of-00003.safetensors"."""
+    """Both ends of a long name: "unet/diff…00012-of-00030"."""
     if len(name) <= width:
         return name
     tail = width * 3 // 5

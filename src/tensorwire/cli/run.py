@@ -93,7 +93,8 @@ def _print(result: Generation, import_seconds: float) -> None:
     speed = f"{output.decimals(result.tokens_per_second, 1)} a second after the first, "
     lines = [
         f"{output.count(len(result.tokens), 'token')}, {speed if result.tokens_per_second else ''}first after "
-        f"{result.first_token_seconds:.2f} s; loaded in {result.load_seconds:.1f} s, transformers imported in {import_seconds:.1f} s",
+        f"{result.first_token_seconds:.2f} s; loaded in {result.load_seconds:.1f} s, transformers "
+        f"imported in {import_seconds:.1f} s",
         f"weights: {output.size(result.nbytes)} in memory, {output.size(result.dense_nbytes)} dense, ratio "
         f"{result.ratio:.3f}; peak of the process {output.size(result.peak_nbytes)}",
     ]

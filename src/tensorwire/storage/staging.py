@@ -371,7 +371,8 @@ def is_staging(path: Path) -> bool:
     names = _names(path)
     if _LOCK not in names:
         return not names
-    text = (path / _LOCK).read_bytes()
+    with naming(path):
+        text = (path / _LOCK).read_bytes()
     return text == _LOCK_TEXT or (not text and names == {_LOCK})
 
 
