@@ -100,7 +100,7 @@ def test_the_disk_needs_room_for_the_largest_file_once_more(model: Path, monkeyp
 # What is refused, before anything is written ------------------------------------------------------------------------
 
 
-def refuse(root: Path, kind: type[Exception], text: str, **options: Any) -> None:
+def refuse(root: Path, kind: type[Exception] | tuple[type[Exception], ...], text: str, **options: Any) -> None:
     before = snapshot(root)
     with pytest.raises(kind, match=text):
         replace_checkpoint(root, **options)
@@ -340,6 +340,20 @@ def test_other_commands_name_the_one_that_goes_on(begun: Path, tmp_path: Path) -
             operation(begun, tmp_path / "x")
     assert verify(begun).ok, "each file is whole"
     assert snapshot(begun) == before
+
+
+def test_a_journal_that_tells_nothing(begun: Path) -> None:
+    """One that came with a directory from elsewhere: nothing is done by it."""
+    journal = begun / STAGED / "journal.jsonl"
+    purpose, *lines = journal.read_bytes().splitlines(keepends=True)
+    for line, text in (
+        (b'{"entry": {}}\n', "did not make all"),
+        (b'{"path": "../x", "entry": {}}\n', "expected files of"),
+    ):
+        journal.write_bytes(purpose + line)
+        refuse(begun, (OSError, CorruptDataError), text)
+    journal.write_bytes(purpose + b"".join(lines))
+    replace_checkpoint(begun)
 
 
 def test_a_replaced_file_that_was_damaged_since(begun: Path) -> None:

@@ -166,8 +166,13 @@ def convert_in_place(
         raise click.UsageError("'-' is a stream, which is not changed in place: name a file")
     reports = []
     for source in places:
-        with printing.progress("replace", quiet=quiet) as progress:
-            report = operation(source, progress=progress, **settings)
+        try:
+            with printing.progress("replace", quiet=quiet) as progress:
+                report = operation(source, progress=progress, **settings)
+        except KeyboardInterrupt:
+            text = "each file is the old or the new one, and the same command does the rest"
+            print(f"{escape(str(source))}: {text}", file=sys.stderr)
+            raise
         reports.append(report)
         _print(report, as_json=False, quiet=quiet or as_json, done="compressed in place")
     if as_json:

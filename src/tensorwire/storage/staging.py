@@ -190,6 +190,8 @@ class Staging:
             records.extend(json.loads(line) for line in lines[:-1])
         if not all(isinstance(record, dict) for record in records):
             raise self._foreign()
+        if not all(isinstance(record.get("path"), str) for record in records[1:]):
+            raise self._foreign()
         if records and "replacing" in records[0]:
             self._replacing = records[0]["replacing"]
             try:

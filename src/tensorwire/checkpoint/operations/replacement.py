@@ -28,7 +28,7 @@ from ...files.transfer import check_file, sha256_of
 from ...storage.locations import locate
 from ...storage.progress import Meter
 from ...storage.staging import Staging, partial_path
-from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, ManifestFile, read_manifest
+from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, ManifestFile, parse_file, read_manifest
 from ..directory.paths import MANIFEST_NAME, SYNC_DIRECTORY, is_history, is_in_hub_cache, parents
 from ..directory.sources import USE_TRANSCODE, Sources, originals
 from ..results import CheckpointReport, FileReport
@@ -110,7 +110,8 @@ class _Replacing:
             self._check_profile(manifest.profile)
             return self._nothing(destination)
         with Staging(destination, self._purpose()) as work:
-            entries = {path: ManifestFile(**facts["entry"]) for path, facts in work.finished.items()}
+            with ErrorContext(file=partial_path(place)):
+                entries = {path: parse_file(facts.get("entry")) for path, facts in work.finished.items()}
             replaced = {path: entry for path, entry in entries.items() if entry.kind != COPIED}
             sources = originals(self._root, self._exclude, replaced)
             own = f"{partial_path(place).name}/"
