@@ -39,8 +39,7 @@ def cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model.rename(root / "snapshots" / "abc123")
     (root / "refs" / "main").write_text("abc123")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.chdir(tmp_path)
     return root
 

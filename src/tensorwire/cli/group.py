@@ -21,7 +21,7 @@ class CommandGroup(click.Group):
     """Each command is the attribute `command` of the module of its name in `package`. `sections` has them in order, by
     the title under which the help lists them.
 
-    Those in `others`, by name, come from another distribution, by an entry point.
+    A command in `others` comes from another distribution, which stands there by its name, by an entry point.
     """
 
     def __init__(
@@ -37,17 +37,18 @@ class CommandGroup(click.Group):
         self._sections = sections
         self._others = dict(others or {})
         self._names = tuple(name for names in sections.values() for name in names)
+        self.modules = tuple(name for name in self._names if name not in self._others)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command: click.Command
-        if cmd_name not in self._names:
-            return None
-        if cmd_name not in self._others:
+        if cmd_name in self.modules:
             command = importlib.import_module(f"{self._package}.{cmd_name}").command
             return command
+        if cmd_name not in self._others:
+            return None
         distribution = self._others[cmd_name]
         for point in entry_points(group=ENTRY_POINTS, name=cmd_name):
             if point.dist is None or (point.dist.name or "").replace("_", "-") != distribution:

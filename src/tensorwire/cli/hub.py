@@ -35,5 +35,4 @@ def _cache() -> Path:
     """Where huggingface_hub keeps its cache: as it finds out itself."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
-    place = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    return Path(os.path.expandvars(place)).expanduser()
+    return Path(os.path.expandvars(os.environ.get("HF_HUB_CACHE") or f"{home}/hub")).expanduser()

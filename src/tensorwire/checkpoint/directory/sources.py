@@ -147,8 +147,8 @@ def originals(src: Location, exclude: Sequence[str], replaced: Mapping[str, Mani
     """What is to be compressed: a file, or the files of a directory but those that match `exclude`.
 
     Args:
-        replaced: what a run in place has noted of the files of a directory that it has replaced. Those that stand there
-            as it has left them are `known`.
+        replaced: what a run in place has noted of the files of a directory that it has replaced. A file that it has
+            left so is `known`.
     """
     if src.is_dir():
         return _original_directory(src, exclude, replaced)

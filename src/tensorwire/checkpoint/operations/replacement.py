@@ -233,12 +233,12 @@ class _InPlace(Converter):
     def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
         return None if source.known is None else self._work.finished[source.path]
 
-    def _standing(self, source: SourceFile) -> Path:
+    def _finished_at(self, source: SourceFile) -> Path:
         assert isinstance(source.location, Path)
         return source.location
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        self._prove(self._standing(source), ManifestFile(**facts["entry"]))
+        self._prove(self._finished_at(source), ManifestFile(**facts["entry"]))
         self._place(source.path).unlink(missing_ok=True)  # the original, if the run was killed before it went
         super()._resume(source, facts, access)
 
