@@ -82,8 +82,7 @@ class ArraysTarget:
         out = new_buffer(nbytes_of(first.tensor))  # what it needs is no lie of the index: the frame says the same
         base = tensor_view(held).data if first.is_relative and held is not None else None
         first.make(name, out, base, self._threads)
-        for link in links[1:]:
-            frames.fetch(name, link).make(name, out, out, self._threads)
+        frames.apply(name, links[1:], out, self._threads)
         dtype, shape = goal[name].layout
         return as_array(out, dtype, shape, self._framework(held))
 

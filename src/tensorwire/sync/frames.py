@@ -119,11 +119,14 @@ class Fetched(NamedTuple):
 
 
 class Frames:
-    """The files of versions, opened when they are needed. Use it in a ``with`` statement."""
+    """The files of versions, opened when they are needed. Use it in a ``with`` statement.
+
+    Attributes:
+        plan: by name the versions that will be asked for.
+    """
 
     def __init__(self, store: Store, plan: Mapping[str, Sequence[Version]]) -> None:
-        """`plan`: by name the versions that will be asked for."""
-        self._store = store
+        self._store, self.plan = store, plan
         self._wanted: dict[tuple[int, str], list[str]] = {}
         for name, links in plan.items():
             for link in links:
@@ -151,6 +154,11 @@ class Frames:
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
         return Fetched(data, frame, expected, stored.path)
+
+    def apply(self, name: str, links: Sequence[Version], data: memoryview, threads: int) -> None:
+        """Change a tensor of ours by what versions hold of it, one after the other. It is of no use after an error."""
+        for link in links:
+            self.fetch(name, link).make(name, data, data, threads)
 
     def _open(self, version: Version, file: str) -> StoredFile:
         key = version.number, file

@@ -96,6 +96,11 @@ class Version(NamedTuple):
         """What no other version has."""
         return self.number, self.writer
 
+    @property
+    def nbytes(self) -> int:
+        """Of its files, without the index."""
+        return sum(self.files.values())
+
 
 def folder_name(number: int) -> str:
     return f"weight_v{number:06d}"
