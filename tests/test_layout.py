@@ -123,7 +123,7 @@ DOORS = {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest", "tensors.saving",
     },
     ("sync", "codec"): {""},
-    ("sync", "storage"): {"inputs", "local", "locations", "pool", "upload"},
+    ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "frame_file", "header", "json_object", "names", "reader", "writer"},
     ("sync", "checkpoint"): {
         "directory.config_and_index", "directory.manifest", "directory.paths", "directory.shards",
@@ -134,7 +134,7 @@ DOORS = {
         "", "directory.config_and_index", "directory.paths", "operations.conversion", "operations.stream",
         "operations.weights",
     },
-    ("cli", "storage"): {"locations", "remote"},
+    ("cli", "storage"): {"locations", "progress", "remote"},
     ("cli", "torch"): {"", "device.engines", "integrations.transformers"},
     ("cli", "sync"): {"", "store"},
 }  # fmt: skip
@@ -256,9 +256,9 @@ FOLDERS = {
         "frames": {"store", "versions"},
         "ranks": {"store", "versions"},
         "new_shards": {"store", "versions"},
-        "publisher": {"checkpoints", "new_shards", "ranks", "store", "versions"},
+        "publisher": {"checkpoints", "frames", "new_shards", "ranks", "store", "versions"},
         "followed_arrays": {"checkpoints", "frames", "versions"},
-        "directories": {"checkpoints", "frames", "versions"},
+        "directories": {"frames", "versions"},
         "follower": {"directories", "followed_arrays", "frames", "store", "versions"},
     },
     "sync/directories": {

@@ -17,10 +17,9 @@ import pytest
 from tensorwire import load_file, save_file
 from tensorwire._ground.folder import Folder
 from tensorwire.checkpoint import compress_checkpoint
-from tensorwire.errors import TensorwireError, UnsupportedTensorError
+from tensorwire.errors import UnsupportedTensorError
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
-from tensorwire.sync.frames import Frames
 from tests.support.acting import acting, raising
 from tests.support.sync_runs import contents, folders, follow, stepped, weights, write_plain
 
@@ -169,91 +168,6 @@ def test_foreign_things_in_a_store_stay(tmp_path: Path) -> None:
         publisher.publish(weights())
     assert folders(tmp_path) == ["weight_v000002", "weight_v12", "weights"]
     assert (tmp_path / "weights" / "note").read_text() == "mine"
-
-
-@pytest.mark.parametrize("kind", ["arrays", "plain", "compressed"])
-def test_a_publisher_resumes_behind_what_it_is_given(kind: str, tmp_path: Path) -> None:
-    store, current = tmp_path / "store", weights()
-    Publisher(store, threads=1).publish(current)
-    base: Any = current
-    if kind != "arrays":
-        (tmp_path / "plain").mkdir()
-        write_plain(tmp_path / "plain" / "model.safetensors", current)
-        base = tmp_path / "plain"
-        if kind == "compressed":
-            compress_checkpoint(base, tmp_path / "compressed")
-            base = tmp_path / "compressed"
-    publisher = Publisher(store, base=base, threads=1)
-    assert not publisher.publish(stepped(current, 1)).is_anchor
-    with pytest.warns(RuntimeWarning, match="base is not what version 000001 holds, the newest one"):
-        publisher = Publisher(store, base=current, threads=1)
-    published = publisher.publish(current)
-    assert (published.version, published.is_anchor, published.num_changed) == (2, False, 2)
-    arrays: dict[str, Any] = {}
-    follow(Follower(store, arrays, threads=1), 2)
-    assert contents(arrays) == contents(current)
-
-
-def test_a_publisher_goes_on_behind_the_store(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a base it reads what a tensor was, and nothing of one that did not change or travels whole."""
-    current, arrays = weights(), dict[str, Any]()
-    follower = Follower(store, arrays, threads=1)
-    sizes = [Publisher(store, threads=1).publish(current).nbytes]
-    for number in range(4):
-        fetched = list[str]()
-        fetch = Frames.fetch
-        monkeypatch.setattr(Frames, "fetch", lambda self, name, link: (fetched.append(name), fetch(self, name, link))[1])
-        before, current = current, stepped(current, number)
-        if number == 2:
-            current["norm"] = np.ones(7, np.float32)
-        published = Publisher(store, threads=1).publish(current)
-        monkeypatch.undo()
-        changed = {name for name, each in contents(current).items() if contents(before)[name] != each}
-        assert set(fetched) == {name for name in changed if current[name].shape == before[name].shape}
-        assert (published.version, published.is_anchor, published.num_changed) == (number + 1, False, len(changed))
-        sizes.append(published.nbytes)
-        follow(follower, number + 1)
-        assert contents(arrays) == contents(current)
-    assert max(sizes[1:]) < sizes[0] / 4
-    again = Publisher(store, threads=1)
-    assert (again.publish(current, anchor=True).is_anchor, again.publish(current).is_anchor) == (True, False)
-    arrays = {}
-    follow(Follower(store, arrays, threads=1), 6)
-    assert contents(arrays) == contents(current)
-
-
-def test_anchors_are_as_far_apart_as_with_one_publisher(tmp_path: Path) -> None:
-    kinds = [Publisher(tmp_path / "few", anchor_every=3, threads=1).publish(weights()).is_anchor for _ in range(7)]
-    assert kinds == [True, False, False, True, False, False, True]
-    kinds = [Publisher(tmp_path / "large", threads=1).publish(weights(seed)).is_anchor for seed in (0, 1, 2, 3)]
-    assert kinds == [True, False, True, False]
-
-
-@pytest.mark.parametrize("damage", ["an index is gone", "a file is gone", "content is damaged"])
-def test_nothing_is_relative_to_what_is_damaged(damage: str, tmp_path: Path) -> None:
-    current = weights()
-    publisher = Publisher(tmp_path, threads=1)
-    publisher.publish(current)
-    publisher.publish(stepped(current, 1))
-    folder = tmp_path / "weight_v000000"
-    [shard] = folder.glob("*.safetensors")
-    index = folder / "model.safetensors.index.json"
-    following = stepped(stepped(current, 1), 2)
-    if damage == "content is damaged":
-        content = bytearray(shard.read_bytes())
-        content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
-        shard.write_bytes(content)
-        publisher = Publisher(tmp_path, threads=1)
-        with pytest.raises(TensorwireError, match="publish an anchor"):
-            publisher.publish(following)
-    else:
-        (index if damage == "an index is gone" else shard).unlink()
-        with pytest.warns(RuntimeWarning, match="nothing can be relative to version 000001, so the next one has all"):
-            publisher = Publisher(tmp_path, threads=1)
-    assert publisher.publish(following).is_anchor
-    arrays: dict[str, Any] = {}
-    follow(Follower(tmp_path, arrays, threads=1))
-    assert contents(arrays) == contents(following)
 
 
 def test_a_directory_that_has_a_version_already_is_adopted_and_another_one_is_refused(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..codec import array_layout, as_array, changed_in_place, new_buffer, tensor_view, tied_names
 from ..errors import BaseMismatchError, ErrorContext
 from ..files.names import shown
-from .checkpoints import nbytes_of, tensor_of
-from .versions import Position
+from .checkpoints import tensor_of
+from .versions import Position, nbytes_of
 
 if TYPE_CHECKING:
     from .frames import Fetched, Frames
@@ -22,12 +22,22 @@ class ArraysTarget:
     keeps it; with `in_place` they keep their memory, and frames wait for the commit. With `verify` those that a version
     does not change are hashed when it is staged."""
 
-    def __init__(self, arrays: MutableMapping[str, Any], threads: int, *, in_place: bool, verify: bool) -> None:
-        """
+    def __init__(
+        self,
+        arrays: MutableMapping[str, Any],
+        threads: int,
+        *,
+        framework: Literal["np", "pt"] | None,
+        in_place: bool,
+        verify: bool,
+    ) -> None:
+        """`framework`: of new arrays; by default that of those which they replace.
+
         Raises:
             UnsupportedTensorError: with `in_place`, an array takes no content where it lies.
         """
         self._arrays, self._threads, self._in_place, self._verify = arrays, threads, in_place, verify
+        self._framework = framework
         self._position: Position | None = None
         self._new: dict[str, Any] = {}
         self._frames: dict[str, list[Fetched]] = {}
@@ -84,7 +94,7 @@ class ArraysTarget:
         first.make(name, out, base, self._threads)
         frames.apply(name, links[1:], out, self._threads)
         dtype, shape = goal[name].layout
-        return as_array(out, dtype, shape, self._framework(held))
+        return as_array(out, dtype, shape, self._framework or self._framework_of(held))
 
     def commit(self) -> None:
         """Exchange references; in place, decode.
@@ -152,7 +162,7 @@ class ArraysTarget:
     def _drop(self) -> None:
         self._new, self._frames, self._goal = {}, {}, None
 
-    def _framework(self, held: Any) -> Any:
+    def _framework_of(self, held: Any) -> Literal["np", "pt"]:
         """That of the array which is replaced, or of the others."""
         torch = sys.modules.get("torch")
         like = next(iter(self._arrays.values()), None) if held is None else held

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import shown
-from .versions import Tensor
+from ..storage.progress import Meter
+from .versions import Tensor, nbytes_of
 
 if TYPE_CHECKING:
     from ..files.reader import StoredFile
+    from ..storage.progress import Progress
     from .store import Store
     from .versions import Version
 
@@ -125,8 +127,11 @@ class Frames:
         plan: by name the versions that will be asked for.
     """
 
-    def __init__(self, store: Store, plan: Mapping[str, Sequence[Version]]) -> None:
+    def __init__(self, store: Store, plan: Mapping[str, Sequence[Version]], progress: Progress | None = None) -> None:
+        """`progress` counts what the frames make, uncompressed."""
         self._store, self.plan = store, plan
+        sizes = (nbytes_of(link.tensors[name]) for name, links in plan.items() for link in links)
+        self._meter = Meter(progress, sum(sizes))
         self._wanted: dict[tuple[int, str], list[str]] = {}
         for name, links in plan.items():
             for link in links:
@@ -140,6 +145,7 @@ class Frames:
             CorruptDataError: the file is not the one that the index tells of.
         """
         expected, file = version.tensors[name], version.homes[name]
+        self._meter.begin(name, nbytes_of(expected))
         stored = self._open(version, file)
         with ErrorContext(file=stored.path, tensor=name):
             tensor = stored.tensors.get(name)
@@ -153,6 +159,7 @@ class Frames:
                 found = Tensor(frame.info.dtype, frame.info.shape, frame.info.content_hash)
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
+        self._meter.end()
         return Fetched(data, frame, expected, stored.path)
 
     def apply(self, name: str, links: Sequence[Version], data: memoryview, threads: int) -> None:
@@ -174,6 +181,8 @@ class Frames:
     def __enter__(self) -> Frames:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._meter.finish()
         for stored in self._files.values():
             stored.close()

@@ -31,7 +31,16 @@ from .new_shards import NewShards
 from .ranks import Offer, RankPart, Ranks, is_part, merged
 from .store import MAX_LINKS, Store, other_publisher
 from .versions import (
-    MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, is_number, result, state_of, steps,
+    MAX_NUMBER,
+    Tensor,
+    Version,
+    check_count,
+    dump_index,
+    folder_name,
+    is_number,
+    result,
+    state_of,
+    steps,
 )  # fmt: skip
 
 if TYPE_CHECKING:

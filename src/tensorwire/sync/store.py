@@ -21,7 +21,7 @@ from ..storage.upload import put_bytes, remove_if_there
 from .versions import INDEX_NAME, Version, folder_name, hinted_number, number_of, parse_index
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from ..storage.locations import Location
 
@@ -61,6 +61,17 @@ class Store:
                 return parse_index(read_index(place), number)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+
+    def versions(self) -> Iterator[tuple[Version, float | None]]:
+        """All versions, newest first, and when each was published, as the store tells: seconds since 1970.
+
+        Raises:
+            CorruptDataError, LimitExceededError: as `read`.
+        """
+        for number in self.numbers():
+            version = self.read(number)
+            if version is not None:
+                yield version, self._at(number, INDEX_NAME).stat().st_mtime
 
     def newest(self, *also: int) -> Version | None:
         """The newest version, also if it is one of these or the hinted one and a late listing does not have it yet."""

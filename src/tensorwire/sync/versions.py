@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..checkpoint.directory.config_and_index import weight_map
 from ..checkpoint.directory.manifest import checked_index
+from ..codec import dtype_bits
 from ..errors import CorruptDataError, FormatError, LimitExceededError
 from ..files.base import identity
 from ..files.header import check_name, is_shape
@@ -50,6 +52,11 @@ class Tensor(NamedTuple):
     @property
     def layout(self) -> tuple[str, tuple[int, ...]]:
         return self.dtype, self.shape
+
+
+def nbytes_of(tensor: Tensor) -> int:
+    """The size of a tensor."""
+    return prod(tensor.shape) * dtype_bits(tensor.dtype) // 8
 
 
 Tensors = Mapping[str, Tensor]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, lock_now, lstat, mark, unlock
+from ..._ground.filesystem import close, lock_now, lstat, mark, remove_empty, unlock
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in
@@ -178,27 +178,36 @@ def temporary() -> str:
 
 @contextmanager
 def entered(root: Path, *, make: bool) -> Iterator[OpenDirectory | None]:
-    """A directory, locked if it has a folder of ours or with `make` gets one; None if it is not there.
+    """A directory, locked if it has a folder of ours or with `make` gets one; None if it is not there. After an error
+    nothing stays that was made for nothing.
 
     Raises:
         BlockingIOError: another follower works in it.
         FileExistsError: what has the name of our folder is none.
     """
     with ExitStack() as stack:
-        if make:
-            root.mkdir(parents=True, exist_ok=True)
-        elif not root.exists():
+        is_there = root.exists()
+        if not make and not is_there:
             yield None
             return
+        root.mkdir(parents=True, exist_ok=True)
         folder = stack.enter_context(Folder(root))
-        if not make and folder.status(SYNC_DIRECTORY) is None:
+        is_ours = folder.status(SYNC_DIRECTORY) is not None
+        if not make and not is_ours:
             yield OpenDirectory(folder, None)
             return
         own = stack.enter_context(folder.enter(SYNC_DIRECTORY, make=make))
         lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         stack.callback(unlock, lock)
         lock_now(lock, root, "another follower works in this directory; end one of the two")
-        yield OpenDirectory(folder, own)
+        try:
+            yield OpenDirectory(folder, own)
+        except BaseException:
+            if not is_ours and own.names() == [_LOCK]:
+                folder.remove_folder(SYNC_DIRECTORY)
+                if not is_there:
+                    remove_empty(root)
+            raise
 
 
 @dataclass(frozen=True)
