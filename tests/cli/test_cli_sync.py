@@ -122,6 +122,20 @@ def test_anchors_are_sent_where_they_are_due_or_asked_for(run: Run, steps: list[
     assert sorted(path.name for path in (tmp_path / "store").glob("weight_*")) == ["weight_v000004"]
 
 
+def test_small_files_travel_when_asked_for(run: Run, steps: list[Path], tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    model = tmp_path / "model"
+    model.mkdir()
+    save_file(weights(), model / "model.safetensors")
+    (model / "config.json").write_text("{}")
+    ran = run("sync", "publish", model / "model.safetensors", store, "--small-files")
+    assert (ran.code, "expected a directory as DIR with --small-files" in ran.err) == (2, True)
+    run("sync", "publish", model, store, "--small-files")
+    run("sync", "publish", model, store)
+    run("sync", "follow", store, served, "--once")
+    assert (served / "config.json").read_text() == "{}"
+
+
 def test_a_bar_is_drawn_while_a_version_is_made(steps: list[Path], tmp_path: Path) -> None:
     """And none where there is nothing to make: one may be waited for for days."""
     store, served = tmp_path / "store", tmp_path / "served"

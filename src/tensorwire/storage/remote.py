@@ -398,5 +398,5 @@ class Status(NamedTuple):
         found = facts[name]
         mark = f"{name} {found.timestamp() if hasattr(found, 'timestamp') else found}"
         identity = [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")]
-        times = (time.timestamp() if hasattr(time, "timestamp") else time for time in map(facts.get, _TIMES))
+        times = (getattr(time, "timestamp", lambda time=time: time)() for time in map(facts.get, _TIMES))
         return cls(facts["size"], identity, next((time for time in times if isinstance(time, (int, float))), None))

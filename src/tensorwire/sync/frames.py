@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
@@ -14,6 +15,7 @@ from .versions import Tensor, nbytes_of
 if TYPE_CHECKING:
     from ..files.reader import StoredFile
     from ..storage.progress import Progress
+    from .small_files import SmallFile
     from .store import Store
     from .versions import Version
 
@@ -125,11 +127,18 @@ class Frames:
 
     Attributes:
         plan: by name the versions that will be asked for.
+        small: the small files of the last one.
     """
 
-    def __init__(self, store: Store, plan: Mapping[str, Sequence[Version]], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        plan: Mapping[str, Sequence[Version]],
+        small: Mapping[str, SmallFile] = MappingProxyType({}),
+        progress: Progress | None = None,
+    ) -> None:
         """`progress` counts what the frames make, uncompressed."""
-        self._store, self.plan = store, plan
+        self._store, self.plan, self.small = store, plan, small
         sizes = (nbytes_of(link.tensors[name]) for name, links in plan.items() for link in links)
         self._meter = Meter(progress, sum(sizes))
         self._wanted: dict[tuple[int, str], list[str]] = {}
@@ -161,6 +170,14 @@ class Frames:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
         self._meter.end()
         return Fetched(data, frame, expected, stored.path)
+
+    def fetch_small(self, name: str) -> bytes:
+        """A small file.
+
+        Raises:
+            CorruptDataError: it is not the one that the index tells of.
+        """
+        return self._store.read_small(self.small[name])
 
     def apply(self, name: str, links: Sequence[Version], data: memoryview, threads: int) -> None:
         """Change a tensor of ours by what versions hold of it, one after the other. It is of no use after an error."""

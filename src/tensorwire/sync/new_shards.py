@@ -7,7 +7,9 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from ..codec import content_hash
 from ..files.frame_file import frame_file
+from .small_files import SmallFile
 from .versions import Tensor
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class NewShards:
         self.tensors: dict[str, Tensor] = {}
         self.homes: dict[str, str] = {}
         self.files: dict[str, int] = {}
+        self._small: list[str] = []
         self._waiting: list[Stored] = []
         self._waiting_nbytes = self._header_nbytes = 0
 
@@ -53,6 +56,14 @@ class NewShards:
         if self._waiting_nbytes >= _SHARD_NBYTES or self._header_nbytes >= _HEADER_NBYTES:
             self._write()
 
+    def add_small(self, data: bytes) -> SmallFile:
+        """Put a small file."""
+        home = f"small-{len(self._small) + 1:05d}-{secrets.token_hex(8)}"
+        self._small.append(home)
+        self._store.put_file(self._number, home, data)
+        self._lap("write")
+        return SmallFile(len(data), content_hash(data), self._number, home)
+
     def end(self) -> None:
         """Write what is left."""
         if self._waiting:
@@ -61,7 +72,7 @@ class NewShards:
 
     def remove(self) -> None:
         """Begin anew; no index names what was written."""
-        files = list(self.files)
+        files = [*self.files, *self._small]
         self.clear()
         self._store.remove_files(self._number, files)
 
@@ -71,7 +82,7 @@ class NewShards:
         file = f"model-{self._rank * _RANK + len(self.files) + 1:05d}-{secrets.token_hex(8)}.safetensors"
         data = frame_file(self._waiting, self._profile)
         self.files[file] = len(data)
-        self._store.put_shard(self._number, file, data)
+        self._store.put_file(self._number, file, data)
         for each in self._waiting:
             self.tensors[each.name] = Tensor(each.dtype, each.shape, each.content_hash)
             self.homes[each.name] = file

@@ -23,12 +23,14 @@ from ..codec import (
 from ..errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
 from ..files.frame_file import Stored
 from ..files.header import check_dtype
+from ..files.names import shown
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, named_pairs, read_tensors
 from .frames import Frames
 from .new_shards import NewShards
 from .ranks import Offer, RankPart, Ranks, is_part, merged
+from .small_files import SmallFile, read_directory
 from .store import MAX_LINKS, Store, other_publisher
 from .versions import (
     MAX_NUMBER,
@@ -128,7 +130,7 @@ class Publisher:
                 raise ValueError(f"expected a whole number from 1 on as {name}, got {number!r}")
         if anchor_every > MAX_LINKS:
             raise ValueError(f"expected at most {MAX_LINKS:,} as anchor_every, got {anchor_every:,}")
-        self._store = Store(locate(store, storage_options))
+        self._store, self._storage_options = Store(locate(store, storage_options)), storage_options
         self._ranks = Ranks(self._store, rank, num_ranks, timeout)
         self._profile, self._threads = profile, num_threads(threads)
         self._anchor_every, self._keep = anchor_every, keep
@@ -196,6 +198,7 @@ class Publisher:
         version: int | None = None,
         *,
         anchor: bool = False,
+        small_files: str | os.PathLike[str] | None = None,
     ) -> Published:
         """Write what changed.
 
@@ -205,6 +208,8 @@ class Publisher:
                 followers get a mix of old and new values, the same ones that the next version is relative to.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
             anchor: have this version hold all tensors. Rank 0 decides.
+            small_files: a directory, or the URL of one, whose small files (config.json, the tokenizer) travel with this
+                version, in the place of those before; by default those before stay. Those of rank 0 count.
 
         Raises:
             ValueError: a name is there twice, the number is not above the last one or missing, or there is no tensor.
@@ -217,6 +222,7 @@ class Publisher:
         """
         if self._ranks.rank:
             return self._publish_part(named_tensors, version)
+        given = None if small_files is None else read_directory(locate(small_files, self._storage_options))
         number = self._begin(version)
         is_anchor = anchor or self._needs_anchor or self._num_links + 1 >= self._anchor_every
         self._needs_anchor = True  # until the index stands, the copy is no base
@@ -235,7 +241,8 @@ class Publisher:
                 _, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
             tensors = {**({} if base is None else self._all), **found.tensors}
             check_count(len(tensors))
-            found = found._replace(writer=self._writer, state=state_of(tensors))
+            small = self._put_small(given, shards, is_anchor=base is None)
+            found = found._replace(writer=self._writer, state=state_of(tensors), small=small)
             index = dump_index(found)
         except BaseException:
             for undo in (self._ranks.withdraw, shards.remove):
@@ -333,6 +340,29 @@ class Publisher:
         for name in self._held.keys() - names:
             del self._held[name]
         shards.end()
+
+    def _put_small(
+        self, given: Mapping[str, bytes] | None, shards: NewShards, *, is_anchor: bool
+    ) -> dict[str, SmallFile]:
+        """Put the small files that changed, of an anchor all. Those before, if none are given; one of these that the
+        store has lost is told of, and left out."""
+        before = {} if self._last is None else self._last.small
+        found: dict[str, SmallFile] = {}
+        for name in before if given is None else given:
+            old = before.get(name)
+            data = None if given is None else given[name]
+            if old is not None and not is_anchor and (data is None or old[:2] == (len(data), content_hash(data))):
+                found[name] = old
+                continue
+            if data is None:
+                try:
+                    data = self._store.read_small(before[name])
+                except (FileNotFoundError, FormatError) as error:
+                    text = f"{shown(name)} is no longer in the store, publish with small_files=: {error}"
+                    warnings.warn(text, RuntimeWarning, stacklevel=4)
+                    continue
+            found[name] = shards.add_small(data)
+        return found
 
     def _put_copies(self, shards: NewShards) -> None:
         """Put all tensors as they are held."""

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
               help="Versions from one anchor to the next.")  # fmt: skip
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", default=2, show_default=True,
               help="Anchors that are kept, with the versions that follow them.")  # fmt: skip
+@click.option(
+    "--small-files",
+    is_flag=True,
+    help="Have config.json, the tokenizer and other small files of DIR travel with this version and those after it, so "
+    "that an engine loads a directory that follows.",
+)
 @click.option("--profile", type=options.Choice(["fast", "compact"]), default="fast", show_default=True,
               help="compact is smaller and slower.")  # fmt: skip
 @options.threads_option
@@ -37,6 +43,7 @@ def command(
     store: Path,
     base: Path | None,
     anchor: bool,
+    small_files: bool,
     anchor_every: int,
     keep: int,
     profile: str,
@@ -57,16 +64,20 @@ def command(
     from ...checkpoint import open_file
     from ...sync import Publisher
 
+    if small_files and not directory.is_dir():
+        raise click.UsageError(f"expected a directory as DIR with --small-files, got {str(directory)!r}")
     with open_file(directory, threads=threads) as reader, output.progress("publish") as progress:
         publisher = Publisher(
             store,
             base=base,
-            profile=profile,
+            profile=profile,  # type: ignore[arg-type]
             anchor_every=anchor_every,
             keep=keep,
-            threads=threads,  # type: ignore[arg-type]
+            threads=threads,
         )
-        published = publisher.publish(_tensors(reader, progress), anchor=anchor)
+        published = publisher.publish(
+            _tensors(reader, progress), anchor=anchor, small_files=directory if small_files else None
+        )
     if as_json:
         output.print_json(published._asdict())
         return

@@ -32,6 +32,7 @@ from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.json_object import load
 from ...files.reader import StoredFile
 from ...storage.local import InputFile
+from ..small_files import is_small
 from ..versions import INDEX_NAME, Position, Tensor, state_of
 from .note import Note, read_note
 
@@ -217,7 +218,7 @@ class Serving:
     Attributes:
         name: of their folder; None if they stand in the directory itself.
         folder: where they are.
-        files, indexes: their names.
+        files, indexes, small: their names.
         note: what was written down of them.
         is_ours: whether a follower has made them, or a version of the store was found in them before.
     """
@@ -228,10 +229,11 @@ class Serving:
     indexes: Sequence[str]
     note: Note | None
     is_ours: bool
+    small: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
-        return [*self.files, *self.indexes]
+        return [*self.files, *self.indexes, *self.small]
 
     def marks(self) -> dict[str, str | None]:
         return marks_of(self.folder, self.names, follow=self.name is None)
@@ -289,8 +291,8 @@ def serving(place: OpenDirectory) -> Iterator[Serving]:
 
 
 def _of(name: str | None, folder: Folder, names: Sequence[str], note: Note | None) -> Serving:
-    files = [each for each in names if is_safetensors(each)]
-    return Serving(name, folder, files, [each for each in names if is_index(each)], note, is_ours=True)
+    files, indexes = list(filter(is_safetensors, names)), list(filter(is_index, names))
+    return Serving(name, folder, files, indexes, note, is_ours=True, small=list(filter(is_small, names)))
 
 
 def _has_file(folder: Folder, name: str) -> bool:
