@@ -221,7 +221,7 @@ FOLDERS = {
     "checkpoint": {
         "bases": {"directory"},
         "tensors": {"bases", "directory"},
-        "operations": {"bases", "directory", "results"},
+        "operations": {"bases", "differences", "directory", "results"},
     },
     "checkpoint/directory": {
         "manifest": {"paths"},

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._ground.text import count
 from ..codec import array_layout, as_array, changed_in_place, new_buffer, tensor_view, tied_names
 from ..errors import BaseMismatchError, ErrorContext
 from ..files.names import shown
@@ -44,6 +45,10 @@ class ArraysTarget:
         self._goal: Position | None = None
         if in_place:
             tied_names(arrays)
+
+    @property
+    def title(self) -> str:
+        return count(len(self._arrays), "array")
 
     def position(self) -> Position:
         """What is there; arrays that were not hashed yet are hashed now, all if one came or went."""

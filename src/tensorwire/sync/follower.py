@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .._ground.copies import not_copied
+from .._ground.text import count, in_a_line
 from ..codec import num_threads
 from ..errors import BaseMismatchError
 from ..storage.locations import is_path, locate
@@ -37,6 +38,9 @@ class Staged(NamedTuple):
 
     version: int
     names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return in_a_line(self, f"version {self.version}", f"{count(len(self.names), 'tensor')} to change")
 
 
 class Follower:
@@ -76,6 +80,15 @@ class Follower:
     """
 
     __reduce_ex__ = not_copied("its place in a store", "make another one, with a target of its own")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self._store.place,
+            self._target.title,
+            "no version" if self.version is None else f"version {self.version}",
+            None if self._staged is None else f"version {self._staged.version} staged",
+        )
 
     def __init__(
         self,

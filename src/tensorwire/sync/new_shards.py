@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import time
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..codec import content_hash
+from ..errors import FormatError
 from ..files.frame_file import frame_file
+from ..files.names import shown
 from .small_files import SmallFile
 from .versions import Tensor
 
@@ -56,13 +60,31 @@ class NewShards:
         if self._waiting_nbytes >= _SHARD_NBYTES or self._header_nbytes >= _HEADER_NBYTES:
             self._write()
 
-    def add_small(self, data: bytes) -> SmallFile:
-        """Put a small file."""
-        home = f"small-{len(self._small) + 1:05d}-{secrets.token_hex(8)}"
-        self._small.append(home)
-        self._store.put_file(self._number, home, data)
+    def add_small(
+        self, given: Mapping[str, bytes] | None, before: Mapping[str, SmallFile], *, is_anchor: bool
+    ) -> dict[str, SmallFile]:
+        """Put the small files that changed, of an anchor all. If none are given, they are those before; one of these
+        that the store has lost is told of, and left out."""
+        found: dict[str, SmallFile] = {}
+        for name in before if given is None else given:
+            old = before.get(name)
+            data = None if given is None else given[name]
+            if old is not None and not is_anchor and (data is None or old[:2] == (len(data), content_hash(data))):
+                found[name] = old
+                continue
+            if data is None:
+                try:
+                    data = self._store.read_small(before[name])
+                except (FileNotFoundError, FormatError) as error:
+                    text = f"{shown(name)} is no longer in the store, publish with small_files=: {error}"
+                    warnings.warn(text, RuntimeWarning, stacklevel=4)
+                    continue
+            home = f"small-{len(self._small) + 1:05d}-{secrets.token_hex(8)}"
+            self._small.append(home)
+            self._store.put_file(self._number, home, data)
+            found[name] = SmallFile(len(data), content_hash(data), self._number, home)
         self._lap("write")
-        return SmallFile(len(data), content_hash(data), self._number, home)
+        return found
 
     def end(self) -> None:
         """Write what is left."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.copies import not_copied
+from .._ground.text import count, in_a_line, size
 from ..codec import (
     check_takes_base,
     compress,
@@ -23,14 +24,13 @@ from ..codec import (
 from ..errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
 from ..files.frame_file import Stored
 from ..files.header import check_dtype
-from ..files.names import shown
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, named_pairs, read_tensors
 from .frames import Frames
 from .new_shards import NewShards
 from .ranks import Offer, RankPart, Ranks, is_part, merged
-from .small_files import SmallFile, read_directory
+from .small_files import read_directory
 from .store import MAX_LINKS, Store, other_publisher
 from .versions import (
     MAX_NUMBER,
@@ -67,6 +67,16 @@ class Published(NamedTuple):
     nbytes: int
     num_changed: int
     seconds: dict[str, float]
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            f"version {self.version}",
+            "an anchor" if self.is_anchor else "a delta",
+            count(self.num_changed, "tensor"),
+            size(self.nbytes),
+            f"{sum(self.seconds.values()):.2f} s",
+        )
 
 
 class _Held(NamedTuple):
@@ -109,6 +119,14 @@ class Publisher:
     """
 
     __reduce_ex__ = not_copied("its turn in a store", "make another one, with base= what it has published")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self._store.place,
+            "no version" if self.version is None else f"version {self.version}",
+            f"rank {self._ranks.rank} of {self._ranks.num_ranks}" if self._ranks.num_ranks > 1 else None,
+        )
 
     def __init__(
         self,
@@ -241,7 +259,8 @@ class Publisher:
                 _, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
             tensors = {**({} if base is None else self._all), **found.tensors}
             check_count(len(tensors))
-            small = self._put_small(given, shards, is_anchor=base is None)
+            before = {} if self._last is None else self._last.small
+            small = shards.add_small(given, before, is_anchor=base is None)
             found = found._replace(writer=self._writer, state=state_of(tensors), small=small)
             index = dump_index(found)
         except BaseException:
@@ -340,29 +359,6 @@ class Publisher:
         for name in self._held.keys() - names:
             del self._held[name]
         shards.end()
-
-    def _put_small(
-        self, given: Mapping[str, bytes] | None, shards: NewShards, *, is_anchor: bool
-    ) -> dict[str, SmallFile]:
-        """Put the small files that changed, of an anchor all. Those before, if none are given; one of these that the
-        store has lost is told of, and left out."""
-        before = {} if self._last is None else self._last.small
-        found: dict[str, SmallFile] = {}
-        for name in before if given is None else given:
-            old = before.get(name)
-            data = None if given is None else given[name]
-            if old is not None and not is_anchor and (data is None or old[:2] == (len(data), content_hash(data))):
-                found[name] = old
-                continue
-            if data is None:
-                try:
-                    data = self._store.read_small(before[name])
-                except (FileNotFoundError, FormatError) as error:
-                    text = f"{shown(name)} is no longer in the store, publish with small_files=: {error}"
-                    warnings.warn(text, RuntimeWarning, stacklevel=4)
-                    continue
-            found[name] = shards.add_small(data)
-        return found
 
     def _put_copies(self, shards: NewShards) -> None:
         """Put all tensors as they are held."""

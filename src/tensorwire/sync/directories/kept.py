@@ -373,6 +373,10 @@ class Followed:
                     noted = known(found, found.marks())
                     self.number = None if noted is None else noted.number
 
+    @property
+    def title(self) -> str:
+        return str(self._root)
+
     def position(self) -> Position:
         """What serves. Files that were written to since the commit are hashed."""
         with self._entered() as place:
