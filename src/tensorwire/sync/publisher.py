@@ -227,7 +227,7 @@ class Publisher:
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
             anchor: have this version hold all tensors. Rank 0 decides.
             small_files: a directory, or the URL of one, whose small files (config.json, the tokenizer) travel with this
-                version, in the place of those before; by default those before stay. Those of rank 0 count.
+                version, in the place of those before; by default those before stay. Rank 0 gives them.
 
         Raises:
             ValueError: a name is there twice, the number is not above the last one or missing, or there is no tensor.

@@ -111,7 +111,7 @@ class Version(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of its files, without the index."""
+        """The size of its files, without the index."""
         return sum(self.files.values()) + sum(each.nbytes for each in self.small.values() if each.number == self.number)
 
 
