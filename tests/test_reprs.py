@@ -30,6 +30,11 @@ def test_readers_and_slices(model: Path) -> None:
     said = f"<TensorReader {model}/small.safetensors, 2 tensors, framework 'np'>"
     assert repr(reader) == said
     assert repr(reader.get_slice("w")) == f"<TensorSlice 'w', F32, (64, 64), {model}/small.safetensors>"
+    safetensors.numpy.save_file({"other": WEIGHTS}, "other.safetensors")
+    Path("small.safetensors").rename("a.safetensors")
+    Path("model.safetensors").unlink()
+    with tensorwire.open_file(".", framework="bytes") as several:
+        assert repr(several) == f"<TensorReader {model}, 2 files, 3 tensors, framework 'bytes'>"
     reader.close()
     assert repr(reader) == said
 

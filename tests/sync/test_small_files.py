@@ -147,9 +147,13 @@ def test_a_follower_killed_at_any_step_goes_on(form: str, stride: int, model: Pa
         assert beside(served) == expected
 
 
-def test_those_of_a_compressed_directory_are_the_originals(model: Path, tmp_path: Path) -> None:
+def test_those_of_a_url_come_and_those_of_a_compressed_directory_are_the_originals(model: Path, tmp_path: Path) -> None:
     (model / "model.safetensors.index.json").unlink()
     (model / "pytorch_model.BIN").unlink()
+    pytest.importorskip("fsspec").filesystem("memory").put(str(model), "/model", recursive=True)
+    Publisher(tmp_path / "far", threads=1).publish(FIRST, small_files="memory://model")
+    follow(Follower(tmp_path / "far", tmp_path / "fetched", threads=1))
+    assert beside(tmp_path / "fetched") == {"config.json": CONFIG, "tokenizer.json": TOKENIZER}
     compress_checkpoint(model, tmp_path / "small")
     assert (tmp_path / "small" / "config.json").read_bytes() != CONFIG
     Publisher(tmp_path / "store", threads=1).publish(FIRST, small_files=tmp_path / "small")

@@ -36,9 +36,10 @@ class TensorReader(Generic[Array]):
     __reduce_ex__ = not_copied("open files", "call open_file with the path again, in another process too")
 
     def __repr__(self) -> str:
+        path = self.files[0].path
         return in_a_line(
             self,
-            self.files[0].path if len(self.files) == 1 else count(len(self.files), "file"),
+            path if len(self.files) == 1 else f"{path.parent}, {count(len(self.files), 'file')}",
             count(len(self), "tensor"),
             f"framework {self._target.framework!r}",
         )
