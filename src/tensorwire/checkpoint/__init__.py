@@ -4,6 +4,7 @@ docs/checkpoints.md describes what is written.
 """
 
 from ..storage.progress import Progress
+from .differences import ChangedWords, DeltaStats, DiffReport, DtypeStats, TensorDiff
 from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
@@ -13,17 +14,12 @@ from .operations.replacement import replace_checkpoint
 from .operations.verification import verify
 from .results import (
     ChangedFile,
-    ChangedWords,
     CheckpointReport,
-    DeltaStats,
-    DiffReport,
-    DtypeStats,
     Estimate,
     FileReport,
     InspectReport,
     Problem,
     RecordedBase,
-    TensorDiff,
     TensorInfo,
     VerifyReport,
 )
