@@ -226,7 +226,7 @@ FOLDERS = {
     "checkpoint/directory": {
         "manifest": {"paths"},
         "config_and_index": {"manifest", "paths"},
-        "distributed": {"distributed_pickle"},
+        "distributed": {"distributed_pickle", "paths"},
         "shards": {"config_and_index", "distributed", "manifest", "paths"},
         "sources": {"config_and_index", "distributed", "manifest", "paths"},
         "replaceable": {"manifest", "paths", "sources"},
@@ -243,6 +243,8 @@ FOLDERS = {
         "comparison": {"delta_stats"},
         "converter": {"outcome"},
         "conversion": {"converter", "outcome"},
+        "state_dict_file": {"distributed_tensors"},
+        "distributed_conversion": {"distributed_tensors", "state_dict_file"},
     },
     "safetensors": {
         "numpy": {"backend"},
@@ -277,6 +279,7 @@ FOLDERS = {
         "compress": {"conversion", "options", "output"},
         "decompress": {"conversion", "options"},
         "transcode": {"conversion", "options"},
+        "convert": {"conversion", "options"},
         "verify": {"failures", "options", "output"},
         "diff": {"failures", "options", "output"},
         "inspect": {"options", "output", "plot"},

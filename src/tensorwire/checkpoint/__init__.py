@@ -7,6 +7,7 @@ from ..storage.progress import Progress
 from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from .operations.distributed_conversion import convert_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
 from .operations.verification import verify
@@ -51,6 +52,7 @@ __all__ = [
     "VerifyReport",
     "apply_checkpoint",
     "compress_checkpoint",
+    "convert_checkpoint",
     "decompress_checkpoint",
     "diff",
     "estimate_ratio",

@@ -18,7 +18,7 @@ __all__ = ["main"]
     cls=CommandGroup,
     package=__name__,
     modules=(
-        *("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "fit", "doctor", "bench"),
+        *("compress", "decompress", "run", "transcode", "convert", "verify", "diff", "inspect", "fit", "doctor", "bench"),
         *("sync", "completion"),
     ),
     others={"job": "tensorwire-job"},
