@@ -131,8 +131,8 @@ DOORS = {
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {
-        "", "directory.config_and_index", "directory.paths", "operations.conversion", "operations.stream",
-        "operations.weights",
+        "", "directory.config_and_index", "directory.distributed", "directory.paths", "operations.conversion",
+        "operations.stream", "operations.weights",
     },
     ("cli", "storage"): {"locations", "remote"},
     ("cli", "torch"): {"", "device.engines", "integrations.transformers"},

@@ -15,7 +15,7 @@ from tests.support.command_line import Ran
 if TYPE_CHECKING:
     from tests.support.command_line import Run
 
-COMMANDS = ("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "fit", "doctor",
+COMMANDS = ("compress", "decompress", "run", "transcode", "convert", "verify", "diff", "inspect", "fit", "doctor",
             "bench", "sync", "completion")  # fmt: skip
 SYNC_COMMANDS = ("publish", "follow", "status")
 

@@ -18,8 +18,8 @@ __all__ = ["main"]
     cls=CommandGroup,
     package=__name__,
     modules=(
-        *("compress", "decompress", "run", "transcode", "convert", "verify", "diff", "inspect", "fit", "doctor", "bench"),
-        *("sync", "completion"),
+        *("compress", "decompress", "run", "transcode", "convert", "verify", "diff", "inspect", "fit", "doctor"),
+        *("bench", "sync", "completion"),
     ),
     others={"job": "tensorwire-job"},
     context_settings={"help_option_names": ["-h", "--help"]},

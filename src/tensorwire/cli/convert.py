@@ -51,8 +51,6 @@ def command(src: Location, dst: Location, **settings: Any) -> int:
     """
     from ..checkpoint import convert_checkpoint
 
-    if settings["to"] == "torch":
-        options.require("torch", "convert --to torch", "torch")
     try:
         return convert_distributed(convert_checkpoint, src, dst, **settings)
     except ImportError as error:

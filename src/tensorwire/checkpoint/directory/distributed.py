@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,23 @@ def is_distributed(names: Iterable[str]) -> bool:
     """Whether files of these names, all that stand in a directory, are a distributed checkpoint of ours."""
     present = set(names)
     return DISTRIBUTED_NAME in present or (PICKLE_NAME in present and any(map(_SHARD.fullmatch, present)))
+
+
+def refusal(root: Location, names: Iterable[str], advice: str = "") -> ValueError | None:
+    """What is raised where a model is wanted, and a directory with files of these names is a distributed checkpoint, of
+    ours or of torch's FileSystemWriter; None for any other one."""
+    present = set(names)
+    if is_distributed(present):
+        reader = f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})"
+    elif PICKLE_NAME in present and any(name.endswith(".distcp") for name in present):
+        reader = f"checkpoint_id={str(root)!r}"
+    else:
+        return None
+    return ValueError(
+        f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, {reader}); "
+        f"tensorwire convert {shlex.quote(str(root))} DST, or convert_checkpoint, makes a model directory or a torch "
+        f"file of it{advice}"
+    )
 
 
 def named_files(folder: Location) -> dict[str, str]:

@@ -49,8 +49,8 @@ _MEMORY_FORMATS = {
 
 
 def read_pickle(data: bytes) -> dict[str, Any]:
-    """The same as `tensorwire-dcp.json` says, checked no further. Of a checkpoint that torch's FileSystemWriter has
-    made, `files` is None, and a place has the first byte and the size of a part where ours has an entry.
+    """The same as `tensorwire-dcp.json` says, checked no further. If torch's FileSystemWriter has made the checkpoint,
+    `files` is None, and a place has the first byte and the size of a part where ours has an entry.
 
     Raises:
         CorruptDataError: it is no pickle of metadata, or names anything else.

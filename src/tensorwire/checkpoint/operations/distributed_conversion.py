@@ -116,7 +116,9 @@ def convert_checkpoint(
             owned=partial(replaced_by, written),
             example="model.pt",
         )
-        work = stack.enter_context(Staging(destination, {"action": "convert", "src": str(source), "to": to, "key": key}))
+        work = stack.enter_context(
+            Staging(destination, {"action": "convert", "src": str(source), "to": to, "key": key})
+        )
         result.check(work)
         try:
             result.claim(work, written)
@@ -181,7 +183,7 @@ def _notices(saved: DistributedTensors, key: str | None) -> list[str]:
     tops = sorted({str(saved.places[name][0]) for name in saved.tensors if len(saved.places.get(name, ())) > 1})
     if key is None and tops:
         listed = ", ".join(map(shown, tops))
-        found.append(f"names begin with the key that tensors stand below, {listed}; key (--key) takes one, and drops it")
+        found.append(f"names begin with a key of the state dict, {listed}; key (--key) takes what stands below one")
     return found + [f"left out, since it is no tensor: {name}" for name in saved.names if name not in saved.tensors]
 
 

@@ -192,7 +192,7 @@ class DistributedTensors:
             return _torch_load(data)
         except Exception as error:
             found = _REFUSED_GLOBAL.search(str(error))
-            why = f"names {found[1]}" if found else f"is not what torch.save writes: {str(error).splitlines()[0]:.200}"
+            why = f"names {found[1]}" if found else f"is not what torch.save writes: {_line(error)}"
             raise ValueError(
                 f"{shown(name)} {why}, which torch's weights_only loader does not take; choose what else there is by "
                 "key (--key), or, if you trust the checkpoint, call convert_checkpoint within "
@@ -259,10 +259,8 @@ class _PartsOfTorch:
     def __init__(self, folder: Location, places: dict[Key, tuple[str, Any]], stack: ExitStack) -> None:
         self._files: dict[str, Opened] = {}
         for name in dict.fromkeys(file for file, _ in places.values()):
-            try:
-                self._files[name] = stack.enter_context(open_input(folder / name))
-            except FileNotFoundError:
-                raise distributed.missing(folder / name, distributed.PICKLE_NAME) from None
+            self._files[name] = _opened(folder / name)
+            stack.callback(self._files[name].close)
         self._places = places
 
     def expect(self, keys: Iterable[Key]) -> None:
@@ -288,6 +286,13 @@ class _PartsOfTorch:
             return memoryview(data) if nbytes is None else _content(data, nbytes)
 
 
+def _opened(place: Location) -> Opened:
+    try:
+        return open_input(place)
+    except FileNotFoundError:
+        raise distributed.missing(place, distributed.PICKLE_NAME) from None
+
+
 def _content(data: bytes, nbytes: int) -> memoryview:
     """The content of a tensor of so many bytes, out of what torch.save has written of it."""
     import torch
@@ -295,13 +300,18 @@ def _content(data: bytes, nbytes: int) -> memoryview:
     try:
         tensor = _torch_load(data)
     except Exception as error:  # of a damaged file torch raises any
-        raise CorruptDataError(f"expected a tensor as torch.save writes it: {str(error).splitlines()[0]:.200}") from None
+        raise CorruptDataError(f"expected a tensor as torch.save writes it: {_line(error)}") from None
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
         raise CorruptDataError(f"expected a dense tensor, got {type(tensor).__name__}")
     if tensor.nbytes != nbytes or tensor.untyped_storage().nbytes() < nbytes:  # one that repeats itself takes more
         raise CorruptDataError(f"expected a part of {nbytes} bytes, got {tensor.nbytes}")
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return memoryview(dense.reshape(-1).view(torch.uint8).numpy())
+
+
+def _line(error: Exception) -> str:
+    """The first line of what torch says."""
+    return f"{str(error).partition(chr(10))[0]:.200}"
 
 
 def _torch_load(data: bytes) -> Any:

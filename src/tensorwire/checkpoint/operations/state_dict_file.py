@@ -107,28 +107,22 @@ class _Appended:
 def _nested(values: Iterable[tuple[Place, Any]]) -> dict[Any, Any]:
     root: dict[Any, Any] = {}
     for place, value in values:
-        try:
-            inner: Any = root
-            for step, following in pairwise(place):
-                inner = _put(inner, step, [] if type(following) is int else {}, keep=True)
-            _put(inner, place[-1], value, keep=False)
-        except (AttributeError, IndexError, TypeError):
-            name = ".".join(map(str, place))
-            raise CorruptDataError(f"expected places in a state dict, got {shown(name)} beside others") from None
+        inner: Any = root
+        for step, following in pairwise(place):
+            inner = _put(inner, step, [] if type(following) is int else {}, keep=True)
+        _put(inner, place[-1], value, keep=False)
     return root
 
 
 def _put(inner: Any, step: str | int, value: Any, *, keep: bool) -> Any:
     """Put a value into a dict or list unless, with `keep`, there is one. Returns what is there then."""
-    if isinstance(inner, list):
-        if not isinstance(step, int) or not 0 <= step <= len(inner) + _MAX_GAP:
-            raise IndexError
-        inner += [None] * (step + 1 - len(inner))
-        if not keep or inner[step] is None:
+    if isinstance(inner, dict):
+        if not keep:
             inner[step] = value
-        return inner[step]
-    if not isinstance(inner, dict):
-        raise TypeError
-    if not keep:
+        return inner.setdefault(step, value)
+    if not isinstance(inner, list) or not isinstance(step, int) or not 0 <= step <= len(inner) + _MAX_GAP:
+        raise CorruptDataError(f"expected places in a state dict that fit each other, got {shown(str(step))}")
+    inner += [None] * (step + 1 - len(inner))
+    if not keep or inner[step] is None:
         inner[step] = value
-    return inner.setdefault(step, value)
+    return inner[step]
