@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -336,12 +337,19 @@ def test_a_damaged_one_leaves_nothing(tmp_path: Path, writer: str, to: Any) -> N
 
 
 def test_what_is_no_distributed_checkpoint_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a distributed checkpoint"):
+    with pytest.raises(
+        FileNotFoundError, match="expected a distributed checkpoint; name the directory that was saved to"
+    ):
         convert_checkpoint(tmp_path, tmp_path / "out")
+    saved(tmp_path / "pytorch_model_fsdp_0", "torchs", state(1))
+    with pytest.raises(FileNotFoundError, match="such as pytorch_model_fsdp_0 below it"):
+        convert_checkpoint(tmp_path, tmp_path / "out")
+    with faulty_store(), pytest.raises(FileNotFoundError, match="expected a distributed checkpoint"):
+        convert_checkpoint("faulty://run/none", tmp_path / "out")
 
 
 def _change(folder: Path, **members: Any) -> None:
-    """Of all places in the pickle of torch's writer."""
+    """Give all places in the pickle of torch's writer other members."""
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     for place in metadata.storage_data.values():
         vars(place).update(copy.deepcopy(members))
@@ -364,6 +372,20 @@ def test_places_of_torch_that_lead_elsewhere(tmp_path: Path, members: dict[str, 
     saved(tmp_path / "c", "torchs", state(1))
     _change(tmp_path / "c", **members)
     with pytest.raises(CorruptDataError, match=text):
+        convert_checkpoint(tmp_path / "c", tmp_path / "out")
+
+
+def test_a_forged_size_takes_no_memory(tmp_path: Path) -> None:
+    """A tensor of 4 exabytes, in two parts that cannot be so large. A part of ours has a frame, which tells its size."""
+    saved(tmp_path / "c", "torchs", {"w": torch.ones(2**10)})
+    metadata = pickle.loads((tmp_path / "c/.metadata").read_bytes())
+    (place,) = metadata.storage_data.values()
+    half = torch.Size([2**59])
+    metadata.state_dict_metadata["w"].size = torch.Size([2**60])
+    metadata.state_dict_metadata["w"].chunks = [ChunkStorageMetadata(torch.Size([at]), half) for at in (0, 2**59)]
+    metadata.storage_data = {MetadataIndex("w", torch.Size([at])): copy.deepcopy(place) for at in (0, 2**59)}
+    (tmp_path / "c/.metadata").write_bytes(pickle.dumps(metadata, protocol=4))
+    with pytest.raises(CorruptDataError, match=f"expected a part of {2**61} bytes, got one in"):
         convert_checkpoint(tmp_path / "c", tmp_path / "out")
 
 

@@ -91,7 +91,9 @@ def read_any(folder: Location) -> dict[str, Any]:
             if body is not None:
                 return _checked(body)
     if pickled is None:
+        below = sorted({place.parent.name for place in folder.glob(f"*/{PICKLE_NAME}")})
         advice = "expected a distributed checkpoint; name the directory that was saved to"
+        advice += f", such as {below[0]} below it" if below else ""
         raise FileNotFoundError(errno.ENOENT, advice, str(folder / DISTRIBUTED_NAME))
     with ErrorContext(file=folder / PICKLE_NAME):
         return _checked(read_pickle(pickled))

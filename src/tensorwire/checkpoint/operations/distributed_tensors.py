@@ -79,6 +79,9 @@ class _Parts(Protocol):
 
     def is_compressed(self, key: Key) -> bool: ...
 
+    def check(self, key: Key, nbytes: int) -> None:
+        """Raise CorruptDataError for a part that cannot have so many bytes, before memory is taken for all of them."""
+
     def read(self, key: Key, nbytes: int | None) -> memoryview:
         """The content of a part, which has so many bytes; of a value None."""
 
@@ -174,6 +177,8 @@ class DistributedTensors:
             if len(parts) == 1:
                 return self._parts.read((name, parts[0][0]), tensor.nbytes)
             word = numpy.dtype(_WORDS[tensor.itemsize])
+            for begin, sizes in parts:
+                self._parts.check((name, begin), prod(sizes) * tensor.itemsize)
             whole = numpy.zeros(tensor.shape, word)
             for begin, sizes in parts:
                 found = self._parts.read((name, begin), prod(sizes) * tensor.itemsize)
@@ -242,11 +247,17 @@ class _Frames:
     def is_compressed(self, key: Key) -> bool:
         return self._places[key][1].compressed
 
-    def read(self, key: Key, nbytes: int | None) -> memoryview:
+    def check(self, key: Key, nbytes: int) -> None:
         stored, tensor = self._places[key]
         found = stored.layout(tensor.name)[2]
-        if nbytes not in (None, found):
+        if nbytes != found:
             raise CorruptDataError(f"expected a part of {nbytes} bytes, got {found}", file=stored.path)
+
+    def read(self, key: Key, nbytes: int | None) -> memoryview:
+        stored, tensor = self._places[key]
+        if nbytes is not None:
+            self.check(key, nbytes)
+        found = stored.layout(tensor.name)[2]
         try:
             return load_contents(stored, [tensor], [found], self._threads, verify=True)[0]
         finally:
@@ -277,12 +288,20 @@ class _PartsOfTorch:
     def is_compressed(self, key: Key) -> bool:
         return False
 
+    def check(self, key: Key, nbytes: int) -> None:
+        file, (start, length) = self._places[key]
+        opened = self._files[file]
+        if start + length > opened.nbytes:
+            text = f"expected a file of at least {start + length} bytes, got {opened.nbytes}"
+            raise TruncatedDataError(text, file=opened.path, byte=opened.nbytes)
+        if nbytes > length:
+            raise CorruptDataError(f"expected a part of {nbytes} bytes, got one in {length}", file=opened.path)
+
     def read(self, key: Key, nbytes: int | None) -> memoryview:
         file, (start, length) = self._places[key]
+        self.check(key, nbytes or 0)
         with ErrorContext(file=self._files[file].path):
             data = self._files[file].read(start, length)
-            if len(data) < length:
-                raise TruncatedDataError(f"expected {length} bytes from {start} on, got {len(data)}", byte=start)
             return memoryview(data) if nbytes is None else _content(data, nbytes)
 
 

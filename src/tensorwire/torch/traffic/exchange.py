@@ -104,7 +104,9 @@ def _meet(name: str, ranks: list[int], timeout: timedelta, absent: str) -> None:
         if not missing:
             raise
         who = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {', '.join(missing)} have"
-        raise ExchangeError(f"{who} not {absent} within {timeout.total_seconds():g} s, and all ranks have to") from error
+        raise ExchangeError(
+            f"{who} not {absent} within {timeout.total_seconds():g} s, and all ranks have to"
+        ) from error
 
 
 def _new_group(ranks: list[int], timeout: timedelta, absent: str) -> dist.ProcessGroup:
