@@ -376,7 +376,7 @@ def test_places_of_torch_that_lead_elsewhere(tmp_path: Path, members: dict[str, 
 
 
 def test_a_forged_size_takes_no_memory(tmp_path: Path) -> None:
-    """A tensor of 4 exabytes, in two parts that cannot be so large. A part of ours has a frame, which tells its size."""
+    """A tensor of 4 exabytes, in two parts that cannot be so large. A part of ours has a frame with its size."""
     saved(tmp_path / "c", "torchs", {"w": torch.ones(2**10)})
     metadata = pickle.loads((tmp_path / "c/.metadata").read_bytes())
     (place,) = metadata.storage_data.values()

@@ -139,13 +139,18 @@ class Exchange:
     __reduce_ex__ = not_copied("a process group and a thread", "attach in the other process, too")
 
     def __init__(
-        self, ranks: list[int], timeout: timedelta, absent: str, fellows: Iterable[Exchange] | None = None
+        self,
+        ranks: list[int],
+        timeout: timedelta,
+        fellows: Iterable[Exchange] | None = None,
+        *,
+        absent: str = "attached",
     ) -> None:
         """
         Args:
             timeout: how long a rank waits for the others.
-            absent: what a rank has not done that does not come, such as "attached".
             fellows: the exchanges that fail together with this one, itself among them; by default it alone.
+            absent: what a rank has not done that does not come.
 
         Raises:
             ExchangeError: a rank does not come.

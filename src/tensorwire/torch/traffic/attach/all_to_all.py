@@ -125,6 +125,6 @@ def exchange_of(group: dist.ProcessGroup) -> Exchange:
     """One for all calls on a group, which ends with it."""
     if group not in _EXCHANGES:
         ranks = dist.get_process_group_ranks(group)
-        _EXCHANGES[group] = exchange = Exchange(ranks, timeout_of(group), "called all_to_all")
+        _EXCHANGES[group] = exchange = Exchange(ranks, timeout_of(group), absent="called all_to_all")
         finalize(group, exchange.close).atexit = False
     return _EXCHANGES[group]

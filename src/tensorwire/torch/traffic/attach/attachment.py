@@ -120,7 +120,7 @@ class Attachment:
         key = tuple(ranks)
         if key not in self._exchanges:
             timeout = timeout_of(dist.group.WORLD)
-            self._exchanges[key] = Exchange(ranks, timeout, "attached", self._exchanges.values())
+            self._exchanges[key] = Exchange(ranks, timeout, self._exchanges.values())
         return self._exchanges[key]
 
     def has_one_exchange(self) -> bool:
