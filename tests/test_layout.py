@@ -131,8 +131,8 @@ DOORS = {
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {
-        "", "directory.config_and_index", "directory.paths", "operations.conversion", "operations.stream",
-        "operations.weights",
+        "", "directory.config_and_index", "directory.distributed", "directory.paths", "operations.conversion",
+        "operations.stream", "operations.weights",
     },
     ("cli", "storage"): {"locations", "progress", "remote"},
     ("cli", "torch"): {"", "device.engines", "integrations.transformers"},
@@ -226,7 +226,7 @@ FOLDERS = {
     "checkpoint/directory": {
         "manifest": {"paths"},
         "config_and_index": {"manifest", "paths"},
-        "distributed": {"distributed_pickle"},
+        "distributed": {"distributed_pickle", "paths"},
         "shards": {"config_and_index", "distributed", "manifest", "paths"},
         "sources": {"config_and_index", "distributed", "manifest", "paths"},
         "replaceable": {"manifest", "paths", "sources"},
@@ -244,6 +244,8 @@ FOLDERS = {
         "converter": {"outcome"},
         "conversion": {"converter", "outcome"},
         "replacement": {"converter", "outcome"},
+        "state_dict_file": {"distributed_tensors"},
+        "distributed_conversion": {"distributed_tensors", "state_dict_file"},
     },
     "safetensors": {
         "numpy": {"backend"},
@@ -281,6 +283,7 @@ FOLDERS = {
         "compress": {"conversion", "options", "output"},
         "decompress": {"conversion", "options"},
         "transcode": {"conversion", "options"},
+        "convert": {"conversion", "options"},
         "verify": {"failures", "options", "output"},
         "diff": {"failures", "options", "output"},
         "inspect": {"options", "output", "plot"},
