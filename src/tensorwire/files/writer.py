@@ -249,6 +249,7 @@ class CompressedWriter:
         self._drop_unused()
         header = compressed_header(self._metadata, self._frames, entries, self._data_start)
         self._output.finish(header.prefix)
+        assert header.metadata is not None
         return Written(
             nbytes,
             nbytes - self._data_start,
