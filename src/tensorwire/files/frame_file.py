@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .header import Header, TensorEntry, build_header, check_dtype, packed
 from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name
-from .reader import CHECKSUM_KEY, EMPTY_METADATA_KEY, HASH_PREFIX, PROFILE_KEY, VERSION, VERSION_KEY, header_checksum
+from .reader import CHECKSUM_KEY, HASH_PREFIX, PROFILE_KEY, VERSION, VERSION_KEY, header_checksum
 
 NO_HASH = "0" * 32
 
@@ -33,13 +33,6 @@ def compressed_metadata(profile: str, hashes: Mapping[str, str]) -> dict[str, st
     """What is ours in the metadata of a file whose tensors have these content hashes; the checksum comes later."""
     ours = {VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: NO_HASH}
     return ours | {HASH_PREFIX + name: found for name, found in hashes.items()}
-
-
-def original_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """What a compressed file keeps of the metadata of its original, None if that has none."""
-    if metadata is None:
-        return {}
-    return dict(metadata) or {EMPTY_METADATA_KEY: "{}"}
 
 
 def compressed_entries(

@@ -34,6 +34,7 @@ from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
 from .json_object import canonical
 from .names import (
+    EMPTY_METADATA_KEY,
     FRAME_DTYPE,
     MARKER_DTYPE,
     MARKER_SHAPE,
@@ -58,7 +59,6 @@ VERSION = "1"
 VERSION_KEY = METADATA_PREFIX + "version"
 PROFILE_KEY = METADATA_PREFIX + "profile"
 CHECKSUM_KEY = METADATA_PREFIX + "checksum"
-EMPTY_METADATA_KEY = METADATA_PREFIX + "metadata"
 HASH_PREFIX = METADATA_PREFIX + "hash:"
 BASE_NAME_KEY = METADATA_PREFIX + "base_name"
 BASE_HASH_KEY = METADATA_PREFIX + "base_hash"

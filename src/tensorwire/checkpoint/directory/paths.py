@@ -74,6 +74,13 @@ def is_plain_relative(path: str) -> bool:
     )
 
 
+def without_dots(path: str) -> str:
+    """The relative path of a file without the parts that lead nowhere: "./a//b" is "a/b"."""
+    if path.startswith("/") or path.endswith("/"):
+        return path
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
 def is_listable(path: str) -> bool:
     """Whether a manifest can hold a relative path."""
     try:

@@ -18,7 +18,7 @@ from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
 from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
-from .config_and_index import is_compressed_config
+from .config_and_index import is_compressed_config, is_model_config
 from .distributed import is_distributed
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
@@ -36,6 +36,9 @@ of objects and of what was found in torch files. Further ones are opened or look
 
 _ENTRY_NBYTES = 1 << 10
 """What the objects for a tensor of a header take, about."""
+
+_MAX_OTHER_CONFIG_NBYTES = 1 << 18
+"""A configuration that has not its usual name is looked for in files up to this size: tokenizers have larger ones."""
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
@@ -210,7 +213,7 @@ class _Looks:
         """What is to become of a file, and as what it is read."""
         if is_safetensors(file.path):
             return SAFETENSORS, opened
-        is_small_config = is_config(file.path) and opened.nbytes <= MAX_JSON_NBYTES
+        is_small_config = self._is_config(file, opened)
         if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
             if file.location.parent == self._root:
                 raise ValueError(f"{file.location} says that {self._root} {_USE_TRANSCODE}")
@@ -223,6 +226,14 @@ class _Looks:
         except FormatError as error:
             self.notices.append(f"copied as it is: {file.path}: {error.message}")
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
+
+    def _is_config(self, file: FoundFile, opened: Opened) -> bool:
+        """Whether a file may be a configuration that says how a model beside it is stored."""
+        if is_config(file.path):
+            return opened.nbytes <= MAX_JSON_NBYTES
+        if not file.path.endswith(".json") or opened.nbytes > _MAX_OTHER_CONFIG_NBYTES:
+            return False
+        return is_model_config(opened.read(0, opened.nbytes))
 
     def _take_room(self, view: Readable) -> None:
         """Count what the record of a torch file takes in the manifest. A file for whose record there is no room is

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..._ground.destination import Destination
 from ...codec import content_hash
-from ...files.frame_file import original_metadata
 from ...files.given_arrays import given_arrays
-from ...files.names import METADATA_PREFIX, shown
+from ...files.names import METADATA_PREFIX, kept_metadata, shown
 from ...files.reader import BASE_HASH_KEY
 from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
@@ -179,4 +178,4 @@ def _checked(metadata: Mapping[str, str] | None) -> dict[str, str]:
             raise ValueError(
                 f"metadata keys that begin with {METADATA_PREFIX!r} are kept for tensorwire, got {shown(key)}"
             )
-    return original_metadata(texts)
+    return kept_metadata(texts)
