@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from ...codec import num_threads
 from ...errors import TensorwireError
@@ -18,6 +18,8 @@ from ..directory.config_and_index import not_held
 from ..directory.shards import find_shards, warn_of
 from .target import Target
 from .tensor_reader import TensorReader
+
+Reader = TypeVar("Reader", bound=TensorReader[Any])
 
 if TYPE_CHECKING:
     import os
@@ -107,7 +109,7 @@ def load_file(
         ValueError, OSError: as for `open_file`.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
-    with _open(path, target, base, threads, verify, storage_options) as reader:
+    with _open(path, target, base, threads, verify, storage_options, TensorReader) as reader:
         return reader.get_tensors()
 
 
@@ -156,7 +158,12 @@ def open_file(
         OSError: a file cannot be read, or one that an index names is missing.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
-    return _open(path, target, base, threads, verify, storage_options)
+    return _open(path, target, base, threads, verify, storage_options, TensorReader)
+
+
+def open_as(kind: type[Reader], path: StrPath, framework: Framework, device: Device) -> Reader:
+    """What `open_file` gives, as a reader of this kind."""
+    return _open(path, Target.of(framework, device, False, None), None, None, True, None, kind)
 
 
 def load_bytes(data: bytes, framework: Framework) -> dict[str, Any]:
@@ -177,7 +184,8 @@ def _open(
     threads: int | None,
     verify: Verify,
     storage_options: Mapping[str, Any] | None,
-) -> TensorReader[Any]:
+    kind: type[Reader],
+) -> Reader:
     check_verify(verify)
     count = num_threads(threads)
     root = locate(path, storage_options)
@@ -191,7 +199,7 @@ def _open(
             file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)
         stack.pop_all()
-    return TensorReader(files, places, target, count, base=opened, verify=verify)
+    return kind(files, places, target, count, base=opened, verify=verify)
 
 
 @contextmanager
