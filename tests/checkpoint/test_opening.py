@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -272,6 +274,51 @@ def test_places_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "unet" / "a.safetensors").write_bytes(container([ONE]))
     with pytest.raises(ValueError, match=r"holds no \.safetensors file; 'unet' below it"):
         load_file(tmp_path)
+
+
+def test_links_that_lead_nowhere(model: Path, tmp_path: Path) -> None:
+    """As in the cache of a hub whose blobs are gone."""
+    (model / SHARD).unlink()
+    (model / SHARD).symlink_to("../blobs/x")
+    link = tmp_path / "link.safetensors"
+    link.symlink_to("none")
+    is_plain = not (model / "tensorwire.json").exists()
+    for path, calls in ((link, [load_file, tensorwire.verify]), (model, [load_file, tensorwire.inspect])):
+        for call in [*calls, lambda path: compress_checkpoint(path, tmp_path / "x")] if is_plain else calls:
+            with pytest.raises(FileNotFoundError, match=r"a link that leads nowhere, to .*; fetch the file again"):
+                call(path)
+    with pytest.raises(FileNotFoundError, match=f"which {INDEX} names, is a link that leads nowhere, to '../blobs/x'"):
+        load_file(model)
+
+
+def test_what_is_no_path() -> None:
+    for value, advice in ((b"a.safetensors", r"got bytes; give os\.fsdecode\(path\)"), (io.BytesIO(), "got BytesIO")):
+        for call in (load_file, open_file, tensorwire.verify, lambda path: tensorwire.save_file({}, path)):
+            with pytest.raises(TypeError, match=f"expected a path or a URL, as str or os.PathLike, {advice}"):
+                call(value)
+
+
+def test_torch_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensorwire.save_file({"w": np.zeros(3)}, tmp_path / "a.safetensors")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for options in ({}, {"device": "cuda"}):
+        with pytest.raises(ImportError, match=r'framework "pt" needs PyTorch .*; pip install -U torch'):
+            load_file(tmp_path / "a.safetensors", framework="pt", **options)
+
+
+def test_names_that_no_header_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorwire.files import writer
+
+    (tmp_path / "a.safetensors").write_bytes(container([("w" * 1000, "U8", (2000,), bytes(2000))]))
+    monkeypatch.setattr(writer, "MAX_HEADER_NBYTES", 2900)
+    monkeypatch.setattr(writer.CompressedWriter, "__init__", None)
+    for call in (
+        lambda: compress_checkpoint(tmp_path / "a.safetensors", tmp_path / "b"),
+        lambda: tensorwire.save_file({"w" * 1000: np.zeros(9)}, tmp_path / "b"),
+    ):
+        with pytest.raises(tensorwire.LimitExceededError, match=r"need 3000 of or more.*spread the tensors"):
+            call()
+    assert not (tmp_path / "b").exists()
 
 
 def test_tensors_go_to_the_device_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._ground.filesystem import following
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
 from ...files.json_object import check_nbytes
@@ -147,7 +148,8 @@ def originals(src: Location, exclude: Sequence[str]) -> Sources:
         return _original_directory(src, exclude)
     if exclude:
         raise ValueError(f"exclude is for the files of a directory, {src} is a file")
-    return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
+    with following(src):
+        return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
 def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:

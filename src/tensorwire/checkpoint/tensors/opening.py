@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
@@ -22,7 +23,6 @@ from .tensor_reader import TensorReader
 Reader = TypeVar("Reader", bound=TensorReader[Any])
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Mapping
 
     import numpy
@@ -210,7 +210,9 @@ def _naming_index(shards: Shards) -> Iterator[None]:
     except FileNotFoundError as error:
         if shards.named_by is None:
             raise
-        text = f"this file, which {shards.named_by.name} names, is missing; fetch it"
+        is_gone = error.strerror == os.strerror(errno.ENOENT)
+        fact = "missing; fetch it" if is_gone else error.strerror
+        text = f"this file, which {shards.named_by.name} names, is {fact}"
         raise FileNotFoundError(errno.ENOENT, text, error.filename) from None
 
 
