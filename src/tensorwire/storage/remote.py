@@ -45,6 +45,8 @@ _MARKS = (
     "LastModified", "last_modified", "Last-Modified", "mtime", "modificationTime", "modify", "created",
 )  # fmt: skip
 
+_TIMES = ("LastModified", "last_modified", "mtime", "created")
+
 _NO_SECRETS = Secrets("")
 _PAGE = {"type": "directory", "size": 0}
 """What is known of a folder of an HTTP server: that it has a page."""
@@ -378,10 +380,12 @@ class Status(NamedTuple):
     Attributes:
         st_size: in bytes.
         identity: differs once other bytes are there. The size comes first.
+        st_mtime: when it was written, in seconds since 1970; None if the store does not tell.
     """
 
     st_size: int
     identity: list[int]
+    st_mtime: float | None = None
 
     @classmethod
     def of(cls, path: RemotePath, facts: Mapping[str, Any] | None) -> Status:
@@ -394,4 +398,6 @@ class Status(NamedTuple):
         name = next((name for name in _MARKS if facts.get(name)), "size")
         found = facts[name]
         mark = f"{name} {found.timestamp() if hasattr(found, 'timestamp') else found}"
-        return cls(facts["size"], [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")])
+        identity = [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")]
+        times = (getattr(time, "timestamp", lambda time=time: time)() for time in map(facts.get, _TIMES))
+        return cls(facts["size"], identity, next((time for time in times if isinstance(time, (int, float))), None))

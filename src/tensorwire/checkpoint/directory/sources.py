@@ -21,7 +21,7 @@ from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
 from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config
-from .distributed import is_distributed
+from .distributed import is_distributed, refusal
 from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
@@ -170,14 +170,15 @@ def _original_directory(root: Location, exclude: Sequence[str], replaced: Mappin
     found, directories, excluded = scan(root, exclude)
     for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
         _refuse_hub_cache(directory)
-    if is_distributed(file.path for file in found):
-        raise _distributed(root, "; its files are compressed already")
+    paths = [file.path for file in found]
+    if is_distributed(paths) and (refused := refusal(root, paths, "; its files are compressed already")):
+        raise refused
     if any(file.path == MANIFEST_NAME for file in found):
         raise ValueError(f"{root} {USE_TRANSCODE}")
     looks = _Looks(root, replaced or {})
     files = sorted(map(looks.look, sorted(found, key=lambda file: (not is_config(file.path), file.path))))
     if not any(file.kind in OF_TENSORS for file in files):
-        raise ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
+        raise refusal(root, paths) or ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
     notices = [*looks.notices, *(looks.note_others() if replaced is None else ())]
     return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(notices))
 
@@ -302,13 +303,6 @@ def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
     )
 
 
-def _distributed(root: Location, advice: str) -> ValueError:
-    return ValueError(
-        f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, "
-        f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})){advice}"
-    )
-
-
 def expect_replaced(root: Location) -> None:
     """Raise ValueError for a directory whose files are being replaced by compressed ones, or were in part."""
     staged = partial_path(root / MANIFEST_NAME) if isinstance(root, Path) else None
@@ -331,9 +325,7 @@ def compressed_directory(root: Location) -> Sources:
         expect_replaced(root)
         names = [entry.name for entry in root.iterdir()]
         expect_ended(root, names)
-        if is_distributed(names):
-            raise _distributed(root, "; to restore a file of it alone, name that file")
-        raise ValueError(
+        raise refusal(root, names) or ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
             "compressed, fetch that file or decompress them one by one; if not, compress makes it one"
         )
