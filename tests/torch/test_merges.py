@@ -163,7 +163,7 @@ def test_pruning(folder: Path) -> None:
 
 
 def test_safetensors_says_what_to_give_it_instead_of_parameters(tmp_path: Path) -> None:
-    """Else a model would become dense. Of a state dict the tensors do: tests of adapters save some."""
+    """Else a model would become dense. The tensors of a state dict do: tests of adapters save some."""
     model = compress_module(chain(num_layers=1))
     for write in (
         lambda: safetensors_torch.save_file(dict(model.named_parameters()), tmp_path / "a"),

@@ -76,9 +76,10 @@ def decompress_module(model: nn.Module) -> nn.Module:
     for module, name, parameter in list(_parameters(model)):
         if isinstance(parameter, CompressedTensor):
             if parameter not in dense:
-                if parameter.frame not in values:  # parameters that share one share memory
-                    values[parameter.frame] = parameter.decode()
-                dense[parameter] = torch.nn.Parameter(values[parameter.frame], requires_grad=False)
+                with torch.inference_mode(False):  # as the parameters of a model are that is loaded in that mode
+                    if parameter.frame not in values:  # parameters that share one share memory
+                        values[parameter.frame] = parameter.decode()
+                    dense[parameter] = torch.nn.Parameter(values[parameter.frame], requires_grad=False)
             module._parameters[name] = dense[parameter]
     return model
 

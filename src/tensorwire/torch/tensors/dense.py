@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _OURS = {"_elsewhere", "_held", "_is_param", "linear_mode", "_asked_to_train", "weight", "_of", "_made"}
 _memories: Any = WeakTensorKeyDictionary()
-"""Of each frame the tensor that became dense last, weakly, with its version."""
+"""The tensor that became dense last of each frame, weakly, with its version."""
 
 
 def become_dense(tensor: Any) -> None:
-    """In the place of a tensor. Those of one frame share memory, as tied weights do, and those that save a model tell
-    by it that they are tied."""
+    """In the place of a tensor. Tensors of one frame share memory, as tied weights do: what saves a model tells by it
+    that they are tied."""
     with torch.inference_mode(False):  # to be trained, or saved, elsewhere
         frame = getattr(tensor, "frame", None)
         first, version = _memories.get(frame, (lambda: None, 0)) if frame is not None else (lambda: None, 0)
