@@ -19,7 +19,7 @@ from .. import ops
 from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
 from .dense import become_trainable
 from .elsewhere import NO_ADDRESS, Elsewhere, check_not_offloaded, home_of, pickling
-from .lazy import LazyTensor, kind_of, refused_write
+from .lazy import DENSE_MEMORY, LazyTensor, kind_of, refused_write
 from .matrices import Matrices
 from .view import GROUPED, VIEWS, view_by
 
@@ -75,7 +75,7 @@ class CompressedTensor(LazyTensor):
         if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
             raise UnsupportedTensorError(
                 f"expected a frame in a uint8 tensor of one dimension, got {kind_of(frame)}",
-                advice="CompressedTensor.from_dense compresses a tensor",
+                advice=DENSE_MEMORY,
             )
         head = opened_anywhere(frame)
         return _wrap([frame], head.dtype, head.shape, linear_mode)

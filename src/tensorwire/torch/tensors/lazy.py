@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+DENSE_MEMORY = (
+    "CompressedTensor.from_dense compresses a tensor; if a library reads weights back that it has written to disk, as "
+    "accelerate's disk_offload does, make the model dense first with tensorwire.torch.decompress_module"
+)
+"""What to do if dense memory is given for a frame."""
+
+
 class LazyTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see torch
     """A tensor without memory, which every operation meets below autograd.
 
