@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from .._ground.text import count, in_a_line, size
 from ..errors import ErrorContext
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
@@ -136,6 +137,14 @@ class MemoryReport:
     """
 
     modules: tuple[ModuleMemory, ...]
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            count(len(self.modules), "module"),
+            f"{size(self.dense_nbytes)} in {size(self.nbytes)}",
+            f"ratio {self.ratio:.3f}",
+        )
 
     @property
     def nbytes(self) -> int:
