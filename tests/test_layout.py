@@ -118,7 +118,7 @@ DOORS = {
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "upload"},
-    ("torch", "files"): {"json_object", "load_ahead", "loader", "names", "reader"},
+    ("torch", "files"): {"header", "json_object", "load_ahead", "loader", "names", "reader"},
     ("torch", "checkpoint"): {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest", "tensors.saving",
     },
