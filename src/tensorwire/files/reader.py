@@ -119,9 +119,13 @@ class Bases(Protocol):
 def may_be_compressed(file: Readable) -> bool:
     """False if nothing in the header of a file is ours, which costs no look at its entries."""
     with suppress(FormatError):
-        raw = file.read(8, checked_length(file.read(0, 8), file.nbytes))
-        return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
+        return may_be_header(file.read(8, checked_length(file.read(0, 8), file.nbytes)))
     return False
+
+
+def may_be_header(raw: bytes) -> bool:
+    """The same of the header itself."""
+    return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
 
 
 class StoredFile:
