@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OriginalFile(io.RawIOBase):
-    """For one thread at a time. Each block of a compressed tensor that is read is checked, and each other tensor that is
+    """For one thread at a time. Blocks of compressed tensors are checked as they are read, other tensors if they are
     read at once. The SHA-256 of the whole file is not.
 
     Attributes:
