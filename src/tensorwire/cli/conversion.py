@@ -157,16 +157,6 @@ def apply(operation: Operation, source: Location, base: Path, *, as_json: bool, 
     return FINDING if report.changed else 0
 
 
-def convert_distributed(
-    operation: Operation, source: Location, dst: Location, *, as_json: bool, quiet: bool, **settings: Any
-) -> int:
-    """Write what a distributed checkpoint holds, print the report and return the exit code."""
-    with printing.progress("convert", quiet=quiet) as progress:
-        report = operation(source, as_written(dst), progress=progress, **settings)
-    _print(report, as_json=as_json, quiet=quiet)
-    return 0
-
-
 def convert_in_place(
     operation: Operation, places: Sequence[Location], *, as_json: bool, quiet: bool, **settings: Any
 ) -> int:
@@ -192,6 +182,16 @@ def convert_in_place(
 
 def _print_json(reports: Sequence[CheckpointReport]) -> None:
     printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
+
+
+def convert_distributed(
+    operation: Operation, source: Location, dst: Location, *, as_json: bool, quiet: bool, **settings: Any
+) -> int:
+    """Write what a distributed checkpoint holds, print the report and return the exit code."""
+    with printing.progress("convert", quiet=quiet) as progress:
+        report = operation(source, as_written(dst), progress=progress, **settings)
+    _print(report, as_json=as_json, quiet=quiet)
+    return 0
 
 
 def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = "wrote") -> None:

@@ -63,9 +63,9 @@ def _converted(
     try:
         return convert(value, param, ctx)
     except click.BadParameter as error:
-        if not os.path.lexists(value) and (advice := advice_on(value)):
-            error.message = error.message.removesuffix(".") + advice
-        raise
+        if os.path.lexists(value) or not (advice := advice_on(value)):
+            raise
+        raise click.BadParameter(error.message.removesuffix(".") + advice, ctx=ctx, param=param) from None
 
 
 class _PathOrStream(_Location):
