@@ -117,8 +117,12 @@ DOORS = {
     ("safetensors", "checkpoint"): {"", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
-    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "upload"},
-    ("torch", "files"): {"json_object", "load_ahead", "loader", "names", "reader"},
+    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
+    ("torch", "files"): {
+        "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record", "original_view",
+        "reader",
+    },
+    ("torch", "safetensors"): {""},
     ("torch", "checkpoint"): {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest", "tensors.saving",
     },
@@ -216,6 +220,7 @@ FOLDERS = {
         "writer": {"base", "frame_file", "header", "names", "reader"},
         "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle", "writer"},
         "original_view": {"header", "names", "original_record", "reader", "torch_file"},
+        "original_file": {"original_view"},
         "transfer": {"base", "names", "original_record", "original_view", "reader", "writer"},
     },
     "checkpoint": {
@@ -310,6 +315,13 @@ FOLDERS = {
         "prepared": {"device", "frames", "products", "tensors"},
         "offloading": {"frames", "tensors"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
+        "installed": {"integrations"},
+        "__main__": {"installed"},
+    },
+    "torch/installed": {
+        "torch_load": {"look"},
+        "safetensors_calls": {"look"},
+        "installation": {"diffusers_files", "exchange", "safetensors_calls", "torch_load"},
     },
     "torch/device": {
         "nvrtc": {"driver"},

@@ -62,3 +62,8 @@ class SpoolFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def is_spooled(place: object) -> bool:
+    """Whether this is the `location` of such a file, which errors had better not name."""
+    return str(place).startswith("/proc/self/fd/")
