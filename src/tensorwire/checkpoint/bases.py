@@ -120,7 +120,7 @@ def _open_link(
 
 def _check_link(base: Base) -> None:
     """Raise ValueError if a checkpoint lacks others behind it, or stands there with some that are not needed."""
-    is_relative = any(tensor.is_relative for tensor in base.tensors())
+    is_relative = any(tensor.needs_base for tensor in base.tensors())
     if base.older is None:
         if is_relative:
             raise ValueError(

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 @click.option("--profile", type=options.PROFILE, default="fast", show_default=True, help=options.PROFILE_HELP)
 @options.base_option
 @click.option(
+    "--chain",
+    is_flag=True,
+    help="SRC is a directory of checkpoints: make each one relative to the one before it, by the numbers in their "
+    "names, and every eighth to none. Each can be opened alone.",
+)
+@click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
 from ...files.json_object import check_nbytes
-from ...files.names import shown
+from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
@@ -20,7 +20,7 @@ from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
 from .config_and_index import is_compressed_config
 from .distributed import is_distributed
-from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
+from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:

@@ -118,7 +118,8 @@ def _describe(
     dtype, shape, nbytes = stored.layout(tensor.name)
     numel = prod(shape)
     relative = stored.is_relative(tensor)
-    found = _has_base(stored, tensor, threads) if relative and base is not None else None
+    is_beside = relative and not stored.needs_base(tensor)
+    found = _has_base(stored, tensor, threads) if is_beside or (relative and base is not None) else None
     counts = None
     if float_fields(dtype) and numel and (not relative or found):
         counts = _count_exponents(stored, tensor, dtype, nbytes, threads)
@@ -145,8 +146,13 @@ def _describe(
         sign_mantissa_nbytes += block.rest_nbytes
     info = replace(info, profile=frame.info.profile, num_blocks=num_blocks)
     if relative:  # its bits are not those of exponents, but of what has changed
-        name = stored.name_in_base(tensor)
-        return replace(info, base_name=name, base_hash=frame.info.base_hash, base_found=found)
+        return replace(
+            info,
+            base_name=stored.name_in_base(tensor),
+            base_file=stored.file_beside(tensor),
+            base_hash=frame.info.base_hash,
+            base_found=found,
+        )
     return replace(
         info,
         sign_mantissa_bits=sign_mantissa_nbytes * 8 / numel if counts else None,

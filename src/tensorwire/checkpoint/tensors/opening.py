@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from ...codec import num_threads
 from ...errors import CorruptDataError, TensorwireError
+from ...files.beside import open_beside
 from ...files.loader import check_verify
 from ...files.names import shown
-from ...files.reader import StoredFile
 from ...storage.locations import locate, path_in
 from ...storage.spool import SpoolFile
 from ..bases import enter
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ...codec import Framework
     from ...files.loader import Verify
-    from ...files.reader import StoredTensor
+    from ...files.reader import StoredFile, StoredTensor
     from ..bases import PathOrArrays
     from ..directory.shards import Shards
 
@@ -180,7 +180,7 @@ def _open(
     shards = find_shards(root)
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
-        files = [stack.enter_context(StoredFile(location)) for location in shards.files]
+        files = [stack.enter_context(open_beside(location)) for location in shards.files]
         opened = enter(stack, base, storage_options, takes_arrays=True)
         for file in files:
             file.use_base(opened, path_in(file.path, directory))

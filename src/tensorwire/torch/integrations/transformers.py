@@ -34,6 +34,7 @@ from ...checkpoint.directory.config_and_index import METHOD, NAME, check_config
 from ...checkpoint.directory.manifest import VERSION
 from ...codec import Profile, as_array, num_threads
 from ...errors import ErrorContext
+from ...files.beside import open_beside
 from ...files.load_ahead import LoadAhead
 from ...files.loader import check_verify
 from ...files.names import FRAME_DTYPE
@@ -308,9 +309,9 @@ class _Files:
         self._min_numel = min_numel
         self._verify = verify
         with ExitStack() as stack:
-            self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
+            self._stored = [stack.enter_context(open_beside(Path(path))) for path in paths]
             for stored in self._stored:
-                if any(map(stored.is_relative, stored.tensors.values())):
+                if any(map(stored.needs_base, stored.tensors.values())):
                     raise ValueError(
                         f"{str(stored.path)!r} is a delta, and from_pretrained takes no base; first run tensorwire "
                         "decompress DELTA FOLDER --base OLD, and load FOLDER"
