@@ -58,7 +58,9 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
     becomes A.tensorwire.safetensors. If there are several SRC, DST is a directory. SRC "-" is standard input and DST
     "-" is standard output, for one .safetensors file.
 
-    With --base the result is a delta: it holds what differs from OLD, and can be decompressed only with OLD.
+    With --base the result is a delta: it holds what differs from OLD, and can be decompressed only with OLD. A
+    directory holds each tensor once, though several files have it; with --chain, of each checkpoint in it what differs
+    from the one before.
 
     DST appears when it is whole. If a run is interrupted, the same command goes on where it stopped.
 
@@ -68,6 +70,7 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
       tensorwire compress llama /mnt/small/llama --profile compact
       tensorwire compress *.safetensors -o small
       tensorwire compress step-2000 delta --base step-1000
+      tensorwire compress run small --chain
       curl -s $URL | tensorwire compress - model.safetensors
     """
     from ..checkpoint import compress_checkpoint, estimate_ratio
@@ -81,6 +84,8 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
         raise click.UsageError("--estimate does not take --force: it writes nothing")
     if settings["files"] is not None:
         raise click.UsageError("--estimate does not take --files: it samples all of SRC")
+    if settings["chain"]:
+        raise click.UsageError("--estimate does not take --chain: diff --stats OLD NEW says what a checkpoint takes")
     if settings["base"] is not None:
         raise click.UsageError("--estimate does not take --base: diff --stats OLD SRC says what a delta takes")
     found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})

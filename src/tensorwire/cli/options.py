@@ -222,7 +222,12 @@ def decompressed_path(src: Location) -> Path:
 
 def _beside(src: Location) -> Path:
     """A path, beside which a result may stand without being asked for."""
+    from ..checkpoint.directory.paths import MANIFEST_NAME
+
     if isinstance(src, Path):
+        if src.is_dir() and any((above / MANIFEST_NAME).exists() for above in absolute(src).parents):
+            text = "lies in a compressed directory, where nothing is written unasked: name a DST"
+            raise click.UsageError(f"{str(src)!r} {text}")
         return src
     raise click.UsageError(f"{str(src)!r} lies in a store, where nothing is written unasked: name a DST")
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._ground.filesystem import resolved
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, dump, load, seal
-from ...files.names import BESIDE, MAX_JSON_NBYTES, check_required, is_version, shown_value
+from ...files.names import BESIDE, MAX_DEPTH, MAX_JSON_NBYTES, check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
@@ -109,6 +113,17 @@ class Manifest(NamedTuple):
     beside: bool = False
     chain: bool = False
 
+    def below(self, prefix: str) -> Manifest | None:
+        """What it says of a directory in that one, whose paths begin so; None if it lists no file there."""
+
+        def inside(paths: Iterable[str]) -> tuple[str, ...]:
+            return tuple(path.removeprefix(prefix) for path in paths if path.startswith(prefix) and path != prefix)
+
+        files = (file for file in self.files if file.path.startswith(prefix))
+        found = tuple(file._replace(path=file.path.removeprefix(prefix)) for file in files)
+        excluded, directories = inside(self.excluded), inside(self.directories)
+        return self._replace(files=found, excluded=excluded, directories=directories, chain=False) if found else None
+
     def dump(self) -> bytes:
         """The text of the file.
 
@@ -153,6 +168,31 @@ def read_manifest(root: Location) -> Manifest | None:
             return parse_manifest(file.read(0, file.nbytes))
     except FileNotFoundError:
         return None
+
+
+def manifest_of(root: Location) -> Manifest | None:
+    """The manifest of a directory, or what that of a directory above says of it; None if there is none.
+
+    Raises:
+        FormatError: one is damaged.
+    """
+    if (own := read_manifest(root)) is not None:
+        return own
+    return _manifest_above(root) or (_manifest_above(resolved(root)) if isinstance(root, Path) else None)
+
+
+def _manifest_above(root: Location) -> Manifest | None:
+    """What the first manifest above a directory says of it."""
+    prefix = f"{root.name}/"
+    above = root.parent
+    for _ in range(MAX_DEPTH):
+        with suppress(OSError):  # what others own may not be looked at
+            if (found := read_manifest(above)) is not None:
+                return found.below(prefix)
+        prefix, last, above = f"{above.name}/{prefix}", above, above.parent
+        if above == last:
+            break
+    return None
 
 
 def parse_manifest(data: bytes) -> Manifest:

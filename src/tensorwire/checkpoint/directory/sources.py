@@ -20,7 +20,7 @@ from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
 from .config_and_index import is_compressed_config
 from .distributed import is_distributed
-from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
+from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -265,13 +265,13 @@ def _distributed(root: Location, advice: str) -> ValueError:
 
 
 def compressed_directory(root: Location) -> Sources:
-    """The files of a compressed directory, as its manifest lists them.
+    """The files of a compressed directory, or of a directory in one, as its manifest lists them.
 
     Raises:
         ValueError: it has no manifest.
         FormatError: the manifest is damaged.
     """
-    manifest = read_manifest(root)
+    manifest = manifest_of(root)
     if manifest is None:
         names = [entry.name for entry in root.iterdir()]
         expect_ended(root, names)

@@ -254,7 +254,8 @@ def _convert(
             with ErrorContext(file=source):
                 conversion.run(sources)
                 if is_directory:
-                    nbytes_in = (source / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
+                    own = source / MANIFEST_NAME
+                    nbytes_in = own.stat().st_size if sources.manifest is not None and own.exists() else 0
                     nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                     outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
             paths = {*conversion.written, *sources.directories}

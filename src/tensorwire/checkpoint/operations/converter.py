@@ -151,7 +151,10 @@ class Converter:
         """What the result of a file allows. The manifest tells of all files, so it allows what all of them do."""
         place = source.location
         if source.known is not None and not place.exists():  # what the manifest knows of it is as open as that
-            place = place.parents[source.path.count("/")] / MANIFEST_NAME
+            folder = place.parents[source.path.count("/")]
+            while not (folder / MANIFEST_NAME).exists():  # of a directory in the compressed one
+                folder = folder.parent
+            place = folder / MANIFEST_NAME
         access = access_of(place)
         self._access = access if self._access is None else self._access.meet(access)
         for name in dropped(place):

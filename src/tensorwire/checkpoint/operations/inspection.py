@@ -16,7 +16,7 @@ from ...storage.locations import locate, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..bases import enter, name_of
-from ..directory.manifest import read_manifest
+from ..directory.manifest import manifest_of
 from ..directory.shards import tensor_files
 from ..results import InspectReport, RecordedBase, TensorInfo
 
@@ -90,7 +90,7 @@ def _inspect(
             meter.end()
     if names and not tensors:
         raise ValueError(f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}")
-    manifest = read_manifest(root) if root.is_dir() else None
+    manifest = manifest_of(root) if root.is_dir() and compressed else None
     if manifest is not None:
         recorded = recorded if manifest.base is None else RecordedBase(*manifest.base)
         restorable = True
