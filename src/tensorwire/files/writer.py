@@ -249,7 +249,8 @@ class CompressedWriter:
         if place is None or self._uses[place] == MAX_RELATIVE:
             return False
         frame = encoder.same_frame()
-        if len(frame) + MIN_BESIDE_NBYTES > min(info.frame_nbytes, tensor.nbytes):
+        gain = MIN_BESIDE_NBYTES if info.base_hash is None else 1  # one that is relative needs another file anyway
+        if len(frame) + gain > min(info.frame_nbytes, tensor.nbytes):
             return False
         self._uses[place] += 1
         self._set_beside(index, place)
