@@ -206,7 +206,7 @@ def test_a_missing_or_changed_file_is_named(small: Path, tmp_path: Path) -> None
     write(small / MODEL, tensors(90))
     with pytest.raises(BaseMismatchError, match=r"has [0-9a-f]{32}.*holds no copy of what 'model.safetensors' has"):
         load_file(small / OTHER)
-    write(small / MODEL, {"layer.0": bytes(100)})
+    write(small / MODEL, {"layer.2": bytes(100)})
     with pytest.raises(BaseMismatchError, match="has 100 bytes"):
         load_file(small / OTHER)
     save_file({"else": np.zeros(4)}, small / MODEL)
@@ -260,10 +260,10 @@ def test_files_that_the_manifest_does_not_list_are_none(small: Path) -> None:
     forge(small / OTHER, **{"beside:transformer.layer.0": "secret.safetensors"})
     with pytest.raises(BaseMismatchError, match=r"does not list 'secret.safetensors'"):
         load_file(small / OTHER, verify=False)
-    shutil.copy(small / OTHER, small / "stranger.safetensors")
-    forge(small / "stranger.safetensors", path="stranger.safetensors")
-    with pytest.raises(BaseMismatchError, match=r"does not list 'stranger.safetensors'"):
-        load_file(small / "stranger.safetensors")
+    shutil.copy(small / OTHER, small / "foreign.safetensors")
+    forge(small / "foreign.safetensors", path="foreign.safetensors")
+    with pytest.raises(BaseMismatchError, match=r"does not list 'foreign.safetensors'"):
+        load_file(small / "foreign.safetensors")
 
 
 def test_a_file_that_says_it_lies_deeper_finds_nothing_above(small: Path, tmp_path: Path) -> None:

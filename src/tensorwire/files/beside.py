@@ -1,7 +1,7 @@
 """The bases beside a file: tensors of other files of the same compressed directory, which the file says the paths of.
 
-Files come from strangers. So a path leads to a file that the manifest of the directory lists, as it lists the one that
-is relative to it, and no link leads out of the directory.
+A file may come from anywhere, so a path leads only to a file that the manifest of the directory lists, as it lists the
+one that is relative to it, and no link leads out of the directory.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.copies import not_copied
-from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
+from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer, same_frame
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
 from .base import MAX_RELATIVE
@@ -248,7 +248,7 @@ class CompressedWriter:
         place = None if before is None else before.equal(info.content_hash)
         if place is None or self._uses[place] == MAX_RELATIVE:
             return False
-        frame = encoder.same_frame()
+        frame = same_frame(encoder)
         gain = MIN_BESIDE_NBYTES if info.base_hash is None else 1  # one that is relative needs another file anyway
         if len(frame) + gain > min(info.frame_nbytes, tensor.nbytes):
             return False

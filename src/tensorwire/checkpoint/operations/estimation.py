@@ -39,8 +39,8 @@ _SAMPLE_NBYTES = 1 << 19
 """A whole block of BF16 in every profile."""
 
 
-_PROBE_NBYTES = 256
-"""What of a sample is compared first."""
+_PROBE_NBYTES, _MAX_LIKE = 256, 512
+"""What of a sample is compared first, and with how many tensors."""
 
 
 class Candidate(NamedTuple):
@@ -100,9 +100,10 @@ def estimate_ratio(
                 check_original(stored)
                 found = tensors_of(stored)
             is_local = isinstance(source.location, Path)
-            for each in found:
-                like = by_size.get(each.entry.nbytes, ()) if rank(source) and is_local else ()
-                tensors.append(each._replace(like=tuple(like)))
+            like: dict[int, tuple[Candidate, ...]] = {}
+            if rank(source) and is_local:
+                like = {size: tuple(others[:_MAX_LIKE]) for size, others in by_size.items()}
+            tensors += [each._replace(like=like.get(each.entry.nbytes, ())) for each in found]
             for each in found:
                 if each.entry.nbytes > MIN_BESIDE_NBYTES:
                     by_size[each.entry.nbytes].append(each)

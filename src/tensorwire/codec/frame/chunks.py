@@ -210,24 +210,25 @@ class FrameEncoder:
         self._info = frame_facts(self._frame)
         return bytes(header[: self._info.header_nbytes])
 
-    def same_frame(self) -> bytes:
-        """The whole frame of this content that is relative to a base with the same content, once all is encoded.
-
-        Profile "resident" has no relative frames, so the frame has profile "fast" then.
-        """
-        info = self.info
-        profile = "fast" if info.profile == "resident" else info.profile
-        base_hash = bytes.fromhex(info.content_hash)
-        frame = new_frame(info.dtype, info.bits, info.shape, profile, base_hash=base_hash)
-        header = bytearray(frame.header_nbytes)
-        core.encode_header(frame, 0, bytes(8 * frame.num_blocks), self._leaves.hashes, b"", header)
-        return bytes(header[: frame.frame_nbytes])
-
     @property
     def info(self) -> FrameInfo:
         if self._info is None:
             raise ValueError("expected finish() before info: hash and sizes are known once all content is encoded")
         return self._info
+
+
+def same_frame(encoder: FrameEncoder) -> bytes:
+    """The whole frame of what an encoder has encoded, relative to a base with the same content.
+
+    Profile "resident" has no relative frames, so the frame has profile "fast" then.
+    """
+    info = encoder.info
+    profile = "fast" if info.profile == "resident" else info.profile
+    base_hash = bytes.fromhex(info.content_hash)
+    frame = new_frame(info.dtype, info.bits, info.shape, profile, base_hash=base_hash)
+    header = bytearray(frame.header_nbytes)
+    core.encode_header(frame, 0, bytes(8 * frame.num_blocks), encoder._leaves.hashes, b"", header)
+    return bytes(header[: frame.frame_nbytes])
 
 
 class FrameReader:
