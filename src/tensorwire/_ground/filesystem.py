@@ -43,6 +43,18 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def following(path: object) -> Iterator[None]:
+    """Say of what is missing where it is a link that leads nowhere, as the caches of hubs keep some."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if isinstance(path, Path) and path.is_symlink():
+            text = f"a link that leads nowhere, to {str(path.readlink())!r}; fetch the file again"
+            raise FileNotFoundError(errno.ENOENT, text, str(path)) from error
+        raise
+
+
 def close(descriptor: int) -> None:
     """Close, and ignore the answer: what has to last is synced, and after an error the descriptor is gone too."""
     with suppress(OSError):
@@ -63,6 +75,29 @@ def unlock(descriptor: int) -> None:
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     close(descriptor)
+
+
+@contextmanager
+def alone_in(root: Path) -> Iterator[None]:
+    """Keep other runs off a directory whose files are changed in place: two that take turns file by file would leave
+    the checkpoint of neither. For a file the lock of its staging directory is enough.
+
+    Raises:
+        BlockingIOError: one is at work.
+    """
+    if not root.is_dir():
+        yield
+        return
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            lock_now(descriptor, root, "another process is changing it; wait for it to end")
+        except OSError as error:
+            if isinstance(error, BlockingIOError):  # else a file system that does not lock directories
+                raise
+        yield
+    finally:
+        unlock(descriptor)
 
 
 def mark_of(path: Path) -> str | None:

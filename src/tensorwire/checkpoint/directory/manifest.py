@@ -195,6 +195,15 @@ def _manifest_above(root: Location) -> Manifest | None:
     return None
 
 
+def file_in_manifest(path: Path) -> ManifestFile | None:
+    """What the manifest says of a file in its directory, or in a folder of it; None if there is none that knows it."""
+    for folder in path.parents:
+        if (manifest := read_manifest(folder)) is not None:
+            name = path.relative_to(folder).as_posix()
+            return next((file for file in manifest.files if file.path == name), None)
+    return None
+
+
 def parse_manifest(data: bytes) -> Manifest:
     body = load(data)
     if body.get("format") != FORMAT:
@@ -210,7 +219,7 @@ def parse_manifest(data: bytes) -> Manifest:
     if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
         raise CorruptDataError("expected profile, writer and files in the manifest")
     excluded, directories = (_parse_paths(body, name) for name in ("excluded", "directories"))
-    entries = tuple(_parse_file(file) for file in files)
+    entries = tuple(parse_file(file) for file in files)
     base = _parse_base(body["base"]) if "base" in body else None
     beside = BESIDE in body.get("required", "").split()
     chain = body.get("chain") is True
@@ -266,7 +275,11 @@ def _parse_base(value: object) -> BaseRecord:
     return BaseRecord(name, digest)
 
 
-def _parse_file(value: object) -> ManifestFile:
+def parse_file(value: object) -> ManifestFile:
+    """
+    Raises:
+        CorruptDataError: it is no record of a file.
+    """
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(kind, str) or kind not in _MEMBERS:
         raise CorruptDataError(f"expected files of the kinds {', '.join(_MEMBERS)} in the manifest")

@@ -10,9 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._ground.filesystem import following
 from ...errors import CorruptDataError
 from ...files.names import MANIFEST_NAME as MANIFEST_NAME
-from ...files.names import MAX_DEPTH, is_plain_relative, shown
+from ...files.names import MAX_DEPTH, shown
+from ...files.names import is_plain_relative as is_plain_relative
 from ...storage.remote import RemotePath
 from ...storage.staging import is_staging
 from ...storage.upload import UPLOAD_NAME
@@ -58,6 +60,13 @@ def parents(path: str) -> list[str]:
     return [path[: index + 1] for index, character in enumerate(path) if character == "/"]
 
 
+def without_dots(path: str) -> str:
+    """The relative path of a file without the parts that lead nowhere: "./a//b" is "a/b"."""
+    if path.startswith("/") or path.endswith("/"):
+        return path
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
 def is_listable(path: str) -> bool:
     """Whether a manifest can hold a relative path."""
     try:
@@ -75,10 +84,10 @@ def check_paths(paths: Iterable[str]) -> None:
             raise CorruptDataError(f"expected a plain relative path inside the checkpoint, got {shown(path)}")
         beginnings.append(path + "/")
     # In this order what lies in a directory comes right behind it.
-    for one, following in pairwise(sorted(beginnings)):
-        if one == following:
+    for one, other in pairwise(sorted(beginnings)):
+        if one == other:
             raise CorruptDataError(f"expected unique paths, got {shown(one[:-1])} twice")
-        if following.startswith(one):
+        if other.startswith(one):
             raise CorruptDataError(f"expected {shown(one[:-1])} to be a file or a directory, not both")
 
 
@@ -141,6 +150,14 @@ def expect_ended(root: Location, names: Iterable[str]) -> None:
         )
 
 
+def is_in_hub_cache(path: Path) -> bool:
+    """Whether a path leads into a snapshot of a model in a hub's cache, or is one, or stands beside them."""
+    return any(
+        place.name == "snapshots" and ((place.parent / "blobs").is_dir() or (place.parent / "refs").is_dir())
+        for place in (path, *path.parents)
+    )
+
+
 def is_history(path: str) -> bool:
     """Whether a relative path leads into the history of a clone."""
     return GIT_DIRECTORY in path.split("/")
@@ -183,7 +200,8 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> 
                     raise ValueError(f"{shown(path)} lies in {MAX_DEPTH} directories; move it up, or exclude it")
                 _walk(location, directory_path, spec, found)
                 continue
-            status = location.stat()
+            with following(location):
+                status = location.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{shown(path)} is neither a file nor a directory")
             found.files.append(FoundFile(path, location, status.st_size))

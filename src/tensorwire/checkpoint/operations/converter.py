@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ...errors import ErrorContext
-from ...files.json_object import dump
+from ...errors import CorruptDataError, ErrorContext
+from ...files.json_object import dump, load
 from ...files.original_record import SAFETENSORS, pack
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
@@ -21,21 +21,23 @@ from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import OutputFile
 from ..bases import BaseFiles
-from ..directory.config_and_index import Shard, new_config, new_index
+from ..directory.config_and_index import Shard, new_config, new_index, not_held, parse_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
 from ..directory.order import in_order
-from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
+from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent, without_dots
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
 from .outcome import current_sha256
 from .preceding import Preceding
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...codec import Profile
     from ...files.base import Base
     from ...files.writer import Written
     from ...storage.progress import Meter
-    from ...storage.readable import Readable, Writable
+    from ...storage.readable import Writable
     from ...storage.staging import Staging
     from ..directory.sources import SourceFile, Sources
     from .outcome import Outcome
@@ -87,6 +89,8 @@ class Converter:
         self._preceding: Preceding | None = None
         self._beside: list[str] = []
         self._shards: dict[str, Shard] = {}
+        self._indexes: dict[str, set[str]] = {}  # by path the files that each names, as it names them
+        self._configured: set[str] = set()  # the shards that a configuration tells of
         self._manifest_nbytes = 0
         self.entries: list[ManifestFile] = []
         self.written: list[str] = []
@@ -101,11 +105,11 @@ class Converter:
         if self._task.has_manifest and self._task.base is None:
             chain, alone = self._task.chain, only is not None
             self._preceding = Preceding(
-                sources, self._work.result, self._place, self._task.threads, chain=chain, alone=alone
+                sources, self._directory(), self._finished_at, self._task.threads, chain=chain, alone=alone
             )
-        files = in_order(sources.files) if only is None else [only]
-        for source in sorted(files, key=lambda file: file.kind == REPLACED):
-            self._meter.begin(source.path, source.nbytes)
+        self._outcome.expect_beside()
+        for source in sorted(in_order(sources.files) if only is None else [only], key=_turn):
+            self._meter.begin(source.path, self.effort(source))
             with ErrorContext(file=source.location):
                 access = self._note_access(source)
                 if source.kind == REPLACED:
@@ -125,6 +129,11 @@ class Converter:
             self._outcome.notices.append(
                 f"not a second time: what other files of the directory hold, which these need: {_first(self._beside)}"
             )
+        self._note_unconfigured()
+
+    def effort(self, source: SourceFile) -> int:
+        """What a file counts for, in bytes."""
+        return source.nbytes
 
     def write_manifest(self, sources: Sources) -> int:
         """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
@@ -183,7 +192,7 @@ class Converter:
             if not done.relative:
                 entry = self._beside_base(entry)
             report = report_of_tensors(source.path, original, done)
-            self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
+            self._finish(source, stored.file.identity, entry, report, self._num_relative_nbytes() - relative_before)
 
     def _write(self, source: SourceFile, original: OriginalReader, file: Writable) -> Written:
         task, path = self._task, original.stored.base_file
@@ -199,13 +208,16 @@ class Converter:
         else:
             with self._preceding.of(source, original.header.entries) as before:
                 done = write(coding._replace(before=before))
-            if done.relative and not self._preceding.is_readable(path):  # it would ask for too much of one tensor
+            if done.relative and not self._preceding.is_readable(
+                self._place(path)
+            ):  # it would ask for too much of one tensor
                 done = write(coding)
         self._is_relative = self._is_relative or bool(done.relative)
         if done.notice is not None:
             self._outcome.notices.append(f"{path}: {done.notice}")
         if original.outline.kind == SAFETENSORS:
-            self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
+            names = frozenset(original.stored.tensors)
+            self._shards[path] = Shard(names, done.compressed, done.data_nbytes, float_dtype(original.stored))
         return done
 
     def _num_relative_nbytes(self) -> int:
@@ -223,7 +235,7 @@ class Converter:
                 self._outcome.note_change(source, sha256)
             file.sync()
             entry = self._beside_base(ManifestFile(source.path, COPIED, origin.nbytes, sha256))
-            self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
+            self._finish(source, origin.identity, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
 
     def _replace(self, source: SourceFile, access: Access) -> None:
         original = source.content()
@@ -240,42 +252,82 @@ class Converter:
         entry = self._beside_base(ManifestFile(source.path, kind, len(original), sha256))
         if new is not None:
             entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
-        self._enter(entry)
         report_kind = kind if self._task.profile is not None else source.kind
-        self._outcome.files.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
+        self._finish(source, [], entry, FileReport(source.path, report_kind, nbytes_in, len(data)))
 
     def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
-        """What stands in the place of a config.json or index in the result; None for the original itself."""
+        """What stands in the place of a configuration or an index in the result; None for the original itself."""
         if self._task.profile is None:
             return None
         directory = parent(source.path)
-        beside = {path.rpartition("/")[2]: s for path, s in self._shards.items() if parent(path) == directory}
-        if is_index(source.path):
-            prefix = f"{directory}/" if directory else ""
-            below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
-            return new_index(original, below)
-        if any(shard.compressed for shard in beside.values()):
-            main = beside.get("model.safetensors") or beside[min(beside)]
-            return new_config(original, self._task.profile, main.dtype)
-        return None
+        prefix = f"{directory}/" if directory else ""
+        below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
+        return (self._new_index if is_index(source.path) else self._new_config)(source.path, original, below)
+
+    def _new_index(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
+        index = parse_index(original)
+        self._indexes[path] = set(index.files.values())
+        missing = [name for name, file in index.files.items() if file in below and name not in below[file].names]
+        notices = [*index.notices, not_held(missing)] if missing else index.notices
+        self._outcome.notices += [f"{path}: {notice}" for notice in notices]
+        return new_index(index, below)
+
+    def _new_config(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
+        """It tells of the shards beside it, and of those that Transformers finds by it: those of the indexes beside it,
+        and the file that it names, or those of the index that it names, whose paths are relative to it too."""
+        assert self._task.profile is not None
+        try:
+            config = load(original, [])
+        except CorruptDataError as error:
+            self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
+            return None
+        explicit = config.get("transformers_weights")
+        named = {without_dots(explicit)} if isinstance(explicit, str) else set()
+        prefix = path[: len(path) - len(path.rpartition("/")[2])]
+        for index, files in self._indexes.items():
+            if parent(index) == parent(path) or (index.startswith(prefix) and index[len(prefix) :] in named):
+                named = named | files
+        weights = sorted(name for name in below if "/" not in name or name in named)
+        if not any(below[name].compressed for name in weights):
+            return None
+        self._configured.update(prefix + name for name in weights)
+        main = below["model.safetensors"] if "model.safetensors" in weights else below[weights[0]]
+        return new_config(config, self._task.profile, main.dtype)
+
+    def _note_unconfigured(self) -> None:
+        """Note models that Transformers would look for, and would not know to be compressed."""
+        if self._task.action != "compress" or not self._task.is_directory:
+            return
+        found = [
+            path
+            for path, shard in sorted(self._shards.items())
+            if shard.compressed and path not in self._configured and path.rpartition("/")[2].startswith("model")
+        ]
+        if found:
+            others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            self._outcome.notices.append(
+                f"no configuration says that {found[0]}{others} is compressed; Transformers loads it if you pass it a "
+                "config whose quantization_config is TensorwireConfig().to_dict()"
+            )
 
     def _finish(
         self,
         source: SourceFile,
-        origin: Readable,
+        identity: list[int],
         entry: ManifestFile,
         report: FileReport,
         num_relative_nbytes: int = 0,
     ) -> None:
-        self._enter(entry, report.num_relative)
+        """Note a file that is whole. Numbers of its source tell a later run that this is still what it was."""
+        self._enter(entry, self._place(source.path), report.num_relative)
         self._outcome.files.append(report)
         is_changed = any(
             change.path == source.path for change in self._outcome.changed
         )  # a later run is to tell of it too
         is_large = source.kind in OF_TENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
-        if is_large and not is_changed:
+        if is_large and source.kind != REPLACED and not is_changed:
             facts = {
-                "source": origin.identity,
+                "source": identity,
                 "entry": entry.as_json(),
                 "report": asdict(report),
                 "num_relative_nbytes": num_relative_nbytes,
@@ -284,11 +336,11 @@ class Converter:
             }
             self._work.record(source.path, facts)
 
-    def _enter(self, entry: ManifestFile, num_relative: int = 0) -> None:
-        """Add an entry for the manifest, of a file with so many relative tensors."""
+    def _enter(self, entry: ManifestFile, place: Path, num_relative: int = 0) -> None:
+        """Add an entry for the manifest, of a file at a place with so many relative tensors."""
         self.entries.append(entry)
         if self._preceding is not None:
-            self._preceding.add(entry)
+            self._preceding.add(entry, place)
             if num_relative:
                 self._beside.append(entry.path)
         self._take_room(len(dump(entry.as_json())))
@@ -306,7 +358,7 @@ class Converter:
         base = self._task.base
         if facts is not None and self._preceding is not None and facts["report"]["num_relative"]:
             # One before it may have been made anew, and differ.
-            facts = facts if self._preceding.is_readable(source.path) else None
+            facts = facts if self._preceding.is_readable(self._place(source.path)) else None
         # A part was made without those before it, which may have taken the room.
         return facts if facts is None or base is None or base.has_room(facts["num_relative_nbytes"]) else None
 
@@ -329,15 +381,26 @@ class Converter:
         """Where a file of the result is made."""
         return self._work.result.joinpath(*path.split("/")) if self._task.is_directory else self._work.result
 
+    def _directory(self) -> Path:
+        """Where files of the result stand that are finished."""
+        return self._work.result
+
+    def _finished_at(self, source: SourceFile) -> Path:
+        """Where a file of the result stands that an earlier run has finished."""
+        return self._place(source.path)
+
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        give_access(self._place(source.path), access)
+        place = self._finished_at(source)
+        give_access(place, access)
         if self._task.profile is not None and source.kind == SAFETENSORS:
-            with StoredFile(self._place(source.path)) as stored:
+            with StoredFile(place) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-                self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
+                self._shards[source.path] = Shard(
+                    frozenset(stored.tensors), compressed, stored.header.data_nbytes, float_dtype(stored)
+                )
         self.written.append(source.path)
         report = FileReport(**facts["report"])
-        self._enter(ManifestFile(**facts["entry"]), report.num_relative)
+        self._enter(ManifestFile(**facts["entry"]), place, report.num_relative)
         self._outcome.profile = facts["profile"]
         self._outcome.exact = self._outcome.exact and facts["exact"]
         self._is_relative = self._is_relative or report.num_relative > 0
@@ -347,6 +410,11 @@ class Converter:
 def _first(paths: Sequence[str]) -> str:
     others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
     return f"{paths[0]}{others}"
+
+
+def _turn(source: SourceFile) -> int:
+    """Files of tensors and others first, then indexes, which tell of them, then configurations, which tell of both."""
+    return 0 if source.kind != REPLACED else 1 if is_index(source.path) else 2
 
 
 def report_of_tensors(path: str, original: OriginalReader, done: Written) -> FileReport:

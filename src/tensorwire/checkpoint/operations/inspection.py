@@ -79,7 +79,7 @@ def _inspect(
                 recorded = RecordedBase(stored.base_name, stored.base_hash)
             compressed = compressed or stored.compressed
             restorable = restorable and stored.record() is not None
-            metadata = {**stored.metadata, **metadata}
+            metadata = {**(stored.metadata or {}), **metadata}
             file_nbytes += location.stat().st_size
             chosen = [tensor for tensor in stored.tensors.values() if _is_named(tensor.name, names)]
             stored.expect(chosen)
@@ -89,7 +89,9 @@ def _inspect(
                 meter.advance(tensor.entry.nbytes)
             meter.end()
     if names and not tensors:
-        raise ValueError(f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}")
+        text = f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}"
+        plain = next((name for name in names if not set(name) & set("*?[")), None)
+        raise ValueError(text if plain is None else f"{text}; patterns are those of a shell: try {f'*{plain}*'!r}")
     manifest = manifest_of(root) if root.is_dir() and compressed else None
     if manifest is not None:
         recorded = recorded if manifest.base is None else RecordedBase(*manifest.base)

@@ -32,7 +32,7 @@ class Preceding:
         self,
         sources: Sources,
         root: Path,
-        place: Callable[[str], Path],
+        place: Callable[[SourceFile], Path],
         threads: int | None,
         *,
         chain: bool,
@@ -40,7 +40,7 @@ class Preceding:
     ) -> None:
         """
         Args:
-            root, place: where the result is made, and each file of it.
+            root, place: where the result is made, and where a file of it stands that is finished.
             chain: files are relative to those of an older checkpoint.
             alone: one file is made, and not those before it: what they hold is found in their sources.
 
@@ -73,34 +73,34 @@ class Preceding:
             yield FilesBefore(source.path, contents)
             return
         with open_stored(older.location) as stored:
-            yield FilesBefore(source.path, contents, OlderFile(older.path, stored, self._written(older.path)))
+            yield FilesBefore(source.path, contents, OlderFile(older.path, stored, self._written(older)))
 
-    def add(self, entry: ManifestFile) -> None:
-        """Note the contents of a file that is written."""
+    def add(self, entry: ManifestFile, place: Path) -> None:
+        """Note the contents of a file that is written, at a place."""
         if self._has_users and entry.kind in OF_TENSORS:
             tensors = Record(entry.kind, entry.unpacked_header(), "").outline().header.entries
-            with StoredFile(self._place(entry.path)) as stored:
+            with StoredFile(place) as stored:
                 for tensor in tensors:
                     if (found := stored.tensors[tensor.name].content_hash) is not None:
                         whole = not rank(self._by_path[entry.path]) and stored.place is None
                         self._contents.add(entry.path, tensor.name, tensor.nbytes, found, whole=whole)
 
-    def is_readable(self, path: str) -> bool:
+    def is_readable(self, place: Path) -> bool:
         """Whether a file that is written finds its bases in those before it, as far as headers tell."""
         if self._alone:  # those before it are made by others
             return True
         with suppress(BaseMismatchError, FormatError):
-            with open_beside(self._place(path), self._root) as stored:
+            with open_beside(place, self._root) as stored:
                 if isinstance(stored.beside, Beside):
                     stored.beside.check(stored)
             return True
         return False
 
-    def _written(self, path: str) -> dict[str, str | None] | None:
+    def _written(self, file: SourceFile) -> dict[str, str | None] | None:
         """The content hashes in what is written of a file; None if nothing is."""
-        if not self._place(path).exists():
+        if not self._place(file).exists():
             return None
-        with StoredFile(self._place(path)) as stored:
+        with StoredFile(self._place(file)) as stored:
             return {tensor.name: tensor.content_hash for tensor in stored.tensors.values()}
 
     def _contents_before(self, source: SourceFile, tensors: Sequence[TensorEntry]) -> Contents:

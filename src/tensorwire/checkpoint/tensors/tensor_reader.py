@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from ..._ground.copies import not_copied
+from ..._ground.text import count, in_a_line
 from ...codec import num_threads
 from ...errors import ErrorContext
 from ...files.loader import load_contents
@@ -33,6 +34,15 @@ class TensorReader(Generic[Array]):
     """
 
     __reduce_ex__ = not_copied("open files", "call open_file with the path again, in another process too")
+
+    def __repr__(self) -> str:
+        path = self.files[0].path
+        return in_a_line(
+            self,
+            path if len(self.files) == 1 else f"{path.parent}, {count(len(self.files), 'file')}",
+            count(len(self), "tensor"),
+            f"framework {self._target.framework!r}",
+        )
 
     def __init__(
         self,
@@ -85,11 +95,9 @@ class TensorReader(Generic[Array]):
         return list(self._places)
 
     def metadata(self) -> dict[str, str] | None:
-        """The text in the headers, without our own entries; the first file wins. None if there is none."""
-        merged: dict[str, str] = {}
-        for file in reversed(self.files):
-            merged |= file.metadata
-        return merged or None
+        """``__metadata__`` of the headers, without our own entries; the first file wins. None if no file has it."""
+        found = [file.metadata for file in reversed(self.files) if file.metadata is not None]
+        return {key: text for each in found for key, text in each.items()} if found else None
 
     def get_tensor(self, name: str) -> Array:
         """One whole tensor, checked unless the reader was opened without `verify`.
