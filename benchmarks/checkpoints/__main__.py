@@ -1,4 +1,4 @@
-"""python -m benchmarks.checkpoints dcp|remote: what `make dcp` and `make remote` measure."""
+"""python -m benchmarks.checkpoints dcp|directories|remote: what `make dcp`, `make directories` and `make remote` do."""
 
 from benchmarks.checkpoints.run import main
 

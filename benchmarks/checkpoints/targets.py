@@ -1,10 +1,10 @@
-"""The figures that distributed checkpoints and remote files are to reach."""
+"""The figures that distributed checkpoints, directories and remote files are to reach."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.checkpoints import dcp, ranks, remote
+from benchmarks.checkpoints import dcp, directories, ranks, remote
 from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -55,4 +55,19 @@ def _files(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict(f"{row['what']}: requests", on, requests, 1 + (row["what"] == remote.FIRST_ROW), at_most=True)
 
 
-_TABLES = {"saves": _saves, "loads": _loads, "files": _files}
+def _hub(rows: list[Row]) -> Iterator[Verdict]:
+    yield from _ratio(rows, directories.OURS, 2.95)
+
+
+def _run(rows: list[Row]) -> Iterator[Verdict]:
+    yield from _ratio(rows, directories.CHAIN, 2.2)
+
+
+def _ratio(rows: list[Row], name: str, least: float) -> Iterator[Verdict]:
+    for row in rows:
+        if row["with"] == name:
+            yield Verdict("ratio", name, row["ratio"], least)
+            yield Verdict("every byte is back", name, row["same"], True)
+
+
+_TABLES = {"hub": _hub, "run": _run, "saves": _saves, "loads": _loads, "files": _files}
