@@ -1,4 +1,4 @@
-"""python -m benchmarks.checkpoints dcp|remote: what `make dcp` and `make remote` measure."""
+"""python -m benchmarks.checkpoints dcp|remote|training: what `make dcp`, `make remote` and `make training` measure."""
 
 from benchmarks.checkpoints.run import main
 

@@ -12,9 +12,9 @@ from benchmarks.checkpoints import dcp, ranks, remote, targets  # noqa: E402
 def test_the_bound_is_the_entropy_of_exponents_and_all_other_bits() -> None:
     tensor = torch.tensor([1.0, 1.5, 2.0, 4.0])  # exponents 0, 0, 1, 2
     entropy = 4 * 1.5
-    assert ranks._bound(tensor) == pytest.approx(entropy + 4 * 24)
-    assert ranks._bound(-tensor.bfloat16()) == pytest.approx(entropy + 4 * 8)
-    assert ranks._bound(torch.ones(10)) == 10 * 24
+    assert ranks.bound_bits(tensor) == pytest.approx(entropy + 4 * 24)
+    assert ranks.bound_bits(-tensor.bfloat16()) == pytest.approx(entropy + 4 * 8)
+    assert ranks.bound_bits(torch.ones(10)) == 10 * 24
 
 
 def test_the_tensors_of_a_state_are_its_parts_with_elements() -> None:

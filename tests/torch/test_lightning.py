@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from tensorwire.torch.integrations import recoding  # noqa: E402
 from tensorwire.torch.integrations.lightning import TensorwireCheckpointIO  # noqa: E402
 from tensorwire.torch.integrations.recoding import Form, form_of  # noqa: E402
 from tests.support.acting import raising  # noqa: E402
-from tests.support.programs import run_program  # noqa: E402
+from tests.support.programs import Programs  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,15 +88,16 @@ def test_a_later_run_goes_on_and_reads_links_and_plain_files(tmp_path: Path) -> 
 
 def test_what_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     io = TensorwireCheckpointIO()
-    with pytest.raises(ValueError, match="writes files of this machine, got 's3://bucket/x.ckpt'"):
+    with pytest.raises(ValueError, match=r"writes files of this machine, got 's3://bucket/x\.ckpt'"):
         io.save_checkpoint(state(1), "s3://bucket/x.ckpt")
     with pytest.raises(TypeError, match="takes no storage_options"):
         io.save_checkpoint(state(1), tmp_path / "x.ckpt", storage_options={"a": 1})
     with pytest.raises(FileNotFoundError):
         io.load_checkpoint(tmp_path / "x.ckpt")
-    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="stays as it is.*No space left"):
+    with monkeypatch.context() as patch:
         patch.setattr(recoding, "compress_checkpoint", raising(OSError(28, "No space left on device")))
-        io.save_checkpoint(state(1), tmp_path / "1.ckpt")
+        with pytest.warns(UserWarning, match="stays as it is.*No space left"):
+            io.save_checkpoint(state(1), tmp_path / "1.ckpt")
     assert form_of(tmp_path / "1.ckpt") == Form(False)
     io.save_checkpoint(state(2), tmp_path / "2.ckpt")
     assert bases(tmp_path, ["1.ckpt", "2.ckpt"]) == ["2.ckpt", None]
@@ -104,10 +107,15 @@ def test_what_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         io.load_checkpoint(tmp_path / "1.ckpt")
 
 
+@pytest.mark.slow
 def test_lightning_trains_with_it_and_resumes_with_equal_bits(tmp_path: Path) -> None:
     """In a process of its own: Lightning imports for seconds, and warns of much."""
-    pytest.importorskip("lightning")
-    assert run_program(LIGHTNING, tmp_path).splitlines()[-1] == "equal"
+    if find_spec("lightning") is None:
+        pytest.skip("needs the package lightning")
+    with Programs("tensorwire.torch") as programs:
+        done = programs.run(textwrap.dedent(LIGHTNING), tmp_path, seconds=200)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "equal"), done.stderr
+    assert bases(tmp_path / "run", ["epoch=2.ckpt", "epoch=3.ckpt", "last.ckpt"]) == ["epoch=3.ckpt", "last.ckpt", None]
 
 
 LIGHTNING = """

@@ -18,8 +18,8 @@ from tests.support.acting import acting, raising
 from tests.support.checkpoint_models import tree_hashes
 
 pytest.importorskip("torch")
-from tensorwire.torch.integrations import recoding  # noqa: E402
-from tensorwire.torch.integrations.recoding import Form, Recoder, chain_of, clean, form_of  # noqa: E402
+from tensorwire.torch.integrations import recoding
+from tensorwire.torch.integrations.recoding import Form, Recoder, chain_of, clean, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +53,10 @@ def forms(paths: list[Path]) -> str:
     letters = []
     for path, newer in zip(paths, [*paths[1:], None], strict=True):
         form = form_of(path)
-        base = newer is not None and newer.name
-        letters.append({(False, None): "d", (True, None): "a", (True, base): "r"}.get((form.compressed, form.base), "?"))
+        base = newer.name if newer is not None else ""
+        letters.append(
+            {(False, None): "d", (True, None): "a", (True, base): "r"}.get((form.compressed, form.base), "?")
+        )
     return "".join(letters)
 
 

@@ -83,11 +83,12 @@ def test_a_killed_training_resumes_with_the_bits_of_the_dense_one(
     callback = TensorwireCallback(anchor_every=3)
     first, before = trainer(tmp_path / "run", callback)
     verify = recoding.verify
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        # In its third save, when checkpoint-3 is compressed and checkpoint-2 is not relative to it yet.
-        turns = iter([verify, verify, verify, verify, raising(Killed)])
+    # In its third save, when checkpoint-3 is compressed and checkpoint-2 is not relative to it yet.
+    turns = iter([verify, verify, verify, verify, raising(Killed)])
+    with monkeypatch.context() as patch:
         patch.setattr(recoding, "verify", lambda *a, **o: next(turns)(*a, **o))
-        first.train(resume_from_checkpoint=callback.restore())
+        with pytest.raises(Killed):
+            first.train(resume_from_checkpoint=callback.restore())
     assert [form_of(tmp_path / "run" / f"checkpoint-{step}").base for step in (1, 2, 3)] == ["checkpoint-2", None, None]
     callback = TensorwireCallback(anchor_every=3)
     second, after = trainer(tmp_path / "run", callback)
@@ -97,7 +98,7 @@ def test_a_killed_training_resumes_with_the_bits_of_the_dense_one(
     assert sorted(after) == [4, 5, 6]
     for name, tensor in dense.model.state_dict().items():
         assert torch.equal(second.model.state_dict()[name].view(torch.int32), tensor.view(torch.int32))
-    # Every file that Trainer wrote after the kill is in there; without clocks and paths they are those of the dense run.
+    # All that Trainer wrote is there; what has no clock and no path in it is as the dense run wrote it.
     assert files(tmp_path / "run") == files(tmp_path / "dense") == [f"checkpoint-{step}" for step in range(1, 7)]
     for step in range(1, 7):
         callback.restore(tmp_path / "run" / f"checkpoint-{step}")
@@ -109,11 +110,15 @@ def test_a_killed_training_resumes_with_the_bits_of_the_dense_one(
 
 def test_the_best_model_is_loaded_in_the_end(tmp_path: Path) -> None:
     options = {"max_steps": 3, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 1}
-    options |= {"metric_for_best_model": "loss", "greater_is_better": True, "save_total_limit": 2}  # so the first is best
+    options |= {
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,
+        "save_total_limit": 2,
+    }  # so the first is best
     dense, _ = trainer(tmp_path / "dense", **options)
+    dense.train()
     compressed, _ = trainer(tmp_path / "run", TensorwireCallback(), **options)
-    for each in (dense, compressed):
-        each.train()
+    compressed.train()
     assert Path(compressed.state.best_model_checkpoint).name == Path(dense.state.best_model_checkpoint).name
     assert files(tmp_path / "run") == files(tmp_path / "dense")
     for name, tensor in dense.model.state_dict().items():
@@ -125,7 +130,9 @@ def saved(root: Path, step: int) -> Path:
     """A checkpoint as Trainer leaves it, in small."""
     path = root / f"checkpoint-{step}"
     path.mkdir(parents=True)
-    pytest.importorskip("safetensors.torch").save_file({"w": torch.full((5000,), 1.0 + step)}, path / "model.safetensors")
+    pytest.importorskip("safetensors.torch").save_file(
+        {"w": torch.full((5000,), 1.0 + step)}, path / "model.safetensors"
+    )
     (path / "trainer_state.json").write_text("{}")
     return path
 
@@ -213,9 +220,10 @@ def test_a_checkpoint_that_cannot_be_compressed_stays_and_training_goes_on(
     callback = TensorwireCallback()
     given = events(callback, tmp_path)
     expected = tree_hashes(saved(tmp_path, 1))
-    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="stays as it is.*No space left"):
+    with monkeypatch.context() as patch:
         patch.setattr(recoding, "compress_checkpoint", raising(OSError(28, "No space left on device")))
-        callback.on_save(*given)
+        with pytest.warns(UserWarning, match="stays as it is.*No space left"):
+            callback.on_save(*given)
     assert tree_hashes(tmp_path / "checkpoint-1") == expected
     callback.on_save(*given)
     assert form_of(tmp_path / "checkpoint-1").compressed

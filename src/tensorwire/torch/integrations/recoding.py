@@ -61,7 +61,9 @@ def chain_of(path: Path) -> list[Path]:
     while (base := form_of(found[-1] if found else path).base) is not None:
         base_path = path.with_name(base)
         if base_path in found or base_path == path:
-            raise CorruptDataError("expected a checkpoint that is relative to another one, and not to itself", file=path)
+            raise CorruptDataError(
+                "expected a checkpoint that is relative to another one, and not to itself", file=path
+            )
         found.append(base_path)
     return found
 

@@ -27,7 +27,7 @@ _UPLOADED = ("checkpoint", "all_checkpoints")
 
 
 class TensorwireCallback(TrainerCallback):  # type: ignore[misc] # the checker does not see transformers
-    """Compresses each checkpoint of a Trainer as soon as it is saved: ``Trainer(..., callbacks=[TensorwireCallback()])``.
+    """Compresses each checkpoint as soon as it is saved: ``Trainer(..., callbacks=[TensorwireCallback()])``.
 
     ``checkpoint-N`` becomes a compressed directory that gives every file back byte for byte, with optimizer, scheduler
     and random numbers. The newest one stands alone; older ones are relative to the next newer one (docs/training.md).
@@ -109,9 +109,7 @@ class TensorwireCallback(TrainerCallback):  # type: ignore[misc] # the checker d
             self._recoder.decompress(Path(state.best_model_checkpoint))
         _wait()
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **options: Any
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **options: Any) -> None:
         self._settle(args, state, best_is_dense=args.load_best_model_at_end)
 
     def on_train_end(
