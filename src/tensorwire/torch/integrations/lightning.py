@@ -20,6 +20,8 @@ from .recoding import Recoder, clean, form_of
 if TYPE_CHECKING:
     from ...codec import Profile
 
+__all__ = ["TensorwireCheckpointIO"]
+
 _DENSE = ".dense.tensorwire"
 
 
@@ -81,7 +83,7 @@ class TensorwireCheckpointIO:
             FormatError: it is damaged, or lacks the one that it is relative to (BaseMismatchError).
         """
         place = Path(os.path.realpath(_local(path)))
-        options = {"map_location": map_location or "cpu", "weights_only": bool(weights_only)}
+        options = {"map_location": map_location or "cpu", "weights_only": weights_only}
         if not form_of(place).compressed:
             return torch.load(place, **options)
         with self._recoder.dense(place) as dense:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ...codec import Profile
 
+__all__ = ["TensorwireCallback"]
+
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STATE = "trainer_state.json"
 """What Trainer writes last."""
