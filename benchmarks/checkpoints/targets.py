@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 PARTS = {"bfloat16": 0.64, "float32": 0.87}
 RUN_PARTS = {"bfloat16": (0.62, 0.56), "float32": (0.81, 0.77)}
-"""Of the dense bytes: what is to be reached, and what is wanted."""
+"""Parts of the dense bytes: what is to be reached, and what is wanted."""
 SMALL_NBYTES, PIECE_NBYTES = 8 << 10, 8 << 20
 
 

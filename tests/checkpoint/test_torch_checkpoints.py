@@ -180,7 +180,7 @@ def test_objects_beside_the_tensors_hinder_nothing(trained: Path, tmp_path: Path
 
 
 def test_what_cannot_be_looked_into_is_copied_and_said(trained: Path, tmp_path: Path) -> None:
-    """Of a small file nothing is said: it has little to gain."""
+    """Nothing is said of a small file: it has little to gain."""
     state = torch.load(trained / "optimizer.pt", weights_only=True)
     torch.save(state, trained / "old.pt", _use_new_zipfile_serialization=False)
     for name in ("optimizer.pt", "rng_state.pth"):

@@ -90,7 +90,7 @@ class _Opcode(NamedTuple):
 
 
 def _opcodes() -> dict[int, _Opcode]:
-    """Those of all protocols, as the standard library describes them."""
+    """All opcodes of all protocols, as the standard library describes them."""
     found = {}
     for code, each in code2op.items():
         nbytes = 0 if each.arg is None else each.arg.n
@@ -226,7 +226,7 @@ class _StorageReader(PickleStack):
 
 
 def _index(code: int, argument: bytes) -> int:
-    """Of a PUT or a GET; those of the oldest protocol have it in decimal."""
+    """The index of a PUT or a GET, which the oldest protocol has in decimal."""
     return _decimal(argument) if code in b"pg" else int.from_bytes(argument, "little")
 
 

@@ -120,7 +120,7 @@ def _local(path: str | os.PathLike[str]) -> Path:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Those in a directory; links, such as Lightning's to the last one, are none."""
+    """The files in a directory; links, such as Lightning's to the last one, are none."""
     return [path for path in folder.glob("*.ckpt") if path.is_file() and not path.is_symlink()]
 
 

@@ -127,7 +127,7 @@ class Recoder:
 
     def settle(self, paths: Iterable[Path], *, dense: Path | None = None, alone: Path | None = None) -> None:
         """Give checkpoints the forms that they are to have: the newest stands alone, an older one is relative to the
-        next newer one, unless its group is full.
+        next newer one, unless so many are relative to it already, one behind the other.
 
         Args:
             paths: the oldest first.
