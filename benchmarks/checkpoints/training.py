@@ -91,7 +91,7 @@ def train(settings: dict[str, Any]) -> None:
 
 def run(folder: Path, settings: dict[str, Any], *, compressed: bool) -> tuple[dict[int, set[str]], int]:
     """Every loss that was ever computed, by step, and how often the process was killed. Only the compressed run is."""
-    losses = folder.with_suffix(".losses")
+    losses, errors = folder.with_suffix(".losses"), folder.with_suffix(".errors")
     settings = settings | {"folder": str(folder), "losses": str(losses), "compressed": compressed}
     every = settings["every"]
     moments: list[Callable[[], bool]] = []
@@ -104,18 +104,18 @@ def run(folder: Path, settings: dict[str, Any], *, compressed: bool) -> tuple[di
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.checkpoints.training", json.dumps(settings)]
     num_kills = 0
     while True:
-        process = subprocess.Popen(command, cwd=environment.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with errors.open("w") as file:
+            process = subprocess.Popen(command, cwd=environment.ROOT, stdout=subprocess.DEVNULL, stderr=file)
         while process.poll() is None:
             if num_kills < len(moments) and moments[num_kills]():
                 process.send_signal(signal.SIGKILL)
                 num_kills += 1
                 break
             time.sleep(0.002)
-        _, errors = process.communicate()
-        if process.returncode == 0:
+        if process.wait() == 0:
             break
         if process.returncode != -signal.SIGKILL:
-            raise RuntimeError(errors.decode(errors="replace")[-2000:])
+            raise RuntimeError(errors.read_text()[-2000:])
     found: dict[int, set[str]] = {}
     for step, loss in map(str.split, losses.read_text().splitlines()):
         found.setdefault(int(step), set()).add(loss)
