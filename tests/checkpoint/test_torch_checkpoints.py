@@ -18,6 +18,7 @@ from tensorwire.checkpoint import (
     decompress_checkpoint,
     diff,
     inspect,
+    replace_checkpoint,
     verify,
 )
 from tensorwire.checkpoint.directory.sources import MAX_KEPT_NBYTES, originals
@@ -67,6 +68,18 @@ def trained(tmp_path: Path) -> Path:
 
 def kinds(report: CheckpointReport) -> dict[str, str]:
     return {file.path: file.kind for file in report.files}
+
+
+def test_replaced_in_place(tmp_path: Path) -> None:
+    root = train(tmp_path / "x", 1)
+    original = tree_hashes(root)
+    compress_checkpoint(root, tmp_path / "packed")
+    interrupt(replace_checkpoint, root)
+    report = replace_checkpoint(root)
+    assert any(file.resumed for file in report.files)
+    assert tree_hashes(root) == tree_hashes(tmp_path / "packed")
+    decompress_checkpoint(root, tmp_path / "back")
+    assert tree_hashes(tmp_path / "back") == original
 
 
 def test_first_looks_keep_only_so_much_of_torch_files(

@@ -4,25 +4,22 @@ docs/checkpoints.md describes what is written.
 """
 
 from ..storage.progress import Progress
+from .differences import ChangedWords, DeltaStats, DiffReport, DtypeStats, TensorDiff
 from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
+from .operations.replacement import replace_checkpoint
 from .operations.verification import verify
 from .results import (
     ChangedFile,
-    ChangedWords,
     CheckpointReport,
-    DeltaStats,
-    DiffReport,
-    DtypeStats,
     Estimate,
     FileReport,
     InspectReport,
     Problem,
     RecordedBase,
-    TensorDiff,
     TensorInfo,
     VerifyReport,
 )
@@ -57,6 +54,7 @@ __all__ = [
     "inspect",
     "load_file",
     "open_file",
+    "replace_checkpoint",
     "save_file",
     "transcode_checkpoint",
     "verify",

@@ -44,7 +44,7 @@ _NUMBER = re.compile(r"\d+")
     type=options.NEW_PATH,
     metavar="FILE",
     help="Draw histograms of the exponents, and bits against the bound, to a .png, .svg or .pdf file. "
-    "Needs pip install 'tensorwire[plot]'.",
+    "Needs matplotlib.",
 )
 @options.base_option
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")

@@ -58,10 +58,13 @@ class Staging:
     __reduce_ex__ = not_copied("the lock of its directory", "make the result in one place")
 
     def __init__(self, destination: Destination, purpose: dict[str, Any]) -> None:
-        """`purpose` is what the result depends on; a journal with another purpose is of no use.
+        """`purpose` is what the result depends on; a journal with another purpose is of no use, and is removed. But one
+        with `repeat` in its purpose holds the only record of files that have given way to finished ones: it stays, and
+        `repeat` says how to go on.
 
         Raises:
-            FileExistsError: something at the destination must stay, or the partial path is something else.
+            FileExistsError: something at the destination must stay, or the partial path is something else. On entering
+                also: it holds the only record of something.
             BlockingIOError: another process works on the same destination.
         """
         destination.check()
@@ -187,6 +190,8 @@ class Staging:
             records.extend(json.loads(line) for line in lines[:-1])
         if not all(isinstance(record, dict) for record in records):
             raise self._foreign()
+        if not all(isinstance(record.get("path"), str) for record in records[1:]):
+            raise self._foreign()
         if records and "replacing" in records[0]:
             self._replacing = records[0]["replacing"]
             try:
@@ -228,6 +233,9 @@ class Staging:
             self.finished = {record["path"]: record for record in records[1:]}
             _open_up(self.result)
         else:
+            if len(records) > 1 and "repeat" in records[0]:
+                text = f"holds what restores files that were replaced; {records[0]['repeat']}"
+                raise FileExistsError(errno.EEXIST, text, str(self._partial))
             _remove(self.result)
             records = [self._purpose]
         self._journal = OutputFile(self._partial / _JOURNAL)
@@ -242,6 +250,14 @@ class Staging:
         """Note that a file of the result is whole; it must be synced."""
         self._append([{**facts, "path": path}])
         self.finished[path] = facts
+
+    def hand_over(self, path: str, destination: Destination, existing: Existing | None) -> None:
+        """Let one file of the result take its place before the others are made. It must be synced, and recorded if it
+        is not the last one: the journal is on the disk before, and what stood there, which is `existing`, is gone."""
+        sync_directory(self._partial)
+        sync_directory(self._partial.parent)
+        self._note_kept(destination.replace(self.result / path, existing, self._partial / _OLD))
+        sync_directory(destination.path.parent)
 
     def adopt(self, paths: Iterable[str]) -> None:
         """Take over the parts of these paths that are finished. A part of another purpose is of no use, and is removed.
@@ -357,8 +373,17 @@ def is_staging(path: Path) -> bool:
     names = _names(path)
     if _LOCK not in names:
         return not names
-    text = (path / _LOCK).read_bytes()
+    with naming(path):
+        text = (path / _LOCK).read_bytes()
     return text == _LOCK_TEXT or (not text and names == {_LOCK})
+
+
+def has_finished(path: Path) -> bool:
+    """Whether a path is a staging directory whose journal tells of a finished file."""
+    try:
+        return is_staging(path) and (path / _JOURNAL).read_bytes().count(b"\n") > 1
+    except FileNotFoundError:
+        return False
 
 
 def left_over(root: Path) -> set[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.directory.shards import find_shards
-from ..codec import content_hash, dtype_bits, new_buffer, tensor_view
+from ..codec import content_hash, new_buffer, tensor_view
 from ..errors import ErrorContext
 from ..files.header import check_given_name
 from ..files.names import shown
@@ -71,7 +70,3 @@ def tensor_of(name: str, array: Any, threads: int) -> Tensor:
         found = Tensor(view.dtype, view.shape, content_hash(view.data, threads=threads))
         view.check_memory()
         return found
-
-
-def nbytes_of(tensor: Tensor) -> int:
-    return prod(tensor.shape) * dtype_bits(tensor.dtype) // 8

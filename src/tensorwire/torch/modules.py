@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._ground.text import count, in_a_line, size
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
 from .products.kind import Strides, strides_of
@@ -130,6 +131,14 @@ class MemoryReport:
     """
 
     modules: tuple[ModuleMemory, ...]
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            count(len(self.modules), "module"),
+            f"{size(self.dense_nbytes)} in {size(self.nbytes)}",
+            f"ratio {self.ratio:.3f}",
+        )
 
     @property
     def nbytes(self) -> int:

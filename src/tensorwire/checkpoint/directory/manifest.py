@@ -167,7 +167,7 @@ def parse_manifest(data: bytes) -> Manifest:
     if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
         raise CorruptDataError("expected profile, writer and files in the manifest")
     excluded, directories = (_parse_paths(body, name) for name in ("excluded", "directories"))
-    entries = tuple(_parse_file(file) for file in files)
+    entries = tuple(parse_file(file) for file in files)
     base = _parse_base(body["base"]) if "base" in body else None
     manifest = Manifest(profile, entries, excluded, directories, writer, base)
     if not all(path.endswith("/") for path in directories):
@@ -221,7 +221,11 @@ def _parse_base(value: object) -> BaseRecord:
     return BaseRecord(name, digest)
 
 
-def _parse_file(value: object) -> ManifestFile:
+def parse_file(value: object) -> ManifestFile:
+    """
+    Raises:
+        CorruptDataError: it is no record of a file.
+    """
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(kind, str) or kind not in _MEMBERS:
         raise CorruptDataError(f"expected files of the kinds {', '.join(_MEMBERS)} in the manifest")

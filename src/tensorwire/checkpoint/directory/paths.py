@@ -157,6 +157,14 @@ def expect_ended(root: Location, names: Iterable[str]) -> None:
         )
 
 
+def is_in_hub_cache(path: Path) -> bool:
+    """Whether a path leads into a snapshot of a model in a hub's cache, or is one, or stands beside them."""
+    return any(
+        place.name == "snapshots" and ((place.parent / "blobs").is_dir() or (place.parent / "refs").is_dir())
+        for place in (path, *path.parents)
+    )
+
+
 def is_history(path: str) -> bool:
     """Whether a relative path leads into the history of a clone."""
     return GIT_DIRECTORY in path.split("/")

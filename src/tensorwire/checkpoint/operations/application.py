@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
-from ..._ground.filesystem import lock_now, mark_of, resolved, unlock
+from ..._ground.filesystem import alone_in, mark_of, resolved
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
@@ -102,35 +102,13 @@ def apply_checkpoint(
     sources = compressed(source_path)
     outcome = Outcome(sources, strict=strict)
     applying = _Application(source_path, root, sources, outcome, threads, force)
-    with ErrorContext(file=source_path), _alone(root):
+    with ErrorContext(file=source_path), alone_in(root):
         steps = applying.plan()
         applying.try_places(steps)
         applying.make_directories()
         meter = Meter(progress, sources.nbytes)
         outcome.files += [applying.take(step, meter) for step in steps]
     return outcome.report("apply", said(src), str(base), str(base), started)
-
-
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Keep other runs off a directory: two deltas that take turns file by file would leave the checkpoint of neither.
-
-    Raises:
-        BlockingIOError: one is at work.
-    """
-    if not root.is_dir():  # the lock of a file's staging directory is enough
-        yield
-        return
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            lock_now(descriptor, root, "another process is changing it; wait for it to end")
-        except OSError as error:
-            if isinstance(error, BlockingIOError):  # else a file system that does not lock directories
-                raise
-        yield
-    finally:
-        unlock(descriptor)
 
 
 def _refused_link(place: Path) -> FileExistsError:

@@ -16,10 +16,10 @@ from ...storage.locations import locate, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..bases import enter
+from ..differences import DiffReport, TensorDiff
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import tensor_files
-from ..results import DiffReport, TensorDiff
 from .delta_stats import DeltaCounter
 
 if TYPE_CHECKING:

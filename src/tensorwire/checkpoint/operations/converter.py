@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...files.writer import Written
     from ...storage.progress import Meter
-    from ...storage.readable import Readable, Writable
+    from ...storage.readable import Writable
     from ...storage.staging import Staging
     from ..directory.sources import SourceFile, Sources
     from .outcome import Outcome
@@ -90,8 +90,9 @@ class Converter:
         self._take_room(sum(len(path.encode(errors="replace")) for path in (*sources.excluded, *sources.directories)))
         if self._task.is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
+        self._outcome.expect_beside()
         for source in sorted(sources.files, key=lambda file: (file.kind == REPLACED, file.path)):
-            self._meter.begin(source.path, source.nbytes)
+            self._meter.begin(source.path, self.effort(source))
             with ErrorContext(file=source.location):
                 access = self._note_access(source)
                 if source.kind == REPLACED:
@@ -108,6 +109,10 @@ class Converter:
         for name, paths in self._dropped.items():
             others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
             self._outcome.notices.append(f"not kept: {name} of {paths[0]}{others}")
+
+    def effort(self, source: SourceFile) -> int:
+        """What a file counts for, in bytes."""
+        return source.nbytes
 
     def write_manifest(self, sources: Sources) -> int:
         """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
@@ -157,7 +162,7 @@ class Converter:
             if not done.relative:
                 entry = self._beside_base(entry)
             report = report_of_tensors(source.path, original, done)
-            self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
+            self._finish(source, stored.file.identity, entry, report, self._num_relative_nbytes() - relative_before)
 
     def _write(self, original: OriginalReader, file: Writable) -> Written:
         task, path = self._task, original.stored.base_file
@@ -190,7 +195,7 @@ class Converter:
                 self._outcome.note_change(source, sha256)
             file.sync()
             entry = self._beside_base(ManifestFile(source.path, COPIED, origin.nbytes, sha256))
-            self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
+            self._finish(source, origin.identity, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
 
     def _replace(self, source: SourceFile, access: Access) -> None:
         original = source.content()
@@ -207,9 +212,8 @@ class Converter:
         entry = self._beside_base(ManifestFile(source.path, kind, len(original), sha256))
         if new is not None:
             entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
-        self._enter(entry)
         report_kind = kind if self._task.profile is not None else source.kind
-        self._outcome.files.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
+        self._finish(source, [], entry, FileReport(source.path, report_kind, nbytes_in, len(data)))
 
     def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
         """What stands in the place of a config.json or index in the result; None for the original itself."""
@@ -229,20 +233,21 @@ class Converter:
     def _finish(
         self,
         source: SourceFile,
-        origin: Readable,
+        identity: list[int],
         entry: ManifestFile,
         report: FileReport,
         num_relative_nbytes: int = 0,
     ) -> None:
+        """Note a file that is whole. Numbers of its source tell a later run that this is still what it was."""
         self._enter(entry)
         self._outcome.files.append(report)
         is_changed = any(
             change.path == source.path for change in self._outcome.changed
         )  # a later run is to tell of it too
         is_large = source.kind in OF_TENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
-        if is_large and not is_changed:
+        if is_large and source.kind != REPLACED and not is_changed:
             facts = {
-                "source": origin.identity,
+                "source": identity,
                 "entry": entry.as_json(),
                 "report": asdict(report),
                 "num_relative_nbytes": num_relative_nbytes,
@@ -289,10 +294,15 @@ class Converter:
         """Where a file of the result is made."""
         return self._work.result.joinpath(*path.split("/")) if self._task.is_directory else self._work.result
 
+    def _finished_at(self, source: SourceFile) -> Path:
+        """Where a file of the result stands that an earlier run has finished."""
+        return self._place(source.path)
+
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        give_access(self._place(source.path), access)
+        place = self._finished_at(source)
+        give_access(place, access)
         if self._task.profile is not None and source.kind == SAFETENSORS:
-            with StoredFile(self._place(source.path)) as stored:
+            with StoredFile(place) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
                 self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
         self.written.append(source.path)

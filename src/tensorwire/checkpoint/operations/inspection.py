@@ -89,7 +89,9 @@ def _inspect(
                 meter.advance(tensor.entry.nbytes)
             meter.end()
     if names and not tensors:
-        raise ValueError(f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}")
+        text = f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}"
+        plain = next((name for name in names if not set(name) & set("*?[")), None)
+        raise ValueError(text if plain is None else f"{text}; patterns are those of a shell: try {f'*{plain}*'!r}")
     manifest = read_manifest(root) if root.is_dir() else None
     if manifest is not None:
         recorded = recorded if manifest.base is None else RecordedBase(*manifest.base)

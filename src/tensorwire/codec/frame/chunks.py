@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..._ground.copies import not_copied
+from ..._ground.text import in_a_line, size
 from ...errors import FormatError, TruncatedDataError
 from ..view.arrays import MAX_BITS, byte_view, checked_shape
 from ..view.dtypes import Layout, dtype_bits
@@ -65,6 +66,14 @@ class FrameEncoder:
     """
 
     __reduce_ex__ = not_copied("a frame that has begun", "make another one, and give it all chunks")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self._frame.dtype.decode(),
+            tuple(self._frame.shape[: self._frame.ndim]),
+            f"{size(self.consumed_nbytes)} of {size(self.uncompressed_nbytes)} in {size(self.data_nbytes)}",
+        )
 
     def __init__(
         self,
@@ -238,6 +247,16 @@ class FrameReader:
     """
 
     MIN_HEADER_NBYTES = core.FIXED_HEADER_NBYTES
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self.info.dtype,
+            self.info.shape,
+            "relative" if self.info.base_hash else None,
+            self.info.profile,
+            f"{size(self.info.uncompressed_nbytes)} in {size(self.info.frame_nbytes)}",
+        )
 
     @staticmethod
     def header_size(prefix: Buffer) -> int:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...._ground.copies import not_copied
+from ...._ground.text import count, in_a_line
 from ...._ground.version import __version__
 from ..budget import Budget
 from ..choice import DecidingCounters, chosen, is_codec
@@ -44,6 +45,14 @@ class Attachment:
     """
 
     __reduce_ex__ = not_copied("process groups and threads", "attach to the other model")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            type(self._model()).__name__,
+            f"step {self.step}",
+            count(len(self._exchanges), "exchange") if self._undo else "detached",
+        )
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.step = 0
