@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,14 +166,21 @@ def relative_bits(tensor: Tensor, base: Tensor) -> float:
     return entropy(together) - entropy(np.bincount(exponents)) + float(np.maximum(lengths - 1, 0).sum())
 
 
+@cache
+def dense_run(dtype: str, quick: bool) -> tuple[tempfile.TemporaryDirectory[str], dict[int, set[str]]]:
+    """Dense checkpoints, which both tables look at, and their losses."""
+    place = tempfile.TemporaryDirectory()
+    losses, _ = run(Path(place.name) / DENSE, (QUICK if quick else FULL) | {"dtype": dtype}, compressed=False)
+    return place, losses
+
+
 def measure_run(quick: bool) -> list[Row]:
     rows = []
     for dtype in DTYPES:
+        folder, expected = dense_run(dtype, quick)
         with tempfile.TemporaryDirectory() as place:
-            settings = (QUICK if quick else FULL) | {"dtype": dtype}
-            dense, ours = Path(place) / DENSE, Path(place) / OURS
-            expected, _ = run(dense, settings, compressed=False)
-            found, num_kills = run(ours, settings, compressed=True)
+            dense, ours = Path(folder.name) / DENSE, Path(place) / OURS
+            found, num_kills = run(ours, (QUICK if quick else FULL) | {"dtype": dtype}, compressed=True)
             nbytes = _nbytes(dense)
             sizes = {DENSE: nbytes, ALONE: _alone(dense), OURS: _nbytes(ours), BOUND: _bound(dense)}
             told = {OURS: {"kills": num_kills, "same": found == expected}}
@@ -186,10 +194,8 @@ def measure_run(quick: bool) -> list[Row]:
 def measure_kinds(quick: bool) -> list[Row]:
     rows = []
     for dtype in DTYPES:
-        with tempfile.TemporaryDirectory() as place:
-            dense = Path(place) / DENSE
-            run(dense, (QUICK if quick else FULL) | {"dtype": dtype}, compressed=False)
-            rows += [{"dtype": dtype, "kind": KINDS[kind], **sizes} for kind, sizes in kinds(dense).items()]
+        found = kinds(Path(dense_run(dtype, quick)[0].name) / DENSE)
+        rows += [{"dtype": dtype, "kind": KINDS[kind], **sizes} for kind, sizes in found.items()]
     return rows
 
 

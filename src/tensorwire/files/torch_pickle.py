@@ -11,8 +11,8 @@ from pickletools import (
     TAKEN_FROM_ARGUMENT4U,
     TAKEN_FROM_ARGUMENT8U,
     UP_TO_NEWLINE,
-    code2op,
     markobject,
+    opcodes,
 )
 from typing import Any, NamedTuple
 
@@ -92,13 +92,13 @@ class _Opcode(NamedTuple):
 def _opcodes() -> dict[int, _Opcode]:
     """All opcodes of all protocols, as the standard library describes them."""
     found = {}
-    for code, each in code2op.items():
+    for each in opcodes:
         nbytes = 0 if each.arg is None else each.arg.n
-        lines = (2 if code in "ci" else 1) * (nbytes == UP_TO_NEWLINE)  # GLOBAL and INST have module and name
+        lines = (2 if each.code in "ci" else 1) * (nbytes == UP_TO_NEWLINE)  # GLOBAL and INST have module and name
         takes_mark = markobject in each.stack_before
         takes = each.stack_before.index(markobject) if takes_mark else len(each.stack_before)
-        length = _LENGTHS.get(nbytes, 0)
-        found[ord(code)] = _Opcode(nbytes != 0, lines, max(0, nbytes), length, takes_mark, takes, len(each.stack_after))
+        length, gives = _LENGTHS.get(nbytes, 0), len(each.stack_after)
+        found[ord(each.code)] = _Opcode(nbytes != 0, lines, max(0, nbytes), length, takes_mark, takes, gives)
     return found
 
 
