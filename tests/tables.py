@@ -190,6 +190,14 @@ def trainer() -> Rows:
     return {each["dtype"]: form.format_map(each) for each in results("trainer")["rows"]}
 
 
+def installed() -> Rows:
+    names = {"`import tensorwire.torch`, behind `import torch`": "import tensorwire.torch"}
+    for name, what in (("all-MiniLM-L6-v2 in F32", "MiniLM"), ("a file of 8 numbers", "8 numbers")):
+        names |= {f"`{call}` of {name}": f"{call}, {what}" for call in ("load_file", "torch.load")}
+    form = "{without_ms:.2f} | {with_ms:.2f}"
+    return {name: form.format_map(row("installed", "rows", what=what)) for name, what in names.items()}
+
+
 def dcp() -> Rows:
     """Checkpoints of BF16 and of FP32, as parts of torch's."""
     names = {"bytes": "TensorwireWriter", "bytes, by `compact`": "TensorwireWriter, compact"}
@@ -308,8 +316,8 @@ def models() -> Rows:
 
 
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
-LISTED += [near, far, applying, trainer, dcp, training, tensors, remote, sync, traffic, rates, instructions, modelled]
-LISTED += [decoding, products, models]
+LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
+LISTED += [modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 
 

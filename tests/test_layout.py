@@ -117,8 +117,12 @@ DOORS = {
     ("safetensors", "checkpoint"): {"", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
-    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "upload"},
-    ("torch", "files"): {"json_object", "load_ahead", "loader", "names", "reader"},
+    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
+    ("torch", "files"): {
+        "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record", "original_view",
+        "reader",
+    },
+    ("torch", "safetensors"): {""},
     ("torch", "checkpoint"): {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest", "tensors.saving",
     },
@@ -131,8 +135,8 @@ DOORS = {
     ("cli", "codec"): {""},
     ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {
-        "", "directory.config_and_index", "directory.paths", "operations.conversion", "operations.stream",
-        "operations.weights",
+        "", "directory.config_and_index", "directory.distributed", "directory.paths", "operations.conversion",
+        "operations.stream", "operations.weights",
     },
     ("cli", "storage"): {"locations", "progress", "remote"},
     ("cli", "torch"): {"", "device.engines", "integrations.transformers"},
@@ -216,6 +220,7 @@ FOLDERS = {
         "writer": {"base", "frame_file", "header", "names", "reader"},
         "torch_file": {"foreign", "header", "names", "original_record", "reader", "torch_pickle", "writer"},
         "original_view": {"header", "names", "original_record", "reader", "torch_file"},
+        "original_file": {"original_view"},
         "transfer": {"base", "names", "original_record", "original_view", "reader", "writer"},
     },
     "checkpoint": {
@@ -226,7 +231,7 @@ FOLDERS = {
     "checkpoint/directory": {
         "manifest": {"paths"},
         "config_and_index": {"manifest", "paths"},
-        "distributed": {"distributed_pickle"},
+        "distributed": {"distributed_pickle", "paths"},
         "shards": {"config_and_index", "distributed", "manifest", "paths"},
         "sources": {"config_and_index", "distributed", "manifest", "paths"},
         "replaceable": {"manifest", "paths", "sources"},
@@ -244,6 +249,8 @@ FOLDERS = {
         "converter": {"outcome"},
         "conversion": {"converter", "outcome"},
         "replacement": {"converter", "outcome"},
+        "state_dict_file": {"distributed_tensors"},
+        "distributed_conversion": {"distributed_tensors", "state_dict_file"},
     },
     "safetensors": {
         "numpy": {"backend"},
@@ -281,6 +288,7 @@ FOLDERS = {
         "compress": {"conversion", "options", "output"},
         "decompress": {"conversion", "options"},
         "transcode": {"conversion", "options"},
+        "convert": {"conversion", "options"},
         "verify": {"failures", "options", "output"},
         "diff": {"failures", "options", "output"},
         "inspect": {"options", "output", "plot"},
@@ -307,6 +315,13 @@ FOLDERS = {
         "prepared": {"device", "frames", "products", "tensors"},
         "offloading": {"frames", "tensors"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading", "prepared"},
+        "installed": {"integrations"},
+        "__main__": {"installed"},
+    },
+    "torch/installed": {
+        "torch_load": {"look"},
+        "safetensors_calls": {"look"},
+        "installation": {"diffusers_files", "exchange", "safetensors_calls", "torch_load"},
     },
     "torch/device": {
         "nvrtc": {"driver"},

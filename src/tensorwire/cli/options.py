@@ -63,9 +63,9 @@ def _converted(
     try:
         return convert(value, param, ctx)
     except click.BadParameter as error:
-        if not os.path.lexists(value) and (advice := advice_on(value)):
-            error.message = error.message.removesuffix(".") + advice
-        raise
+        if os.path.lexists(value) or not (advice := advice_on(value)):
+            raise
+        raise click.BadParameter(error.message.removesuffix(".") + advice, ctx=ctx, param=param) from None
 
 
 class _PathOrStream(_Location):
@@ -104,10 +104,10 @@ def as_written(path: Location) -> str | RemotePath:
     return f"{path}/" if path in slashed else str(path)
 
 
-_WRITTEN = _PathAsWritten(path_type=Path)
-places_argument = click.argument("places", type=_WRITTEN, nargs=-1, required=True, metavar="SRC... [DST]")
+WRITTEN_PATH = _PathAsWritten(path_type=Path)
+places_argument = click.argument("places", type=WRITTEN_PATH, nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=_WRITTEN, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
+    "-o", "--output", type=WRITTEN_PATH, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(

@@ -8,6 +8,8 @@ leading underscore keeps the renaming patterns of model libraries away from the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..errors import CorruptDataError, UnsupportedVersionError
 
 METADATA_PREFIX = "tensorwire."
@@ -15,6 +17,8 @@ METADATA_PREFIX = "tensorwire."
 
 REQUIRED_KEY = METADATA_PREFIX + "required"
 """In the metadata of a file or an index: see `check_required`."""
+
+EMPTY_METADATA_KEY = METADATA_PREFIX + "metadata"
 
 OUR_NAME = b"tensorwire"
 """What stands in the header of every compressed file: in the entries that are ours, and in the names of payloads."""
@@ -43,6 +47,13 @@ def tensor_name(payload: str) -> str | None:
     if not (param.startswith("_") and param.endswith(_SUFFIX) and len(param) > len(_SUFFIX)):
         return None
     return f"{module}{dot}{param[1 : -len(_SUFFIX)]}"
+
+
+def kept_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """What a compressed file keeps of the metadata of its original, None if that has none."""
+    if metadata is None:
+        return {}
+    return dict(metadata) or {EMPTY_METADATA_KEY: "{}"}
 
 
 def check_required(features: object, place: str, known: frozenset[str] = frozenset()) -> None:

@@ -34,6 +34,7 @@ from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
 from .json_object import canonical
 from .names import (
+    EMPTY_METADATA_KEY,
     FRAME_DTYPE,
     MARKER_DTYPE,
     MARKER_SHAPE,
@@ -118,9 +119,13 @@ class Bases(Protocol):
 def may_be_compressed(file: Readable) -> bool:
     """False if nothing in the header of a file is ours, which costs no look at its entries."""
     with suppress(FormatError):
-        raw = file.read(8, checked_length(file.read(0, 8), file.nbytes))
-        return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
+        return may_be_header(file.read(8, checked_length(file.read(0, 8), file.nbytes)))
     return False
+
+
+def may_be_header(raw: bytes) -> bool:
+    """The same of the header itself."""
+    return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
 
 
 class StoredFile:
@@ -131,7 +136,7 @@ class StoredFile:
         file: the open file.
         header: as it stands in the file.
         tensors: by name, in the order of their data.
-        metadata: ``__metadata__`` without our own entries.
+        metadata: ``__metadata__`` of its original, that is without our own entries; None if that has none.
         compressed: whether there is anything of ours in the file.
         checksum: of the header, the hashes of all tensors among what it covers; None if that is not recorded.
         kind: of its original, as far as the file says.
@@ -178,8 +183,12 @@ class StoredFile:
         self._lock = threading.Lock()
 
     def _interpret(self) -> None:
-        ours = {key: text for key, text in self.header.metadata.items() if key.startswith(METADATA_PREFIX)}
-        self.metadata = {key: text for key, text in self.header.metadata.items() if key not in ours}
+        texts = self.header.metadata or {}
+        self._ours = ours = {key: text for key, text in texts.items() if key.startswith(METADATA_PREFIX)}
+        self.metadata = self.header.metadata
+        if ours:
+            others = {key: text for key, text in texts.items() if key not in ours}
+            self.metadata = others if others or EMPTY_METADATA_KEY in ours else None
         self.profile = ours.get(PROFILE_KEY)
         self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
         check_required(ours.get(REQUIRED_KEY, ""), REQUIRED_KEY, frozenset({TORCH}))
@@ -191,7 +200,7 @@ class StoredFile:
             version = ours.get(VERSION_KEY)
             if version != VERSION:
                 raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {shown_value(version)}")
-            if ours.get(CHECKSUM_KEY) != header_checksum(self.header.metadata, self.header.entries):
+            if ours.get(CHECKSUM_KEY) != header_checksum(texts, self.header.entries):
                 raise CorruptDataError("the checksum of the header does not match")
         markers = {e.name for e in self.header.entries if (e.dtype, e.shape) == (MARKER_DTYPE, MARKER_SHAPE)}
         self.tensors: dict[str, StoredTensor] = {}
@@ -217,8 +226,7 @@ class StoredFile:
 
     def record(self) -> Record | None:
         """What restores the original of this file, if it is kept in the file itself."""
-        packed = self.header.metadata.get(ORIGINAL_KEYS[self.kind])
-        sha256 = self.header.metadata.get(ORIGINAL_SHA256_KEY)
+        packed, sha256 = self._ours.get(ORIGINAL_KEYS[self.kind]), self._ours.get(ORIGINAL_SHA256_KEY)
         if packed is None or sha256 is None:
             return None
         with ErrorContext(file=self.path):
@@ -287,7 +295,7 @@ class StoredFile:
 
     def name_in_base(self, tensor: StoredTensor) -> str:
         """What the base calls the tensor that this one is relative to."""
-        return self.header.metadata.get(BASE_PREFIX + tensor.name, tensor.name)
+        return self._ours.get(BASE_PREFIX + tensor.name, tensor.name)
 
     def base_of(self, tensor: StoredTensor, *, threads: int | None = None, verify: bool = True) -> BaseContent:
         """The base of a relative frame. It is looked for, and with `verify` checked, when it is first asked for.

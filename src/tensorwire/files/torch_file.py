@@ -182,7 +182,7 @@ def _header(entries: list[TensorEntry]) -> Header:
         check_names(entries)
     except ValueError as error:
         raise _refusal(str(error)) from None
-    header = build_header({}, entries)
+    header = build_header(None, entries)
     if len(header.raw) > MAX_PICKLE_NBYTES:
         raise _refusal(f"a header for its storages has {len(header.raw)} bytes, more than {MAX_PICKLE_NBYTES}")
     return header

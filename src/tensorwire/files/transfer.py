@@ -11,7 +11,7 @@ from ..errors import CorruptDataError
 from ..storage.inputs import open_input
 from ..storage.pipeline import Worker, read_windows
 from ..storage.spool import SpoolFile
-from .names import REQUIRED_KEY
+from .names import REQUIRED_KEY, kept_metadata
 from .original_record import TORCH, Gap, Spliced, pack
 from .original_view import OriginalReader
 from .reader import BASE_HASH_KEY, ORIGINAL_KEYS, ORIGINAL_SHA256_KEY, StoredFile
@@ -57,7 +57,7 @@ def compress_file(
     chosen = match_bases(coding, entries, stored.base_file, original.content_hash)
 
     def write_once(original: OriginalReader, bases: Mapping[int, BaseTensor]) -> Written:
-        metadata = dict(stored.metadata)
+        metadata = kept_metadata(stored.metadata)
         if original.outline.kind == TORCH:
             metadata[REQUIRED_KEY] = TORCH
         if keep_record:

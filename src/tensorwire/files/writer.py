@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.copies import not_copied
 from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
-from ..errors import ErrorContext
+from ..errors import ErrorContext, LimitExceededError
 from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
 from .frame_file import NO_HASH, compressed_entries, compressed_header, compressed_metadata
-from .header import TensorEntry, build_header
+from .header import MAX_HEADER_NBYTES, TensorEntry, build_header
 from .names import MARKER_DTYPE, payload_name, shown
 from .reader import BASE_HASH_KEY, BASE_NAME_KEY, BASE_PREFIX, CHECKSUM_KEY, HASH_PREFIX
 
@@ -249,6 +249,7 @@ class CompressedWriter:
         self._drop_unused()
         header = compressed_header(self._metadata, self._frames, entries, self._data_start)
         self._output.finish(header.prefix)
+        assert header.metadata is not None
         return Written(
             nbytes,
             nbytes - self._data_start,
@@ -361,7 +362,19 @@ class _Output:
 
 
 def check_names(tensors: Sequence[TensorEntry]) -> None:
-    """Raise ValueError if a tensor has a name that another one's payload needs."""
+    """Look at the names of tensors that are to be compressed, before anything costs time.
+
+    Raises:
+        ValueError: a tensor has a name that another one's payload needs.
+        LimitExceededError: they do not fit into a header, where each may stand three times: its payload, its marker,
+            and its hash.
+    """
+    least = 3 * sum(len(tensor.name) for tensor in tensors)
+    if least > MAX_HEADER_NBYTES:
+        raise LimitExceededError(
+            f"expected names that fit into a header of {MAX_HEADER_NBYTES} bytes, which these need {least} of or more",
+            advice="spread the tensors over several files",
+        )
     names = {tensor.name for tensor in tensors}
     for tensor in tensors:
         payload = payload_name(tensor.name)

@@ -15,6 +15,8 @@ from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
@@ -150,6 +152,15 @@ def read_manifest(root: Location) -> Manifest | None:
             return parse_manifest(file.read(0, file.nbytes))
     except FileNotFoundError:
         return None
+
+
+def file_in_manifest(path: Path) -> ManifestFile | None:
+    """What the manifest says of a file in its directory, or in a folder of it; None if there is none that knows it."""
+    for folder in path.parents:
+        if (manifest := read_manifest(folder)) is not None:
+            name = path.relative_to(folder).as_posix()
+            return next((file for file in manifest.files if file.path == name), None)
+    return None
 
 
 def parse_manifest(data: bytes) -> Manifest:

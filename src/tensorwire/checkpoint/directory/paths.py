@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._ground.filesystem import following
 from ...errors import CorruptDataError
 from ...files.names import shown
 from ...storage.remote import RemotePath
@@ -74,6 +75,13 @@ def is_plain_relative(path: str) -> bool:
     )
 
 
+def without_dots(path: str) -> str:
+    """The relative path of a file without the parts that lead nowhere: "./a//b" is "a/b"."""
+    if path.startswith("/") or path.endswith("/"):
+        return path
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
 def is_listable(path: str) -> bool:
     """Whether a manifest can hold a relative path."""
     try:
@@ -91,10 +99,10 @@ def check_paths(paths: Iterable[str]) -> None:
             raise CorruptDataError(f"expected a plain relative path inside the checkpoint, got {shown(path)}")
         beginnings.append(path + "/")
     # In this order what lies in a directory comes right behind it.
-    for one, following in pairwise(sorted(beginnings)):
-        if one == following:
+    for one, other in pairwise(sorted(beginnings)):
+        if one == other:
             raise CorruptDataError(f"expected unique paths, got {shown(one[:-1])} twice")
-        if following.startswith(one):
+        if other.startswith(one):
             raise CorruptDataError(f"expected {shown(one[:-1])} to be a file or a directory, not both")
 
 
@@ -207,7 +215,8 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> 
                     raise ValueError(f"{shown(path)} lies in {_MAX_DEPTH} directories; move it up, or exclude it")
                 _walk(location, directory_path, spec, found)
                 continue
-            status = location.stat()
+            with following(location):
+                status = location.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{shown(path)} is neither a file nor a directory")
             found.files.append(FoundFile(path, location, status.st_size))

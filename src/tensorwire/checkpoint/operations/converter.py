@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ...errors import ErrorContext
-from ...files.json_object import dump
+from ...errors import CorruptDataError, ErrorContext
+from ...files.json_object import dump, load
 from ...files.original_record import SAFETENSORS, pack
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
@@ -19,14 +19,16 @@ from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import OutputFile
 from ..bases import BaseFiles
-from ..directory.config_and_index import Shard, new_config, new_index
+from ..directory.config_and_index import Shard, new_config, new_index, not_held, parse_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
-from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
+from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent, without_dots
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
 from .outcome import current_sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...codec import Profile
     from ...files.base import Base
     from ...files.writer import Written
@@ -79,6 +81,8 @@ class Converter:
         self._base_files = BaseFiles(task.base) if task.base is not None and task.has_manifest else None
         self._is_relative = False
         self._shards: dict[str, Shard] = {}
+        self._indexes: dict[str, set[str]] = {}  # by path the files that each names, as it names them
+        self._configured: set[str] = set()  # the shards that a configuration tells of
         self._manifest_nbytes = 0
         self.entries: list[ManifestFile] = []
         self.written: list[str] = []
@@ -91,7 +95,7 @@ class Converter:
         if self._task.is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
         self._outcome.expect_beside()
-        for source in sorted(sources.files, key=lambda file: (file.kind == REPLACED, file.path)):
+        for source in sorted(sources.files, key=_turn):
             self._meter.begin(source.path, self.effort(source))
             with ErrorContext(file=source.location):
                 access = self._note_access(source)
@@ -109,6 +113,7 @@ class Converter:
         for name, paths in self._dropped.items():
             others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
             self._outcome.notices.append(f"not kept: {name} of {paths[0]}{others}")
+        self._note_unconfigured()
 
     def effort(self, source: SourceFile) -> int:
         """What a file counts for, in bytes."""
@@ -177,7 +182,8 @@ class Converter:
         if done.notice is not None:
             self._outcome.notices.append(f"{path}: {done.notice}")
         if original.outline.kind == SAFETENSORS:
-            self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
+            names = frozenset(original.stored.tensors)
+            self._shards[path] = Shard(names, done.compressed, done.data_nbytes, float_dtype(original.stored))
         return done
 
     def _num_relative_nbytes(self) -> int:
@@ -216,19 +222,59 @@ class Converter:
         self._finish(source, [], entry, FileReport(source.path, report_kind, nbytes_in, len(data)))
 
     def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
-        """What stands in the place of a config.json or index in the result; None for the original itself."""
+        """What stands in the place of a configuration or an index in the result; None for the original itself."""
         if self._task.profile is None:
             return None
         directory = parent(source.path)
-        beside = {path.rpartition("/")[2]: s for path, s in self._shards.items() if parent(path) == directory}
-        if is_index(source.path):
-            prefix = f"{directory}/" if directory else ""
-            below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
-            return new_index(original, below)
-        if any(shard.compressed for shard in beside.values()):
-            main = beside.get("model.safetensors") or beside[min(beside)]
-            return new_config(original, self._task.profile, main.dtype)
-        return None
+        prefix = f"{directory}/" if directory else ""
+        below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
+        return (self._new_index if is_index(source.path) else self._new_config)(source.path, original, below)
+
+    def _new_index(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
+        index = parse_index(original)
+        self._indexes[path] = set(index.files.values())
+        missing = [name for name, file in index.files.items() if file in below and name not in below[file].names]
+        notices = [*index.notices, not_held(missing)] if missing else index.notices
+        self._outcome.notices += [f"{path}: {notice}" for notice in notices]
+        return new_index(index, below)
+
+    def _new_config(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
+        """It tells of the shards beside it, and of those that Transformers finds by it: those of the indexes beside it,
+        and the file that it names, or those of the index that it names, whose paths are relative to it too."""
+        assert self._task.profile is not None
+        try:
+            config = load(original, [])
+        except CorruptDataError as error:
+            self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
+            return None
+        explicit = config.get("transformers_weights")
+        named = {without_dots(explicit)} if isinstance(explicit, str) else set()
+        prefix = path[: len(path) - len(path.rpartition("/")[2])]
+        for index, files in self._indexes.items():
+            if parent(index) == parent(path) or (index.startswith(prefix) and index[len(prefix) :] in named):
+                named = named | files
+        weights = sorted(name for name in below if "/" not in name or name in named)
+        if not any(below[name].compressed for name in weights):
+            return None
+        self._configured.update(prefix + name for name in weights)
+        main = below["model.safetensors"] if "model.safetensors" in weights else below[weights[0]]
+        return new_config(config, self._task.profile, main.dtype)
+
+    def _note_unconfigured(self) -> None:
+        """Note models that Transformers would look for, and would not know to be compressed."""
+        if self._task.action != "compress" or not self._task.is_directory:
+            return
+        found = [
+            path
+            for path, shard in sorted(self._shards.items())
+            if shard.compressed and path not in self._configured and path.rpartition("/")[2].startswith("model")
+        ]
+        if found:
+            others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            self._outcome.notices.append(
+                f"no configuration says that {found[0]}{others} is compressed; Transformers loads it if you pass it a "
+                "config whose quantization_config is TensorwireConfig().to_dict()"
+            )
 
     def _finish(
         self,
@@ -304,7 +350,9 @@ class Converter:
         if self._task.profile is not None and source.kind == SAFETENSORS:
             with StoredFile(place) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-                self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
+                self._shards[source.path] = Shard(
+                    frozenset(stored.tensors), compressed, stored.header.data_nbytes, float_dtype(stored)
+                )
         self.written.append(source.path)
         self._enter(ManifestFile(**facts["entry"]))
         self._outcome.profile = facts["profile"]
@@ -312,6 +360,11 @@ class Converter:
         report = FileReport(**facts["report"])
         self._is_relative = self._is_relative or report.num_relative > 0
         self._outcome.files.append(replace(report, resumed=True))
+
+
+def _turn(source: SourceFile) -> tuple[int, str]:
+    """Files of tensors and others first, then indexes, which tell of them, then configurations, which tell of both."""
+    return (0 if source.kind != REPLACED else 1 if is_index(source.path) else 2), source.path
 
 
 def report_of_tensors(path: str, original: OriginalReader, done: Written) -> FileReport:

@@ -79,7 +79,7 @@ def _inspect(
                 recorded = RecordedBase(stored.base_name, stored.base_hash)
             compressed = compressed or stored.compressed
             restorable = restorable and stored.record() is not None
-            metadata = {**stored.metadata, **metadata}
+            metadata = {**(stored.metadata or {}), **metadata}
             file_nbytes += location.stat().st_size
             chosen = [tensor for tensor in stored.tensors.values() if _is_named(tensor.name, names)]
             stored.expect(chosen)
