@@ -120,7 +120,7 @@ HUB = Table(
     measure_hub,
 )
 RUN = Table(
-    "run",
+    "chain",
     "Three checkpoints of one training",
     f"Transformers' Trainer trains all-MiniLM-L6-v2 in BF16 with AdamW for {STEPS} steps, and saves model, optimizer, "
     f"scheduler and random numbers every {EVERY} steps. The optimizer has two thirds of the bytes.",
