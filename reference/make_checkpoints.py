@@ -272,7 +272,6 @@ def _invalid_indexes() -> list[Golden]:
         "required-null": ({"metadata": {f"{PREFIX}required": None}}, "CorruptData"),
         "weight-map": ({"weight_map": [SHARDS[0]]}, "CorruptData"),
         "path": ({"weight_map": {name: f"../{SHARDS[0]}"}}, "CorruptData"),
-        "tensor": ({"weight_map": {**index["weight_map"], "b.w": SHARDS[0]}}, "CorruptData"),
     }
     return [
         _refused(f"index-{case}", {SHARDS[0]: files[SHARDS[0]], INDEX: dump({**index, **change})}, error, "tensors")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .checkpoint import (
         apply_checkpoint,
         compress_checkpoint,
+        convert_checkpoint,
         decompress_checkpoint,
         diff,
         estimate_ratio,
@@ -66,6 +67,7 @@ __all__ = [
     "compress",
     "compress_bound",
     "compress_checkpoint",
+    "convert_checkpoint",
     "decompress",
     "decompress_checkpoint",
     "decompress_range",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_each_file_is_opened_once(model: Path, tmp_path: Path) -> None:
-    (model / "large.json").write_bytes(b"x" * 100_000)
+    (model / "large.txt").write_bytes(b"x" * 100_000)
 
     def child() -> None:
         opened: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def test_a_file_that_changes_after_the_first_look_is_read_as_it_is_then(model: P
 def test_what_a_store_is_asked_for(model: Path, tmp_path: Path) -> None:
     """The first look takes the first 7 KiB. A larger object takes what is left, and each one a last look whether it is
     the same; but for those that were read whole at once for what stands in them."""
-    (model / "large.json").write_bytes(b"x" * 100_000)
+    (model / "large.txt").write_bytes(b"x" * 100_000)
     with counted_store() as store:
         store.objects.update({
             f"/m/{path.relative_to(model).as_posix()}": path.read_bytes()
@@ -89,5 +89,5 @@ def test_what_a_store_is_asked_for(model: Path, tmp_path: Path) -> None:
         asked = {key: Counter(name for name, each in store.asked if each == key) for key in store.objects}
     for key, requests in asked.items():
         assert requests["info"] == (0 if key.endswith(("config.json", "index.json")) else 1), key
-        expected = 2 if key.endswith((".safetensors", "large.json")) else 0 if key.endswith("empty.txt") else 1
+        expected = 2 if key.endswith((".safetensors", "large.txt")) else 0 if key.endswith("empty.txt") else 1
         assert requests["cat_file"] == expected, key

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -12,7 +14,14 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 import tensorwire
-from tensorwire import CorruptDataError, FormatError, compress_checkpoint, load_file, open_file
+from tensorwire import (
+    CorruptDataError,
+    FormatError,
+    compress_checkpoint,
+    decompress_checkpoint,
+    load_file,
+    open_file,
+)
 from tests.support.checkpoint_models import SHARD, container, layer, weights, write_model
 
 if TYPE_CHECKING:
@@ -179,8 +188,59 @@ def test_damage_is_found_and_said_where(tmp_path: Path) -> None:
 
 def test_a_shard_that_is_missing(model: Path) -> None:
     (model / SHARD).unlink()
-    with pytest.raises(FileNotFoundError, match=SHARD):
+    with pytest.raises(FileNotFoundError, match=f"which {INDEX} names, is missing; fetch it.*{SHARD}"):
         load_file(model)
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_whole_model_beside_an_index_of_others(model: Path, is_left: bool) -> None:
+    """Transformers leaves the index when it saves a model whole that was saved in shards before."""
+    (model / "model.safetensors").write_bytes(container([ONE]))
+    if not is_left:
+        (model / SHARD).unlink()
+    with pytest.warns(RuntimeWarning, match=f"model.safetensors is read, .* the files that {INDEX} names") as caught:
+        assert list(load_file(model)) == ["one"]
+    assert len(caught) == 1
+    if is_left:
+        assert load_file(model / INDEX).keys() == TENSORS.keys()
+    write_index(model, {"one": "model.safetensors"})
+    assert list(load_file(model)) == ["one"]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("text", "notice"),
+    [
+        ('{"w": "./a/w.safetensors"}', "'./a/w.safetensors' is read as 'a/w.safetensors'"),
+        ('{"w": "a//./w.safetensors"}', "'a//./w.safetensors' is read as 'a/w.safetensors'"),
+        ('{"w": "no", "w": "a/w.safetensors"}', "'w' stands twice in it; the last entry counts"),
+        ('{"w": "a/w.safetensors", "x": "a/w.safetensors"}', "it lists the tensor 'x', which its file does not hold"),
+        (
+            '{"w": "a/w.safetensors", "x": "a/w.safetensors", "y": "a/w.safetensors"}',
+            "it lists 2 tensors that their files do not hold, such as 'x'",
+        ),
+    ],
+)
+def test_indexes_that_are_odd(tmp_path: Path, text: str, notice: str, compressed: bool) -> None:
+    path = tmp_path / "plain"
+    (path / "a").mkdir(parents=True)
+    (path / "a" / "w.safetensors").write_bytes(container([("w", "BF16", (5000,), weights(5000, 1))]))
+    (path / INDEX).write_text(f'{{"metadata": {{"total_size": 10000}}, "weight_map": {text}}}')
+    if compressed:
+        report = compress_checkpoint(path, tmp_path / "packed")
+        assert report.notices == (f"{INDEX}: {notice}",)
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "again")
+        assert (tmp_path / "again" / INDEX).read_bytes() == (path / INDEX).read_bytes()
+        path = tmp_path / "packed"
+        index = json.loads((path / INDEX).read_text())
+        assert index["weight_map"]["_w_tensorwire"] == index["weight_map"]["w"]
+        assert index["metadata"]["total_size"] < 10000
+    if not compressed or "twice" not in notice:
+        with pytest.warns(RuntimeWarning) as caught:
+            assert list(load_file(path)) == ["w"]
+        assert [str(each.message) for each in caught] == [f"{path / INDEX}: {notice}"]
+    assert [tensor.name for tensor in tensorwire.inspect(path).tensors] == ["w"]
+    assert tensorwire.verify(path).ok
 
 
 @pytest.mark.parametrize(
@@ -192,7 +252,7 @@ def test_a_shard_that_is_missing(model: Path) -> None:
         ('{"weight_map": {"one": "../a.safetensors"}}', "plain relative paths"),
         ('{"weight_map": {"one": 3}}', "plain relative paths"),
         ('{"weight_map": {"one": "\\ud800.safetensors"}}', "plain relative paths"),
-        ('{"weight_map": {"one": "a.safetensors", "two": "a.safetensors"}}', "does not hold it .*tensor 'two'"),
+        ('{"weight_map": {"one": "/a.safetensors"}}', "plain relative paths"),
     ],
 )
 def test_indexes_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -214,6 +274,81 @@ def test_places_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "unet" / "a.safetensors").write_bytes(container([ONE]))
     with pytest.raises(ValueError, match=r"holds no \.safetensors file; 'unet' below it"):
         load_file(tmp_path)
+
+
+def test_links_that_lead_nowhere(model: Path, tmp_path: Path) -> None:
+    """As in the cache of a hub whose blobs are gone."""
+    (model / SHARD).unlink()
+    (model / SHARD).symlink_to("../blobs/x")
+    link = tmp_path / "link.safetensors"
+    link.symlink_to("none")
+    is_plain = not (model / "tensorwire.json").exists()
+    for path, calls in ((link, [load_file, tensorwire.verify]), (model, [load_file, tensorwire.inspect])):
+        for call in [*calls, lambda path: compress_checkpoint(path, tmp_path / "x")] if is_plain else calls:
+            with pytest.raises(FileNotFoundError, match=r"a link that leads nowhere, to .*; fetch the file again"):
+                call(path)
+    with pytest.raises(FileNotFoundError, match=f"which {INDEX} names, is a link that leads nowhere, to '../blobs/x'"):
+        load_file(model)
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_what_is_written_over_is_not_called_damaged(tmp_path: Path, is_remote: bool) -> None:
+    """Unless it is damaged too: what was there when it was opened tells."""
+    fsspec = pytest.importorskip("fsspec")
+    url = f"memory://{tmp_path.name}/x" if is_remote else f"file://{tmp_path}/x"
+    contents = []
+    for seed in range(2):
+        array = np.frombuffer(weights(200_000, seed, "F32"), np.float32)
+        tensorwire.save_file({"w": array}, tmp_path / "made")
+        contents.append((tmp_path / "made").read_bytes())
+    with fsspec.open(url, "wb") as file:
+        file.write(contents[0])
+    with open_file(url) as reader:
+        part = reader.get_slice("w")
+        first = part[:10]
+        with fsspec.open(url, "wb") as file:
+            file.write(contents[1])
+        for call in (lambda: part[150_000:], lambda: reader.get_tensor("w")):
+            with pytest.raises(OSError, match="changed while it was read"):
+                call()
+    damaged = bytearray(contents[0])
+    damaged[-70_000] ^= 1
+    with fsspec.open(url, "wb") as file:
+        file.write(damaged)
+    with open_file(url) as reader:
+        assert np.array_equal(reader.get_slice("w")[:10], first)
+        with pytest.raises(CorruptDataError, match="fetch it again"):
+            reader.get_slice("w")[100_000:]
+
+
+def test_what_is_no_path() -> None:
+    for value, advice in ((b"a.safetensors", r"got bytes; give os\.fsdecode\(path\)"), (io.BytesIO(), "got BytesIO")):
+        for call in (load_file, open_file, tensorwire.verify, lambda path: tensorwire.save_file({}, path)):
+            with pytest.raises(TypeError, match=f"expected a path or a URL, as str or os.PathLike, {advice}"):
+                call(value)
+
+
+def test_torch_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensorwire.save_file({"w": np.zeros(3)}, tmp_path / "a.safetensors")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for options in ({}, {"device": "cuda"}):
+        with pytest.raises(ImportError, match=r'framework "pt" needs PyTorch .*; pip install -U torch'):
+            load_file(tmp_path / "a.safetensors", framework="pt", **options)
+
+
+def test_names_that_no_header_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorwire.files import writer
+
+    (tmp_path / "a.safetensors").write_bytes(container([("w" * 1000, "U8", (2000,), bytes(2000))]))
+    monkeypatch.setattr(writer, "MAX_HEADER_NBYTES", 2900)
+    monkeypatch.setattr(writer.CompressedWriter, "__init__", None)
+    for call in (
+        lambda: compress_checkpoint(tmp_path / "a.safetensors", tmp_path / "b"),
+        lambda: tensorwire.save_file({"w" * 1000: np.zeros(9)}, tmp_path / "b"),
+    ):
+        with pytest.raises(tensorwire.LimitExceededError, match=r"need 3000 of or more.*spread the tensors"):
+            call()
+    assert not (tmp_path / "b").exists()
 
 
 def test_tensors_go_to_the_device_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.command_line import Run
 
 SECTIONS = {
-    "Checkpoints": ["compress", "decompress", "transcode", "verify", "diff", "inspect"],
+    "Checkpoints": ["compress", "decompress", "transcode", "convert", "verify", "diff", "inspect"],
     "Models": ["run", "fit"],
     "Training": ["sync", "job"],
     "This machine": ["doctor", "bench", "completion"],

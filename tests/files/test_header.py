@@ -6,11 +6,14 @@ import json
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 
-from tensorwire import compress
+import tensorwire
+from tensorwire import compress, compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from tensorwire.checkpoint import load_file, open_file, verify
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError
 from tensorwire.files.header import MAX_HEADER_NBYTES, TensorEntry, build_header, parse_header
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 U8 = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
+F32 = {"dtype": "F32", "shape": [10, 100], "data_offsets": [0, 4000]}
+NONE = {"dtype": "F32", "shape": [0], "data_offsets": [4000, 4000]}
 
 
 def write(path: Path, header: object, data: bytes = b"") -> Path:
@@ -45,6 +50,50 @@ def test_accepts_what_the_specification_allows(tmp_path: Path) -> None:
         assert file.metadata() == header["__metadata__"]
 
 
+FURTHER: list[Any] = [1, None, "x", "{", "}", '"}{"', "\\", [{}], {"a": {"b": [1, {}]}}, "y" * 8000]
+LENIENT = {
+    "no metadata": (json.dumps({"w": F32}), None),
+    "empty metadata": (json.dumps({"__metadata__": {}, "w": F32}), {}),
+    "null": (json.dumps({"w": F32, "__metadata__": None}), None),
+    "spaces in front": (" \t\n\r" + json.dumps({"w": F32}), None),
+    **{
+        f"further member {number}": (json.dumps({"w": {"further": value, **F32, "more": value}, "none": NONE}), None)
+        for number, value in enumerate(FURTHER[:-1])
+    },
+    "long member": (json.dumps({"w": {**F32, "further": FURTHER[-1]}}), None),
+    "a further member twice": (json.dumps({"w": {**F32, "_": 1}})[:-2] + ',"_":2}}', None),
+}
+
+
+@pytest.mark.parametrize("case", LENIENT)
+def test_reads_what_safetensors_reads(tmp_path: Path, case: str) -> None:
+    """Plain and compressed, and every byte comes back."""
+    header, metadata = LENIENT[case]
+    data = weights(1000, 3, "F32")
+    plain = write(tmp_path / "plain", header.encode(), data)
+    compress_checkpoint(plain, tmp_path / "packed")
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == plain.read_bytes()
+    transcode_checkpoint(tmp_path / "packed", tmp_path / "other", profile="compact")
+    for path in (plain, tmp_path / "packed", tmp_path / "other"):
+        with safe_open(path, "np") as theirs:
+            assert theirs.metadata() == metadata or path != plain
+        with open_file(path, "bytes") as ours:
+            assert (ours.metadata(), ours.get_tensor("w")) == (metadata, data)
+    assert tensorwire.inspect(plain).metadata == {}
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"k": "v"}])
+def test_metadata_of_new_files(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    tensorwire.save_file({"w": np.zeros(1000)}, tmp_path / "f", metadata=metadata)
+    with open_file(tmp_path / "f") as file:
+        assert file.metadata() == metadata
+    # Without a record of its original a file is restored under a new header.
+    decompress_checkpoint(tmp_path / "f", tmp_path / "plain")
+    with safe_open(tmp_path / "plain", "np") as theirs:
+        assert theirs.metadata() == metadata
+
+
 @pytest.mark.parametrize(
     ("header", "data", "error"),
     [
@@ -65,7 +114,8 @@ def test_accepts_what_the_specification_allows(tmp_path: Path) -> None:
         ({"a": {**U8, "dtype": "u8"}}, b"1234", CorruptDataError),
         ({"a": {**U8, "dtype": "A" * 17}}, b"1234", CorruptDataError),
         ({"a": {**U8, "dtype": None}}, b"1234", CorruptDataError),
-        ({"a": {**U8, "extra": 1}}, b"1234", CorruptDataError),
+        ({"a": {**U8, "further": {"x": "y" * 9000}}}, b"1234", CorruptDataError),
+        (b'{"a":{"shape":[4],"shape":[4],"data_offsets":[0,4],"dtype":"U8"}}', b"1234", CorruptDataError),
         ({"a": {"dtype": "U8", "shape": [4]}}, b"1234", CorruptDataError),
         ({"a": {"dtype": "F4", "shape": [3], "data_offsets": [0, 2]}}, b"12", CorruptDataError),
         ({"a": U8, "b": {**U8, "data_offsets": [2, 6]}}, b"123456", CorruptDataError),
@@ -73,12 +123,16 @@ def test_accepts_what_the_specification_allows(tmp_path: Path) -> None:
         ({"a": U8, "b": U8}, b"1234", CorruptDataError),
         ({"__metadata__": U8}, b"1234", CorruptDataError),
         ({"__metadata__": {"a": 1}}, b"", CorruptDataError),
-        ({"__metadata__": None}, b"", CorruptDataError),
+        ({"__metadata__": {"a": None}}, b"", CorruptDataError),
+        ({"__metadata__": []}, b"", CorruptDataError),
+        (b'{"__metadata__":nul}', b"", CorruptDataError),
         ({"a": [U8]}, b"1234", CorruptDataError),
         ({"\ud800": U8}, b"1234", CorruptDataError),
         ([], b"", CorruptDataError),
         (b"", b"", CorruptDataError),
-        (b" {}", b"", CorruptDataError),
+        (b" ", b"", CorruptDataError),
+        (b" []", b"", CorruptDataError),
+        ("\ufeff{}".encode(), b"", CorruptDataError),
         (b"{} {}", b"", CorruptDataError),
         (b"{}\x00", b"", CorruptDataError),
         (b'{"a":', b"", CorruptDataError),
@@ -110,6 +164,7 @@ def test_refuses_the_rest(tmp_path: Path, header: Any, data: bytes, error: type[
         ('{"a":%s, "\\ud800":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}', '"\\ud800"'),
         ('{"__metadata__":{"\u00e4":"1", "k":"1","\\u006b":"2"},"a":%s}', '"\\u006b"'),
         ('{"__metadata__":{},"a":%s,"__metadata__" :{}}', '"__metadata__" '),
+        ('{"__metadata__":null,"a":%s,"__metadata__" :null}', '"__metadata__" '),
         ('{"\u00e4":%s, 5}', "5"),
         ('{"\u00e4":%s} x', "x"),
     ],
@@ -189,10 +244,10 @@ json_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 @given(
     names=st.lists(json_text.filter(lambda name: name != "__metadata__"), unique=True, max_size=8),
-    metadata=st.dictionaries(json_text, json_text, max_size=4),
+    metadata=st.none() | st.dictionaries(json_text, json_text, max_size=4),
     reserve=st.integers(0, 2000),
 )
-def test_header_round_trip(names: list[str], metadata: dict[str, str], reserve: int) -> None:
+def test_header_round_trip(names: list[str], metadata: dict[str, str] | None, reserve: int) -> None:
     entries = [TensorEntry(name, "I16", (3, i), 3 * i * (i - 1), 3 * i * (i + 1)) for i, name in enumerate(names)]
     header = build_header(metadata, entries, reserve)
     assert header.data_start % 64 == 0
@@ -200,7 +255,7 @@ def test_header_round_trip(names: list[str], metadata: dict[str, str], reserve: 
     parsed = parse_header(header.raw, header.data_nbytes)
     assert (parsed.metadata, sorted(parsed.entries)) == (metadata, sorted(entries))
     assert json.loads(header.raw) == {
-        **({"__metadata__": metadata} if metadata else {}),
+        **({} if metadata is None else {"__metadata__": metadata}),
         **{e.name: {"dtype": "I16", "shape": list(e.shape), "data_offsets": [e.start, e.stop]} for e in entries},
     }
 

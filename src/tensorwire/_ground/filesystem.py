@@ -43,6 +43,18 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def following(path: object) -> Iterator[None]:
+    """Say of what is missing where it is a link that leads nowhere, as the caches of hubs keep some."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if isinstance(path, Path) and path.is_symlink():
+            text = f"a link that leads nowhere, to {str(path.readlink())!r}; fetch the file again"
+            raise FileNotFoundError(errno.ENOENT, text, str(path)) from error
+        raise
+
+
 def close(descriptor: int) -> None:
     """Close, and ignore the answer: what has to last is synced, and after an error the descriptor is gone too."""
     with suppress(OSError):

@@ -8,6 +8,7 @@ from .differences import ChangedWords, DeltaStats, DiffReport, DtypeStats, Tenso
 from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from .operations.distributed_conversion import convert_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
 from .operations.replacement import replace_checkpoint
@@ -48,6 +49,7 @@ __all__ = [
     "VerifyReport",
     "apply_checkpoint",
     "compress_checkpoint",
+    "convert_checkpoint",
     "decompress_checkpoint",
     "diff",
     "estimate_ratio",

@@ -60,8 +60,9 @@ class FileReport:
     Attributes:
         path: relative to the checkpoint.
         kind: "safetensors" or "torch" (coded or decoded), "replaced" (config.json or an index that had to change),
-            "copied" or "manifest" (tensorwire.json, which a compressed directory has and its original has not).
-        nbytes_in: size of the file read; 0 if there is none.
+            "copied", "manifest" (tensorwire.json, which a compressed directory has and its original has not), or
+            "index" (which "convert" writes).
+        nbytes_in: size of the file read, for "convert" of what its tensors take in the checkpoint; 0 if there is none.
         nbytes_out: size of the file written; 0 if there is none.
         num_tensors: tensors in the file, of a torch file its large storages; 0 if the kind is another.
         num_compressed: how many of them are stored compressed on the compressed side.
@@ -81,17 +82,18 @@ class FileReport:
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """What `compress_checkpoint`, `decompress_checkpoint`, `transcode_checkpoint` or `apply_checkpoint` did.
+    """What `compress_checkpoint`, `decompress_checkpoint`, `transcode_checkpoint`, `apply_checkpoint` or
+    `convert_checkpoint` did.
 
     Attributes:
-        action: "compress", "decompress", "transcode" or "apply".
+        action: "compress", "decompress", "transcode", "apply" or "convert".
         profile: profile of the compressed side of the operation, after it for "transcode"; None where it is not known.
         files: in the order of their names.
         exact: the checkpoint is the original byte for byte, by the SHA-256 of every file. False after decompressing a
             file without a record of its original, which gives all tensors bit for bit under a new header, and where a
             changed file was kept or left out; always True for "compress", which writes the record.
-        notices: what files had that their results do not get, such as access control lists; and where something is
-            kept that came to `dst` at the last moment.
+        notices: what files had that their results do not get, such as access control lists; for "convert" what is no
+            tensor; and where something is kept that came to `dst` at the last moment.
     """
 
     action: str
@@ -131,7 +133,7 @@ class CheckpointReport:
     @property
     def ratio(self) -> float:
         """Uncompressed over compressed size of all files; for "transcode" old compressed over new compressed size."""
-        if self.action in ("decompress", "apply"):
+        if self.action in ("decompress", "apply", "convert"):
             return _ratio(self.nbytes_out, self.nbytes_in)
         return _ratio(self.nbytes_in, self.nbytes_out)
 
@@ -268,8 +270,9 @@ class TensorInfo:
             "zeros", "cascade2", "modal"; of a relative frame also "same", "sparse", "dense"); None if it is stored
             plain.
         base_name: for a relative tensor, what the base calls the tensor that it is relative to; else None.
+        base_file: the path, in its directory, of the other file that holds that tensor; None if a base has to be given.
         base_hash: the content hash that this tensor must have.
-        base_found: whether the given base has it; None if no base was given.
+        base_found: whether that file, or the given base, has it; None if no base was given.
         exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
             padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
         sign_mantissa_bits: bits per element spent on sign and mantissa. Mantissa bits that are coded together with the
@@ -293,6 +296,7 @@ class TensorInfo:
     exponent_entropy: float | None = None
     exponent_counts: tuple[int, ...] | None = None
     base_name: str | None = None
+    base_file: str | None = None
     base_hash: str | None = None
     base_found: bool | None = None
 

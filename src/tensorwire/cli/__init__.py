@@ -18,7 +18,7 @@ __all__ = ["main"]
     cls=CommandGroup,
     package=__name__,
     sections={
-        "Checkpoints": ("compress", "decompress", "transcode", "verify", "diff", "inspect"),
+        "Checkpoints": ("compress", "decompress", "transcode", "convert", "verify", "diff", "inspect"),
         "Models": ("run", "fit"),
         "Training": ("sync", "job"),
         "This machine": ("doctor", "bench", "completion"),

@@ -1,4 +1,4 @@
-"""Shared by compress, decompress and transcode: they write checkpoints and report their files."""
+"""Shared by compress, decompress, transcode and convert: they write checkpoints and report their files."""
 
 from __future__ import annotations
 
@@ -184,13 +184,23 @@ def _print_json(reports: Sequence[CheckpointReport]) -> None:
     printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
 
 
+def convert_distributed(
+    operation: Operation, source: Location, dst: Location, *, as_json: bool, quiet: bool, **settings: Any
+) -> int:
+    """Write what a distributed checkpoint holds, print the report and return the exit code."""
+    with printing.progress("convert", quiet=quiet) as progress:
+        report = operation(source, as_written(dst), progress=progress, **settings)
+    _print(report, as_json=as_json, quiet=quiet)
+    return 0
+
+
 def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = "wrote") -> None:
     """Print a table of files if there are several, a line about all of them, and notes. `done` is the verb."""
     if as_json:
         printing.print_json(report)
     if as_json or quiet:
         return
-    restores = report.action in ("decompress", "apply")
+    restores = report.action in ("decompress", "apply", "convert")
     before, after, ratio = printing.size(report.nbytes_in), printing.size(report.nbytes_out), f"{report.ratio:.3f}"
     if len(report.files) > 1:
         columns = ("file", "content", ">before", ">after", ">ratio")
@@ -240,7 +250,7 @@ def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:
         if file.num_relative:
             content += f", {file.num_relative:,} relative"
         before, after = file.nbytes_in, file.nbytes_out
-        if report.action in ("decompress", "apply"):
+        if report.action in ("decompress", "apply", "convert"):
             before, after = after, before
         ratio = f"{before / after:.3f}" if after else ""
     if file.resumed:

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from .._ground.text import escape
 from ..checkpoint import verify
 from ..checkpoint.directory.config_and_index import is_compressed_config
+from ..checkpoint.directory.distributed import refusal
 from ..checkpoint.directory.paths import MANIFEST_NAME
 from ..errors import CorruptDataError
 from ..torch import memory_report
@@ -120,6 +121,8 @@ def _check_directory(path: Path) -> bool:
         raise click.UsageError(f"no directory {name}{advice_on(path)}")
     if not config.is_file():
         text = f"expected a directory with config.json, safetensors files and a tokenizer, got {name}"
+        if path.is_dir() and (refused := refusal(path, [file.name for file in path.iterdir()])):
+            raise click.UsageError(str(refused))
         if any(file.suffix == ".gguf" for file in (path, *path.glob("*"))):
             text += "; GGUF is another format, which llama.cpp runs"
         raise click.UsageError(text)

@@ -63,9 +63,9 @@ def _converted(
     try:
         return convert(value, param, ctx)
     except click.BadParameter as error:
-        if not os.path.lexists(value) and (advice := advice_on(value)):
-            error.message = error.message.removesuffix(".") + advice
-        raise
+        if os.path.lexists(value) or not (advice := advice_on(value)):
+            raise
+        raise click.BadParameter(error.message.removesuffix(".") + advice, ctx=ctx, param=param) from None
 
 
 class _PathOrStream(_Location):
@@ -104,10 +104,10 @@ def as_written(path: Location) -> str | RemotePath:
     return f"{path}/" if path in slashed else str(path)
 
 
-_WRITTEN = _PathAsWritten(path_type=Path)
-places_argument = click.argument("places", type=_WRITTEN, nargs=-1, required=True, metavar="SRC... [DST]")
+WRITTEN_PATH = _PathAsWritten(path_type=Path)
+places_argument = click.argument("places", type=WRITTEN_PATH, nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=_WRITTEN, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
+    "-o", "--output", type=WRITTEN_PATH, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(
@@ -236,11 +236,15 @@ def decompressed_path(src: Location) -> Path:
 
 def _beside(src: Location) -> Path:
     """A path, beside which a result may stand without being asked for."""
-    from ..checkpoint.directory.paths import is_in_hub_cache
+    from ..checkpoint.directory.paths import MANIFEST_NAME, is_in_hub_cache
 
     if isinstance(src, Path):
+        text = None
         if is_in_hub_cache(resolved(absolute(named(src)).parent)):
             text = "lies in a hub cache, which takes all that stands there for its own: name a DST"
+        elif src.is_dir() and any((above / MANIFEST_NAME).exists() for above in absolute(src).parents):
+            text = "lies in a compressed directory, where nothing is written unasked: name a DST"
+        if text is not None:
             raise click.UsageError(f"{str(src)!r} {text}")
         return src
     raise click.UsageError(f"{str(src)!r} lies in a store, where nothing is written unasked: name a DST")

@@ -219,7 +219,7 @@ class ArrayFile:
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._arrays = held_arrays(tensors)
-        header = build_header({}, self._arrays.entries)
+        header = build_header(None, self._arrays.entries)
         self._prefix = header.prefix
         self._starts = [header.data_start + entry.start for entry in header.entries]
         self.nbytes = header.data_start + header.data_nbytes

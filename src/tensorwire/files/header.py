@@ -1,8 +1,9 @@
 """The header of a safetensors file: read strictly, written canonically.
 
 A file is 8 bytes N (little-endian), N bytes of JSON, and the data. The JSON maps each name to dtype, shape and its
-range of the data, and ``__metadata__`` to an object of strings. Ranges leave no hole, do not overlap and end with the
-file. What breaks a rule is refused before anything is allocated for it.
+range of the data, and ``__metadata__`` to an object of strings, or to null. Further members of an entry are skipped, as
+safetensors skips them. Ranges leave no hole, do not overlap and end with the file. What breaks a rule is refused before
+anything is allocated for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from ..codec import dtype_bits
 from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError, UnsupportedTensorError
@@ -25,8 +26,11 @@ _MAX_NDIM = 64
 _MAX_SIZE = 2**64
 _SPACES = " \t\n\r"
 _SPACE = re.compile(f"[{_SPACES}]*")
-# An entry has no braces inside; 64 sizes of 20 digits fit easily. Bounding it bounds what the JSON parser allocates.
-_ENTRY = re.compile(r"\{[^{}]{0,8192}\}")
+_START = re.compile(f"[{_SPACES}]*{{".encode())
+# 64 sizes of 20 digits fit easily. Bounding an entry bounds what the JSON parser allocates.
+_MAX_ENTRY_LENGTH = 8192
+_ENTRY = re.compile(rf"\{{[^{{}}]{{0,{_MAX_ENTRY_LENGTH}}}\}}")
+_MEMBERS = ("dtype", "shape", "data_offsets")
 _DTYPE = re.compile(r"[A-Z0-9_]{1,16}")
 _DECODER = json.JSONDecoder()
 _PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
@@ -52,12 +56,12 @@ class Header(NamedTuple):
 
     Attributes:
         raw: the JSON with its padding, without the 8 bytes of its length.
-        metadata: ``__metadata__``, empty where there is none.
+        metadata: ``__metadata__``; None where there is none.
         entries: in the order of their data.
     """
 
     raw: bytes
-    metadata: dict[str, str]
+    metadata: dict[str, str] | None
     entries: tuple[TensorEntry, ...]
 
     @property
@@ -99,7 +103,7 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
         CorruptDataError: a rule is broken.
         TruncatedDataError: the data is shorter than the header says.
     """
-    if raw[:1] != b"{":
+    if not _START.match(raw):
         raise CorruptDataError("expected a safetensors header that begins with '{'", byte=8)
     try:
         text = raw.decode("utf-8")
@@ -121,7 +125,7 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
     return header
 
 
-def build_header(metadata: Mapping[str, str], entries: Iterable[TensorEntry], nbytes: int = 0) -> Header:
+def build_header(metadata: Mapping[str, str] | None, entries: Iterable[TensorEntry], nbytes: int = 0) -> Header:
     """The header of a file, padded with spaces so that the data is aligned to 64 bytes and begins at `nbytes` or later.
 
     `entries` come in the order of their data.
@@ -130,10 +134,11 @@ def build_header(metadata: Mapping[str, str], entries: Iterable[TensorEntry], nb
         LimitExceededError: it would be longer than 100 MB.
     """
     ordered = tuple(entries)
-    members = [f'"{METADATA_KEY}":{_ENCODER.encode(dict(metadata))}'] if metadata else []
+    text = None if metadata is None else dict(metadata)
+    members = [] if text is None else [f'"{METADATA_KEY}":{_ENCODER.encode(text)}']
     raw = f"{{{','.join([*members, *map(_member, ordered)])}}}".encode()
     length = _padded_length(max(len(raw), nbytes - 8))
-    return Header(raw.ljust(length), dict(metadata), ordered)
+    return Header(raw.ljust(length), text, ordered)
 
 
 def packed(*groups: Iterable[tuple[str, str, tuple[int, ...], int]]) -> list[TensorEntry]:
@@ -197,14 +202,18 @@ def check_given_name(name: object) -> None:
     check_name(name)
 
 
-def _parse_members(scanner: _Scanner) -> tuple[dict[str, str], list[TensorEntry]]:
+def _parse_members(scanner: _Scanner) -> tuple[dict[str, str] | None, list[TensorEntry]]:
     metadata: dict[str, str] | None = None
+    has_metadata = False
     entries: list[TensorEntry] = []
     names: set[str] = set()
     for name in scanner.members():
         if name == METADATA_KEY:
-            if metadata is not None:
+            if has_metadata:
                 raise CorruptDataError(f"expected one {METADATA_KEY} in the header, got two")
+            has_metadata = True
+            if scanner.null():
+                continue
             metadata = {}
             for key in scanner.members():
                 if key in metadata:
@@ -215,9 +224,9 @@ def _parse_members(scanner: _Scanner) -> tuple[dict[str, str], list[TensorEntry]
             raise CorruptDataError(f"expected unique names in the header, got {shown(name)} twice")
         check_name(name)
         names.add(name)
-        entries.append(_parse_entry(name, scanner.entry()))
+        entries.append(_checked_entry(name, scanner.entry(name)))
     scanner.end()
-    return metadata or {}, entries
+    return metadata, entries
 
 
 class _Scanner:
@@ -258,14 +267,29 @@ class _Scanner:
             raise self._error("a string") from None
         return str(value)
 
-    def entry(self) -> str:
+    def null(self) -> bool:
+        """Whether null is at hand, which is taken then."""
         self._peek()
-        match = _ENTRY.match(self._text, self._position)
-        if match is None:
+        found = self._text.startswith("null", self._position)
+        self._position += 4 * found
+        return found
+
+    def entry(self, name: str) -> list[tuple[str, Any]]:
+        """The members of the entry of a tensor."""
+        self._peek()
+        self._start = begin = self._position
+        if self._text[begin : begin + 1] != "{":
             raise self._error("an object with dtype, shape and data_offsets")
-        self._start = self._position
-        self._position = match.end()
-        return match.group()
+        match = _ENTRY.match(self._text, begin)
+        found = None if match is None else _decoded(match.group())
+        # There may be braces inside: a further member is an object, or a text that has one.
+        found = found or _decoded(self._text[begin : begin + _MAX_ENTRY_LENGTH])
+        if found is None:
+            raise CorruptDataError(
+                f"expected valid JSON of at most {_MAX_ENTRY_LENGTH} characters in the entry of a tensor", tensor=name
+            )
+        self._position += found[1]
+        return found[0]
 
     def end(self) -> None:
         if self._peek():
@@ -291,14 +315,21 @@ class _Scanner:
         return CorruptDataError(f"expected {expected} in the JSON of the header, got {found!r}")
 
 
-def _parse_entry(name: str, text: str) -> TensorEntry:
+def _decoded(text: str) -> tuple[list[tuple[str, Any]], int] | None:
+    """The members of the object that a text begins with, and its length; None if there is none."""
     try:
-        pairs, _ = _PAIRS_DECODER.raw_decode(text)  # all of it: the one closing brace is its last character
+        pairs, length = _PAIRS_DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        raise CorruptDataError("expected valid JSON in the entry of a tensor", tensor=name) from None
+        return None
+    return pairs, length
+
+
+def _checked_entry(name: str, pairs: list[tuple[str, Any]]) -> TensorEntry:
     entry = dict(pairs)
-    if len(pairs) != 3 or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CorruptDataError("expected exactly dtype, shape and data_offsets in the entry of a tensor", tensor=name)
+    if len(pairs) != 3:  # with members that count for nothing
+        pairs = [pair for pair in pairs if pair[0] in _MEMBERS]
+    if len(pairs) != 3 or not all(member in entry for member in _MEMBERS):
+        raise CorruptDataError("expected dtype, shape and data_offsets, each once, in an entry", tensor=name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
         raise CorruptDataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,22 +17,29 @@ def check_nbytes(nbytes: int, most: int, what: str, advice: str | None = None) -
         raise LimitExceededError(f"expected {what} of at most {most:,} bytes, got {nbytes:,}", advice=advice)
 
 
-def load(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; CorruptDataError for anything else, duplicate keys included."""
+def load(data: bytes, repeated: list[str] | None = None) -> dict[str, Any]:
+    """Parse a JSON object; CorruptDataError for anything else.
+
+    Args:
+        repeated: gets the keys that stand twice in an object, of which the last one counts, as in other parsers. By
+            default they are an error too.
+    """
+
+    def members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            if repeated is None:
+                raise ValueError("expected unique keys in an object, got one twice")
+            repeated.extend(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        return found
+
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=members)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"expected JSON, got an error: {error!s:.200}") from None
     if not isinstance(value, dict):
         raise CorruptDataError(f"expected a JSON object, got {type(value).__name__}")
     return value
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("expected unique keys in an object, got one twice")
-    return members
 
 
 def dump(value: dict[str, Any]) -> bytes:

@@ -8,6 +8,8 @@ leading underscore keeps the renaming patterns of model libraries away from the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..errors import CorruptDataError, UnsupportedVersionError
 
 METADATA_PREFIX = "tensorwire."
@@ -15,6 +17,21 @@ METADATA_PREFIX = "tensorwire."
 
 REQUIRED_KEY = METADATA_PREFIX + "required"
 """In the metadata of a file or an index: see `check_required`."""
+
+BESIDE = "beside"
+"""The required feature of files with tensors that are relative to other files of their directory."""
+
+MANIFEST_NAME = "tensorwire.json"
+"""The file that lists all others of a compressed directory."""
+
+MAX_JSON_NBYTES = 32 << 20
+"""The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
+some thirty times as much, so this bounds memory."""
+
+_MAX_PATH_LENGTH = 4096
+MAX_DEPTH = 100
+"""The most directories, one in another: copying or removing a tree takes a call within a call for each."""
+EMPTY_METADATA_KEY = METADATA_PREFIX + "metadata"
 
 OUR_NAME = b"tensorwire"
 """What stands in the header of every compressed file: in the entries that are ours, and in the names of payloads."""
@@ -45,6 +62,13 @@ def tensor_name(payload: str) -> str | None:
     return f"{module}{dot}{param[1 : -len(_SUFFIX)]}"
 
 
+def kept_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """What a compressed file keeps of the metadata of its original, None if that has none."""
+    if metadata is None:
+        return {}
+    return dict(metadata) or {EMPTY_METADATA_KEY: "{}"}
+
+
 def check_required(features: object, place: str, known: frozenset[str] = frozenset()) -> None:
     """Refuse what only a newer reader understands.
 
@@ -64,6 +88,18 @@ def check_required(features: object, place: str, known: frozenset[str] = frozens
             f"expected only features of this version in {place}, got {shown(names)}",
             advice="a newer version of tensorwire wrote this: upgrade",
         )
+
+
+def is_plain_relative(path: str) -> bool:
+    """Whether a path names something inside the directory that it is relative to, on any platform."""
+    return (
+        0 < len(path) <= _MAX_PATH_LENGTH
+        and path.count("/") <= MAX_DEPTH
+        and "\0" not in path
+        and "\\" not in path
+        and ":" not in path.split("/", 1)[0]
+        and all(part not in ("", ".", "..") for part in path.split("/"))
+    )
 
 
 def is_version(number: object, version: int) -> bool:

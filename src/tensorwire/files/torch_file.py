@@ -19,6 +19,7 @@ from ..codec import dtype_bits
 from ..errors import FormatError
 from ..storage.inputs import open_input
 from ..storage.remote import RemotePath
+from .beside import open_beside
 from .foreign import PREFIX_NBYTES, TORCH_FILE, TORCH_PICKLE, recognise
 from .header import Header, TensorEntry, build_header
 from .names import shown
@@ -112,7 +113,7 @@ def open_stored(source: Location | Readable) -> StoredFile:
     already is closed with this."""
     file: Readable = open_input(source) if isinstance(source, (Path, RemotePath)) else source
     if recognise(file.read(0, PREFIX_NBYTES)) is not TORCH_FILE:
-        return StoredFile(file)
+        return open_beside(file)
     try:
         return StoredFile(TorchFile(file))
     except BaseException:
@@ -182,7 +183,7 @@ def _header(entries: list[TensorEntry]) -> Header:
         check_names(entries)
     except ValueError as error:
         raise _refusal(str(error)) from None
-    header = build_header({}, entries)
+    header = build_header(None, entries)
     if len(header.raw) > MAX_PICKLE_NBYTES:
         raise _refusal(f"a header for its storages has {len(header.raw)} bytes, more than {MAX_PICKLE_NBYTES}")
     return header

@@ -11,7 +11,7 @@ from ..errors import CorruptDataError
 from ..storage.inputs import open_input
 from ..storage.pipeline import Worker, read_windows
 from ..storage.spool import SpoolFile
-from .names import REQUIRED_KEY
+from .names import REQUIRED_KEY, kept_metadata
 from .original_record import TORCH, Gap, Spliced, pack
 from .original_view import OriginalReader
 from .reader import BASE_HASH_KEY, ORIGINAL_KEYS, ORIGINAL_SHA256_KEY, StoredFile
@@ -57,7 +57,7 @@ def compress_file(
     chosen = match_bases(coding, entries, stored.base_file, original.content_hash)
 
     def write_once(original: OriginalReader, bases: Mapping[int, BaseTensor]) -> Written:
-        metadata = dict(stored.metadata)
+        metadata = kept_metadata(stored.metadata)
         if original.outline.kind == TORCH:
             metadata[REQUIRED_KEY] = TORCH
         if keep_record:
@@ -103,7 +103,9 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
         with StoredFile(spool.location) as copy:
             copy.path = stored.path
             copy.use_base(stored.base, stored.base_file)
+            copy.beside = stored.beside
             yield OriginalReader(copy, original.record, original.threads, original.outline)
+            copy.beside = None  # which closes with the file itself
 
 
 def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) -> Written:

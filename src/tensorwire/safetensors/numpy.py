@@ -8,7 +8,7 @@ from ..checkpoint import load_file as _load_file
 from ..checkpoint import save_file as _save_file
 from ..checkpoint.tensors.opening import load_bytes
 from ..checkpoint.tensors.saving import save_bytes
-from .backend import check_backend
+from .backend import check_backend, in_order
 
 if TYPE_CHECKING:
     import os
@@ -22,12 +22,12 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 def save(tensor_dict: Arrays, metadata: dict[str, str] | None = None) -> bytes:
     """The bytes of a compressed safetensors file with these arrays. They are written through a temporary file."""
-    return save_bytes(tensor_dict, metadata)
+    return save_bytes(in_order(tensor_dict), metadata)
 
 
 def save_file(tensor_dict: Arrays, filename: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
     """Write arrays to a compressed safetensors file, as `tensorwire.save_file` does."""
-    _save_file(tensor_dict, filename, metadata=metadata)
+    _save_file(in_order(tensor_dict), filename, metadata=metadata)
 
 
 def load(data: bytes) -> Arrays:

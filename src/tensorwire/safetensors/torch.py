@@ -8,7 +8,8 @@ from ..checkpoint import load_file as _load_file
 from ..checkpoint import save_file as _save_file
 from ..checkpoint.tensors.opening import load_bytes
 from ..checkpoint.tensors.saving import save_bytes
-from .backend import check_backend
+from ..files.names import shown
+from .backend import check_backend, in_order
 from .shared import check_saved, duplicates
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
 def save(tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
     """The bytes of a compressed safetensors file with these tensors. They are written through a temporary file."""
     check_saved(tensors)
-    return save_bytes(tensors, metadata)
+    return save_bytes(in_order(tensors), metadata)
 
 
 def save_file(tensors: Tensors, filename: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
@@ -35,7 +36,7 @@ def save_file(tensors: Tensors, filename: str | os.PathLike[str], metadata: dict
         ValueError: one is not dense or not contiguous.
     """
     check_saved(tensors)
-    _save_file(tensors, filename, metadata=metadata)
+    _save_file(in_order(tensors), filename, metadata=metadata)
 
 
 def load(data: bytes) -> Tensors:
@@ -65,16 +66,16 @@ def save_model(
         RuntimeError: tensors share memory that none of them covers.
     """
     tensors = model.state_dict()
+    odd = [name for name, tensor in tensors.items() if not force_contiguous and not tensor.is_contiguous()]
+    if odd:
+        text = f"expected contiguous tensors, {shown(odd[0])} is not one"
+        raise ValueError(f"{text}; use save_model(..., force_contiguous=True)")
     metadata = dict(metadata or {})
     for kept, others in duplicates(tensors).items():
         for name in others:
             metadata.setdefault(name, kept)
             del tensors[name]
-    save_file(
-        {name: tensor.contiguous() if force_contiguous else tensor for name, tensor in tensors.items()},
-        filename,
-        metadata,
-    )
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, filename, metadata)
 
 
 def load_model(
@@ -103,8 +104,10 @@ def load_model(
         else:
             unexpected.append(name)
     if strict and (missing or unexpected):
-        raise RuntimeError(
-            f"expected the tensors of {type(model).__name__}; the file lacks {sorted(missing)}, and it has "
-            f"{sorted(unexpected)} besides; pass strict=False to load the others"
-        )
+        texts = [  # in torch's words, which programs look for
+            f"{what} key(s) in state_dict: " + ", ".join(f'"{name}"' for name in sorted(names)) + "; "
+            for what, names in (("Missing", missing), ("Unexpected", unexpected))
+            if names
+        ]
+        raise RuntimeError(f"{type(model).__name__}: {''.join(texts)}pass strict=False to load the others")
     return missing, unexpected

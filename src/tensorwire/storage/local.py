@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._ground.copies import not_copied, twin_of
-from .._ground.filesystem import close, naming
+from .._ground.filesystem import close, following, naming
 from ..errors import TruncatedDataError
 from .access import PRIVATE, give_access
 
@@ -75,7 +75,8 @@ class InputFile:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
-            number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with following(path):
+                number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         descriptor = Descriptor(number)
         if not stat.S_ISREG(os.fstat(descriptor.number).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))

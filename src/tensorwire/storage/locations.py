@@ -28,12 +28,17 @@ def locate(path: Any, storage_options: Mapping[str, Any] | None = None) -> Locat
     """A path from the root on, or where a URL leads; what is located already stays as it is.
 
     Raises:
+        TypeError: it is neither path nor URL.
         ImportError: a URL needs a package that is missing.
         ValueError: there is no such kind of URL, or it has no such `storage_options`.
         FileNotFoundError: a path is relative, and the working directory is gone.
     """
     if isinstance(path, RemotePath):
         return path
+    is_known = is_path(path)
+    if not is_known:
+        advice = "; give os.fsdecode(path)" if isinstance(path, bytes) else ""
+        raise TypeError(f"expected a path or a URL, as str or os.PathLike, got {type(path).__name__}{advice}")
     check_slashes(path)
     if not is_url(path):
         return absolute(path)

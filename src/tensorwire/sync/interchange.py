@@ -324,7 +324,7 @@ def _version_tensor(
 ) -> _VersionTensor:
     """What is known of a tensor before it is read."""
     with ErrorContext(file=stored.path, tensor=entry.name):
-        expected = stored.header.metadata.get(entry.name)
+        expected = (stored.header.metadata or {}).get(entry.name)
         if index.checksum is not None and expected is None:
             raise CorruptDataError("expected a checksum in the header of the shard, got none")
         if index.encoding is None:

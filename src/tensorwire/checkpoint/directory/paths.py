@@ -10,8 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._ground.filesystem import following
 from ...errors import CorruptDataError
-from ...files.names import shown
+from ...files.names import MANIFEST_NAME as MANIFEST_NAME
+from ...files.names import MAX_DEPTH, shown
+from ...files.names import is_plain_relative as is_plain_relative
 from ...storage.remote import RemotePath
 from ...storage.staging import is_staging
 from ...storage.upload import UPLOAD_NAME
@@ -21,15 +24,10 @@ if TYPE_CHECKING:
 
     from ...storage.locations import Location
 
-MANIFEST_NAME = "tensorwire.json"
 CONFIG_NAME = "config.json"
 GIT_DIRECTORY = ".git"
 SYNC_DIRECTORY = ".tensorwire-sync"
 """Where a follower keeps what belongs to no version."""
-
-_MAX_PATH_LENGTH = 4096
-_MAX_DEPTH = 100
-"""The most directories, one in another: copying or removing a tree takes a call within a call for each."""
 
 
 class FoundFile(NamedTuple):
@@ -62,16 +60,11 @@ def parents(path: str) -> list[str]:
     return [path[: index + 1] for index, character in enumerate(path) if character == "/"]
 
 
-def is_plain_relative(path: str) -> bool:
-    """Whether a path names something inside the directory that it is relative to, on any platform."""
-    return (
-        0 < len(path) <= _MAX_PATH_LENGTH
-        and path.count("/") <= _MAX_DEPTH
-        and "\0" not in path
-        and "\\" not in path
-        and ":" not in path.split("/", 1)[0]
-        and all(part not in ("", ".", "..") for part in path.split("/"))
-    )
+def without_dots(path: str) -> str:
+    """The relative path of a file without the parts that lead nowhere: "./a//b" is "a/b"."""
+    if path.startswith("/") or path.endswith("/"):
+        return path
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def is_listable(path: str) -> bool:
@@ -91,10 +84,10 @@ def check_paths(paths: Iterable[str]) -> None:
             raise CorruptDataError(f"expected a plain relative path inside the checkpoint, got {shown(path)}")
         beginnings.append(path + "/")
     # In this order what lies in a directory comes right behind it.
-    for one, following in pairwise(sorted(beginnings)):
-        if one == following:
+    for one, other in pairwise(sorted(beginnings)):
+        if one == other:
             raise CorruptDataError(f"expected unique paths, got {shown(one[:-1])} twice")
-        if following.startswith(one):
+        if other.startswith(one):
             raise CorruptDataError(f"expected {shown(one[:-1])} to be a file or a directory, not both")
 
 
@@ -203,11 +196,12 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> 
                         f"{shown(path)} is a link to a directory, which may lead anywhere; "
                         "replace it by a copy, or exclude it"
                     )
-                if path.count("/") == _MAX_DEPTH:
-                    raise ValueError(f"{shown(path)} lies in {_MAX_DEPTH} directories; move it up, or exclude it")
+                if path.count("/") == MAX_DEPTH:
+                    raise ValueError(f"{shown(path)} lies in {MAX_DEPTH} directories; move it up, or exclude it")
                 _walk(location, directory_path, spec, found)
                 continue
-            status = location.stat()
+            with following(location):
+                status = location.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{shown(path)} is neither a file nor a directory")
             found.files.append(FoundFile(path, location, status.st_size))

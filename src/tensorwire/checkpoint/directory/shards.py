@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError
-from ...files.json_object import load
 from ...files.names import shown
 from ...files.torch_file import torch_view
 from ...storage.inputs import open_input
 from ...storage.locations import path_in
-from .config_and_index import weight_map
-from .distributed import is_distributed, named_files, open_shard
+from .config_and_index import parse_index
+from .distributed import is_distributed, named_files, open_shard, refusal
 from .manifest import read_index
 from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...storage.locations import Location
 
 
+WHOLE_NAME = "model.safetensors"
+"""Where it stands, Transformers looks at no index."""
+
+
 class Shards(NamedTuple):
-    """The files of a model, in order, and by the name of a tensor the file that an index says it is in."""
+    """The files of a model, in order, and by the name of a tensor the file that an index says it is in, which is
+    `named_by` it."""
 
     files: tuple[Location, ...]
     home: dict[str, Location]
+    named_by: Location | None = None
 
 
 def find_shards(path: Location) -> Shards:
     """The files that make up one model: those of the index, or all safetensors files at the top of the directory.
 
+    Where ``model.safetensors`` stands beside an index that does not name it, one of both is stale. That file alone is
+    the model then, as it is for Transformers, and a RuntimeWarning says so. Another one tells in what an index departs
+    from how indexes are written.
+
     Args:
         path: a directory, an index of one that has several, or the one file of a model.
 
     Raises:
-        ValueError: the directory has no safetensors file at its top, or several indexes.
+        ValueError: the directory has no safetensors file at its top, or several indexes; or it is a distributed
+            checkpoint.
         CorruptDataError: the index is none, or leads out of its directory; an upload has not ended; or the files are
             not those that the metadata of a distributed checkpoint names.
     """
     if not path.is_dir():
-        return _indexed(path) if is_index(path.name) else Shards((path,), {})
+        return _read(path) if is_index(path.name) else Shards((path,), {})
     entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
     expect_ended(path, (entry.name for entry in entries))
     indexes = [entry for entry in entries if is_index(entry.name)]
+    whole = next((entry for entry in entries if indexes and entry.name == WHOLE_NAME), None)
+    if whole is not None:
+        others, indexes = indexes, [index for index in indexes if whole in _read(index, tell=False).files]
+        if not indexes:
+            warnings.warn(
+                f"{path}: {whole.name} is read, as Transformers does, and not the files that {others[0].name} names; "
+                "to read those, give the path of the index",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return Shards((whole,), {})
     if len(indexes) > 1:
         names = ", ".join(shown(index.name) for index in indexes)
         raise ValueError(f"{path} has several indexes: {names}; give the path of one of them")
     if indexes:
-        return _indexed(indexes[0])
+        return _read(indexes[0])
+    present = [entry.name for entry in entries]
+    if is_distributed(present):
+        _named_by_distributed(path)  # one that is damaged is told first
     files = [entry for entry in entries if is_safetensors(entry.name)]
-    if is_distributed(entry.name for entry in entries):
-        named = _named_by_distributed(path)
-        files = [file for file in files if file.name in named]
+    if (refused := refusal(path, present)) and (is_distributed(present) or not files):
+        raise refused
     if not files:
         below = sorted({file.parent.name for file in path.glob("*/*.safetensors")})
         advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""
@@ -102,10 +128,18 @@ def _holds_tensors(file: FoundFile) -> bool:
     return False
 
 
-def _indexed(index: Location) -> Shards:
+def _read(index: Location, *, tell: bool = True) -> Shards:
     with ErrorContext(file=index):
-        home = weight_map(load(read_index(index)))
+        _, home, notices = parse_index(read_index(index))
         if not home:
             raise CorruptDataError("expected an index that lists tensors, got an empty one")
+    if tell:
+        warn_of(index, notices)
     files = {name: index.parent.joinpath(*name.split("/")) for name in sorted(set(home.values()))}
-    return Shards(tuple(files.values()), {name: files[file] for name, file in home.items()})
+    return Shards(tuple(files.values()), {name: files[file] for name, file in home.items()}, index)
+
+
+def warn_of(index: Location, notices: Iterable[str]) -> None:
+    """Warn of what is odd in an index."""
+    for notice in notices:
+        warnings.warn(f"{index}: {notice}", RuntimeWarning, stacklevel=2)

@@ -9,10 +9,11 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._ground.filesystem import following
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.json_object import check_nbytes
-from ...files.names import shown
+from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
@@ -20,9 +21,9 @@ from ...files.transfer import sha256_of
 from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
 from ...storage.staging import has_finished, partial_path
-from .config_and_index import is_compressed_config
-from .distributed import is_distributed
-from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
+from .config_and_index import is_compressed_config, is_model_config
+from .distributed import is_distributed, refusal
+from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -42,8 +43,14 @@ _ENTRY_NBYTES = 1 << 10
 _NOTED_NBYTES = 1_000_000
 """Fewer bytes of other formats are not worth a note."""
 
+_MAX_OTHER_CONFIG_NBYTES = 1 << 18
+"""A configuration that has not its usual name is looked for in files up to this size: tokenizers have larger ones."""
+
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
+
+_MIN_NOTICE_NBYTES = 64 << 10
+"""A smaller file, such as a trainer's random numbers, has so little to gain that nothing is said."""
 
 
 class SourceFile(NamedTuple):
@@ -154,7 +161,8 @@ def originals(src: Location, exclude: Sequence[str], replaced: Mapping[str, Mani
         return _original_directory(src, exclude, replaced)
     if exclude:
         raise ValueError(f"exclude is for the files of a directory, {src} is a file")
-    return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
+    with following(src):
+        return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
 def _original_directory(root: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None) -> Sources:
@@ -170,14 +178,15 @@ def _original_directory(root: Location, exclude: Sequence[str], replaced: Mappin
     found, directories, excluded = scan(root, exclude)
     for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
         _refuse_hub_cache(directory)
-    if is_distributed(file.path for file in found):
-        raise _distributed(root, "; its files are compressed already")
+    paths = [file.path for file in found]
+    if is_distributed(paths) and (refused := refusal(root, paths, "; its files are compressed already")):
+        raise refused
     if any(file.path == MANIFEST_NAME for file in found):
         raise ValueError(f"{root} {USE_TRANSCODE}")
     looks = _Looks(root, replaced or {})
     files = sorted(map(looks.look, sorted(found, key=lambda file: (not is_config(file.path), file.path))))
     if not any(file.kind in OF_TENSORS for file in files):
-        raise ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
+        raise refusal(root, paths) or ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
     notices = [*looks.notices, *(looks.note_others() if replaced is None else ())]
     return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(notices))
 
@@ -229,7 +238,7 @@ class _Looks:
         """What is to become of a file, and as what it is read."""
         if is_safetensors(file.path):
             return SAFETENSORS, opened
-        is_small_config = is_config(file.path) and opened.nbytes <= MAX_JSON_NBYTES
+        is_small_config = self._is_config(file, opened)
         if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
             if file.location.parent == self._root:
                 raise ValueError(f"{file.location} says that {self._root} {USE_TRANSCODE}")
@@ -240,7 +249,8 @@ class _Looks:
                 self._take_room(view)
                 return TORCH, view
         except FormatError as error:
-            self.notices.append(f"copied as it is: {file.path}: {error.message}")
+            if file.nbytes >= _MIN_NOTICE_NBYTES:
+                self.notices.append(f"copied, not compressed: {file.path}: {error.message}")
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
 
     def _note_other(self, file: FoundFile, opened: Opened) -> None:
@@ -259,6 +269,14 @@ class _Looks:
         patterns = sorted(self._others, key=lambda pattern: -self._others[pattern])
         options = " ".join(f"--exclude {pattern!r}" for pattern in patterns)
         return [f"{nbytes / 1e6:,.1f} MB in other formats are copied as they are: {options} leaves them out"]
+
+    def _is_config(self, file: FoundFile, opened: Opened) -> bool:
+        """Whether a file may be a configuration that says how a model beside it is stored."""
+        if is_config(file.path):
+            return opened.nbytes <= MAX_JSON_NBYTES
+        if not file.path.endswith(".json") or opened.nbytes > _MAX_OTHER_CONFIG_NBYTES:
+            return False
+        return is_model_config(opened.read(0, opened.nbytes))
 
     def _take_room(self, view: Readable) -> None:
         """Count what the record of a torch file takes in the manifest. A file for whose record there is no room is
@@ -302,13 +320,6 @@ def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
     )
 
 
-def _distributed(root: Location, advice: str) -> ValueError:
-    return ValueError(
-        f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, "
-        f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})){advice}"
-    )
-
-
 def expect_replaced(root: Location) -> None:
     """Raise ValueError for a directory whose files are being replaced by compressed ones, or were in part."""
     staged = partial_path(root / MANIFEST_NAME) if isinstance(root, Path) else None
@@ -320,20 +331,18 @@ def expect_replaced(root: Location) -> None:
 
 
 def compressed_directory(root: Location) -> Sources:
-    """The files of a compressed directory, as its manifest lists them.
+    """The files of a compressed directory, or of a directory in one, as its manifest lists them.
 
     Raises:
         ValueError: it has no manifest.
         FormatError: the manifest is damaged.
     """
-    manifest = read_manifest(root)
+    manifest = manifest_of(root)
     if manifest is None:
         expect_replaced(root)
         names = [entry.name for entry in root.iterdir()]
         expect_ended(root, names)
-        if is_distributed(names):
-            raise _distributed(root, "; to restore a file of it alone, name that file")
-        raise ValueError(
+        raise refusal(root, names) or ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
             "compressed, fetch that file or decompress them one by one; if not, compress makes it one"
         )

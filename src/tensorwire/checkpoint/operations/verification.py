@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from ..._ground.filesystem import following
 from ..._ground.text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ...files.original_record import SAFETENSORS, Spliced
@@ -64,7 +65,8 @@ def verify(
     """
     started = time.monotonic()
     root = locate(path, storage_options)
-    root.stat()
+    with following(root):
+        root.stat()
     with ExitStack() as stack:
         opened = enter(stack, base, storage_options)
         verifier = _Verifier(threads, progress, strict, opened)
@@ -213,7 +215,7 @@ class _Verifier:
             except FormatError:
                 continue  # it is raised once more when the content is read
             try:
-                if self._base is None:
+                if self._base is None and stored.needs_base(tensor):
                     unchecked.add(tensor.name)
                     stored.check_blocks(tensor)
                 else:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
+import errno
+import os
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from ...codec import num_threads
-from ...errors import CorruptDataError, TensorwireError
+from ...errors import TensorwireError
+from ...files.beside import open_beside
 from ...files.loader import check_verify
 from ...files.names import shown
-from ...files.reader import StoredFile
 from ...storage.locations import locate, path_in
 from ...storage.spool import SpoolFile
 from ..bases import enter
-from ..directory.shards import find_shards
+from ..directory.config_and_index import not_held
+from ..directory.shards import find_shards, warn_of
 from .target import Target
 from .tensor_reader import TensorReader
 
+Reader = TypeVar("Reader", bound=TensorReader[Any])
+
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy
     import torch
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...codec import Framework
     from ...files.loader import Verify
-    from ...files.reader import StoredTensor
+    from ...files.reader import StoredFile, StoredTensor
     from ..bases import PathOrArrays
     from ..directory.shards import Shards
 
@@ -105,7 +109,7 @@ def load_file(
         ValueError, OSError: as for `open_file`.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
-    with _open(path, target, base, threads, verify, storage_options) as reader:
+    with _open(path, target, base, threads, verify, storage_options, TensorReader) as reader:
         return reader.get_tensors()
 
 
@@ -142,6 +146,8 @@ def open_file(
         path: a safetensors file; or a directory, whose shards are read as one file; or an index
             (``*.safetensors.index.json``) of a directory that has several. An index says in which files the tensors
             are. Without one they are in all .safetensors files at the top of the directory, never in folders below it.
+            If ``model.safetensors`` stands beside an index that does not name it, the file is read, as Transformers
+            does, and a RuntimeWarning says so. Another one names tensors that the index lists and its files lack.
 
     Raises:
         FormatError: an index or the header of a file, or of one of the base, is damaged, or they do not agree.
@@ -152,7 +158,12 @@ def open_file(
         OSError: a file cannot be read, or one that an index names is missing.
     """
     target = Target.of(framework, device, compressed, resident_nbytes)
-    return _open(path, target, base, threads, verify, storage_options)
+    return _open(path, target, base, threads, verify, storage_options, TensorReader)
+
+
+def open_as(kind: type[Reader], path: StrPath, framework: Framework, device: Device) -> Reader:
+    """What `open_file` gives, as a reader of this kind."""
+    return _open(path, Target.of(framework, device, False, None), None, None, True, None, kind)
 
 
 def load_bytes(data: bytes, framework: Framework) -> dict[str, Any]:
@@ -173,20 +184,36 @@ def _open(
     threads: int | None,
     verify: Verify,
     storage_options: Mapping[str, Any] | None,
-) -> TensorReader[Any]:
+    kind: type[Reader],
+) -> Reader:
     check_verify(verify)
     count = num_threads(threads)
     root = locate(path, storage_options)
     shards = find_shards(root)
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
-        files = [stack.enter_context(StoredFile(location)) for location in shards.files]
+        with _naming_index(shards):
+            files = [stack.enter_context(open_beside(location)) for location in shards.files]
         opened = enter(stack, base, storage_options, takes_arrays=True)
         for file in files:
             file.use_base(opened, path_in(file.path, directory))
         places = _places(files, shards)
         stack.pop_all()
-    return TensorReader(files, places, target, count, base=opened, verify=verify)
+    return kind(files, places, target, count, base=opened, verify=verify)
+
+
+@contextmanager
+def _naming_index(shards: Shards) -> Iterator[None]:
+    """Say of a file that is missing which index names it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if shards.named_by is None:
+            raise
+        is_gone = error.strerror == os.strerror(errno.ENOENT)
+        fact = "missing; fetch it" if is_gone else error.strerror
+        text = f"this file, which {shards.named_by.name} names, is {fact}"
+        raise FileNotFoundError(errno.ENOENT, text, error.filename) from None
 
 
 def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFile, StoredTensor]]:
@@ -201,9 +228,7 @@ def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFi
                     "meant; give the path of one of them"
                 )
     held = {(file.path, entry.name) for file in files for entry in file.header.entries}
-    for name, home in shards.home.items():
-        if (home, name) not in held:
-            raise CorruptDataError(
-                "the index says that the tensor is in this file, which does not hold it", file=home, tensor=name
-            )
+    missing = [name for name, home in shards.home.items() if (home, name) not in held]
+    if missing and shards.named_by is not None:
+        warn_of(shards.named_by, [not_held(missing)])
     return places

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..._ground.destination import Destination
 from ...codec import content_hash
 from ...files.given_arrays import given_arrays
-from ...files.names import METADATA_PREFIX, shown
+from ...files.names import METADATA_PREFIX, kept_metadata, shown
 from ...files.reader import BASE_HASH_KEY
 from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
@@ -93,8 +93,7 @@ def write_file(
     metadata: Mapping[str, str] | None = None,
 ) -> Written:
     """`save_file`, and all that is known of the file."""
-    metadata = dict(metadata or {})
-    _check_metadata(metadata)
+    texts = _checked(metadata)
     arrays = given_arrays(tensors)
     check_names(arrays.entries)
 
@@ -120,8 +119,8 @@ def write_file(
 
         def write(bases: Mapping[int, BaseTensor]) -> Written:
             if opened is not None and bases:
-                metadata[BASE_HASH_KEY] = opened.tensors_hash(threads)
-            return _write(file, arrays, metadata, coding, bases)
+                texts[BASE_HASH_KEY] = opened.tensors_hash(threads)
+            return _write(file, arrays, texts, coding, bases)
 
         written = write_with_bases(chosen, arrays.entries, write)
         arrays.check()
@@ -137,12 +136,11 @@ def write_file(
 def save_bytes(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
     """What `save_file` writes with profile "fast". It passes through a temporary file. Errors are those of
     `save_file`."""
-    metadata = dict(metadata or {})
-    _check_metadata(metadata)
+    texts = _checked(metadata)
     arrays = given_arrays(tensors)
     check_names(arrays.entries)
     with closing(SpoolFile()) as file:
-        written = _write(file, arrays, metadata, Coding("fast", None), {})
+        written = _write(file, arrays, texts, Coding("fast", None), {})
         arrays.check()
         return file.read(0, written.nbytes)
 
@@ -166,11 +164,18 @@ def _write(
         return writer.finish(arrays.read)
 
 
-def _check_metadata(metadata: dict[str, str]) -> None:
-    for key, text in metadata.items():
+def _checked(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """What is stored of given metadata.
+
+    Raises:
+        ValueError: it is not text, or has a key that is ours.
+    """
+    texts = None if metadata is None else dict(metadata)
+    for key, text in (texts or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise ValueError(f"expected metadata of str to str, got {type(key).__name__} to {type(text).__name__}")
         if key.startswith(METADATA_PREFIX):
             raise ValueError(
                 f"metadata keys that begin with {METADATA_PREFIX!r} are kept for tensorwire, got {shown(key)}"
             )
+    return kept_metadata(texts)

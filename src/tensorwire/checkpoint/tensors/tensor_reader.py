@@ -95,11 +95,9 @@ class TensorReader(Generic[Array]):
         return list(self._places)
 
     def metadata(self) -> dict[str, str] | None:
-        """The text in the headers, without our own entries; the first file wins. None if there is none."""
-        merged: dict[str, str] = {}
-        for file in reversed(self.files):
-            merged |= file.metadata
-        return merged or None
+        """``__metadata__`` of the headers, without our own entries; the first file wins. None if no file has it."""
+        found = [file.metadata for file in reversed(self.files) if file.metadata is not None]
+        return {key: text for each in found for key, text in each.items()} if found else None
 
     def get_tensor(self, name: str) -> Array:
         """One whole tensor, checked unless the reader was opened without `verify`.

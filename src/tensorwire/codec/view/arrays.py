@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from ..._ground.packages import require
 from ...errors import UnsupportedTensorError
 from .buffers import Pin, view_of_memory
 from .dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtype_bits, numpy_name, torch_name
@@ -154,10 +155,13 @@ def check_label(dtype: str, bits: int) -> None:
 
 
 def check_framework_name(framework: str) -> None:
-    """Raise ValueError for what is not one of FRAMEWORKS, with the one that was meant."""
+    """Raise ValueError for what is not one of FRAMEWORKS, with the one that was meant; ImportError where torch is
+    needed and cannot be imported."""
     if framework not in FRAMEWORKS:
         hint = f'; write "{_LONG_NAMES[framework]}"' if framework in _LONG_NAMES else ""
         raise ValueError(f'expected framework "np", "pt" or "bytes", got {framework!r}{hint}')
+    if framework == "pt":
+        require("torch", (2, 5), 'framework "pt" needs PyTorch')
 
 
 def check_framework(dtype: str, framework: str) -> None:

@@ -80,25 +80,5 @@ def test_publishers_and_followers(model: Path) -> None:
     assert repr(Publisher("s", rank=1, num_ranks=2)) == f"<Publisher {model}/s, no version, rank 1 of 2>"
 
 
-def test_what_torch_uses(model: Path) -> None:
-    torch = pytest.importorskip("torch")
-    import tensorwire.torch
-    from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
-    from tensorwire.torch.traffic.attach.attachment import Attachment
-
-    layers = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)).bfloat16()
-    tensorwire.torch.compress_module(layers)
-    assert repr(tensorwire.torch.memory_report(layers)).startswith("<MemoryReport 2 modules, 263 kB in ")
-    with tensorwire.torch.decode_ahead(layers) as ahead:
-        assert repr(ahead) == "<DecodeAhead 2 weights>"
-    attachment = Attachment(layers)
-    assert repr(attachment) == "<Attachment Sequential, step 0, 0 exchanges>"
-    attachment.detach()
-    assert repr(attachment) == "<Attachment Sequential, step 0, detached>"
-    assert repr(TensorwireWriter("ck", profile="compact")) == "<TensorwireWriter ck, compact>"
-    assert repr(TensorwireReader("ck", base="old")) == "<TensorwireReader ck, relative>"
-    assert repr(TensorwireWriter("s3://key:secret@bucket/ck")) == "<TensorwireWriter s3://bucket/ck, fast>"
-
-
 def test_a_name_cannot_drive_the_terminal() -> None:
     assert in_a_line(3, "a\x1b[2J\n", None, 7) == "<int a\\x1b[2J\\n, 7>"
