@@ -14,10 +14,9 @@ from benchmarks.tables import add_options
 
 TITLES = {"dcp": "distributed checkpoints", "directories": "directories", "remote": "remote stores"}
 TABLES = {"dcp": dcp.TABLES, "directories": directories.TABLES, "remote": remote.TABLES}
-DOCS = {"directories": "checkpoints"}
 HEAD = "# Results of {}\n\n[The page](DOCS/{}.md) says how to use them."
 PAGES = {
-    name: Page(name, of_tables(HEAD.format(title, DOCS.get(name, name)), TABLES[name], targets.evaluate))
+    name: Page(name, of_tables(HEAD.format(title, name), TABLES[name], targets.evaluate))
     for name, title in TITLES.items()
 }
 

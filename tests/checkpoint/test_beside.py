@@ -240,7 +240,9 @@ def test_the_cache_of_a_hub_whose_files_are_links(small: Path, tmp_path: Path) -
     assert len(load_file(tmp_path / "file.safetensors")) == 4
 
 
-@pytest.mark.parametrize("place", ["../outside.safetensors", "/tmp/x", "a/../b", "", "tensorwire.json", "a\\b"])
+@pytest.mark.parametrize(
+    "place", ["../outside.safetensors", "/outside.safetensors", "a/../b", "", "tensorwire.json", "a\\b"]
+)
 def test_a_path_out_of_the_directory_is_refused(small: Path, tmp_path: Path, place: str) -> None:
     shutil.copy(small / MODEL, tmp_path / "outside.safetensors")
     forge(small / OTHER, **{"beside:transformer.layer.0": place})
