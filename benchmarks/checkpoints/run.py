@@ -19,10 +19,9 @@ TITLES = {
     "training": "trainers' checkpoints",
 }
 TABLES = {"dcp": dcp.TABLES, "directories": directories.TABLES, "remote": remote.TABLES, "training": training.TABLES}
-DOCS = {"directories": "checkpoints"}
 HEAD = "# Results of {}\n\n[The page](DOCS/{}.md) says how to use them."
 PAGES = {
-    name: Page(name, of_tables(HEAD.format(title, DOCS.get(name, name)), TABLES[name], targets.evaluate))
+    name: Page(name, of_tables(HEAD.format(title, name), TABLES[name], targets.evaluate))
     for name, title in TITLES.items()
 }
 

@@ -56,7 +56,7 @@ def test_what_two_files_have_is_stored_once(twice: Path, tmp_path: Path, profile
     """The file that model libraries load needs no other one; small tensors are not worth it."""
     report = compress_checkpoint(twice, tmp_path / "small", profile=profile)
     assert {file.path: file.num_relative for file in report.files if file.num_tensors} == {MODEL: 0, OTHER: 3}
-    assert report.notices == (f"not a second time: what other files of the directory hold, which these need: {OTHER}",)
+    assert f"not a second time: what other files of the directory hold, which these need: {OTHER}" in report.notices
     assert relative(tmp_path / "small" / OTHER) == LARGE
     assert (tmp_path / "small" / OTHER).stat().st_size < 5000
     found = verify(tmp_path / "small")
@@ -123,7 +123,7 @@ def test_what_takes_nothing_is_stored_again(tmp_path: Path) -> None:
     content = {"zeros": bytes(2 * NUMEL)}
     write(tmp_path / "both" / MODEL, content)
     write(tmp_path / "both" / OTHER, content)
-    assert not compress_checkpoint(tmp_path / "both", tmp_path / "small").notices
+    assert "second time" not in str(compress_checkpoint(tmp_path / "both", tmp_path / "small").notices)
     assert b"beside" not in (tmp_path / "small" / OTHER).read_bytes()
     assert b'"required"' not in (tmp_path / "small" / "tensorwire.json").read_bytes()
 
@@ -240,7 +240,9 @@ def test_the_cache_of_a_hub_whose_files_are_links(small: Path, tmp_path: Path) -
     assert len(load_file(tmp_path / "file.safetensors")) == 4
 
 
-@pytest.mark.parametrize("place", ["../outside.safetensors", "/tmp/x", "a/../b", "", "tensorwire.json", "a\\b"])
+@pytest.mark.parametrize(
+    "place", ["../outside.safetensors", "/outside.safetensors", "a/../b", "", "tensorwire.json", "a\\b"]
+)
 def test_a_path_out_of_the_directory_is_refused(small: Path, tmp_path: Path, place: str) -> None:
     shutil.copy(small / MODEL, tmp_path / "outside.safetensors")
     forge(small / OTHER, **{"beside:transformer.layer.0": place})

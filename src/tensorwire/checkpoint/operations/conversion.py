@@ -57,7 +57,7 @@ def compress_checkpoint(
 ) -> CheckpointReport:
     """Compress a checkpoint.
 
-    In a directory without a `base` each content is stored once (docs/checkpoints.md): a tensor of more than 4096 bytes
+    In a directory without a `base` each content is stored once (docs/directories.md): a tensor of more than 4096 bytes
     that another file has too, under any name, is relative to that one. Such files are read in their directory alone,
     and find by themselves what they need. Files of the names by which model libraries load them need no other one.
 
