@@ -1,4 +1,4 @@
-"""python -m benchmarks.checkpoints dcp|remote|training: what `make dcp`, `make remote` and `make training` measure."""
+"""python -m benchmarks.checkpoints PAGE, of dcp, directories, remote, training: what `make PAGE` measures."""
 
 from benchmarks.checkpoints.run import main
 

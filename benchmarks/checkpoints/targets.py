@@ -1,10 +1,10 @@
-"""The figures that distributed checkpoints, remote files and trainers' checkpoints are to reach."""
+"""The figures that checkpoints of ranks and of trainers, directories and remote files are to reach."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.checkpoints import dcp, ranks, remote, training
+from benchmarks.checkpoints import dcp, directories, ranks, remote, training
 from benchmarks.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -57,6 +57,21 @@ def _files(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict(f"{row['what']}: requests", on, requests, 1 + (row["what"] == remote.FIRST_ROW), at_most=True)
 
 
+def _hub(rows: list[Row]) -> Iterator[Verdict]:
+    yield from _ratio(rows, directories.OURS, 2.95)
+
+
+def _chain(rows: list[Row]) -> Iterator[Verdict]:
+    yield from _ratio(rows, directories.CHAIN, 2.2)
+
+
+def _ratio(rows: list[Row], name: str, least: float) -> Iterator[Verdict]:
+    for row in rows:
+        if row["with"] == name:
+            yield Verdict("ratio", name, row["ratio"], least)
+            yield Verdict("every byte is back", name, row["same"], True)
+
+
 def _run(rows: list[Row]) -> Iterator[Verdict]:
     for row in rows:
         if row["form"] == training.OURS:
@@ -68,4 +83,4 @@ def _run(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict("run: losses equal to the dense run's", on, row["same"], True)
 
 
-_TABLES = {"saves": _saves, "loads": _loads, "files": _files, "run": _run}
+_TABLES = {"hub": _hub, "chain": _chain, "run": _run, "saves": _saves, "loads": _loads, "files": _files}
