@@ -238,6 +238,8 @@ def _convert(
             conversion = converter(work)
             with ErrorContext(file=source):
                 conversion.run(sources)
+                if is_directory and action == "compress":
+                    conversion.note_unconfigured()
                 if is_directory:
                     nbytes_in = (source / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
                     nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
