@@ -1,7 +1,8 @@
 """Denoise an image with a model of diffusers whose weights stay compressed, and compare every bit with the dense model.
 
-diffusers has no place where a package could register, so its own `from_pretrained` cannot open a compressed directory.
-The model is made from the configuration, its weights come from the compressed directory, and are compressed in memory.
+diffusers has no place where a package could register, so its own `from_pretrained` opens a compressed directory only
+after `tensorwire.torch.install`. Here nothing is exchanged in diffusers: the model is made from the configuration, its
+weights come from the compressed directory, and are compressed in memory.
 
 The weights are random. It needs ``pip install '.[torch]' diffusers``. The exit code is 1 if any bit differs.
 """

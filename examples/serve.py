@@ -3,8 +3,8 @@
     python serve.py llama.tensorwire
     curl localhost:8000 -d '{"prompt": "Once upon a time", "max_tokens": 20}'
 
-Needs pip install 'tensorwire[transformers]'. A plain directory is served as it is, dense. A prompt is a text, or a list
-of token numbers as the tokenizer gives them. A list of requests is answered in one batch. The tokens are those of the
+Needs torch and Transformers. A plain directory is served as it is, dense. A prompt is a text, or a list of token
+numbers as the tokenizer gives them. A list of requests is answered in one batch. The tokens are those of the
 dense model in the same batches: which requests share a batch decides in which order torch sums.
 """
 

@@ -55,8 +55,9 @@ def run_rank() -> None:
     if dist.get_rank() == 0:
         rows = traffic.counters(found)
         print(rows)
-        raw, sent = sum(row.raw_nbytes for row in rows), sum(row.sent_nbytes for row in rows)
-        print(f"rank 0 sent {sent:,} bytes in all-gathers, and not {raw:,}: {raw / sent:.1f} times fewer")
+        total = rows.total()
+        print("rank 0 sent {sent_nbytes:,} bytes in all-gathers, and not {raw_nbytes:,}".format(**total), end=": ")
+        print(f"{total['ratio']:.1f} times fewer")
         print("bit-identical:", "yes" if all(everywhere) else "NO")
     if attachment is not None:
         attachment.detach()

@@ -190,6 +190,14 @@ def trainer() -> Rows:
     return {each["dtype"]: form.format_map(each) for each in results("trainer")["rows"]}
 
 
+def installed() -> Rows:
+    names = {"`import tensorwire.torch`, behind `import torch`": "import tensorwire.torch"}
+    for name, what in (("all-MiniLM-L6-v2 in F32", "MiniLM"), ("a file of 8 numbers", "8 numbers")):
+        names |= {f"`{call}` of {name}": f"{call}, {what}" for call in ("load_file", "torch.load")}
+    form = "{without_ms:.2f} | {with_ms:.2f}"
+    return {name: form.format_map(row("installed", "rows", what=what)) for name, what in names.items()}
+
+
 def dcp() -> Rows:
     """Checkpoints of BF16 and of FP32, as parts of torch's."""
     names = {"bytes": "TensorwireWriter", "bytes, by `compact`": "TensorwireWriter, compact"}
@@ -200,6 +208,29 @@ def dcp() -> Rows:
         found = (row("dcp", "saves", writer=writer, dtype=dtype) for dtype in ("bfloat16", "float32"))
         rows[name] = " | ".join(f"{each[figure]:.3f}" for each in found)
     return rows
+
+
+PRECISIONS = ("bfloat16", "float32")
+
+
+def training() -> Rows:
+    """A run of Trainer, as parts of its dense checkpoints."""
+    names = {"each compressed by itself": "each alone", "by the callback": "callback", "entropy bound": "entropy bound"}
+    rows = {}
+    for name, form in names.items():
+        found = (row("training", "run", form=form, dtype=each) for each in PRECISIONS)
+        rows[name] = " | ".join(f"{each['of dense']:.3f}" for each in found)
+    return rows
+
+
+def tensors() -> Rows:
+    names = {"weights": "weights", "mean of gradients": "AdamW's mean of gradients"}
+    names |= {"mean of squares": "AdamW's mean of squares"}
+    form = "{plain:.3f} | {relative:.3f}"
+    return {
+        name: " | ".join(form.format_map(row("training", "kinds", kind=kind, dtype=each)) for each in PRECISIONS)
+        for name, kind in names.items()
+    }
 
 
 def remote() -> Rows:
@@ -285,8 +316,8 @@ def models() -> Rows:
 
 
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
-LISTED += [near, far, applying, trainer, dcp, remote, sync, traffic, rates, instructions, modelled, decoding]
-LISTED += [products, models]
+LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
+LISTED += [modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 
 

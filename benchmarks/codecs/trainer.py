@@ -28,14 +28,15 @@ BATCH = 8
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 
-def save(root: Path, model: Any, texts: list[list[int]], steps: int) -> Path:
-    """Train a model on texts of one length, and return the directory that is saved in the end."""
+def save(root: Path, model: Any, texts: list[list[int]], steps: int, every: int | None = None) -> Path:
+    """Train a model on texts of one length, and return the directory that is saved in the end; others are saved every
+    so many steps."""
     from transformers import Trainer, TrainingArguments
 
     data = [{"input_ids": row, "labels": row} for row in texts[: BATCH * steps]]
     arguments = TrainingArguments(
-        output_dir=str(root), max_steps=steps, save_steps=steps, per_device_train_batch_size=BATCH, learning_rate=5e-5,
-        use_cpu=True, report_to=[], seed=0, disable_tqdm=True, logging_strategy="no",
+        output_dir=str(root), max_steps=steps, save_steps=every or steps, per_device_train_batch_size=BATCH,
+        learning_rate=5e-5, use_cpu=True, report_to=[], seed=0, disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
     dataset: Any = data
     Trainer(model, arguments, train_dataset=dataset).train()

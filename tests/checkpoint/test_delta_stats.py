@@ -12,7 +12,7 @@ import pytest
 from tensorwire.checkpoint.operations.delta_stats import DeltaCounter, _rounded
 
 if TYPE_CHECKING:
-    from tensorwire.checkpoint.results import DeltaStats
+    from tensorwire.checkpoint.differences import DeltaStats
 
 
 def read(words: np.ndarray, start: int, out: memoryview) -> None:

@@ -457,7 +457,7 @@ def test_a_message_shows_no_more_than_it_has_room_for(body: dict[str, Any], text
 @pytest.mark.parametrize("kind", [DEEP, {"a": DEEP}, 7, None])
 def test_a_kind_that_is_none(kind: Any) -> None:
     with pytest.raises(CorruptDataError, match="expected files of the kinds"):
-        manifest_module._parse_file({"kind": kind})
+        manifest_module.parse_file({"kind": kind})
 
 
 def test_an_index_that_names_no_files() -> None:

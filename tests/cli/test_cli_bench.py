@@ -23,7 +23,10 @@ PATTERN = np.random.default_rng(0).integers(0, 1 << 16, (100, 256), np.uint16)
 
 def test_a_url_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "s3://key:hunter2@bucket/a"]) == 2
-    assert "expected a path of this machine, got s3://bucket/a: download it first" in capsys.readouterr().err
+    assert (
+        "expected a path of this machine, got s3://bucket/a; first run tensorwire decompress s3://bucket/a"
+        in capsys.readouterr().err
+    )
 
 
 def copying(*settings: Any) -> codecs.Codec:

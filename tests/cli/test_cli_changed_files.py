@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorwire.checkpoint.operations.converter import Converter
+from tests.support.acting import raising
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -55,6 +58,13 @@ def test_strict_makes_errors_of_them(changed: Path, tmp_path: Path, run: Run) ->
         ran = run(command, changed, tmp_path / "x", "--strict", *options)
         assert (ran.code, ran.out) == (1, "")
         assert not (tmp_path / "x").exists()
+
+
+def test_strict_looks_before_the_work(changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """Hours of decoding would be in vain."""
+    monkeypatch.setattr(Converter, "_transfer", raising(AssertionError("a file of tensors was decoded")))
+    assert run("decompress", changed, tmp_path / "x", "--strict").code == 1
+    assert list(tmp_path.glob("x*")) == []
 
 
 @pytest.mark.parametrize(("name", "kept"), [("notes.txt", "it is left out"), ("config.json", "it is restored")])

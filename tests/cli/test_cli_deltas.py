@@ -78,7 +78,7 @@ def test_in_place_an_edited_file_needs_force(root: Path, delta: Path, run: Run) 
         (("decompress", "delta", "out", "--base", "old", "--in-place"), "takes one SRC, and no DST"),
         (("decompress", "delta", "-o", "out", "--base", "old", "--in-place"), "takes one SRC, and no DST"),
         (("decompress", "none", "--base", "old", "--in-place"), "does not exist"),
-        (("decompress", "-", "--base", "old", "--in-place"), "does not exist"),
+        (("decompress", "-", "--base", "old", "--in-place"), "'-' is a stream: name a file"),
         (("compress", "new", "--base", "old", "--estimate"), "diff --stats OLD SRC"),
         (("compress", "new", "out", "--base", "none"), "'none' does not exist"),
         (("compress", "new", "old", "--base", "old", "--force"), "name another destination"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tensorwire._ground.packages import how_to_install
 from tests.support.acting import raising
 from tests.support.command_line import on_terminal, weights
 
@@ -65,7 +66,7 @@ def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr("tensorwire.cli.options.find_spec", lambda name: None)
     ran = run("inspect", model, "--plot", "x.png")
     assert (ran.code, ran.out) == (2, "")
-    assert "pip install 'tensorwire[plot]'" in ran.err
+    assert how_to_install("plot") in ran.err
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,8 @@ def test_filter_takes_what_matches(tmp_path: Path, run: Run) -> None:
     assert report["nbytes"] == 2 * 32 * 2
     nothing = run("inspect", model, "--filter", "norm")
     assert (nothing.code, nothing.out) == (2, "")
-    assert "no tensor whose name matches 'norm'" in nothing.err
+    assert "no tensor whose name matches 'norm'; patterns are those of a shell: try '*norm*'\n" in nothing.err
+    assert "patterns" not in run("inspect", model, "--filter", "norm[0]").err
 
 
 def test_sort(tmp_path: Path, run: Run) -> None:

@@ -64,6 +64,20 @@ def test_the_total_row_counts_the_manifest(model: Path, tmp_path: Path, run: Run
     assert report["nbytes_in"] == sum(path.stat().st_size for path in (tmp_path / "small").iterdir())
 
 
+def test_models_in_other_formats_get_one_note(model: Path, tmp_path: Path, run: Run) -> None:
+    """Hubs have the same weights in several."""
+    (model / "llama.Q4.gguf").write_bytes(b"GGUF" + bytes(700_000))
+    (model / "onnx").mkdir()
+    (model / "onnx" / "model.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" + bytes(500_000))
+    (model / "large.json").write_text("[" + "1," * 600_000 + "1]")
+    note = "note: 1.2 MB in other formats are copied as they are: --exclude '*.gguf' --exclude '*.onnx' leaves them out"
+    out = run("compress", model, tmp_path / "x").out.splitlines()
+    assert [line for line in out if line.startswith("note: ")] == [note]
+    options = ("--exclude", "*.gguf", "--exclude", "*.onnx")
+    assert "other formats" not in run("compress", model, tmp_path / "y", *options).out
+    assert "other formats" not in run("compress", model, "--replace").out
+
+
 def test_many_paths_are_counted(model: Path, tmp_path: Path, run: Run) -> None:
     for number in range(25):
         (model / f"{number:02}.log").touch()

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorwire._ground.packages import how_to_install
+from tests.support.acting import raising
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_what_to_type_is_true_wherever_this_package_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own name is on no index yet: another project might have it there by then."""
+    assert re.fullmatch(r"pip install 'fsspec>=[\d.]+'", how_to_install("remote"))
+    for package in ("torch", "transformers", "safetensors"):
+        assert f"'{package}>=" in how_to_install("transformers")
+    monkeypatch.setattr("tensorwire._ground.packages.requires", raising(PackageNotFoundError()))
+    assert how_to_install("remote") == "in a clone, pip install '.[remote]'"
 
 
 @pytest.mark.parametrize(

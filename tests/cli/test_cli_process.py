@@ -68,10 +68,11 @@ def test_progress_takes_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with output.progress("compress") as update:
+        update(0, 545_200_000, "model.safetensors.index.json")
         update(545_200_000, 545_200_000, "unet/diffusion_pytorch_model-00012-of-00030.safetensors")
     line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "545.2/545.2 MB" in line
-    assert "-00012-of-00030." in line, "the number tells shards apart"
+    assert "unet/diff…00012-of-00030 " in line, "the number tells shards apart"
 
 
 def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tensorwire
+from tensorwire._ground.packages import how_to_install
 from tests.support.checkpoint_models import contents
 from tests.support.command_line import COMMAND, damage
 
@@ -324,7 +325,7 @@ def test_a_missing_package_is_named_with_what_to_type(
     monkeypatch.setitem(sys.modules, package, None)
     ran = run("run", folder / "small", PROMPT)
     assert ran.code == 2
-    assert f"needs {package}, which is not installed: pip install 'tensorwire[transformers]'" in ran.err
+    assert f"needs {package}, which is not installed: {how_to_install('transformers')}" in ran.err
 
 
 def test_an_old_transformers_is_refused(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,8 @@ FOREIGN = {
     # ModelProto: ir_version (field 1) is 8, then producer_name (field 2).
     "onnx": (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0" + bytes(100), "ONNX"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "HDF5"),
+    "msgpack": (b"\x83\xa6params\x82\xa7encoder" + bytes(100), "msgpack file, as Flax"),
+    "msgpack-16": (b"\xde\0\x20\xd9\x24transformer.h.0" + bytes(100), "msgpack file, as Flax"),
     "html": (b"\n<!DOCTYPE html>\n<html><head><title>401</title>", "HTML page.*download"),
     "html-lower": (b"<html lang=en>Sign in", "HTML page"),
     "xml": (b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code></Error>', "XML.*download"),

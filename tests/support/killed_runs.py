@@ -20,7 +20,9 @@ import numpy  # noqa: F401 - imports are not what is killed
 from tensorwire.cli import main as command_line
 from tests.support.rewriting_cases import CASES, build, problems, tree, write_kit
 
-_NAMES = [name for name, case in CASES.items() if "--force" in case.command or "--in-place" in case.command]
+_NAMES = [
+    name for name, case in CASES.items() if any(f"--{how}" in case.command for how in ("force", "in-place", "replace"))
+]
 
 
 def start(place: Path, command: str) -> int:

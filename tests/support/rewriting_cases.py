@@ -40,6 +40,8 @@ CASES = {
     "decompress a file": Case("decompress small x --force", {"small": "small", "x": "b"}),
     "transcode again": Case("transcode packed x --force --profile enec", {"packed": "packed", "x": "packed"}),
     "in place": Case("decompress delta --base x --in-place", {"delta": "delta", "x": "model"}, by_file=True),
+    "replace": Case("compress x --replace", {"x": "model"}, by_file=True),
+    "replace a file": Case("compress x --replace", {"x": "a"}),
     "in place, a file": Case("decompress d --base x --in-place", {"d": "d", "x": "a"}),
 }
 

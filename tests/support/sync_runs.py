@@ -15,6 +15,7 @@ import safetensors.numpy
 
 from tensorwire._ground import destination
 from tensorwire._ground.folder import Folder
+from tensorwire.codec import tensor_view
 from tensorwire.storage import upload
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
@@ -115,8 +116,9 @@ def one_behind(store: Any, target: Any, **options: Any) -> tuple[Publisher, Foll
 
 
 def contents(found: Weights) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """What to compare: bits, not values."""
-    return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()}
+    """What to compare: bits, not values; the same ones for arrays of NumPy and tensors of torch."""
+    views = {name: tensor_view(array) for name, array in found.items()}
+    return {name: (view.dtype, view.shape, bytes(view.data)) for name, view in views.items()}
 
 
 def write_plain(path: Path, tensors: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tensorwire import load_file
 from tensorwire._ground.folder import Folder
+from tensorwire.errors import TruncatedDataError
 from tensorwire.sync import Follower, Publisher
 from tensorwire.sync.directories import making
 from tests.support.acting import acting, raising
@@ -436,6 +437,20 @@ def test_a_name_of_a_version_that_is_taken_is_refused_before_anything_changes(fo
     (served / "model.safetensors").unlink()
     follow(follower)
     assert contents(load_file(served)) == contents(THIRD)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_follower_that_fails_at_once_leaves_nothing(form: str, is_there: bool, tmp_path: Path) -> None:
+    store, served = tmp_path / "store", tmp_path / "served"
+    Publisher(store, threads=1).publish(FIRST)
+    next(store.glob("*/*.safetensors")).write_bytes(b"")
+    if is_there:
+        served.mkdir()
+        (served / "config.json").write_text("{}")
+    with pytest.raises(TruncatedDataError):
+        Follower(store, served, threads=1, **FORMS[form]).stage()
+    assert [path.name for path in served.iterdir()] == ["config.json"] if is_there else not served.exists()
 
 
 def test_a_commit_that_is_disturbed_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,26 +170,6 @@ def test_foreign_things_in_a_store_stay(tmp_path: Path) -> None:
     assert (tmp_path / "weights" / "note").read_text() == "mine"
 
 
-@pytest.mark.parametrize("kind", ["arrays", "plain", "compressed"])
-def test_a_publisher_resumes_behind_what_it_is_given(kind: str, tmp_path: Path) -> None:
-    store, current = tmp_path / "store", weights()
-    Publisher(store, threads=1).publish(current)
-    base: Any = current
-    if kind != "arrays":
-        (tmp_path / "plain").mkdir()
-        write_plain(tmp_path / "plain" / "model.safetensors", current)
-        base = tmp_path / "plain"
-        if kind == "compressed":
-            compress_checkpoint(base, tmp_path / "compressed")
-            base = tmp_path / "compressed"
-    publisher = Publisher(store, base=base, threads=1)
-    assert not publisher.publish(stepped(current, 1)).is_anchor
-    with pytest.warns(RuntimeWarning, match="base is not what version 000001 holds, so the next one has all tensors"):
-        publisher = Publisher(store, base=current, threads=1)  # no longer the newest
-    assert publisher.publish(current).is_anchor
-    assert Publisher(store, threads=1).publish(current).version == 3
-
-
 def test_a_directory_that_has_a_version_already_is_adopted_and_another_one_is_refused(tmp_path: Path) -> None:
     store, current = tmp_path / "store", weights()
     publisher = Publisher(store, threads=1)

@@ -113,7 +113,11 @@ def test_followers_get_the_tensors_of_all_ranks(store: str, tmp_path: Path) -> N
             current = stepped(current, number)
     with pytest.warns(RuntimeWarning, match="base is not what version 000009 holds"):  # nobody published that step
         publisher = Publisher(store, base=current, threads=1)
-    assert publisher.publish(current).is_anchor
+    published = publisher.publish(current)
+    assert (published.is_anchor, published.num_changed) == (False, 1)
+    for follower in followers:
+        follow(follower, 10)
+    assert contents(arrays) == contents(load_file(tmp_path / "served")) == contents(current)
 
 
 def test_files_have_the_number_of_their_rank_and_the_folder_is_as_ever(tmp_path: Path) -> None:
@@ -209,7 +213,8 @@ def test_ranks_that_were_made_anew_go_on(with_base: tuple[bool, bool], store: st
     publishers = [make(store, num_ranks=2, base=FIRST if is_there else None)[rank]
                   for rank, is_there in enumerate(with_base)]  # fmt: skip
     published = publish(publishers, SECOND, 1)
-    assert {each.is_anchor for each in published} == {not with_base[0]}
+    assert [each.is_anchor for each in published] == [False, False]  # what they do not have they read
+    assert published[0].num_changed == sum(contents(FIRST)[name] != each for name, each in contents(SECOND).items())
     follow(follower, 1)
     assert contents(arrays) == contents(SECOND)
     assert not publish(publishers, THIRD, 2)[1].is_anchor
@@ -218,8 +223,8 @@ def test_ranks_that_were_made_anew_go_on(with_base: tuple[bool, bool], store: st
         assert contents(late) == contents(THIRD)
 
 
-@pytest.mark.parametrize("has_base", [True, False])
-def test_a_rank_that_waits_takes_the_offer_of_a_rank_0_that_begins_anew(has_base: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("anchor", [False, True])
+def test_a_rank_that_waits_takes_the_offer_of_a_rank_0_that_begins_anew(anchor: bool, tmp_path: Path) -> None:
     publishers, follower, arrays = begun(tmp_path)
 
     def child() -> None:
@@ -231,8 +236,8 @@ def test_a_rank_that_waits_takes_the_offer_of_a_rank_0_that_begins_anew(has_base
     waiting.start()
     while len({json.loads((tmp_path / f"rank-0000{rank}.json").read_text())["token"] for rank in range(2)}) > 1:
         time.sleep(0.01)  # until its part is there, relative to version 0, as the dead process had said
-    again = make(tmp_path, num_ranks=2, base=FIRST if has_base else None)[0]
-    assert again.publish(share(SECOND, 0, 2), 1).is_anchor != has_base
+    again = make(tmp_path, num_ranks=2)[0]
+    assert again.publish(share(SECOND, 0, 2), 1, anchor=anchor).is_anchor == anchor
     waiting.join()
     assert publishers[1].version == 1
     follow(follower, 1)

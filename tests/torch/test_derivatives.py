@@ -254,14 +254,33 @@ def test_derivatives_by_a_compressed_weight_are_dense(derive: Any, use: Any, par
     assert all_same(derive(lambda w: value(use(w)), weight), derive(lambda w: value(use(w)), dense))
 
 
-def test_a_parameter_stays_frozen_and_says_so() -> None:
-    _, compressed, x = pair("linear")
-    compressed.requires_grad_()
-    assert not compressed.weight.requires_grad
+def test_a_parameter_is_frozen_until_it_is_asked_to_train() -> None:
+    dense, compressed, x = pair("linear")
+    weight = compressed.weight
     with pytest.raises(RuntimeError, match="does not require grad"):
         compressed(x).sum().backward()
     with pytest.raises(RuntimeError, match="does not require grad"):
-        torch.autograd.grad(compressed(x.requires_grad_()).sum(), compressed.weight)
+        torch.autograd.grad(compressed(x.requires_grad_()).sum(), weight)
+    weight.mark = "kept"
+    with torch.inference_mode():
+        compressed.requires_grad_()
+    assert (type(weight), weight.mark, weight.is_inference()) == (nn.Parameter, "kept", False)
+    assert compressed.weight is weight
+    for model in (dense.requires_grad_(), compressed):
+        model(x).sum().backward()
+    assert same(weight.grad, dense.weight.grad)
+
+
+def test_a_parameter_stays_compressed_while_a_backward_pass_needs_it() -> None:
+    dense, compressed, x = pair("linear")
+    loss = compressed(x.requires_grad_()).sum()
+    compressed.requires_grad_()
+    assert isinstance(compressed.weight, CompressedTensor)
+    (found,) = torch.autograd.grad(loss, x)
+    assert same(found, torch.autograd.grad(dense(x).sum(), x)[0])
+    del loss
+    compressed.requires_grad_()
+    assert type(compressed.weight) is nn.Parameter
 
 
 def test_a_weight_that_is_written_to_before_the_backward_pass_is_told_as_for_a_dense_one() -> None:

@@ -14,7 +14,7 @@ HEADINGS = ["call", "equal bits", "works, other bits", "refused, and what to do 
 PACKAGES = ["torch", "transformers", "peft"]
 
 TENSOR, LINEAR, COMPILED = "test_compressed_tensor.py", "test_linear.py", "test_compile.py"
-WRITES, MERGES, MODELS = "test_writes.py", "test_merges.py", "test_transformers.py"
+WRITES, MERGES, MODELS, ADAPTERS = "test_writes.py", "test_merges.py", "test_transformers.py", "test_peft.py"
 
 PROOFS: dict[str, list[str]] = {
     "`linear` and linear layers": [
@@ -40,9 +40,11 @@ PROOFS: dict[str, list[str]] = {
         f"{TENSOR}::test_the_transpose_stays_compressed",
     ],
     "any other operation that reads, `torch.from_dlpack`": [f"{TENSOR}::test_reads_give_the_bits_of_the_dense_tensor"],
-    "`numpy()`, `tolist()`, `tensorwire.save_file`, `safetensors.torch.save_file`": [
-        f"{TENSOR}::test_what_reads_memory_is_refused",
-        f"{MERGES}::test_safetensors_says_what_to_call_first",
+    "`numpy()`, `tolist()`, `tensorwire.save_file`": [f"{TENSOR}::test_what_reads_memory_is_refused"],
+    "`save_file`, `save` and `save_model` of `safetensors.torch`": [
+        f"{ADAPTERS}::test_safetensors_saves_a_state_dict_as_the_dense_model_has_it",
+        f"{ADAPTERS}::test_a_tensor_of_a_state_dict_that_was_written_to_is_no_other_one_s",
+        f"{MERGES}::test_safetensors_says_what_to_give_it_instead_of_parameters",
     ],
     "`detach`, `clone`, `to(device)`, `copy.deepcopy`, pickling, `torch.save`, `torch.load(weights_only=True)`": [
         f"{TENSOR}::test_copies_stay_compressed",
@@ -83,14 +85,16 @@ PROOFS: dict[str, list[str]] = {
     ],
     "derivatives by a compressed weight": [
         "test_derivatives.py::test_derivatives_by_a_compressed_weight_are_dense",
-        "test_derivatives.py::test_a_parameter_stays_frozen_and_says_so",
+        "test_derivatives.py::test_a_parameter_is_frozen_until_it_is_asked_to_train",
     ],
-    "a training loop over all parameters; PEFT's `modules_to_save`": [
+    "a training loop over all parameters": [
         "test_training_warning.py::test_a_training_loop_is_told_once",
         "test_training_warning.py::test_what_the_warning_says_helps",
-        "test_training_warning.py::test_a_layer_that_peft_is_to_save_is_made_dense_first",
     ],
-    "adapters of PEFT: training, loading, saving": [
+    "adapters of PEFT: training, loading, saving, with embeddings, heads, new tokens and `modules_to_save`": [
+        f"{ADAPTERS}::test_it_is_trained_saved_and_loaded_as_on_the_dense_model",
+        f"{ADAPTERS}::test_a_trainer_saves_it",
+        "test_training_warning.py::test_a_layer_that_peft_is_to_save_trains",
         f"{MODELS}::test_lora_gives_the_same_gradients",
         f"{MODELS}::test_adapters_are_loaded_and_saved_by_the_model_itself",
         "test_training_warning.py::test_adapters_on_a_compressed_model_are_meant",

@@ -77,6 +77,29 @@ def unlock(descriptor: int) -> None:
     close(descriptor)
 
 
+@contextmanager
+def alone_in(root: Path) -> Iterator[None]:
+    """Keep other runs off a directory whose files are changed in place: two that take turns file by file would leave
+    the checkpoint of neither. For a file the lock of its staging directory is enough.
+
+    Raises:
+        BlockingIOError: one is at work.
+    """
+    if not root.is_dir():
+        yield
+        return
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            lock_now(descriptor, root, "another process is changing it; wait for it to end")
+        except OSError as error:
+            if isinstance(error, BlockingIOError):  # else a file system that does not lock directories
+                raise
+        yield
+    finally:
+        unlock(descriptor)
+
+
 def mark_of(path: Path) -> str | None:
     """A mark that tells the thing at a path from any other; None if nothing stands there."""
     status = lstat(path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
+from importlib.metadata import PackageNotFoundError, requires
 
 
 def require(package: str, least: tuple[int, int], needs: str) -> None:
@@ -17,6 +19,17 @@ def require(package: str, least: tuple[int, int], needs: str) -> None:
         needed = f"{needs} {least[0]}.{least[1]} or later"
         raise ImportError(f"{needed}, which cannot be imported: {error}; pip install -U {package}") from error
     check_version(package, version, least, needs)
+
+
+def how_to_install(extra: str) -> str:
+    """What to type to get what an extra of this package names. That is always what works: this package is on no index
+    yet, where another one may bear its name, and nothing is built again."""
+    try:
+        lines = requires("tensorwire") or []
+    except PackageNotFoundError:  # a source tree that is not installed
+        lines = []
+    found = [line.partition(";")[0].strip() for line in lines if re.search(rf"""extra == ['"]{extra}['"]""", line)]
+    return f"pip install {' '.join(map(shlex.quote, found))}" if found else f"in a clone, pip install '.[{extra}]'"
 
 
 def check_version(package: str, version: str, least: tuple[int, int], needs: str) -> None:

@@ -4,25 +4,23 @@ docs/checkpoints.md describes what is written.
 """
 
 from ..storage.progress import Progress
+from .differences import ChangedWords, DeltaStats, DiffReport, DtypeStats, TensorDiff
 from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from .operations.distributed_conversion import convert_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
+from .operations.replacement import replace_checkpoint
 from .operations.verification import verify
 from .results import (
     ChangedFile,
-    ChangedWords,
     CheckpointReport,
-    DeltaStats,
-    DiffReport,
-    DtypeStats,
     Estimate,
     FileReport,
     InspectReport,
     Problem,
     RecordedBase,
-    TensorDiff,
     TensorInfo,
     VerifyReport,
 )
@@ -51,12 +49,14 @@ __all__ = [
     "VerifyReport",
     "apply_checkpoint",
     "compress_checkpoint",
+    "convert_checkpoint",
     "decompress_checkpoint",
     "diff",
     "estimate_ratio",
     "inspect",
     "load_file",
     "open_file",
+    "replace_checkpoint",
     "save_file",
     "transcode_checkpoint",
     "verify",

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._ground.text import count, in_a_line, size
+
 
 def _ratio(uncompressed: int, compressed: int) -> float:
     return uncompressed / compressed if compressed else 0.0
@@ -58,8 +60,9 @@ class FileReport:
     Attributes:
         path: relative to the checkpoint.
         kind: "safetensors" or "torch" (coded or decoded), "replaced" (config.json or an index that had to change),
-            "copied" or "manifest" (tensorwire.json, which a compressed directory has and its original has not).
-        nbytes_in: size of the file read; 0 if there is none.
+            "copied", "manifest" (tensorwire.json, which a compressed directory has and its original has not), or
+            "index" (which "convert" writes).
+        nbytes_in: size of the file read, for "convert" of what its tensors take in the checkpoint; 0 if there is none.
         nbytes_out: size of the file written; 0 if there is none.
         num_tensors: tensors in the file, of a torch file its large storages; 0 if the kind is another.
         num_compressed: how many of them are stored compressed on the compressed side.
@@ -79,17 +82,18 @@ class FileReport:
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """What `compress_checkpoint`, `decompress_checkpoint`, `transcode_checkpoint` or `apply_checkpoint` did.
+    """What `compress_checkpoint`, `decompress_checkpoint`, `transcode_checkpoint`, `apply_checkpoint` or
+    `convert_checkpoint` did.
 
     Attributes:
-        action: "compress", "decompress", "transcode" or "apply".
+        action: "compress", "decompress", "transcode", "apply" or "convert".
         profile: profile of the compressed side of the operation, after it for "transcode"; None where it is not known.
         files: in the order of their names.
         exact: the checkpoint is the original byte for byte, by the SHA-256 of every file. False after decompressing a
             file without a record of its original, which gives all tensors bit for bit under a new header, and where a
             changed file was kept or left out; always True for "compress", which writes the record.
-        notices: what files had that their results do not get, such as access control lists; and where something is
-            kept that came to `dst` at the last moment.
+        notices: what files had that their results do not get, such as access control lists; for "convert" what is no
+            tensor; and where something is kept that came to `dst` at the last moment.
     """
 
     action: str
@@ -105,6 +109,17 @@ class CheckpointReport:
     excluded: tuple[str, ...] = ()
     base: str | None = None
 
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            f"{self.action} {self.src} to {self.dst}",
+            self.profile,
+            count(len(self.files), "file"),
+            f"{size(self.nbytes_in)} to {size(self.nbytes_out)}",
+            f"ratio {self.ratio:.3f}",
+            f"{self.seconds:.2f} s",
+        )
+
     @property
     def nbytes_in(self) -> int:
         """Bytes read: the sum over all files."""
@@ -118,7 +133,7 @@ class CheckpointReport:
     @property
     def ratio(self) -> float:
         """Uncompressed over compressed size of all files; for "transcode" old compressed over new compressed size."""
-        if self.action in ("decompress", "apply"):
+        if self.action in ("decompress", "apply", "convert"):
             return _ratio(self.nbytes_out, self.nbytes_in)
         return _ratio(self.nbytes_in, self.nbytes_out)
 
@@ -148,6 +163,15 @@ class Estimate:
     sample_share: float
     seconds: float
     excluded: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self.src,
+            self.profile,
+            f"{size(self.nbytes_in)} to about {size(self.nbytes_out)}",
+            f"ratio {self.lowest_ratio:.3f} to {self.highest_ratio:.3f}",
+        )
 
     @property
     def ratio(self) -> float:
@@ -214,6 +238,17 @@ class VerifyReport:
     num_unchecked: int = 0
     num_plain: int = 0
 
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self.path,
+            self.kind,
+            count(self.num_files, "file"),
+            count(self.num_tensors, "tensor"),
+            size(self.nbytes),
+            "ok" if self.ok else count(len(self.problems), "problem"),
+        )
+
     @property
     def ok(self) -> bool:
         return not self.problems
@@ -235,8 +270,9 @@ class TensorInfo:
             "zeros", "cascade2", "modal"; of a relative frame also "same", "sparse", "dense"); None if it is stored
             plain.
         base_name: for a relative tensor, what the base calls the tensor that it is relative to; else None.
+        base_file: the path, in its directory, of the other file that holds that tensor; None if a base has to be given.
         base_hash: the content hash that this tensor must have.
-        base_found: whether the given base has it; None if no base was given.
+        base_found: whether that file, or the given base, has it; None if no base was given.
         exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
             padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
         sign_mantissa_bits: bits per element spent on sign and mantissa. Mantissa bits that are coded together with the
@@ -260,8 +296,19 @@ class TensorInfo:
     exponent_entropy: float | None = None
     exponent_counts: tuple[int, ...] | None = None
     base_name: str | None = None
+    base_file: str | None = None
     base_hash: str | None = None
     base_found: bool | None = None
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            repr(self.name),
+            self.dtype,
+            self.shape,
+            self.profile,
+            f"{size(self.nbytes)} in {size(self.stored_nbytes)}",
+        )
 
     @property
     def ratio(self) -> float:
@@ -307,6 +354,17 @@ class InspectReport:
     base: str | None = None
     recorded_base: RecordedBase | None = None
 
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self.path,
+            self.kind,
+            count(len(self.files), "file"),
+            count(len(self.tensors), "tensor"),
+            f"{size(self.nbytes)} in {size(self.stored_nbytes)}",
+            f"ratio {self.ratio:.3f}",
+        )
+
     @property
     def nbytes(self) -> int:
         """Uncompressed size of all tensors."""
@@ -319,141 +377,3 @@ class InspectReport:
     @property
     def ratio(self) -> float:
         return _ratio(self.nbytes, self.stored_nbytes)
-
-
-@dataclass(frozen=True)
-class TensorDiff:
-    """One tensor that differs.
-
-    Attributes:
-        name: of the tensor.
-        status: "changed" (same dtype and shape, other bytes), "retyped" (other dtype or shape), "removed" (only in A)
-            or "added" (only in B).
-        dtype_a, shape_a, file_a, dtype_b, shape_b, file_b: None on the side where the tensor is missing; a file's path
-            is relative.
-        numel: elements of the tensor (of A, if there is one). For dtypes that are not known, elements are bytes.
-        num_different: elements whose bits differ; `numel` for a status other than "changed".
-        first_different: index of the first such element in row-major order; None for a status other than "changed".
-    """
-
-    name: str
-    status: str
-    numel: int
-    num_different: int
-    dtype_a: str | None = None
-    shape_a: tuple[int, ...] | None = None
-    dtype_b: str | None = None
-    shape_b: tuple[int, ...] | None = None
-    first_different: int | None = None
-    file_a: str | None = None
-    file_b: str | None = None
-
-
-@dataclass(frozen=True)
-class DtypeStats:
-    """What a delta would take for all tensors of one dtype.
-
-    Attributes:
-        num_tensors, nbytes: of B.
-        num_words: words of those of them that A has in the same dtype and size; an element of a dtype that is not whole
-            bytes counts as its bytes.
-        num_changed: words that differ.
-        delta_nbytes: by profile, the size of their frames, relative to A where A has one that fits; or of the tensor
-            itself where that is smaller.
-    """
-
-    dtype: str
-    num_tensors: int
-    nbytes: int
-    num_words: int
-    num_changed: int
-    delta_nbytes: dict[str, int]
-
-    @property
-    def share(self) -> float:
-        return self.num_changed / self.num_words if self.num_words else 0.0
-
-    @property
-    def bits_per_change(self) -> dict[str, float] | None:
-        """Bits of the delta for each word that changed, framing included."""
-        if not self.num_changed:
-            return None
-        return {profile: 8 * nbytes / self.num_changed for profile, nbytes in self.delta_nbytes.items()}
-
-
-@dataclass(frozen=True)
-class ChangedWords:
-    """The words of one dtype whose base has one exponent.
-
-    Attributes:
-        exponent: of the base, as it is stored; None for a dtype whose words are not split.
-        num_words, num_changed: how many there are, and how many differ.
-        position_bits: the entropy of which of them changed, in bits for each that did; None if none did.
-        step_bits: the entropy of the steps by which they changed (docs/format.md), likewise. Steps of 256 and
-            more count by the entropy of their sign and highest bit, and the bits below as they are.
-    """
-
-    dtype: str
-    exponent: int | None
-    num_words: int
-    num_changed: int
-    position_bits: float | None
-    step_bits: float | None
-
-    @property
-    def share(self) -> float:
-        return self.num_changed / self.num_words if self.num_words else 0.0
-
-
-@dataclass(frozen=True)
-class DeltaStats:
-    """What a delta from A to B would take, without headers of files.
-
-    Attributes:
-        dtypes: by dtype.
-        words: by dtype and exponent of the base.
-    """
-
-    dtypes: tuple[DtypeStats, ...]
-    words: tuple[ChangedWords, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all tensors of B."""
-        return sum(row.nbytes for row in self.dtypes)
-
-    @property
-    def delta_nbytes(self) -> dict[str, int]:
-        """Size of the delta by profile."""
-        profiles = dict.fromkeys(profile for row in self.dtypes for profile in row.delta_nbytes)
-        return {profile: sum(row.delta_nbytes[profile] for row in self.dtypes) for profile in profiles}
-
-
-@dataclass(frozen=True)
-class DiffReport:
-    """What `diff` found. `equal` is True when no tensor and no other file differs.
-
-    Attributes:
-        num_equal: tensors with the same name, dtype, shape and bytes.
-        by_file: a name stands in several files of a side, so tensors of the same name and the same relative path of
-            their file were compared; else those of the same name.
-        num_different_elements: sum over "changed" tensors.
-        tensors: those that differ, sorted by name; if `by_file`, by file first.
-        files: other files (neither safetensors nor index) whose original content differs or that one side lacks,
-            sorted; always empty unless both sides are directories.
-        stats: what a delta would take, if that was asked for.
-    """
-
-    a: str
-    b: str
-    num_equal: int
-    num_different_elements: int
-    tensors: tuple[TensorDiff, ...]
-    files: tuple[str, ...]
-    seconds: float
-    by_file: bool = False
-    stats: DeltaStats | None = None
-
-    @property
-    def equal(self) -> bool:
-        return not self.tensors and not self.files

@@ -17,10 +17,12 @@ __all__ = ["main"]
 @click.group(
     cls=CommandGroup,
     package=__name__,
-    modules=(
-        *("compress", "decompress", "run", "transcode", "verify", "diff", "inspect", "fit", "doctor", "bench"),
-        *("sync", "completion"),
-    ),
+    sections={
+        "Checkpoints": ("compress", "decompress", "transcode", "convert", "verify", "diff", "inspect"),
+        "Models": ("run", "fit"),
+        "Training": ("sync", "job"),
+        "This machine": ("doctor", "bench", "completion"),
+    },
     others={"job": "tensorwire-job"},
     context_settings={"help_option_names": ["-h", "--help"]},
 )

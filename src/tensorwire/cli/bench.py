@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .._ground.packages import how_to_install
 from . import options, output
 from .failures import BAD_DATA
 
@@ -24,8 +25,8 @@ def command(path: Path | None, as_json: bool) -> int:
 
     PATH is a file or directory, plain or compressed. The first 67 MB of each dtype are measured. Without PATH the data
     is synthetic BF16. Each codec has one thread, and page-aligned memory that is reused; its round trip is checked
-    before it is timed. 1 GB/s is 10^9 uncompressed bytes per second. pip install 'tensorwire[peers]' brings the codecs
-    of others.
+    before it is timed. 1 GB/s is 10^9 uncompressed bytes per second. A note says how to install
+    the codecs of others.
 
     \b
     Example:
@@ -68,7 +69,7 @@ def _print(source: str, machine: dict[str, Any], results: list[Measurement], mis
         if result.error:
             output.print_line(f"note: {result.codec} on {result.dtype}: {result.error}")
     if missing:
-        output.print_line(f"note: not installed: {', '.join(missing)}; pip install 'tensorwire[peers]'")
+        output.print_line(f"note: not installed: {', '.join(missing)}; {how_to_install('peers')}")
 
 
 def _row(result: Measurement) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Shared by compress, decompress and transcode: they write checkpoints and report their files."""
+"""Shared by compress, decompress, transcode and convert: they write checkpoints and report their files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from .._ground.text import escape
 from . import output as printing
 from .failures import FINDING
+from .hub import advice_on
 from .options import STANDARD_STREAM, as_written, standard_input, standard_output
 from .targets import targets
 
@@ -66,7 +67,7 @@ def convert(
         done = "made parts of" if settings.get("files") else "wrote"
         _print(report, as_json=False, quiet=quiet or as_json, done=done)
     if as_json:
-        printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
+        _print_json(reports)
     return FINDING if any(report.changed for report in reports) else 0
 
 
@@ -77,16 +78,22 @@ def _sources_and_dst(places: Sequence[Location], output: Location | None) -> tup
         if len(sources) > 1 and dst.is_file():
             advice = "name a directory for the results, as in -o DIR"
             raise click.UsageError(f"{str(dst)!r} is a file, and there are several SRC: {advice}")
-    for source in sources:
-        if source != STANDARD_STREAM and not source.exists():
-            raise click.BadParameter(f"Path {str(source)!r} does not exist.", param_hint="'SRC'")
-        if source != STANDARD_STREAM and source.is_fifo():
-            raise click.UsageError(f"{str(source)!r} is a pipe: read it as '-', as in '- < {source}'")
+    check_given(sources)
     if dst is not None and str(dst) in _STANDARD_OUTPUT:
         raise click.UsageError(f"{str(dst)!r} is standard output: write '-'")
     if len(sources) > 1 and STANDARD_STREAM in (*sources, dst):
         raise click.UsageError("'-' stands for one file: give one SRC and one DST")
     return sources, dst
+
+
+def check_given(sources: Sequence[Location]) -> None:
+    """Raise click.UsageError for a SRC that does not exist, or is a pipe."""
+    for source in sources:
+        if source != STANDARD_STREAM and not source.exists():
+            text = f"Path {str(source)!r} does not exist{advice_on(source) or '.'}"
+            raise click.BadParameter(text, param_hint="'SRC'")
+        if source != STANDARD_STREAM and source.is_fifo():
+            raise click.UsageError(f"{str(source)!r} is a pipe: read it as '-', as in '- < {source}'")
 
 
 def _check_sources(action: Action, sources: Sequence[Location], exclude: Sequence[str]) -> None:
@@ -150,13 +157,50 @@ def apply(operation: Operation, source: Location, base: Path, *, as_json: bool, 
     return FINDING if report.changed else 0
 
 
+def convert_in_place(
+    operation: Operation, places: Sequence[Location], *, as_json: bool, quiet: bool, **settings: Any
+) -> int:
+    """Run `operation` on each SRC, which becomes its own result, print the reports and return the exit code."""
+    check_given(places)
+    if STANDARD_STREAM in places:
+        raise click.UsageError("'-' is a stream, which is not changed in place: name a file")
+    reports = []
+    for source in places:
+        try:
+            with printing.progress("replace", quiet=quiet) as progress:
+                report = operation(source, progress=progress, **settings)
+        except KeyboardInterrupt:
+            text = "each file is the old or the new one, and the same command does the rest"
+            print(f"{escape(str(source))}: {text}", file=sys.stderr)
+            raise
+        reports.append(report)
+        _print(report, as_json=False, quiet=quiet or as_json, done="compressed in place")
+    if as_json:
+        _print_json(reports)
+    return 0
+
+
+def _print_json(reports: Sequence[CheckpointReport]) -> None:
+    printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
+
+
+def convert_distributed(
+    operation: Operation, source: Location, dst: Location, *, as_json: bool, quiet: bool, **settings: Any
+) -> int:
+    """Write what a distributed checkpoint holds, print the report and return the exit code."""
+    with printing.progress("convert", quiet=quiet) as progress:
+        report = operation(source, as_written(dst), progress=progress, **settings)
+    _print(report, as_json=as_json, quiet=quiet)
+    return 0
+
+
 def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = "wrote") -> None:
     """Print a table of files if there are several, a line about all of them, and notes. `done` is the verb."""
     if as_json:
         printing.print_json(report)
     if as_json or quiet:
         return
-    restores = report.action in ("decompress", "apply")
+    restores = report.action in ("decompress", "apply", "convert")
     before, after, ratio = printing.size(report.nbytes_in), printing.size(report.nbytes_out), f"{report.ratio:.3f}"
     if len(report.files) > 1:
         columns = ("file", "content", ">before", ">after", ">ratio")
@@ -167,6 +211,8 @@ def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = 
     dst = "standard output" if report.dst == "-" else report.dst
     if report.action == "apply" and all(file.resumed for file in report.files):
         printing.print_line(f"nothing to change: {dst} is what {report.src} leads to")
+    elif report.action == "replace" and not report.files:
+        printing.print_line(f"nothing to change: {dst} is compressed already")
     else:
         speed = printing.speed(report.nbytes_out if restores else report.nbytes_in, report.seconds)
         took = f"{report.seconds:.2f} s" + ("" if report.action == "transcode" else f" ({speed})")
@@ -178,7 +224,7 @@ def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = 
         notes.append(
             f"nothing is relative to {report.base}: it has no tensor of the same name or content, dtype and size"
         )
-    notes += left_out(report.excluded, by_this_run=report.action == "compress")
+    notes += left_out(report.excluded, by_this_run=report.action in ("compress", "replace"))
     notes += printing.first(report.ignored, "path", "not carried over, since the manifest does not list it: {}".format)
     notes += printing.first(report.notices, "note")
     for note in notes:
@@ -204,7 +250,7 @@ def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:
         if file.num_relative:
             content += f", {file.num_relative:,} relative"
         before, after = file.nbytes_in, file.nbytes_out
-        if report.action in ("decompress", "apply"):
+        if report.action in ("decompress", "apply", "convert"):
             before, after = after, before
         ratio = f"{before / after:.3f}" if after else ""
     if file.resumed:

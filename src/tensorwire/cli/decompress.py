@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from . import options
-from .conversion import apply, convert
+from .conversion import apply, check_given, convert
 
 
 @click.command()
@@ -63,6 +63,7 @@ def command(
         )
     if len(places) != 1 or output is not None:
         raise click.UsageError("--in-place takes one SRC, and no DST: OLD itself is changed")
-    if places[0] == options.STANDARD_STREAM or not places[0].exists():
-        raise click.BadParameter(f"Path {str(places[0])!r} does not exist.", param_hint="'SRC'")
+    if places[0] == options.STANDARD_STREAM:
+        raise click.UsageError("--in-place takes a SRC that is read twice, and '-' is a stream: name a file")
+    check_given(places)
     return apply(apply_checkpoint, places[0], base[0], **settings)

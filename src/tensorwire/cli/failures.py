@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import sys
 
@@ -53,7 +54,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     if isinstance(error, click.ClickException):
-        return error.exit_code, error.format_message().replace("\n\t", " ")  # click lists choices on lines of their own
+        return error.exit_code, _explain_usage(error.format_message())
     if isinstance(error, TensorwireError):
         return BAD_DATA, str(error)
     if isinstance(error, OSError):
@@ -65,6 +66,12 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, ValueError):
         return USAGE, str(error)
     raise error
+
+
+def _explain_usage(text: str) -> str:
+    """click's words on one line, without its own name of a type."""
+    text = text.replace("\n\t", " ")  # it lists choices on lines of their own
+    return re.sub(r"is not a valid (integer|float) range\b", r"is not a valid \1", text).replace(" float.", " number.")
 
 
 def _explain_os(error: OSError) -> str:

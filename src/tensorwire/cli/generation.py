@@ -21,11 +21,13 @@ from transformers.utils import logging
 from .._ground.text import escape
 from ..checkpoint import verify
 from ..checkpoint.directory.config_and_index import is_compressed_config
+from ..checkpoint.directory.distributed import refusal
 from ..checkpoint.directory.paths import MANIFEST_NAME
 from ..errors import CorruptDataError
 from ..torch import memory_report
 from ..torch.integrations.transformers import TensorwireConfig
 from . import output
+from .hub import advice_on
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _GREEDY = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
@@ -116,12 +118,11 @@ def _check_directory(path: Path) -> bool:
     """Whether the model in it is compressed; an error says why nothing in it can be run."""
     name, config = repr(str(path)), path / "config.json"
     if not path.exists():
-        text = f"no directory {name}"
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):  # as models are called on a hub
-            text += f"; nothing is downloaded here: first run hf download {path} --local-dir {path.name}"
-        raise click.UsageError(text)
+        raise click.UsageError(f"no directory {name}{advice_on(path)}")
     if not config.is_file():
         text = f"expected a directory with config.json, safetensors files and a tokenizer, got {name}"
+        if path.is_dir() and (refused := refusal(path, [file.name for file in path.iterdir()])):
+            raise click.UsageError(str(refused))
         if any(file.suffix == ".gguf" for file in (path, *path.glob("*"))):
             text += "; GGUF is another format, which llama.cpp runs"
         raise click.UsageError(text)

@@ -18,19 +18,26 @@ ENTRY_POINTS = "tensorwire.commands"
 
 
 class CommandGroup(click.Group):
-    """Each command is the attribute `command` of the module of its name in `package`; `modules` has them in order.
+    """Each command is the attribute `command` of the module of its name in `package`. `sections` has them in order, by
+    the title under which the help lists them.
 
-    Behind them come the commands of `others`, by name: the distribution that each comes from, by an entry point.
+    A command in `others` comes from another distribution, which stands there by its name, by an entry point.
     """
 
     def __init__(
-        self, *, package: str, modules: Sequence[str], others: Mapping[str, str] | None = None, **settings: Any
+        self,
+        *,
+        package: str,
+        sections: Mapping[str, Sequence[str]],
+        others: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self._package = package
-        self.modules = tuple(modules)
+        self._sections = sections
         self._others = dict(others or {})
-        self._names = (*self.modules, *self._others)
+        self._names = tuple(name for names in sections.values() for name in names)
+        self.modules = tuple(name for name in self._names if name not in self._others)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._names)
@@ -53,6 +60,19 @@ class CommandGroup(click.Group):
             return command
         # It is on no index of packages yet, where another one may bear its name.
         return _refusing(cmd_name, distribution, "Is not installed", f"in a clone, pip install ./{cmd_name}")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self._names))
+        room = formatter.width - 6 - width
+        for title, names in self._sections.items():
+            commands = [self.get_command(ctx, name) for name in names]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(room))
+                for name, command in zip(names, commands, strict=True)
+                if command is not None
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:  # click's own help here is no error before 8.2

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from .._ground.filesystem import absolute, resolved
+from .._ground.packages import how_to_install
 from ..storage.locations import check_slashes, locate, said
 from ..storage.remote import RemotePath, is_url
+from .hub import advice_on
 
 if TYPE_CHECKING:
     from ..storage.locations import Location
@@ -39,7 +42,7 @@ class _Location(click.Path):
                 return locate(value)
         except (ImportError, ValueError) as error:
             self.fail(str(error), param, ctx)
-        return super().convert(value, param, ctx)
+        return _converted(super().convert, value, param, ctx)
 
 
 class _OnThisMachine(click.Path):
@@ -47,8 +50,22 @@ class _OnThisMachine(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if is_url(value):
-            self.fail(f"expected a path of this machine, got {said(value)}: download it first", param, ctx)
-        return super().convert(value, param, ctx)
+            url = said(value)
+            advice = f"first run tensorwire decompress {url} DIR, or download it if it is not compressed"
+            self.fail(f"expected a path of this machine, got {url}; {advice}", param, ctx)
+        return _converted(super().convert, value, param, ctx)
+
+
+def _converted(
+    convert: Callable[..., Any], value: Any, param: click.Parameter | None, ctx: click.Context | None
+) -> Any:
+    """The path, or an error that knows names of models on a hub."""
+    try:
+        return convert(value, param, ctx)
+    except click.BadParameter as error:
+        if os.path.lexists(value) or not (advice := advice_on(value)):
+            raise
+        raise click.BadParameter(error.message.removesuffix(".") + advice, ctx=ctx, param=param) from None
 
 
 class _PathOrStream(_Location):
@@ -63,6 +80,7 @@ class _PathOrStream(_Location):
 
 LOCATION = _Location(path_type=Path)
 EXISTING_PATH = _Location(exists=True, path_type=Path)
+LOCAL_PATH = _OnThisMachine(path_type=Path)
 EXISTING_LOCAL_PATH = _OnThisMachine(exists=True, path_type=Path)
 EXISTING_PATH_OR_STREAM = _PathOrStream(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
@@ -86,10 +104,10 @@ def as_written(path: Location) -> str | RemotePath:
     return f"{path}/" if path in slashed else str(path)
 
 
-_WRITTEN = _PathAsWritten(path_type=Path)
-places_argument = click.argument("places", type=_WRITTEN, nargs=-1, required=True, metavar="SRC... [DST]")
+WRITTEN_PATH = _PathAsWritten(path_type=Path)
+places_argument = click.argument("places", type=WRITTEN_PATH, nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=_WRITTEN, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
+    "-o", "--output", type=WRITTEN_PATH, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(
@@ -160,9 +178,7 @@ def program(text: str | None) -> list[str] | None:
 def require(package: str, needed_by: str, extra: str) -> None:
     """Raises click.UsageError, with what to type, if an optional package is not installed."""
     if find_spec(package) is None:
-        raise click.UsageError(
-            f"{needed_by} needs {package}, which is not installed: pip install 'tensorwire[{extra}]'"
-        )
+        raise click.UsageError(f"{needed_by} needs {package}, which is not installed: {how_to_install(extra)}")
 
 
 def standard_input() -> BinaryIO:
@@ -199,8 +215,6 @@ def standard_output(*, force: bool) -> BinaryIO:
 def compressed_path(src: Location) -> Path:
     """Where `compress` writes unless told: model -> model.tensorwire, a.safetensors -> a.tensorwire.safetensors."""
     path = named(_beside(src))
-    if path.parent.name == "snapshots" and (path.parent.parent / "blobs").is_dir():
-        raise click.UsageError(f"{str(src)!r} lies in a hub cache, which takes all beside it for revisions: name a DST")
     if path.suffix == _SAFETENSORS and not path.is_dir():
         return path.with_name(path.stem + SUFFIX + _SAFETENSORS)
     return path.with_name(path.name + SUFFIX)
@@ -222,7 +236,16 @@ def decompressed_path(src: Location) -> Path:
 
 def _beside(src: Location) -> Path:
     """A path, beside which a result may stand without being asked for."""
+    from ..checkpoint.directory.paths import MANIFEST_NAME, is_in_hub_cache
+
     if isinstance(src, Path):
+        text = None
+        if is_in_hub_cache(resolved(absolute(named(src)).parent)):
+            text = "lies in a hub cache, which takes all that stands there for its own: name a DST"
+        elif src.is_dir() and any((above / MANIFEST_NAME).exists() for above in absolute(src).parents):
+            text = "lies in a compressed directory, where nothing is written unasked: name a DST"
+        if text is not None:
+            raise click.UsageError(f"{str(src)!r} {text}")
         return src
     raise click.UsageError(f"{str(src)!r} lies in a store, where nothing is written unasked: name a DST")
 

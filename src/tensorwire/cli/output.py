@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .._ground.text import count as count
 from .._ground.text import escape
+from .._ground.text import size as size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -165,7 +167,7 @@ def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Itera
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:
-            name = _abbreviate(escape(path), _BAR_NAME_WIDTH)
+            name = _cut(escape(path).removesuffix(".safetensors"), _BAR_NAME_WIDTH)
             bars.update(task, completed=done, total=total, description=f"{title} {name}")
 
         yield update
@@ -182,18 +184,15 @@ def _abbreviate(name: str, width: int) -> str:
         short = re.sub(rf"([^\W\d]{{{limit}}})[^\W\d]+", r"\1", name)
         if len(short) <= width:
             return short
+    return _cut(name, width)
+
+
+def _cut(name: str, width: int) -> str:
+    """Both ends of a long name: "unet/diff…00012-of-00030"."""
+    if len(name) <= width:
+        return name
     tail = width * 3 // 5
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
-
-
-def size(nbytes: int) -> str:
-    """90.9 MB, in powers of 1000 as GB/s are."""
-    value, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if value < 999.5 or unit == "PB":
-            break
-        value /= 1000
-    return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
 
 
 def speed(nbytes: int, seconds: float) -> str:
@@ -202,11 +201,6 @@ def speed(nbytes: int, seconds: float) -> str:
         return "- GB/s"
     value = nbytes / seconds / 1e9
     return f"{value:.{2 if value >= 0.1 else 3}f} GB/s"
-
-
-def count(number: int, noun: str) -> str:
-    """1 tensor, 2,300 tensors."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def decimals(value: float | None, places: int = 3) -> str:

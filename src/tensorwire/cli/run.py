@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path), metavar="MODEL")
+@click.argument("path", type=options.LOCAL_PATH, metavar="MODEL")
 @click.argument("prompt", default=str(options.STANDARD_STREAM))
 @click.option(
     "-n",
@@ -45,7 +46,7 @@ def command(path: Path, prompt: str, max_new_tokens: int, seed: int | None, as_j
     chat template, PROMPT is a message to answer. Without PROMPT, or for "-", the text is read from standard input.
 
     The text goes to standard output as it comes. Tokens a second and the memory that the weights take go to standard
-    error. It runs on the CPU, and needs pip install 'tensorwire[transformers]'.
+    error. It runs on the CPU, and needs torch and Transformers.
 
     \b
     Example:
@@ -56,18 +57,21 @@ def command(path: Path, prompt: str, max_new_tokens: int, seed: int | None, as_j
     text = _prompt(prompt)
     for package in ("torch", "transformers"):
         options.require(package, "tensorwire run", "transformers")
-    with output.progress(f"loading {path.name}"):
-        try:  # which takes seconds
+    begun = time.perf_counter()
+    with output.progress("importing transformers"):
+        try:
             require("transformers", (5, 16), "tensorwire run needs transformers")
             from . import generation
         except ImportError as error:
             raise click.UsageError(str(error)) from None
+    import_seconds = time.perf_counter() - begun
+    with output.progress(f"loading {path.name}"):
         loaded = generation.load(path)
     result = generation.generate(loaded, text, max_new_tokens=max_new_tokens, seed=seed, stream=not as_json)
     if as_json:
         output.print_json(result)
     else:
-        _print(result)
+        _print(result, import_seconds)
 
 
 def _prompt(prompt: str) -> str:
@@ -85,11 +89,12 @@ def _prompt(prompt: str) -> str:
     return text
 
 
-def _print(result: Generation) -> None:
+def _print(result: Generation, import_seconds: float) -> None:
     speed = f"{output.decimals(result.tokens_per_second, 1)} a second after the first, "
     lines = [
         f"{output.count(len(result.tokens), 'token')}, {speed if result.tokens_per_second else ''}first after "
-        f"{result.first_token_seconds:.2f} s; loaded in {result.load_seconds:.1f} s",
+        f"{result.first_token_seconds:.2f} s; loaded in {result.load_seconds:.1f} s, transformers "
+        f"imported in {import_seconds:.1f} s",
         f"weights: {output.size(result.nbytes)} in memory, {output.size(result.dense_nbytes)} dense, ratio "
         f"{result.ratio:.3f}; peak of the process {output.size(result.peak_nbytes)}",
     ]

@@ -52,6 +52,10 @@ _KINDS = (
     (rb"\x93NUMPY", Foreign("an npy file of NumPy", _NPY, True)),
     (rb"\x89HDF\r\n\x1a\n", Foreign("an HDF5 file", "get the model in the safetensors format, or convert it", True)),
     (rb"\x08[\x01-\x20][\x12\x1a\x3a\x42]", Foreign("an ONNX model", "get the model in the safetensors format", True)),
+    (
+        rb"(?:[\x81-\x8f]|\xde..|\xdf....)(?:[\xa1-\xbf]|\xd9.|\xda..)[A-Za-z0-9_./-]",
+        Foreign("a msgpack file, as Flax writes it", "get the model in the safetensors format, or convert it", True),
+    ),
     (rb"\x93TWF\r\n\x1a\n", Foreign("a single frame of tensorwire", "decode it with tensorwire.decompress")),
     (rb"\x1f\x8b\x08", Foreign("a gzip file", "unpack it with gunzip")),
     (rb"\x28\xb5\x2f\xfd", Foreign("a zstd file", "unpack it with unzstd")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..codec import ContentHasher, new_buffer
+from ..codec import ContentHasher, content_hash, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..storage.pipeline import WINDOW_NBYTES
 from .header import Header, build_header, packed
@@ -14,7 +14,6 @@ from .torch_file import TorchFile
 
 if TYPE_CHECKING:
     from ..storage.pipeline import Chunk
-    from .header import TensorEntry
     from .original_record import Outline, Record
     from .reader import StoredFile, StoredTensor
 
@@ -91,7 +90,7 @@ class OriginalReader:
             if chunk.tensor in self._damaged:
                 raise self._damaged[chunk.tensor]
             if chunk.start == 0:
-                self._check_layout(entry)
+                self.check_layout(chunk.tensor)
                 if tensor.compressed:
                     self._reserve(tensor)
             self.stored.read(tensor, chunk.start, out, threads=self.threads, scratch=self._scratch)
@@ -105,21 +104,30 @@ class OriginalReader:
             if chunk.stop == entry.nbytes:
                 self.stored.forget(tensor)
 
+    def check_layout(self, index: int) -> None:
+        """Raise CorruptDataError if a tensor is not the one that the original has in its place."""
+        entry = self.header.entries[index]
+        with ErrorContext(file=self.stored.path, tensor=entry.name):
+            dtype, shape, nbytes = self.stored.layout(entry.name)
+            if (dtype, shape, nbytes) != (entry.dtype, entry.shape, entry.nbytes):
+                raise CorruptDataError(
+                    f"expected {entry.dtype} {entry.shape} of {entry.nbytes} bytes, got {dtype} {shape} of {nbytes}"
+                )
+
     def reread(self, index: int, start: int, out: memoryview) -> None:
         """Put content of tensor `index` from byte `start` on into `out`, again."""
         tensor = self.stored.tensors[self.header.entries[index].name]
         self.stored.read(tensor, start, out, threads=self.threads)
 
+    def check_plain(self, index: int, content: memoryview) -> None:
+        """Raise CorruptDataError if this is not the content of a tensor that is not compressed."""
+        tensor = self.stored.tensors[self.header.entries[index].name]
+        if not tensor.compressed and tensor.content_hash is not None:
+            self.stored.check_hash(tensor, tensor.content_hash, content_hash(content, threads=self.threads))
+
     def content_hash(self, index: int) -> str:
         """The content hash of a tensor."""
         return self.stored.hash_content(self.stored.tensors[self.header.entries[index].name], self.threads)
-
-    def _check_layout(self, entry: TensorEntry) -> None:
-        dtype, shape, nbytes = self.stored.layout(entry.name)
-        if (dtype, shape, nbytes) != (entry.dtype, entry.shape, entry.nbytes):
-            raise CorruptDataError(
-                f"expected {entry.dtype} {entry.shape} of {entry.nbytes} bytes, got {dtype} {shape} of {nbytes}"
-            )
 
     def _reserve(self, tensor: StoredTensor) -> None:
         frame = self.stored.frame(tensor)

@@ -103,7 +103,9 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
         with StoredFile(spool.location) as copy:
             copy.path = stored.path
             copy.use_base(stored.base, stored.base_file)
+            copy.beside = stored.beside
             yield OriginalReader(copy, original.record, original.threads, original.outline)
+            copy.beside = None  # which closes with the file itself
 
 
 def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) -> Written:
@@ -119,6 +121,18 @@ def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) 
     return Written(original.nbytes, original.header.data_nbytes, compressed, frozenset(stored.relative), sha256=sha256)
 
 
+def check_file(original: OriginalReader, *, advance: Advance) -> None:
+    """Decode an original, and write it nowhere.
+
+    Raises:
+        CorruptDataError: it is another one than its record says.
+    """
+    stored, digest = original.stored, hashlib.sha256()
+    stored.expect(stored.tensors.values())
+    _consume(_windows(original), Spliced(original.outline.gaps, digest.update), lambda _: None, advance)
+    _checked_digest(original, digest)
+
+
 def copy_file(source: Readable, file: Writable, *, advance: Advance) -> str:
     """Copy a file as it is; return its SHA-256."""
     digest = hashlib.sha256()
@@ -129,10 +143,15 @@ def copy_file(source: Readable, file: Writable, *, advance: Advance) -> str:
 
 def file_sha256(path: Location, advance: Advance = lambda _: None) -> str:
     """The SHA-256 of a file."""
-    digest = hashlib.sha256()
     with open_input(path) as source:
-        _consume(_raw_windows(source), digest.update, lambda _: None, advance)
-        source.check_size()
+        return sha256_of(source, advance)
+
+
+def sha256_of(source: Readable, advance: Advance) -> str:
+    """The same of a file that is open."""
+    digest = hashlib.sha256()
+    _consume(_raw_windows(source), digest.update, lambda _: None, advance)
+    source.check_size()
     return digest.hexdigest()
 
 

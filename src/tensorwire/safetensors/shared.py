@@ -31,9 +31,11 @@ def check_saved(tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def shared_names(tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    """The names of tensors whose memory overlaps, in groups of two or more."""
+    """The names of tensors whose memory overlaps, in groups of two or more. ValueError for one that is sharded."""
     storages: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
+        if hasattr(tensor, "full_tensor"):
+            raise ValueError(f"expected a whole tensor as {shown(name)}, got a sharded one; save tensor.full_tensor()")
         if tensor.device.type != "meta" and tensor.numel():
             key = tensor.device, tensor.untyped_storage().data_ptr()
             storages.setdefault(key, []).append((tensor.data_ptr(), _end(tensor), name))

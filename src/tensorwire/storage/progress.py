@@ -47,6 +47,11 @@ class Meter:
         self._done = self._target
         self._report()
 
+    def finish(self) -> None:
+        """All is done, also what was not needed."""
+        self._done = self._target = self._total
+        self._report()
+
     def _report(self) -> None:
         if self._progress is not None:
             self._progress(self._done, self._total, self._path)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from .._ground.packages import how_to_install
 from ..errors import TruncatedDataError
 from . import http_objects, s3_objects
 from .secret_text import Secrets, shown
@@ -43,6 +44,8 @@ _MARKS = (
     "ETag", "etag", "md5Hash", "generation", "xet_hash", "blob_id", "sha", "checksum", "Content-MD5", "Digest",
     "LastModified", "last_modified", "Last-Modified", "mtime", "modificationTime", "modify", "created",
 )  # fmt: skip
+
+_TIMES = ("LastModified", "last_modified", "mtime", "created")
 
 _NO_SECRETS = Secrets("")
 _PAGE = {"type": "directory", "size": 0}
@@ -92,7 +95,7 @@ class RemotePath:
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise ImportError(
-                f"{shown(url)} needs fsspec, which is not installed: pip install 'tensorwire[remote]'"
+                f"{shown(url)} needs fsspec, which is not installed: {how_to_install('remote')}"
             ) from error
         with clear_errors(shown(url), Secrets(url, storage_options)):
             # A listing that is kept may be older than the objects; some stores keep it all the same.
@@ -377,10 +380,12 @@ class Status(NamedTuple):
     Attributes:
         st_size: in bytes.
         identity: differs once other bytes are there. The size comes first.
+        st_mtime: when it was written, in seconds since 1970; None if the store does not tell.
     """
 
     st_size: int
     identity: list[int]
+    st_mtime: float | None = None
 
     @classmethod
     def of(cls, path: RemotePath, facts: Mapping[str, Any] | None) -> Status:
@@ -393,4 +398,6 @@ class Status(NamedTuple):
         name = next((name for name in _MARKS if facts.get(name)), "size")
         found = facts[name]
         mark = f"{name} {found.timestamp() if hasattr(found, 'timestamp') else found}"
-        return cls(facts["size"], [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")])
+        identity = [facts["size"], int.from_bytes(hashlib.sha256(mark.encode()).digest()[:7], "big")]
+        times = (getattr(time, "timestamp", lambda time=time: time)() for time in map(facts.get, _TIMES))
+        return cls(facts["size"], identity, next((time for time in times if isinstance(time, (int, float))), None))

@@ -41,7 +41,7 @@ class RemoteFile:
         self.path = path
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        self.nbytes, self.identity = path.stat()
+        self.nbytes, self.identity, _ = path.stat()
         self.beginning = b""
         self._pieces: Pieces | None = None
         self._closed = False

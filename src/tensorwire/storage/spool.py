@@ -21,10 +21,14 @@ class SpoolFile:
 
     __reduce_ex__ = not_copied("a temporary file without a name", "write its bytes into another one")
 
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="tensorwire-", buffering=0)  # noqa: SIM115 - `close` closes it
+    def __init__(self, directory: Path | None = None) -> None:
+        """`directory`: by default that for temporary files, which may lie in memory."""
+        self.path = directory or Path(tempfile.gettempdir())
+        with naming(self.path):
+            self._file = tempfile.TemporaryFile(  # noqa: SIM115 - `close` closes it
+                prefix="tensorwire-", buffering=0, dir=self.path
+            )
         self._fd = self._file.fileno()
-        self.path = Path(tempfile.gettempdir())
         self.nbytes = 0
 
     @property
@@ -58,3 +62,8 @@ class SpoolFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def is_spooled(place: object) -> bool:
+    """Whether this is the `location` of such a file, which errors had better not name."""
+    return str(place).startswith("/proc/self/fd/")

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .access import Access
 
 _SUFFIX = ".partial"
-_LOCK, _JOURNAL, _RESULT, _OLD = "lock", "journal.jsonl", "result", "old"
-_NAMES = {_LOCK, _JOURNAL, _RESULT, _OLD}
+_LOCK, _JOURNAL, _NEXT, _RESULT, _OLD = "lock", "journal.jsonl", "journal.next", "result", "old"
+_NAMES = {_LOCK, _JOURNAL, _NEXT, _RESULT, _OLD}
 _OF_PARENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 """Errors of making a directory that lie with the one it is to stand in."""
 _LOCK_TEXT = b"tensorwire works here; see docs/checkpoints.md\n"
@@ -58,10 +58,13 @@ class Staging:
     __reduce_ex__ = not_copied("the lock of its directory", "make the result in one place")
 
     def __init__(self, destination: Destination, purpose: dict[str, Any]) -> None:
-        """`purpose` is what the result depends on; a journal with another purpose is of no use.
+        """`purpose` is what the result depends on; a journal with another purpose is of no use, and is removed. But one
+        with `repeat` in its purpose holds the only record of files that have given way to finished ones: it stays, and
+        `repeat` says how to go on.
 
         Raises:
-            FileExistsError: something at the destination must stay, or the partial path is something else.
+            FileExistsError: something at the destination must stay, or the partial path is something else. On entering
+                also: it holds the only record of something.
             BlockingIOError: another process works on the same destination.
         """
         destination.check()
@@ -187,6 +190,8 @@ class Staging:
             records.extend(json.loads(line) for line in lines[:-1])
         if not all(isinstance(record, dict) for record in records):
             raise self._foreign()
+        if not all(isinstance(record.get("path"), str) for record in records[1:]):
+            raise self._foreign()
         if records and "replacing" in records[0]:
             self._replacing = records[0]["replacing"]
             try:
@@ -228,10 +233,14 @@ class Staging:
             self.finished = {record["path"]: record for record in records[1:]}
             _open_up(self.result)
         else:
+            if len(records) > 1 and "repeat" in records[0]:
+                text = f"holds what restores files that were replaced; {records[0]['repeat']}"
+                raise FileExistsError(errno.EEXIST, text, str(self._partial))
             _remove(self.result)
             records = [self._purpose]
-        self._journal = OutputFile(self._partial / _JOURNAL)
+        self._journal = OutputFile(self._partial / _NEXT)
         self._append(records)
+        (self._partial / _NEXT).replace(self._partial / _JOURNAL)  # what it tells is there at every moment
 
     def _append(self, records: Iterable[dict[str, Any]]) -> None:
         text = "".join(json.dumps(record) + "\n" for record in records)
@@ -242,6 +251,14 @@ class Staging:
         """Note that a file of the result is whole; it must be synced."""
         self._append([{**facts, "path": path}])
         self.finished[path] = facts
+
+    def hand_over(self, path: str, destination: Destination, existing: Existing | None) -> None:
+        """Let one file of the result take its place before the others are made. It must be synced, and recorded if it
+        is not the last one: the journal is on the disk before, and what stood there, which is `existing`, is gone."""
+        sync_directory(self._partial)
+        sync_directory(self._partial.parent)
+        self._note_kept(destination.replace(self.result / path, existing, self._partial / _OLD))
+        sync_directory(destination.path.parent)
 
     def adopt(self, paths: Iterable[str]) -> None:
         """Take over the parts of these paths that are finished. A part of another purpose is of no use, and is removed.
@@ -333,7 +350,7 @@ class Staging:
 
     def _clear(self) -> None:
         # What is large first, and the lock last: the next run finds the rest should this one be killed.
-        for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
+        for name in (_RESULT, _OLD, _NEXT, _JOURNAL, _LOCK):
             _remove(self._partial / name)
         remove_empty(self._partial)  # what another process has put in stays
 
@@ -357,8 +374,17 @@ def is_staging(path: Path) -> bool:
     names = _names(path)
     if _LOCK not in names:
         return not names
-    text = (path / _LOCK).read_bytes()
+    with naming(path):
+        text = (path / _LOCK).read_bytes()
     return text == _LOCK_TEXT or (not text and names == {_LOCK})
+
+
+def has_finished(path: Path) -> bool:
+    """Whether a path is a staging directory whose journal tells of a finished file."""
+    try:
+        return is_staging(path) and (path / _JOURNAL).read_bytes().count(b"\n") > 1
+    except FileNotFoundError:
+        return False
 
 
 def left_over(root: Path) -> set[str]:
@@ -404,7 +430,7 @@ def _is_all_ours(partial: Path) -> bool:
             continue
         if first not in _NAMES or not (directory or stat.S_ISREG(status.st_mode)):
             return False
-        if directory and first in (_LOCK, _JOURNAL):
+        if directory and first in (_LOCK, _JOURNAL, _NEXT):
             return False
     return True
 

@@ -297,7 +297,8 @@ class Upload:
             remove_empty(self.place.parent.parent)
 
     def _refusal(self, text: str) -> FileExistsError:
-        return FileExistsError(errno.EEXIST, f"{text}; name another destination", str(self.target))
+        joint = ", or" if "pass force" in text else ";"
+        return FileExistsError(errno.EEXIST, f"{text}{joint} name another destination", str(self.target))
 
 
 def _name(path: str) -> str:

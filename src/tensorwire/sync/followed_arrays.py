@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from .._ground.text import count
 from ..codec import array_layout, as_array, changed_in_place, new_buffer, tensor_view, tied_names
 from ..errors import BaseMismatchError, ErrorContext
 from ..files.names import shown
-from .checkpoints import nbytes_of, tensor_of
-from .versions import Position
+from .checkpoints import tensor_of
+from .versions import Position, nbytes_of
 
 if TYPE_CHECKING:
     from .frames import Fetched, Frames
@@ -22,18 +23,32 @@ class ArraysTarget:
     keeps it; with `in_place` they keep their memory, and frames wait for the commit. With `verify` those that a version
     does not change are hashed when it is staged."""
 
-    def __init__(self, arrays: MutableMapping[str, Any], threads: int, *, in_place: bool, verify: bool) -> None:
-        """
+    def __init__(
+        self,
+        arrays: MutableMapping[str, Any],
+        threads: int,
+        *,
+        framework: Literal["np", "pt"] | None,
+        in_place: bool,
+        verify: bool,
+    ) -> None:
+        """`framework`: of new arrays; by default that of those which they replace.
+
         Raises:
             UnsupportedTensorError: with `in_place`, an array takes no content where it lies.
         """
         self._arrays, self._threads, self._in_place, self._verify = arrays, threads, in_place, verify
+        self._framework = framework
         self._position: Position | None = None
         self._new: dict[str, Any] = {}
         self._frames: dict[str, list[Fetched]] = {}
         self._goal: Position | None = None
         if in_place:
             tied_names(arrays)
+
+    @property
+    def title(self) -> str:
+        return count(len(self._arrays), "array")
 
     def position(self) -> Position:
         """What is there; arrays that were not hashed yet are hashed now, all if one came or went."""
@@ -82,10 +97,9 @@ class ArraysTarget:
         out = new_buffer(nbytes_of(first.tensor))  # what it needs is no lie of the index: the frame says the same
         base = tensor_view(held).data if first.is_relative and held is not None else None
         first.make(name, out, base, self._threads)
-        for link in links[1:]:
-            frames.fetch(name, link).make(name, out, out, self._threads)
+        frames.apply(name, links[1:], out, self._threads)
         dtype, shape = goal[name].layout
-        return as_array(out, dtype, shape, self._framework(held))
+        return as_array(out, dtype, shape, self._framework or self._framework_of(held))
 
     def commit(self) -> None:
         """Exchange references; in place, decode.
@@ -153,7 +167,7 @@ class ArraysTarget:
     def _drop(self) -> None:
         self._new, self._frames, self._goal = {}, {}, None
 
-    def _framework(self, held: Any) -> Any:
+    def _framework_of(self, held: Any) -> Literal["np", "pt"]:
         """That of the array which is replaced, or of the others."""
         torch = sys.modules.get("torch")
         like = next(iter(self._arrays.values()), None) if held is None else held

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .._ground.copies import not_copied
+from .._ground.text import count, in_a_line
 from ..codec import num_threads
 from ..errors import BaseMismatchError
 from ..storage.locations import is_path, locate
@@ -21,6 +22,8 @@ from .versions import MAX_NUMBER, Position, Version, is_number, result, state_of
 
 if TYPE_CHECKING:
     import os
+
+    from ..storage.progress import Progress
 
 _POLL_SECONDS = 0.5
 
@@ -36,6 +39,9 @@ class Staged(NamedTuple):
     version: int
     names: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return in_a_line(self, f"version {self.version}", f"{count(len(self.names), 'tensor')} to change")
+
 
 class Follower:
     """Follows the versions of a store. `stage` does all the work while the old weights serve; `commit` is short. One
@@ -46,6 +52,8 @@ class Follower:
         target: a dict of NumPy arrays or of torch tensors on the CPU, or a directory of plain safetensors files, which
             may be absent at first. A directory has a checkpoint of the store or none, and one follower. Its files are
             links to those of the version that serves, in a folder of its own below ``.tensorwire-sync``.
+        framework: what new arrays of a dict are, "np" or "pt"; by default what those that they replace are, and NumPy
+            arrays in an empty dict.
         in_place: arrays keep their memory, and files their place on the disk. `stage` then takes nothing but memory
             for the compressed changes, and `commit` decodes them. A file with a second name (a hard link) is refused.
             The arrays have the names, dtypes and shapes of the publisher; an empty dict is filled once.
@@ -64,18 +72,30 @@ class Follower:
         TypeError: `target` is neither of the two.
         UnsupportedTensorError: with `in_place`, an array takes no content where it lies: it is read-only or on a
             device, say, or shares a part of its memory with another one.
-        ValueError: the directory is a URL, or `copies` is given with `in_place` or a dict.
+        ValueError: the directory is a URL, `copies` is given with `in_place` or a dict, or `framework` with a
+            directory or is none.
+        ImportError: torch is missing, with framework "pt".
         BlockingIOError: another follower works in the directory.
         FileExistsError: the directory is a file, or has another file under the name of one that serves.
     """
 
     __reduce_ex__ = not_copied("its place in a store", "make another one, with a target of its own")
 
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self._store.place,
+            self._target.title,
+            "no version" if self.version is None else f"version {self.version}",
+            None if self._staged is None else f"version {self._staged.version} staged",
+        )
+
     def __init__(
         self,
         store: str | os.PathLike[str],
         target: MutableMapping[str, Any] | str | os.PathLike[str],
         *,
+        framework: Literal["np", "pt"] | None = None,
         in_place: bool = False,
         copies: bool = False,
         verify: bool | None = None,
@@ -89,9 +109,13 @@ class Follower:
         self._hashes_first = bool(verify) and not isinstance(target, MutableMapping)  # arrays look themselves
         if copies and (in_place or isinstance(target, MutableMapping)):
             raise ValueError("expected copies with a directory that is not written into in place; leave it out")
+        if framework is not None:
+            _check_framework(framework, target)
         self._target: ArraysTarget | DirectoryTarget | InPlaceTarget
         if isinstance(target, MutableMapping):
-            self._target = ArraysTarget(target, num_threads(threads), in_place=in_place, verify=verify is not False)
+            self._target = ArraysTarget(
+                target, num_threads(threads), framework=framework, in_place=in_place, verify=verify is not False
+            )
             return
         if not is_path(target):
             advice = "; give its state_dict(), with in_place=True" if hasattr(target, "state_dict") else ""
@@ -114,12 +138,16 @@ class Follower:
             return "staged"
         return "empty" if self.version is None else "at"
 
-    def stage(self, version: int | None = None, timeout: float | None = 0) -> Staged | None:
+    def stage(
+        self, version: int | None = None, timeout: float | None = 0, *, progress: Progress | None = None
+    ) -> Staged | None:
         """Fetch a version and make its tensors, beside those that serve.
 
         Args:
             version: its number, which may be an older one; by default the newest one, if that is newer.
             timeout: how many seconds to wait for something new: 0 does not wait, None waits for ever.
+            progress: called from this thread with the bytes of tensors that are made and to be made, and the name of
+                the tensor at work.
 
         Returns:
             What `commit` will put in place. None if nothing newer came in time. If the newest version of the store is
@@ -140,7 +168,7 @@ class Follower:
             position = self._target.position()
             goal = self._goal(version, position)
             if goal is not None:
-                return self._stage(goal, version)
+                return self._stage(goal, version, progress)
             wait = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - time.monotonic())
             if wait <= 0:
                 return None
@@ -184,7 +212,7 @@ class Follower:
             warnings.warn(text, RuntimeWarning, stacklevel=4)
         self._told = found.id
 
-    def _stage(self, goal: Version, version: int | None) -> Staged:
+    def _stage(self, goal: Version, version: int | None, progress: Progress | None) -> Staged:
         staged = self._target.staged
         if self._staged is not None and staged is not None and staged.id == goal.id:
             return self._staged
@@ -192,27 +220,36 @@ class Follower:
         if self._hashes_first:
             self._target.forget()
         with suppress(BaseMismatchError):
-            self._staged = self._until_whole(goal, version)
+            self._staged = self._until_whole(goal, version, progress)
             return self._staged
         self._target.forget()  # the target was written to
-        self._staged = self._until_whole(goal, version)
+        self._staged = self._until_whole(goal, version, progress)
         return self._staged
 
-    def _until_whole(self, goal: Version, version: int | None) -> Staged:
+    def _until_whole(self, goal: Version, version: int | None, progress: Progress | None) -> Staged:
         """Stage a version; a newer one if the publisher removes it meanwhile, since it keeps the newest alone."""
         try:
-            return self._try(goal)
+            return self._try(goal, progress)
         except FileNotFoundError:
             newer = self._goal(version, self._target.position())
             if newer is None or newer.number <= goal.number:
                 raise
-        return self._until_whole(newer, version)
+        return self._until_whole(newer, version, progress)
 
-    def _try(self, goal: Version) -> Staged:
+    def _try(self, goal: Version, progress: Progress | None) -> Staged:
         tensors = self._target.position().tensors
         links = self._store.links(goal, state_of(tensors))
         wanted = result(tensors, links)
         plan = steps(tensors, links, wanted)
-        with Frames(self._store, plan) as frames:
+        with Frames(self._store, plan, goal.small, progress) as frames:
             self._target.stage(Position(goal.number, goal.writer, wanted), plan, frames)
         return Staged(goal.number, tuple(name for name, chain in plan.items() if chain))
+
+
+def _check_framework(framework: str, target: object) -> None:
+    if framework not in ("np", "pt"):
+        raise ValueError(f'expected "np" or "pt" as framework, got {framework!r:.60}')
+    if not isinstance(target, MutableMapping):
+        raise ValueError("expected framework with a dict alone, got a directory, whose files are of none; leave it out")
+    if framework == "pt":
+        import torch  # noqa: F401 - not only once a version is there

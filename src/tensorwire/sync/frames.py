@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import shown
-from .versions import Tensor
+from ..storage.progress import Meter
+from .versions import Tensor, nbytes_of
 
 if TYPE_CHECKING:
     from ..files.reader import StoredFile
+    from ..storage.progress import Progress
+    from .small_files import SmallFile
     from .store import Store
     from .versions import Version
 
@@ -119,11 +123,24 @@ class Fetched(NamedTuple):
 
 
 class Frames:
-    """The files of versions, opened when they are needed. Use it in a ``with`` statement."""
+    """The files of versions, opened when they are needed. Use it in a ``with`` statement.
 
-    def __init__(self, store: Store, plan: Mapping[str, Sequence[Version]]) -> None:
-        """`plan`: by name the versions that will be asked for."""
-        self._store = store
+    Attributes:
+        plan: by name the versions that will be asked for.
+        small: the small files of the last one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Mapping[str, Sequence[Version]],
+        small: Mapping[str, SmallFile] = MappingProxyType({}),
+        progress: Progress | None = None,
+    ) -> None:
+        """`progress` counts what the frames make, uncompressed."""
+        self._store, self.plan, self.small = store, plan, small
+        sizes = (nbytes_of(link.tensors[name]) for name, links in plan.items() for link in links)
+        self._meter = Meter(progress, sum(sizes))
         self._wanted: dict[tuple[int, str], list[str]] = {}
         for name, links in plan.items():
             for link in links:
@@ -137,6 +154,7 @@ class Frames:
             CorruptDataError: the file is not the one that the index tells of.
         """
         expected, file = version.tensors[name], version.homes[name]
+        self._meter.begin(name, nbytes_of(expected))
         stored = self._open(version, file)
         with ErrorContext(file=stored.path, tensor=name):
             tensor = stored.tensors.get(name)
@@ -150,7 +168,21 @@ class Frames:
                 found = Tensor(frame.info.dtype, frame.info.shape, frame.info.content_hash)
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")
+        self._meter.end()
         return Fetched(data, frame, expected, stored.path)
+
+    def fetch_small(self, name: str) -> bytes:
+        """A small file.
+
+        Raises:
+            CorruptDataError: it is not the one that the index tells of.
+        """
+        return self._store.read_small(self.small[name])
+
+    def apply(self, name: str, links: Sequence[Version], data: memoryview, threads: int) -> None:
+        """Change a tensor of ours by what versions hold of it, one after the other. It is of no use after an error."""
+        for link in links:
+            self.fetch(name, link).make(name, data, data, threads)
 
     def _open(self, version: Version, file: str) -> StoredFile:
         key = version.number, file
@@ -166,6 +198,8 @@ class Frames:
     def __enter__(self) -> Frames:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._meter.finish()
         for stored in self._files.values():
             stored.close()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ..codec import content_hash
+from ..errors import FormatError
 from ..files.frame_file import frame_file
+from ..files.names import shown
+from .small_files import SmallFile
 from .versions import Tensor
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ class NewShards:
         self.tensors: dict[str, Tensor] = {}
         self.homes: dict[str, str] = {}
         self.files: dict[str, int] = {}
+        self._small: list[str] = []
         self._waiting: list[Stored] = []
         self._waiting_nbytes = self._header_nbytes = 0
 
@@ -53,6 +60,32 @@ class NewShards:
         if self._waiting_nbytes >= _SHARD_NBYTES or self._header_nbytes >= _HEADER_NBYTES:
             self._write()
 
+    def add_small(
+        self, given: Mapping[str, bytes] | None, before: Mapping[str, SmallFile], *, is_anchor: bool
+    ) -> dict[str, SmallFile]:
+        """Put the small files that changed, of an anchor all. If none are given, they are those before; one of these
+        that the store has lost is told of, and left out."""
+        found: dict[str, SmallFile] = {}
+        for name in before if given is None else given:
+            old = before.get(name)
+            data = None if given is None else given[name]
+            if old is not None and not is_anchor and (data is None or old[:2] == (len(data), content_hash(data))):
+                found[name] = old
+                continue
+            if data is None:
+                try:
+                    data = self._store.read_small(before[name])
+                except (FileNotFoundError, FormatError) as error:
+                    text = f"{shown(name)} is no longer in the store, publish with small_files=: {error}"
+                    warnings.warn(text, RuntimeWarning, stacklevel=4)
+                    continue
+            home = f"small-{len(self._small) + 1:05d}-{secrets.token_hex(8)}"
+            self._small.append(home)
+            self._store.put_file(self._number, home, data)
+            found[name] = SmallFile(len(data), content_hash(data), self._number, home)
+        self._lap("write")
+        return found
+
     def end(self) -> None:
         """Write what is left."""
         if self._waiting:
@@ -61,7 +94,7 @@ class NewShards:
 
     def remove(self) -> None:
         """Begin anew; no index names what was written."""
-        files = list(self.files)
+        files = [*self.files, *self._small]
         self.clear()
         self._store.remove_files(self._number, files)
 
@@ -71,7 +104,7 @@ class NewShards:
         file = f"model-{self._rank * _RANK + len(self.files) + 1:05d}-{secrets.token_hex(8)}.safetensors"
         data = frame_file(self._waiting, self._profile)
         self.files[file] = len(data)
-        self._store.put_shard(self._number, file, data)
+        self._store.put_file(self._number, file, data)
         for each in self._waiting:
             self.tensors[each.name] = Tensor(each.dtype, each.shape, each.content_hash)
             self.homes[each.name] = file

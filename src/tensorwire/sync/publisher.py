@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import secrets
 import warnings
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.copies import not_copied
+from .._ground.text import count, in_a_line, size
 from ..codec import (
     check_takes_base,
     compress,
@@ -20,21 +21,34 @@ from ..codec import (
     num_threads,
     tensor_view,
 )
-from ..errors import ErrorContext, TensorwireError
+from ..errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
 from ..files.frame_file import Stored
 from ..files.header import check_dtype
 from ..files.writer import may_save, saves
 from ..storage.locations import is_path, locate
 from .checkpoints import copy_tensors, named_pairs, read_tensors
+from .frames import Frames
 from .new_shards import NewShards
 from .ranks import Offer, RankPart, Ranks, is_part, merged
+from .small_files import read_directory
 from .store import MAX_LINKS, Store, other_publisher
-from .versions import MAX_NUMBER, Tensor, Version, check_count, dump_index, folder_name, is_number, result, state_of
+from .versions import (
+    MAX_NUMBER,
+    Tensor,
+    Version,
+    check_count,
+    dump_index,
+    folder_name,
+    is_number,
+    result,
+    state_of,
+    steps,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import os
 
-    from ..codec import Profile
+    from ..codec import Profile, TensorView
 
 
 class Published(NamedTuple):
@@ -54,6 +68,16 @@ class Published(NamedTuple):
     num_changed: int
     seconds: dict[str, float]
 
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            f"version {self.version}",
+            "an anchor" if self.is_anchor else "a delta",
+            count(self.num_changed, "tensor"),
+            size(self.nbytes),
+            f"{sum(self.seconds.values()):.2f} s",
+        )
+
 
 class _Held(NamedTuple):
     """Our copy of a tensor that was published."""
@@ -71,9 +95,10 @@ class Publisher:
 
     Args:
         store: a directory, which is made if it is not there, or a URL.
-        base: the tensors, or the checkpoint, that was published last. If the newest version of the store has the same
-            content, the publisher goes on behind it. Otherwise, and without a base, its first version is an anchor; a
-            RuntimeWarning tells of a base with another content.
+        base: the tensors, or the checkpoint, that was published last, if they are at hand. A publisher goes on behind
+            the newest version of the store; what `base` does not have of that is read from the store, tensor by tensor,
+            when it is published first. A RuntimeWarning tells of a base with another content; another one, that the
+            newest version is not whole, so that the next one is an anchor.
         profile: "fast", or "compact", which is smaller and slower.
         anchor_every: versions from one anchor to the next, at most 10,000. An anchor also follows a version that takes
             more than half as many bytes as the anchor did.
@@ -90,10 +115,18 @@ class Publisher:
 
     Raises:
         ValueError: an option is out of its range, or the profile is none or takes no base.
-        FormatError, OSError: `base` or the newest version cannot be read.
+        FormatError, OSError: `base` or the newest index cannot be read.
     """
 
     __reduce_ex__ = not_copied("its turn in a store", "make another one, with base= what it has published")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self._store.place,
+            "no version" if self.version is None else f"version {self.version}",
+            f"rank {self._ranks.rank} of {self._ranks.num_ranks}" if self._ranks.num_ranks > 1 else None,
+        )
 
     def __init__(
         self,
@@ -115,7 +148,7 @@ class Publisher:
                 raise ValueError(f"expected a whole number from 1 on as {name}, got {number!r}")
         if anchor_every > MAX_LINKS:
             raise ValueError(f"expected at most {MAX_LINKS:,} as anchor_every, got {anchor_every:,}")
-        self._store = Store(locate(store, storage_options))
+        self._store, self._storage_options = Store(locate(store, storage_options)), storage_options
         self._ranks = Ranks(self._store, rank, num_ranks, timeout)
         self._profile, self._threads = profile, num_threads(threads)
         self._anchor_every, self._keep = anchor_every, keep
@@ -128,34 +161,62 @@ class Publisher:
         self._last = self._store.newest()
         self._temporary: set[str] = set()  # files that were there at the last anchor
         self._told: set[int] = set()  # versions that are known not to go
-        if base is not None and self._last is not None:
-            self._resume(base, self._last, storage_options)
+        self._in_store: dict[str, list[Version]] = {}  # by tensor that is not held: what makes it
+        if self._last is not None and self._resume(self._last) and base is not None:
+            self._take(base, self._last, storage_options)
 
-    def _resume(self, base: Any, last: Version, storage_options: Mapping[str, Any] | None) -> None:
-        """Go on behind a version if `base` has its content."""
+    def _resume(self, last: Version) -> bool:
+        """Go on behind a version, if all that leads to it is there."""
+        try:
+            links = self._store.links(last, None)
+            self._all = result({}, links)
+            if self._ranks.rank == 0:
+                self._check_whole(links)
+        except (FileNotFoundError, FormatError) as error:
+            text = f"nothing can be relative to version {last.number:06d}, so the next one has all tensors: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+            return False
+        self._in_store = steps({}, links, self._all)
+        self._lineage, self._num_links = last.lineage, len(links) - 1
+        self._anchor_nbytes = links[0].nbytes
+        self._needs_anchor = last.base is not None and 2 * last.nbytes > self._anchor_nbytes
+        return True
+
+    def _check_whole(self, links: Sequence[Version]) -> None:
+        for link in links:
+            if not self._store.is_whole(link):
+                text = "a file of it is missing"
+                raise FileNotFoundError(errno.ENOENT, text, str(self._store.place / folder_name(link.number)))
+
+    def _take(self, base: Any, last: Version, storage_options: Mapping[str, Any] | None) -> None:
+        """Hold what `base` has of a version, so that it need not be read from the store."""
         if is_path(base):
             found = read_tensors(locate(base, storage_options), self._threads)
         else:
             found = copy_tensors(base, self._threads)
-        self._held = {name: _Held(tensor, data) for name, tensor, data in found}
-        mine, links = self._tensors(), list[Version]()
-        if self._ranks.num_ranks > 1 or state_of(mine) == last.state:
-            links = self._store.links(last, None)
-            self._all = result({}, links)
-        if not links or not mine.items() <= self._all.items():
-            self._held.clear()
-            text = f"base is not what version {last.number:06d} holds, so the next one has all tensors"
+        differs = False
+        for name, tensor, data in found:
+            if self._all.get(name) == tensor:
+                self._held[name] = _Held(tensor, data)
+            else:
+                differs = True
+        if differs or (self._ranks.num_ranks == 1 and len(self._held) < len(self._all)):
+            text = (
+                f"base is not what version {last.number:06d} holds, the newest one: what differs is read from the store"
+            )
             warnings.warn(text, RuntimeWarning, stacklevel=3)
-            return
-        self._lineage, self._needs_anchor, self._num_links = last.lineage, False, len(links) - 1
-        self._anchor_nbytes = sum(links[0].files.values())
 
     @property
     def version(self) -> int | None:
         return None if self._last is None else self._last.number
 
     def publish(
-        self, named_tensors: Mapping[str, Any] | Iterable[tuple[str, Any]], version: int | None = None
+        self,
+        named_tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        version: int | None = None,
+        *,
+        anchor: bool = False,
+        small_files: str | os.PathLike[str] | None = None,
     ) -> Published:
         """Write what changed.
 
@@ -164,19 +225,24 @@ class Publisher:
                 pairs in any order, of which one at a time is in use. One may be written to meanwhile; then
                 followers get a mix of old and new values, the same ones that the next version is relative to.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
+            anchor: have this version hold all tensors. Rank 0 decides.
+            small_files: a directory, or the URL of one, whose small files (config.json, the tokenizer) travel with this
+                version, in the place of those before; by default those before stay. Rank 0 gives them.
 
         Raises:
             ValueError: a name is there twice, the number is not above the last one or missing, or there is no tensor.
             UnsupportedTensorError: a tensor cannot be read or stored.
             FileExistsError: another publisher writes to this store. This one cannot go on.
             TimeoutError: a rank that the message names has not come.
-            OSError: the store cannot be written to, or rank 0 has failed.
+            FormatError, BaseMismatchError: what the publisher goes on behind is damaged in the store.
+            OSError: the store cannot be read or written to, or rank 0 has failed.
             After an error the next version is an anchor.
         """
         if self._ranks.rank:
             return self._publish_part(named_tensors, version)
+        given = None if small_files is None else read_directory(locate(small_files, self._storage_options))
         number = self._begin(version)
-        is_anchor = self._needs_anchor or self._num_links + 1 >= self._anchor_every
+        is_anchor = anchor or self._needs_anchor or self._num_links + 1 >= self._anchor_every
         self._needs_anchor = True  # until the index stands, the copy is no base
         base = None if is_anchor else self._last
         shards = NewShards(self._store, number, 0, self._profile)
@@ -193,7 +259,9 @@ class Publisher:
                 _, found = merged([self._part(offer, shards, base), *self._ranks.parts(offer)])
             tensors = {**({} if base is None else self._all), **found.tensors}
             check_count(len(tensors))
-            found = found._replace(writer=self._writer, state=state_of(tensors))
+            before = {} if self._last is None else self._last.small
+            small = shards.add_small(given, before, is_anchor=base is None)
+            found = found._replace(writer=self._writer, state=state_of(tensors), small=small)
             index = dump_index(found)
         except BaseException:
             for undo in (self._ranks.withdraw, shards.remove):
@@ -282,10 +350,12 @@ class Publisher:
         if isinstance(named_tensors, Sized):
             check_count(len(named_tensors))
         names: set[str] = set()
-        for name, array in named_pairs(named_tensors):
-            names.add(name)
-            check_count(len(names))
-            self._put(name, array, shards, is_anchor=is_anchor)
+        in_store, self._in_store = self._in_store, {}
+        with Frames(self._store, {} if is_anchor else in_store) as frames:
+            for name, array in named_pairs(named_tensors):
+                names.add(name)
+                check_count(len(names))
+                self._put(name, array, shards, frames, is_anchor=is_anchor)
         for name in self._held.keys() - names:
             del self._held[name]
         shards.end()
@@ -296,12 +366,12 @@ class Publisher:
             shards.add(self._encode(name, *held.tensor.layout, held.data, held.data, None))
         shards.end()
 
-    def _put(self, name: str, array: Any, shards: NewShards, *, is_anchor: bool) -> None:
+    def _put(self, name: str, array: Any, shards: NewShards, frames: Frames, *, is_anchor: bool) -> None:
         """Hold a tensor, and add it to a version if it changed."""
         with ErrorContext(tensor=name):
             view = tensor_view(array)
             check_dtype(view.dtype)
-            old = self._held.get(name)
+            old = self._held.get(name) or self._read(name, view, frames)
             is_there = old is not None and len(old.data) == len(view.data)
             data = old.data if old is not None and is_there else new_buffer(len(view.data))
             is_base = old is not None and old.tensor.layout == (view.dtype, view.shape) and not is_anchor
@@ -311,6 +381,25 @@ class Publisher:
         self._held[name] = _Held(Tensor(view.dtype, view.shape, stored.content_hash), data)
         if stored.content_hash != known:
             shards.add(stored)
+
+    def _read(self, name: str, view: TensorView, frames: Frames) -> _Held | None:
+        """What the last version holds in the place of a tensor; None if that is to be read for nothing.
+
+        Raises:
+            FormatError, OSError: the store is damaged, or cannot be read.
+        """
+        tensor = self._all.get(name)
+        if name not in frames.plan or tensor is None or tensor.layout != (view.dtype, view.shape):
+            return None
+        data = new_buffer(len(view.data))
+        data[:] = view.data
+        if content_hash(data, threads=self._threads) != tensor.hash:  # else it did not change
+            try:
+                frames.apply(name, frames.plan[name], data, self._threads)
+            except (FormatError, BaseMismatchError) as error:
+                error.advice = "a version of the store is damaged: publish an anchor (anchor=True, or --anchor)"
+                raise
+        return _Held(tensor, data)
 
     def _encode(
         self, name: str, dtype: str, shape: tuple[int, ...], new: memoryview, copy: memoryview, base_hash: str | None
@@ -330,9 +419,6 @@ class Publisher:
         if saves(info.frame_nbytes, len(new)):
             return Stored(name, dtype, shape, frame, True, info.content_hash)
         return Stored(name, dtype, shape, bytes(copy), False, info.content_hash)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: held.tensor for name, held in self._held.items()}
 
     def _end(self, version: Version, shards: NewShards) -> Published:
         """The version exists."""
@@ -387,5 +473,4 @@ class Publisher:
 
 
 def _published(version: Version, shards: NewShards) -> Published:
-    nbytes = sum(version.files.values())
-    return Published(version.number, version.base is None, nbytes, len(version.tensors), shards.seconds)
+    return Published(version.number, version.base is None, version.nbytes, len(version.tensors), shards.seconds)

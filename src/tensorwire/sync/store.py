@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .._ground.new_file import temporary_files
 from ..checkpoint.directory.manifest import read_index
+from ..codec import content_hash
 from ..errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError
 from ..files.reader import StoredFile
 from ..storage.inputs import open_input, read_file
@@ -21,9 +22,10 @@ from ..storage.upload import put_bytes, remove_if_there
 from .versions import INDEX_NAME, Version, folder_name, hinted_number, number_of, parse_index
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from ..storage.locations import Location
+    from .small_files import SmallFile
 
 MAX_LINKS = 10_000
 """Versions from an anchor to the next one, at most: their indexes are in memory at once."""
@@ -61,6 +63,17 @@ class Store:
                 return parse_index(read_index(place), number)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+
+    def versions(self) -> Iterator[tuple[Version, float | None]]:
+        """All versions, newest first, and when each was published, as the store tells: seconds since 1970.
+
+        Raises:
+            CorruptDataError, LimitExceededError: as `read`.
+        """
+        for number in self.numbers():
+            version = self.read(number)
+            if version is not None:
+                yield version, self._at(number, INDEX_NAME).stat().st_mtime
 
     def newest(self, *also: int) -> Version | None:
         """The newest version, also if it is one of these or the hinted one and a late listing does not have it yet."""
@@ -129,14 +142,32 @@ class Store:
             )
         return StoredFile(readable)
 
+    def read_small(self, small: SmallFile) -> bytes:
+        """A small file.
+
+        Raises:
+            CorruptDataError: it is not what the index tells of.
+            OSError: it cannot be read.
+        """
+        place = self._at(small.number, small.home)
+        with open_input(place) as file:
+            data = file.read(0, min(file.nbytes, small.nbytes + 1))
+        if len(data) != small.nbytes or (found := content_hash(data)) != small.hash:
+            text = f"expected {small.nbytes} bytes with hash {small.hash}"
+            text += f", got hash {found}" if len(data) == small.nbytes else f", got {len(data)}"
+            raise CorruptDataError(text, file=place, advice="publish an anchor with these files")
+        return data
+
     def is_whole(self, version: Version) -> bool:
         """Whether its files are there, as large as they were."""
         try:
-            return all(self._at(version.number, file).stat().st_size == size for file, size in version.files.items())
+            tensors = (self._at(version.number, file).stat().st_size == size for file, size in version.files.items())
+            small = (self._at(each.number, each.home).stat().st_size == each.nbytes for each in version.small.values())
+            return all(tensors) and all(small)
         except FileNotFoundError:
             return False
 
-    def put_shard(self, number: int, file: str, data: bytes) -> None:
+    def put_file(self, number: int, file: str, data: bytes) -> None:
         """Put a file of a version whose index does not stand yet."""
         folder = self._made(number)
         put_bytes(data, folder / file)

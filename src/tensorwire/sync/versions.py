@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..checkpoint.directory.config_and_index import weight_map
 from ..checkpoint.directory.manifest import checked_index
+from ..codec import dtype_bits
 from ..errors import CorruptDataError, FormatError, LimitExceededError
 from ..files.base import identity
 from ..files.header import check_name, is_shape
 from ..files.json_object import load
 from ..files.names import shown
+from . import small_files
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
+
+    from .small_files import SmallFile
 
 INDEX_NAME = "model.safetensors.index.json"
 FORMAT = "tensorwire"
@@ -52,6 +58,11 @@ class Tensor(NamedTuple):
         return self.dtype, self.shape
 
 
+def nbytes_of(tensor: Tensor) -> int:
+    """The size of a tensor."""
+    return prod(tensor.shape) * dtype_bits(tensor.dtype) // 8
+
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -79,6 +90,7 @@ class Version(NamedTuple):
         tensors: those that changed, in the order in which they were published; of an anchor all.
         homes: by tensor the file that holds it.
         files: by file its size.
+        small: the small files beside the tensors, all of them, by name.
     """
 
     number: int
@@ -90,11 +102,17 @@ class Version(NamedTuple):
     tensors: Tensors
     homes: Mapping[str, str]
     files: Mapping[str, int]
+    small: Mapping[str, SmallFile] = MappingProxyType({})
 
     @property
     def id(self) -> tuple[int, str]:
         """What no other version has."""
         return self.number, self.writer
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its files, without the index."""
+        return sum(self.files.values()) + sum(each.nbytes for each in self.small.values() if each.number == self.number)
 
 
 def folder_name(number: int) -> str:
@@ -136,6 +154,8 @@ def dump_index(version: Version) -> bytes:
     metadata["tensorwire.state"] = version.state
     metadata["tensorwire.files"] = dict(version.files)
     metadata["tensorwire.tensors"] = version.tensors
+    if version.small:
+        metadata["tensorwire.small_files"] = dict(version.small)
     index = {"metadata": metadata, "weight_map": dict(version.homes)}
     return checked_index(json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode())
 
@@ -188,7 +208,8 @@ def _parsed(index: dict[str, Any], number: int) -> Version:
     state = found["tensorwire.state"]
     if base is None and state_of(tensors) != state:
         raise CorruptDataError(f"expected tensors of the state {state} in the index, got {state_of(tensors)}")
-    return Version(number, lineage, writer, state, base_number, base_state, tensors, homes, files)
+    small = small_files.parse(found.get("tensorwire.small_files", {}), number)
+    return Version(number, lineage, writer, state, base_number, base_state, tensors, homes, files, small)
 
 
 def parse_tensors(found: object) -> dict[str, Tensor]:

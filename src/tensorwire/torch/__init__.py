@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .._ground.packages import is_older
 from . import torch_version  # noqa: F401 - raises where torch is missing or too old
 from .frames.open_frame import FrameThere, open_on_devices_by
+from .installed import install, uninstall
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
 from .integrations.inductor import inductor
@@ -32,10 +33,12 @@ __all__ = [
     "decode_ahead",
     "decompress_module",
     "inductor",
+    "install",
     "memory_report",
     "offload",
     "prepare",
     "set_linear_mode",
+    "uninstall",
 ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._ground.copies import not_copied
+from .._ground.text import count, in_a_line
 from ..storage.ahead import Ahead, aligned
 from .frames.open_frame import OpenFrame, opened
 from .tensors.compressed_tensor import CompressedTensor
@@ -41,6 +42,9 @@ class DecodeAhead:
     """What `decode_ahead` returns: close it, or use it in a ``with`` statement."""
 
     __reduce_ex__ = not_copied("a thread, and memory that it decodes into", "call decode_ahead with the other model")
+
+    def __repr__(self) -> str:
+        return in_a_line(self, count(len(self._frames), "weight"))
 
     def __init__(self, model: nn.Module, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from .._ground.text import count, in_a_line, size
+from ..errors import ErrorContext
 from .frames.open_frame import in_memory_nbytes
 from .ops import check_linear_mode
 from .products.kind import Strides, strides_of
@@ -19,14 +21,16 @@ if TYPE_CHECKING:
 
     from ..codec import Profile
 
+_Module = TypeVar("_Module", bound="nn.Module")
+
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2)
 MIN_NUMEL = 65_536
 """Smaller tensors are left dense by default."""
 
 
 def compress_module(
-    model: nn.Module, *, profile: Profile = "fast", min_numel: int = MIN_NUMEL, linear_mode: str = "exact"
-) -> nn.Module:
+    model: _Module, *, profile: Profile = "fast", min_numel: int = MIN_NUMEL, linear_mode: str = "exact"
+) -> _Module:
     """Compress the parameters of a model, one after the other, in place; outputs stay bit-identical.
 
     Compressed parameters are frozen. Tied parameters stay tied. Not thread-safe while it runs.
@@ -43,16 +47,18 @@ def compress_module(
         The model.
 
     Raises:
+        UnsupportedTensorError: a parameter has no memory of its own, as a DTensor; it is named.
         ValueError: there is no such profile or mode. After an error some parameters are compressed, the others not.
     """
     check_linear_mode(linear_mode)
     frozen: dict[torch.Tensor, nn.Parameter] = {}
     shared = _shared_storages(model)
-    for module, name, parameter in list(_parameters(model)):
+    for path, module, name, parameter in list(_parameters(model)):
         if parameter not in frozen:
             if not _worth_it(parameter, min_numel) or parameter.untyped_storage() in shared:
                 continue
-            compressed = CompressedTensor.from_dense(parameter, profile, linear_mode=linear_mode)
+            with ErrorContext(tensor=f"{path}.{name}".lstrip(".")):
+                compressed = CompressedTensor.from_dense(parameter, profile, linear_mode=linear_mode)
             if compressed.frame.numel() >= parameter.numel() * parameter.element_size():
                 continue
             frozen[parameter] = torch.nn.Parameter(compressed, requires_grad=parameter.requires_grad)
@@ -60,7 +66,7 @@ def compress_module(
     return model
 
 
-def decompress_module(model: nn.Module) -> nn.Module:
+def decompress_module(model: _Module) -> _Module:
     """Make the compressed parameters of a model dense again, in place. They stay frozen, and tied ones tied.
 
     Not thread-safe while it runs.
@@ -73,17 +79,18 @@ def decompress_module(model: nn.Module) -> nn.Module:
     """
     dense: dict[torch.Tensor, nn.Parameter] = {}
     values: dict[torch.Tensor, torch.Tensor] = {}
-    for module, name, parameter in list(_parameters(model)):
+    for _, module, name, parameter in list(_parameters(model)):
         if isinstance(parameter, CompressedTensor):
             if parameter not in dense:
-                if parameter.frame not in values:  # parameters that share one share memory
-                    values[parameter.frame] = parameter.decode()
-                dense[parameter] = torch.nn.Parameter(values[parameter.frame], requires_grad=False)
+                with torch.inference_mode(False):  # as the parameters of a model are that is loaded in that mode
+                    if parameter.frame not in values:  # parameters that share one share memory
+                        values[parameter.frame] = parameter.decode()
+                    dense[parameter] = torch.nn.Parameter(values[parameter.frame], requires_grad=False)
             module._parameters[name] = dense[parameter]
     return model
 
 
-def set_linear_mode(model: nn.Module, mode: str) -> nn.Module:
+def set_linear_mode(model: _Module, mode: str) -> _Module:
     """How the linear layers of a model multiply with compressed weights: "exact" or "fused".
 
     Returns:
@@ -93,7 +100,7 @@ def set_linear_mode(model: nn.Module, mode: str) -> nn.Module:
         ValueError: there is no such mode.
     """
     check_linear_mode(mode)  # of a model without compressed weights, too
-    for _, _, parameter in _parameters(model):
+    for *_, parameter in _parameters(model):
         if isinstance(parameter, CompressedTensor):
             parameter.set_linear_mode(mode)
     return model
@@ -130,6 +137,14 @@ class MemoryReport:
     """
 
     modules: tuple[ModuleMemory, ...]
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            count(len(self.modules), "module"),
+            f"{size(self.dense_nbytes)} in {size(self.nbytes)}",
+            f"ratio {self.ratio:.3f}",
+        )
 
     @property
     def nbytes(self) -> int:
@@ -172,11 +187,12 @@ def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from (t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None)
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    for module in model.modules():
+def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    """The path of each module, the module, and name and value of each of its own parameters."""
+    for path, module in model.named_modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                yield module, name, parameter
+                yield path, module, name, parameter
 
 
 def _worth_it(parameter: torch.Tensor, min_numel: int) -> bool:

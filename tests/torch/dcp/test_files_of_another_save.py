@@ -134,7 +134,7 @@ def test_a_save_that_ended_between_pickle_and_json_is_read_by_all(tmp_path: Path
     assert same(loaded(tmp_path, state()), state(2))
     assert inspect(tmp_path).files == (new,)
     assert verify(tmp_path).ignored == (old_shard.name,)
-    assert torch.equal(load_file(tmp_path, framework="pt")["model.flags@0"], state(2)["model"]["flags"])
+    assert [tensor.name for tensor in inspect(tmp_path).tensors if "flags" in tensor.name] == ["model.flags@0"]
 
 
 def test_a_save_of_torchs_own_writer_over_ours_is_told_by_all(tmp_path: Path) -> None:

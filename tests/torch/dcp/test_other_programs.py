@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -14,7 +14,8 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from tensorwire import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from tensorwire import compress_checkpoint, decompress_checkpoint, load_file, transcode_checkpoint
+from tensorwire.cli import generation
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 from tests.support.distributed import loaded, part, same, save, state
 
@@ -37,16 +38,32 @@ def test_a_torch_file_is_made_with_our_reader(tmp_path: Path) -> None:
     assert same(found, state(1))
 
 
-@pytest.mark.parametrize("call", [decompress_checkpoint, partial(transcode_checkpoint, profile="compact")])
-def test_what_restores_checkpoints_names_the_reader(tmp_path: Path, call: Any) -> None:
-    save(tmp_path / "c", state(1))
-    with pytest.raises(ValueError, match=r"is a distributed checkpoint.*TensorwireReader"):
-        call(tmp_path / "c", tmp_path / "out")
+WANT_A_MODEL = {
+    "decompress": lambda path, out: decompress_checkpoint(path, out),
+    "transcode": lambda path, out: transcode_checkpoint(path, out, profile="compact"),
+    "compress": lambda path, out: compress_checkpoint(path, out),
+    "load_file": lambda path, _: load_file(path),
+    "run": lambda path, _: generation._check_directory(path),
+}
 
 
-def test_what_compresses_checkpoints_names_the_reader(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", WANT_A_MODEL)
+@pytest.mark.parametrize(
+    ("writer", "way"), [(TensorwireWriter, "TensorwireReader"), (dcp.FileSystemWriter, "checkpoint_id=")]
+)
+def test_what_wants_a_model_names_what_reads_and_what_converts(
+    tmp_path: Path, name: str, writer: Any, way: str
+) -> None:
+    dcp.save(state(1), storage_writer=writer(tmp_path / "c"))
+    with pytest.raises(
+        (ValueError, click.UsageError), match=rf"is a distributed checkpoint.*{way}.*tensorwire convert .*/c DST"
+    ):
+        WANT_A_MODEL[name](tmp_path / "c", tmp_path / "out")
+
+
+def test_what_compresses_checkpoints_says_that_ours_are_compressed(tmp_path: Path) -> None:
     save(tmp_path / "c", state(1))
-    with pytest.raises(ValueError, match=r"is a distributed checkpoint.*TensorwireReader.*are compressed already"):
+    with pytest.raises(ValueError, match=r"is a distributed checkpoint.*are compressed already"):
         compress_checkpoint(tmp_path / "c", tmp_path / "out")
 
 

@@ -12,7 +12,7 @@ from tensorwire.torch import traffic
 from tensorwire.torch.traffic.choice import Auto
 from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.codecs.exact import Exact
-from tensorwire.torch.traffic.counters import Link
+from tensorwire.torch.traffic.counters import Link, Row, Table
 from tensorwire.torch.traffic.exchange import Exchange
 from tests.support.sharded_models import Case, attached, digest, log_of_traffic, loss_of, sharded, train_alone
 
@@ -35,8 +35,12 @@ def _rows(weights: Any, gradients: Any) -> dict[tuple[str, str], tuple[int, int,
         rows = traffic.counters(model)
         assert str(before) == early
         assert [row.link.messages for row in before] != [row.link.messages for row in rows]
-        assert {"tensor", "sent_nbytes", "all_gather", "blocks.1", "all"} <= set(str(rows).split())
-    assert str(rows).splitlines()[-1].split()[1] == str(sum(row.calls for row in rows))
+        assert {"tensor", "sent_nbytes", "ratio", "all_gather", "blocks.1", "all"} <= set(str(rows).split())
+    total = rows.total()
+    sums = {name: sum(getattr(row, name) for row in rows) for name in total if name != "ratio"}
+    assert total == sums | {"ratio": sums["raw_nbytes"] / sums["sent_nbytes"]}
+    last = [f"{total[name]:,}" for name in ("calls", "raw_nbytes", "sent_nbytes")]
+    assert str(rows).splitlines()[-1].split()[1:5] == [*last, f"{total['ratio']:.3f}"]
     return {(row.tensor, row.direction): (row.calls, row.raw_nbytes, row.sent_nbytes, row.kept_nbytes) for row in rows}
 
 
@@ -130,6 +134,15 @@ def test_where_no_codec_pays_torch_sends_itself(two: Ranks) -> None:
     """In all but one of the raw steps; exact messages are relative to what torch has gathered, or plain."""
     calls = 2 * len(MODULES)
     assert two.run(_sent_by_torch) == [(calls, True, [True, True, False, False, True, False])] * 2
+
+
+def test_a_table_prints_numbers_to_the_right_and_a_ratio() -> None:
+    rows = Table([Row("root", "all_gather", "Exact", 12, 1_234_567, 123_456, 7, 0.5), Row("b", "all_gather", "Raw")])
+    lines = str(rows).splitlines()
+    assert [line.index("1,234,567") for line in lines[1::2]] == [lines[0].index("raw_nbytes") + 1] * 2
+    assert [each.split()[-7:-4] for each in lines[1:3]] == [["123,456", "10.000", "7"], ["0", "0.000", "0"]]
+    assert Table().total() == dict.fromkeys(rows.total(), 0)
+    assert str(Table()).split()[:3] == ["tensor", "direction", "codec"]
 
 
 def test_delay_and_rate_of_a_link_are_told_apart() -> None:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tensorwire.torch import traffic
 from tensorwire.torch.traffic.codecs.codec import Raw
 from tensorwire.torch.traffic.collectives import scales
-from tests.support.sharded_models import Case, Model, digest, log_of_traffic, loss_of, sharded, train
+from tests.support.sharded_models import Case, Model, attached, digest, log_of_traffic, loss_of, sharded, train
 
 if TYPE_CHECKING:
     from tensorwire.torch.traffic.attach.attachment import Attachment
@@ -177,6 +177,28 @@ def test_where_no_message_is_smaller_rank_0_says_so_once(two: Ranks) -> None:
     assert len(first) == 1
     assert first[0].startswith("all_reduce: Exact(profile='fast') made no message of the first step smaller.")
     assert others == [[]]
+
+
+def _warnings_of_fsdp(mixed_precision: bool, gradients: Any, options: dict[str, Any]) -> list[str]:
+    with (
+        log_of_traffic() as lines,
+        attached(Case(mixed_precision=mixed_precision), gradients=gradients, **options) as (_, _, train_by),
+    ):
+        train_by(0)
+        train_by(1)
+    return lines
+
+
+def test_where_no_message_of_fsdp_is_smaller_rank_0_says_so_once(two: Ranks) -> None:
+    for mixed, gradients in ((True, EXACT), (False, RAW), (False, traffic.Grid(4, 128)), (False, None)):
+        assert two.run(_warnings_of_fsdp, mixed, gradients, {}) == [[]] * 2
+    first, *others = two.run(_warnings_of_fsdp, False, EXACT, {})
+    assert len(first) == 1
+    assert first[0].startswith("reduce_scatter: Exact(profile='fast') made no message of the first step smaller.")
+    assert "MixedPrecisionPolicy(param_dtype=torch.bfloat16)" in first[0]
+    assert others == [[]]
+    first, _ = two.run(_warnings_of_fsdp, False, (traffic.Grid(4, 128), EXACT), {"ranks_per_node": 1})
+    assert [line.partition(":")[0] for line in first] == ["reduce_scatter of nodes"]
 
 
 def _leave_ddp() -> bool:

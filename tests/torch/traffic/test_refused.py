@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -110,10 +111,10 @@ def _unlike_arguments() -> tuple[str, str, bool]:
 
 
 def test_unlike_arguments_are_an_error_on_all_ranks(ranks: Ranks) -> None:
+    codecs = "Exact(profile='fast') on rank 0, Exact(profile='compact') on rank 3"
     for first, second, fine in ranks.run(_unlike_arguments):
-        assert first.startswith("ValueError: expected the same on all ranks, got")
-        assert second.startswith("ValueError: expected the same on all ranks, got")
-        assert "on rank 3" in first
+        assert first == f"ValueError: expected the same on all ranks, got weights: {codecs}"
+        assert second == f"ValueError: expected the same on all ranks, got gradients: {codecs}"
         assert fine
 
 
@@ -128,9 +129,42 @@ def _unlike_versions() -> tuple[str, bool]:
 
 def test_unlike_versions_are_an_error_on_all_ranks(ranks: Ranks) -> None:
     for text, fine in ranks.run(_unlike_versions):
-        assert text.startswith("ValueError: expected the same on all ranks, got")
-        assert "'0.0.1'" in text
+        assert text.startswith("ValueError: expected the same on all ranks, got tensorwire: ")
+        assert text.endswith(", 0.0.1 on rank 1")
         assert fine
+
+
+def _absent(absent: list[int]) -> tuple[str, bool]:
+    """What a rank is told that waits for others a second; and whether all of them can attach afterwards."""
+    from tensorwire.torch.traffic.attach import attachment
+
+    text, model = "", sharded(Case())
+    dist.barrier()
+    with patch.object(attachment, "timeout_of", lambda _: timedelta(seconds=1)):
+        if dist.get_rank() not in absent:
+            text = _error(lambda: traffic.attach_fsdp(model))
+    dist.barrier()
+    return text, train(Case(), traffic.attach_fsdp, 2) == train_alone(Case(), 2)
+
+
+@pytest.mark.parametrize(("absent", "who"), [([1], "rank 1 has"), ([0, 3], "ranks 0, 3 have")])
+def test_a_rank_that_does_not_attach_is_named(ranks: Ranks, absent: list[int], who: str) -> None:
+    for rank, (text, fine) in enumerate(ranks.run(_absent, absent)):
+        expected = f"ExchangeError: {who} not attached within 1 s, and all ranks have to"
+        assert text == ("" if rank in absent else expected)
+        assert fine
+
+
+def _absent_from_all_to_all() -> str:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    found = "" if dist.get_rank() else _error(lambda: traffic.all_to_all(torch.ones(2), [1, 1], group=group))
+    dist.barrier()
+    return found
+
+
+def test_a_rank_that_does_not_call_all_to_all_is_named(two: Ranks) -> None:
+    text = "ExchangeError: rank 1 has not called all_to_all within 1 s, and all ranks have to"
+    assert two.run(_absent_from_all_to_all) == [text, ""]
 
 
 def _wrong_on_one() -> dict[str, str]:

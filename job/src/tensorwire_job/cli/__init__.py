@@ -17,7 +17,7 @@ __all__ = ["command", "main"]
 @click.group(
     cls=CommandGroup,
     package=__name__,
-    modules=("watch", "diagnose", "report", "agent", "analyzer", "completion"),
+    sections={"Commands": ("watch", "diagnose", "report", "agent", "analyzer", "completion")},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

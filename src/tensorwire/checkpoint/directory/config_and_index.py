@@ -62,21 +62,29 @@ def read_config(location: Location) -> dict[str, Any]:
         CorruptDataError: it is no JSON object.
     """
     with ErrorContext(file=location):
-        data = read_index(location)
-        config = load(data, [])
-        if is_compressed_config(data):
-            wrapped = config.pop(CONFIG_KEY).get(WRAPPED_KEY)
-            return config if wrapped is None else {**config, CONFIG_KEY: wrapped}
+        return original_config(load(read_index(location), []))
+
+
+def original_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The object of a config.json as it was before its model was compressed."""
+    if not _is_ours(config):
         return config
+    wrapped = config[CONFIG_KEY].get(WRAPPED_KEY)
+    rest = {key: value for key, value in config.items() if key != CONFIG_KEY}
+    return rest if wrapped is None else {**rest, CONFIG_KEY: wrapped}
 
 
 def is_compressed_config(data: bytes) -> bool:
     """Whether a config.json says that the model beside it is compressed."""
     try:
-        config = load(data, []).get(CONFIG_KEY)
+        return _is_ours(load(data, []))
     except CorruptDataError:
         return False
-    method = config.get("quant_method") if isinstance(config, dict) else None
+
+
+def _is_ours(config: Mapping[str, Any]) -> bool:
+    ours = config.get(CONFIG_KEY)
+    method = ours.get("quant_method") if isinstance(ours, dict) else None
     return isinstance(method, str) and method.partition(" ")[0] == NAME
 
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CorruptDataError, ErrorContext, FormatError, UnsupportedVersionError
+from ...codec import FROM_TORCH
+from ...errors import CorruptDataError, ErrorContext, FormatError, UnsupportedTensorError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, load, seal
 from ...files.names import is_version, shown, shown_value
 from ...files.reader import StoredFile
 from ...storage.inputs import open_input
 from .distributed_pickle import read_pickle
+from .paths import is_plain_relative
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
@@ -42,6 +45,23 @@ def entry_name(name: str, offset: tuple[int, ...] | list[int] | None) -> str:
     return f"{name}@bytes" if offset is None else f"{name}@{','.join(map(str, offset))}"
 
 
+def stored_form(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Dtype and shape in a file, of a tensor with this dtype and shape of torch's. An element of torch's FP4 is two of
+    F4, and complex128 is pairs of F64.
+
+    Raises:
+        UnsupportedTensorError: no safetensors file holds this dtype.
+    """
+    if dtype == "complex128":
+        return "F64", (*shape, 2)
+    if dtype not in FROM_TORCH:
+        raise UnsupportedTensorError(f"no safetensors file holds torch.{dtype}")
+    if FROM_TORCH[dtype] == "F4":
+        *rows, last = shape or (1,)
+        return "F4", (*rows, 2 * last)
+    return FROM_TORCH[dtype], shape
+
+
 def check_size(nbytes: int) -> None:
     """Raise LimitExceededError for metadata that no reader takes."""
     advice = "put the tensors into several checkpoints, each in a directory of its own"
@@ -49,12 +69,21 @@ def check_size(nbytes: int) -> None:
 
 
 def read(folder: Location) -> dict[str, Any]:
-    """What the metadata says: `state_dict`, `storage`, `files` and `planner`, as docs/dcp.md has them.
+    """What the metadata of a checkpoint of ours says: `state_dict`, `storage`, `files` and `planner`.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
         FormatError: it is damaged, contradicts itself or is too large; or torch's own writer has made it.
     """
+    body = read_any(folder)
+    if body["files"] is None:
+        text = "torch's FileSystemWriter has written this checkpoint: load it with torch's FileSystemReader"
+        raise CorruptDataError(text, file=folder / PICKLE_NAME, advice="")
+    return body
+
+
+def read_any(folder: Location) -> dict[str, Any]:
+    """The same, of a checkpoint that torch's FileSystemWriter has made too: see `read_pickle`."""
     pickled, text = (_read(folder / name) for name in (PICKLE_NAME, DISTRIBUTED_NAME))
     if text is not None:
         with ErrorContext(file=folder / DISTRIBUTED_NAME):
@@ -62,7 +91,9 @@ def read(folder: Location) -> dict[str, Any]:
             if body is not None:
                 return _checked(body)
     if pickled is None:
+        below = sorted({place.parent.name for place in folder.glob(f"*/{PICKLE_NAME}")})
         advice = "expected a distributed checkpoint; name the directory that was saved to"
+        advice += f", such as {below[0]} below it" if below else ""
         raise FileNotFoundError(errno.ENOENT, advice, str(folder / DISTRIBUTED_NAME))
     with ErrorContext(file=folder / PICKLE_NAME):
         return _checked(read_pickle(pickled))
@@ -89,6 +120,8 @@ def _parse(data: bytes, pickled: bytes | None) -> dict[str, Any] | None:
         raise _refusal("other text than was written")
     if pickled is not None and body.get("pickle_sha256") != hashlib.sha256(pickled).hexdigest():
         return None
+    if not isinstance(body.get("files"), dict):
+        raise _refusal("no files")
     body["planner"] = _paths(body.get("planner", ()))
     return body
 
@@ -111,8 +144,8 @@ def _refusal(found: str) -> CorruptDataError:
 def _checked(body: dict[str, Any]) -> dict[str, Any]:
     """Its places are entries of files beside it, each file has a checksum, and each tensor has all of its parts."""
     try:
-        _check_places(body["storage"], body["files"])
-        entries = {entry for _, _, _, entry in body["storage"]}
+        (_check_ranges if body["files"] is None else _check_places)(body["storage"], body["files"])
+        entries = {entry_name(name, offset) for name, offset, _, _ in body["storage"]}
         for name, tensor in body["state_dict"].items():
             if tensor is None:
                 parts: list[list[int] | None] = [None]
@@ -136,10 +169,24 @@ def _check_places(places: list[Any], files: dict[str, Any]) -> None:
     for name, offset, file, entry in places:
         if not isinstance(file, str) or file not in files:
             raise CorruptDataError("expected names of files beside the metadata, each with its checksum")
-        if not isinstance(name, str) or not (offset is None or _are_sizes(offset)):
-            raise CorruptDataError(f"expected the name and the offset of a part, got {shown_value(name)}")
+        _check_part(name, offset)
         if entry != entry_name(name, offset):
             raise CorruptDataError(f"expected the entry {shown(entry_name(name, offset))}, got {shown_value(entry)}")
+
+
+def _check_ranges(places: list[Any], _: None) -> None:
+    """The same of what torch's writer has made: a range of bytes has no name and no checksum."""
+    for name, offset, file, part in places:
+        if not is_plain_relative(file):
+            raise CorruptDataError(f"expected the name of a file beside the metadata, got {shown(file)}")
+        _check_part(name, offset)
+        if not all(0 <= each < _MAX_NUMEL for each in part):
+            raise CorruptDataError(f"expected bytes of a file as the place of {shown(name)}")
+
+
+def _check_part(name: Any, offset: Any) -> None:
+    if not isinstance(name, str) or not (offset is None or _are_sizes(offset)):
+        raise CorruptDataError(f"expected the name and the offset of a part, got {shown_value(name)}")
 
 
 def _check_parts(name: str, size: list[int], chunks: list[Any]) -> None:
@@ -181,6 +228,23 @@ def is_distributed(names: Iterable[str]) -> bool:
     return DISTRIBUTED_NAME in present or (PICKLE_NAME in present and any(map(_SHARD.fullmatch, present)))
 
 
+def refusal(root: Location, names: Iterable[str], advice: str = "") -> ValueError | None:
+    """What is raised where a model is wanted, and a directory with files of these names is a distributed checkpoint, of
+    ours or of torch's FileSystemWriter; None for any other one."""
+    present = set(names)
+    if is_distributed(present):
+        reader = f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})"
+    elif PICKLE_NAME in present and any(name.endswith(".distcp") for name in present):
+        reader = f"checkpoint_id={str(root)!r}"
+    else:
+        return None
+    return ValueError(
+        f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, {reader}); "
+        f"tensorwire convert {shlex.quote(str(root))} DST, or convert_checkpoint, makes a model directory or a torch "
+        f"file of it{advice}"
+    )
+
+
 def named_files(folder: Location) -> dict[str, str]:
     """The files of a distributed checkpoint, with the checksums of their headers. A save that died leaves others.
 
@@ -209,10 +273,10 @@ def open_shard(place: Location, checksum: str) -> StoredFile:
     return stored
 
 
-def missing(place: Location) -> FileNotFoundError:
+def missing(place: Location, metadata: str = DISTRIBUTED_NAME) -> FileNotFoundError:
     """What is raised for a file that the metadata names and that is not there."""
     text = (
-        f"this file, which {DISTRIBUTED_NAME} names, is missing: copy it from where the checkpoint was saved; if it is "
+        f"this file, which {metadata} names, is missing: copy it from where the checkpoint was saved; if it is "
         "missing there too, load an earlier checkpoint"
     )
     return FileNotFoundError(errno.ENOENT, text, str(place))

@@ -15,7 +15,8 @@ from ...files.names import shown
 from ...files.pickle_stack import GlobalName, PickleStack
 
 PLACE = "tensorwire.torch.dcp.metadata.Place"
-"""The class of the values of `storage_data`."""
+_PLACE_OF_TORCH = "torch.distributed.checkpoint.filesystem._StorageInfo"
+"""The classes of the values of `storage_data`, of our writer and of torch's FileSystemWriter."""
 
 _MAX_DEPTH = 32
 """How many values may be nested. Metadata has 11 levels, and a planner's paths two more."""
@@ -26,10 +27,10 @@ _MAX_STACK = 100_000
 _MAX_INT_NBYTES = 16
 
 _METADATA = "torch.distributed.checkpoint.metadata."
-_OF_TORCH = "torch.distributed.checkpoint.filesystem._StorageInfo"
 _GETATTR, _ORDERED_DICT, _SIZE = "builtins.getattr", "collections.OrderedDict", "torch.Size"
 _LAYOUT = "torch.serialization._get_layout"
-_KNOWN = {PLACE, _GETATTR, _ORDERED_DICT, _LAYOUT, "pathlib.PosixPath"}
+_PATHS = {"pathlib.PosixPath", "pathlib._local.PosixPath"}  # of Python before and from 3.13 on
+_KNOWN = {PLACE, _PLACE_OF_TORCH, _GETATTR, _ORDERED_DICT, _LAYOUT, *_PATHS}
 
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
 _NUMBERS = {0x4B: "<B", 0x4D: "<H", 0x4A: "<i", 0x47: ">d"}  # BININT1, BININT2, BININT, BINFLOAT
@@ -48,10 +49,11 @@ _MEMORY_FORMATS = {
 
 
 def read_pickle(data: bytes) -> dict[str, Any]:
-    """The same as `tensorwire-dcp.json` says, checked no further.
+    """The same as `tensorwire-dcp.json` says, checked no further. If torch's FileSystemWriter has made the checkpoint,
+    `files` is None, and a place has the first byte and the size of a part where ours has an entry.
 
     Raises:
-        CorruptDataError: it is no pickle of metadata, names anything else, or torch's own writer has made it.
+        CorruptDataError: it is no pickle of metadata, or names anything else.
     """
     try:
         return _body(_MetadataReader(data).run())
@@ -201,10 +203,6 @@ class _MetadataReader(PickleStack):
 
 def _known(name: str) -> GlobalName:
     """A global of metadata, by its own name: with a dot in it one would reach all that its module imports."""
-    if name == _OF_TORCH:
-        raise CorruptDataError(
-            "torch's FileSystemWriter has written this checkpoint: load it with torch's FileSystemReader", advice=""
-        )
     module, _, last = name.rpartition(".")
     if name not in _KNOWN and f"{module}." != _METADATA and not (module == "torch" and last):
         raise FormatError(shown(name))
@@ -253,27 +251,46 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _attributes(value: Any, name: str) -> dict[str, Any]:
     """What an object of a class of metadata has, by name."""
-    state = _is(value, _METADATA + name).state
-    return {} if state is None else {_of_type(key, str): each for key, each in _items(state)}
+    return _state(_is(value, _METADATA + name))
+
+
+def _state(made: _Object) -> dict[str, Any]:
+    """The attributes that BUILD has given to an object, by name."""
+    return {} if made.state is None else {_of_type(key, str): each for key, each in _items(made.state)}
 
 
 def _body(found: Any) -> dict[str, Any]:
     metadata = _attributes(found, "Metadata")
+    places = [(_attributes(index, "MetadataIndex"), place) for index, place in _items(metadata["storage_data"])]
+    is_torchs = any(isinstance(place, _Object) and place.kind == _PLACE_OF_TORCH for _, place in places)
     storage: list[Any] = []
     files: dict[str, str] = {}
-    for index, place in _items(metadata["storage_data"]):
-        key = _attributes(index, "MetadataIndex")
+    for key, place in places:
         offset = key.get("offset")
-        file, entry, checksum = (_of_type(each, str) for each in _is(place, PLACE).values)
-        if files.setdefault(file, checksum) != checksum:
-            raise _refusal(f"two checksums of {shown(file)}")
-        storage.append([_of_type(key["fqn"], str), None if offset is None else _sizes(offset), file, entry])
+        if is_torchs:
+            file, part = _place_of_torch(place)
+        else:
+            file, part, checksum = (_of_type(each, str) for each in _is(place, PLACE).values)
+            if files.setdefault(file, checksum) != checksum:
+                raise _refusal(f"two checksums of {shown(file)}")
+        storage.append([_of_type(key["fqn"], str), None if offset is None else _sizes(offset), file, part])
     return {
         "state_dict": {_of_type(name, str): _tensor(each) for name, each in _items(metadata["state_dict_metadata"])},
         "storage": storage,
-        "files": files,
+        "files": None if is_torchs else files,
         "planner": _plain(metadata.get("planner_data")),
     }
+
+
+def _place_of_torch(place: Any) -> tuple[str, tuple[int, int]]:
+    """A file, and where in it a part begins and how long it is."""
+    found = _state(_is(place, _PLACE_OF_TORCH))
+    if found.get("transform_descriptors") is not None:
+        raise CorruptDataError(
+            "a transform of torch's FileSystemWriter has changed the parts, and only torch knows how to undo it",
+            advice="load the checkpoint with torch's FileSystemReader, and save it with TensorwireWriter",
+        )
+    return _of_type(found["relative_path"], str), (_of_type(found["offset"], int), _of_type(found["length"], int))
 
 
 def _tensor(value: Any) -> dict[str, Any] | None:

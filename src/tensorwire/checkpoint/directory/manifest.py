@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._ground.filesystem import resolved
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, dump, load, seal
-from ...files.names import check_required, is_version, shown_value
+from ...files.names import BESIDE, MAX_DEPTH, MAX_JSON_NBYTES, check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
@@ -20,10 +24,6 @@ if TYPE_CHECKING:
 
 FORMAT = "tensorwire-checkpoint"
 VERSION = 1
-MAX_JSON_NBYTES = 32 << 20
-"""The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
-some thirty times as much, so this bounds memory."""
-
 MAX_INDEX_NBYTES = 512 << 20
 _MAX_INDEX_VALUES = 24_000_000
 """The most of an index that lists tensors, a million of them or more. Counting its commas and brackets takes a moment,
@@ -100,6 +100,8 @@ class Manifest(NamedTuple):
         directories: relative paths, with a slash at the end, of the directories in which no file stands.
         writer: version of the package that wrote it.
         base: what files are relative to; None if none is.
+        beside: whether files are relative to others of the directory.
+        chain: whether it holds checkpoints, each relative to the one before it, which `transcode` keeps so.
     """
 
     profile: str
@@ -108,6 +110,19 @@ class Manifest(NamedTuple):
     directories: tuple[str, ...] = ()
     writer: str = __version__
     base: BaseRecord | None = None
+    beside: bool = False
+    chain: bool = False
+
+    def below(self, prefix: str) -> Manifest | None:
+        """What it says of a directory in that one, whose paths begin so; None if it lists no file there."""
+
+        def inside(paths: Iterable[str]) -> tuple[str, ...]:
+            return tuple(path.removeprefix(prefix) for path in paths if path.startswith(prefix) and path != prefix)
+
+        files = (file for file in self.files if file.path.startswith(prefix))
+        found = tuple(file._replace(path=file.path.removeprefix(prefix)) for file in files)
+        excluded, directories = inside(self.excluded), inside(self.directories)
+        return self._replace(files=found, excluded=excluded, directories=directories, chain=False) if found else None
 
     def dump(self) -> bytes:
         """The text of the file.
@@ -115,16 +130,19 @@ class Manifest(NamedTuple):
         Raises:
             LimitExceededError: it would be longer than what `read_manifest` reads.
         """
+        features = [TORCH] if any(file.kind == TORCH for file in self.files) else []
+        required = " ".join([*features, BESIDE] if self.beside else features)
         body = {
             "format": FORMAT,
             "version": VERSION,
-            **({"required": TORCH} if any(file.kind == TORCH for file in self.files) else {}),
+            **({"required": required} if required else {}),
             "writer": self.writer,
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
             "excluded": list(self.excluded),
             **({"directories": list(self.directories)} if self.directories else {}),
             **({} if self.base is None else {"base": self.base._asdict()}),
+            **({"chain": True} if self.chain else {}),
         }
         data = dump({**body, "checksum": seal(body, sort_keys=True)})
         check_new_size(len(data))
@@ -152,6 +170,40 @@ def read_manifest(root: Location) -> Manifest | None:
         return None
 
 
+def manifest_of(root: Location) -> Manifest | None:
+    """The manifest of a directory, or what that of a directory above says of it; None if there is none.
+
+    Raises:
+        FormatError: one is damaged.
+    """
+    if (own := read_manifest(root)) is not None:
+        return own
+    return _manifest_above(root) or (_manifest_above(resolved(root)) if isinstance(root, Path) else None)
+
+
+def _manifest_above(root: Location) -> Manifest | None:
+    """What the first manifest above a directory says of it."""
+    prefix = f"{root.name}/"
+    above = root.parent
+    for _ in range(MAX_DEPTH):
+        with suppress(OSError):  # what others own may not be looked at
+            if (found := read_manifest(above)) is not None:
+                return found.below(prefix)
+        prefix, last, above = f"{above.name}/{prefix}", above, above.parent
+        if above == last:
+            break
+    return None
+
+
+def file_in_manifest(path: Path) -> ManifestFile | None:
+    """What the manifest says of a file in its directory, or in a folder of it; None if there is none that knows it."""
+    for folder in path.parents:
+        if (manifest := read_manifest(folder)) is not None:
+            name = path.relative_to(folder).as_posix()
+            return next((file for file in manifest.files if file.path == name), None)
+    return None
+
+
 def parse_manifest(data: bytes) -> Manifest:
     body = load(data)
     if body.get("format") != FORMAT:
@@ -160,16 +212,18 @@ def parse_manifest(data: bytes) -> Manifest:
         raise UnsupportedVersionError(
             f"expected a manifest of version {VERSION}, got {shown_value(body.get('version'))}"
         )
-    check_required(body.get("required", ""), "required", frozenset({TORCH}))
+    check_required(body.get("required", ""), "required", frozenset({TORCH, BESIDE}))
     if body.pop("checksum", None) != seal(body, sort_keys=True):
         raise CorruptDataError("the checksum of the manifest does not match")
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
     if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
         raise CorruptDataError("expected profile, writer and files in the manifest")
     excluded, directories = (_parse_paths(body, name) for name in ("excluded", "directories"))
-    entries = tuple(_parse_file(file) for file in files)
+    entries = tuple(parse_file(file) for file in files)
     base = _parse_base(body["base"]) if "base" in body else None
-    manifest = Manifest(profile, entries, excluded, directories, writer, base)
+    beside = BESIDE in body.get("required", "").split()
+    chain = body.get("chain") is True
+    manifest = Manifest(profile, entries, excluded, directories, writer, base, beside, chain)
     if not all(path.endswith("/") for path in directories):
         raise CorruptDataError("expected paths that end with a slash as directories in the manifest")
     paths = [*(file.path for file in manifest.files), *(path[:-1] for path in directories)]
@@ -221,7 +275,11 @@ def _parse_base(value: object) -> BaseRecord:
     return BaseRecord(name, digest)
 
 
-def _parse_file(value: object) -> ManifestFile:
+def parse_file(value: object) -> ManifestFile:
+    """
+    Raises:
+        CorruptDataError: it is no record of a file.
+    """
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(kind, str) or kind not in _MEMBERS:
         raise CorruptDataError(f"expected files of the kinds {', '.join(_MEMBERS)} in the manifest")

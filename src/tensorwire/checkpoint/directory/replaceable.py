@@ -79,6 +79,20 @@ def restored_from(sources: Sources, written: Collection[str], path: Location) ->
     return frozenset({*written, *(_left_over(path) if is_directory else ())})
 
 
+def replaced_by(written: Collection[str], path: Location) -> frozenset[str]:
+    """What may go with `path` when plain files are written there: those of these paths, and what killed runs have left.
+
+    Raises:
+        FileExistsError: one of them is a compressed file, which may be the only copy.
+    """
+    is_directory = path.is_dir()
+    for name in written:
+        place = path / name if is_directory else path
+        if place.is_file():
+            check_same(place, None)
+    return frozenset({*written, *(_left_over(path) if is_directory else ())})
+
+
 def check_same(path: Location, source: Location | None) -> None:
     """Raise FileExistsError for a compressed file whose content is not that of the compressed file `source`, or is not
     known to be: it may be the only copy."""

@@ -12,7 +12,7 @@ from ...files.torch_file import torch_view
 from ...storage.inputs import open_input
 from ...storage.locations import path_in
 from .config_and_index import parse_index
-from .distributed import is_distributed, named_files, open_shard
+from .distributed import is_distributed, named_files, open_shard, refusal
 from .manifest import read_index
 from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
 
@@ -46,7 +46,8 @@ def find_shards(path: Location) -> Shards:
         path: a directory, an index of one that has several, or the one file of a model.
 
     Raises:
-        ValueError: the directory has no safetensors file at its top, or several indexes.
+        ValueError: the directory has no safetensors file at its top, or several indexes; or it is a distributed
+            checkpoint.
         CorruptDataError: the index is none, or leads out of its directory; an upload has not ended; or the files are
             not those that the metadata of a distributed checkpoint names.
     """
@@ -71,10 +72,12 @@ def find_shards(path: Location) -> Shards:
         raise ValueError(f"{path} has several indexes: {names}; give the path of one of them")
     if indexes:
         return _read(indexes[0])
+    present = [entry.name for entry in entries]
+    if is_distributed(present):
+        _named_by_distributed(path)  # one that is damaged is told first
     files = [entry for entry in entries if is_safetensors(entry.name)]
-    if is_distributed(entry.name for entry in entries):
-        named = _named_by_distributed(path)
-        files = [file for file in files if file.name in named]
+    if (refused := refusal(path, present)) and (is_distributed(present) or not files):
+        raise refused
     if not files:
         below = sorted({file.parent.name for file in path.glob("*/*.safetensors")})
         advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""

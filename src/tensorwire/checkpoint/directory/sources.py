@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._ground.filesystem import following
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
-from ...files.foreign import PREFIX_NBYTES, recognise
+from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.json_object import check_nbytes
-from ...files.names import shown
+from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
+from ...files.transfer import sha256_of
 from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
+from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config, is_model_config
-from .distributed import is_distributed
-from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
+from .distributed import is_distributed, refusal
+from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
-_USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
+USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
 
 MAX_KEPT, MAX_KEPT_NBYTES = 256, 64 << 20
 """So many files of this machine stay open from their first look until their turn, and so much is kept of the beginnings
@@ -38,11 +40,17 @@ of objects and of what was found in torch files. Further ones are opened or look
 _ENTRY_NBYTES = 1 << 10
 """What the objects for a tensor of a header take, about."""
 
+_NOTED_NBYTES = 1_000_000
+"""Fewer bytes of other formats are not worth a note."""
+
 _MAX_OTHER_CONFIG_NBYTES = 1 << 18
 """A configuration that has not its usual name is looked for in files up to this size: tokenizers have larger ones."""
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
+
+_MIN_NOTICE_NBYTES = 64 << 10
+"""A smaller file, such as a trainer's random numbers, has so little to gain that nothing is said."""
 
 
 class SourceFile(NamedTuple):
@@ -142,17 +150,22 @@ class Sources(NamedTuple):
         return self._replace(files=tuple(found[path] for path in sorted(set(paths))))
 
 
-def originals(src: Location, exclude: Sequence[str]) -> Sources:
-    """What is to be compressed: a file, or the files of a directory but those that match `exclude`."""
+def originals(src: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None = None) -> Sources:
+    """What is to be compressed: a file, or the files of a directory but those that match `exclude`.
+
+    Args:
+        replaced: what a run in place has noted of the files of a directory that it has replaced. A file that it has
+            left so is `known`.
+    """
     if src.is_dir():
-        return _original_directory(src, exclude)
+        return _original_directory(src, exclude, replaced)
     if exclude:
         raise ValueError(f"exclude is for the files of a directory, {src} is a file")
     with following(src):
         return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
-def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
+def _original_directory(root: Location, exclude: Sequence[str], replaced: Mapping[str, ManifestFile] | None) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:
@@ -160,18 +173,22 @@ def _original_directory(root: Location, exclude: Sequence[str]) -> Sources:
             something that cannot be carried along.
     """
     _refuse_hub_cache(root)
+    if replaced is None:
+        expect_replaced(root)
     found, directories, excluded = scan(root, exclude)
     for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
         _refuse_hub_cache(directory)
-    if is_distributed(file.path for file in found):
-        raise _distributed(root, "; its files are compressed already")
+    paths = [file.path for file in found]
+    if is_distributed(paths) and (refused := refusal(root, paths, "; its files are compressed already")):
+        raise refused
     if any(file.path == MANIFEST_NAME for file in found):
-        raise ValueError(f"{root} {_USE_TRANSCODE}")
-    looks = _Looks(root)
+        raise ValueError(f"{root} {USE_TRANSCODE}")
+    looks = _Looks(root, replaced or {})
     files = sorted(map(looks.look, sorted(found, key=lambda file: (not is_config(file.path), file.path))))
     if not any(file.kind in OF_TENSORS for file in files):
-        raise ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
-    return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(looks.notices))
+        raise refusal(root, paths) or ValueError(f"{root} holds no .safetensors file{_other_model(files)}")
+    notices = [*looks.notices, *(looks.note_others() if replaced is None else ())]
+    return Sources(tuple(files), tuple(directories), excluded=tuple(excluded), notices=tuple(notices))
 
 
 class _Looks:
@@ -181,12 +198,13 @@ class _Looks:
         notices: why files are copied that might have been compressed.
     """
 
-    def __init__(self, root: Location) -> None:
-        self._root = root
+    def __init__(self, root: Location, replaced: Mapping[str, ManifestFile]) -> None:
+        self._root, self._replaced = root, replaced
         # A quarter of the files that the process may still open, at most.
         left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(list(Path("/proc/self/fd").iterdir()))
         self._num_left, self._nbytes_left = min(MAX_KEPT, left // 4), MAX_KEPT_NBYTES
         self._records_room = _MAX_RECORDS_NBYTES
+        self._others: dict[str, int] = {}
         self.notices: list[str] = []
 
     def look(self, file: FoundFile) -> SourceFile:
@@ -197,9 +215,14 @@ class _Looks:
         opened = open_input(file.location)
         with ExitStack() as stack:
             stack.callback(opened.close)
+            known = self._replaced.get(file.path)
+            if known is not None and _is_replaced(known, opened):
+                return SourceFile(file.path, file.location, known.kind, known.nbytes, known)
             kind, view = self._kind(file, opened)
             if kind in OF_TENSORS:
                 self._refuse_compressed(file, opened)
+            elif kind == COPIED:
+                self._note_other(file, opened)
             number, nbytes = (1, 0) if isinstance(opened, InputFile) else (0, len(opened.beginning))
             if nbytes + _held(view) > self._nbytes_left:
                 view = opened
@@ -218,7 +241,7 @@ class _Looks:
         is_small_config = self._is_config(file, opened)
         if is_small_config and is_compressed_config(opened.read(0, opened.nbytes)):
             if file.location.parent == self._root:
-                raise ValueError(f"{file.location} says that {self._root} {_USE_TRANSCODE}")
+                raise ValueError(f"{file.location} says that {self._root} {USE_TRANSCODE}")
             raise _holds_compressed(self._root, "model", file.path.rpartition("/")[0])
         try:
             view = torch_view(opened)
@@ -226,8 +249,26 @@ class _Looks:
                 self._take_room(view)
                 return TORCH, view
         except FormatError as error:
-            self.notices.append(f"copied as it is: {file.path}: {error.message}")
+            if file.nbytes >= _MIN_NOTICE_NBYTES:
+                self.notices.append(f"copied, not compressed: {file.path}: {error.message}")
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
+
+    def _note_other(self, file: FoundFile, opened: Opened) -> None:
+        """Count a model in another format: hubs often have the same weights in several."""
+        foreign = recognise(opened.read(0, PREFIX_NBYTES))
+        if foreign is not None and foreign.holds_tensors and foreign is not TORCH_FILE:
+            name = file.path.rpartition("/")[2]
+            pattern = f"*.{name.rpartition('.')[2]}" if "." in name else name
+            self._others[pattern] = self._others.get(pattern, 0) + file.nbytes
+
+    def note_others(self) -> list[str]:
+        """One note of all models in other formats, if they are large."""
+        nbytes = sum(self._others.values())
+        if nbytes < _NOTED_NBYTES:
+            return []
+        patterns = sorted(self._others, key=lambda pattern: -self._others[pattern])
+        options = " ".join(f"--exclude {pattern!r}" for pattern in patterns)
+        return [f"{nbytes / 1e6:,.1f} MB in other formats are copied as they are: {options} leaves them out"]
 
     def _is_config(self, file: FoundFile, opened: Opened) -> bool:
         """Whether a file may be a configuration that says how a model beside it is stored."""
@@ -255,6 +296,15 @@ class _Looks:
                 raise _holds_compressed(self._root, "file", file.path)
 
 
+def _is_replaced(known: ManifestFile, opened: Opened) -> bool:
+    """Whether a file is not the original that a run in place has noted, but what has taken its place."""
+    if known.kind == REPLACED:
+        return sha256_of(opened, lambda _: None) == known.stored_sha256
+    with suppress(FormatError):
+        return may_be_compressed(opened) and StoredFile(opened.duplicate()).compressed
+    return False
+
+
 def _held(view: Readable) -> int:
     """About how much memory it takes what was found in a file: in a torch file its header, and what stands between."""
     if not isinstance(view, TorchFile):
@@ -270,27 +320,29 @@ def _holds_compressed(root: Location, what: str, path: str) -> ValueError:
     )
 
 
-def _distributed(root: Location, advice: str) -> ValueError:
-    return ValueError(
-        f"{root} is a distributed checkpoint, which training code loads: dcp.load(state, "
-        f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})){advice}"
-    )
+def expect_replaced(root: Location) -> None:
+    """Raise ValueError for a directory whose files are being replaced by compressed ones, or were in part."""
+    staged = partial_path(root / MANIFEST_NAME) if isinstance(root, Path) else None
+    if staged is not None and has_finished(staged):
+        raise ValueError(
+            f"{root} holds originals and compressed files, since their replacement has not ended: repeat the command "
+            f"that began it, compress --replace"
+        )
 
 
 def compressed_directory(root: Location) -> Sources:
-    """The files of a compressed directory, as its manifest lists them.
+    """The files of a compressed directory, or of a directory in one, as its manifest lists them.
 
     Raises:
         ValueError: it has no manifest.
         FormatError: the manifest is damaged.
     """
-    manifest = read_manifest(root)
+    manifest = manifest_of(root)
     if manifest is None:
+        expect_replaced(root)
         names = [entry.name for entry in root.iterdir()]
         expect_ended(root, names)
-        if is_distributed(names):
-            raise _distributed(root, "; to restore a file of it alone, name that file")
-        raise ValueError(
+        raise refusal(root, names) or ValueError(
             f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
             "compressed, fetch that file or decompress them one by one; if not, compress makes it one"
         )
@@ -328,7 +380,7 @@ def compressed(src: Location) -> Sources:
 def check_original(stored: StoredFile) -> None:
     """Raise ValueError for a file that is compressed already."""
     if stored.compressed:
-        raise ValueError(f"{stored.path} {_USE_TRANSCODE}")
+        raise ValueError(f"{stored.path} {USE_TRANSCODE}")
 
 
 def check_compressed(stored: StoredFile) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...codec import FrameEncoder, dtype_bits, exponent_histogram, float_fields, new_buffer
 from ...files.writer import may_save, saves
 from ...storage.pipeline import WINDOW_NBYTES
-from ..results import ChangedWords, DeltaStats, DtypeStats
+from ..differences import ChangedWords, DeltaStats, DtypeStats
 
 if TYPE_CHECKING:
     from ...codec import Profile

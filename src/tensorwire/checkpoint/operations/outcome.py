@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import CorruptDataError
 from ...files.transfer import file_sha256
-from ..directory.manifest import REPLACED
+from ..directory.manifest import OF_TENSORS, REPLACED
 from ..results import ChangedFile, CheckpointReport, FileReport
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ class Outcome:
         self.files: list[FileReport] = []
         self.changed: list[ChangedFile] = []
         self.notices = list(sources.notices)
+
+    def expect_beside(self) -> None:
+        """If changes are errors, raise that of the first file beside the tensors that has one: before hours of work."""
+        for source in self._sources.files if self._strict else ():
+            if source.known is not None and source.kind not in OF_TENSORS:
+                find_change(source, current_sha256(source), strict=True)
 
     def note_change(self, source: SourceFile, current: str | None) -> None:
         """Note what has become of a file beside the tensors, as `find_change` takes it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from ..._ground.copies import not_copied
+from ..._ground.text import count, in_a_line
 from ...codec import num_threads
 from ...errors import ErrorContext
 from ...files.loader import load_contents
@@ -33,6 +34,15 @@ class TensorReader(Generic[Array]):
     """
 
     __reduce_ex__ = not_copied("open files", "call open_file with the path again, in another process too")
+
+    def __repr__(self) -> str:
+        path = self.files[0].path
+        return in_a_line(
+            self,
+            path if len(self.files) == 1 else f"{path.parent}, {count(len(self.files), 'file')}",
+            count(len(self), "tensor"),
+            f"framework {self._target.framework!r}",
+        )
 
     def __init__(
         self,

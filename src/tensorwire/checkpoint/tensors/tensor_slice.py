@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..._ground.copies import not_copied
+from ..._ground.text import in_a_line
 from ...codec import array_shape, as_array, dtype_bits
 from ...errors import ErrorContext, UnsupportedTensorError
 from ...files.loader import load_range
@@ -29,6 +30,9 @@ class TensorSlice(Generic[Array]):
     """
 
     __reduce_ex__ = not_copied("an open file", "copy what an index gives, or call open_file with the path again")
+
+    def __repr__(self) -> str:
+        return in_a_line(self, repr(self._tensor.name), self._dtype, self._shape, self._stored.path)
 
     def __init__(self, stored: StoredFile, tensor: StoredTensor, target: Target, threads: int, *, verify: bool) -> None:
         self._dtype, self._shape, self._nbytes = stored.layout(tensor.name)

@@ -10,7 +10,7 @@ from ..._ground.text import escape
 from ..group import CommandGroup
 
 
-@click.group(cls=CommandGroup, package=__name__, modules=("publish", "follow", "status"))
+@click.group(cls=CommandGroup, package=__name__, sections={"Commands": ("publish", "follow", "status")})
 def command() -> None:
     """Ship what a training step changed: publish weights to a store, and follow it.
 

@@ -7,15 +7,19 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
+from ..._ground.text import escape
 from .. import options, output
 from ..failures import BAD_DATA
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ...sync import Follower, Staged
 
 
 @click.command()
@@ -76,19 +80,24 @@ def command(
     if copies and in_place:
         raise click.UsageError("expected --copy or --in-place, got both; leave one out")
     follower = Follower(store, directory, in_place=in_place, copies=copies, threads=threads)
+    begins = True
     while True:
         begun = time.perf_counter()
-        staged = follower.stage()
+        staged = _staged(follower)
         if staged is None:
-            if Store(locate(store)).newest() is None:  # what a misspelt STORE looks like
-                if once:
-                    text = "the store has no version; publish one, or correct the name"
-                    raise FileNotFoundError(errno.ENOENT, text, str(store))
-                print(f"tensorwire: {store}: no version; waiting for one", file=sys.stderr, flush=True)
+            has_version = Store(locate(store)).newest() is not None
+            if once and not has_version:  # what a misspelt STORE looks like
+                text = "the store has no version; publish one, or correct the name"
+                raise FileNotFoundError(errno.ENOENT, text, str(store))
+            if not has_version:
+                _say(f"{store} has no version yet: waiting")
+            elif begins and follower.version is not None:
+                _say(f"already at version {follower.version:06d}{'' if once else ': waiting for the next one'}")
             if once:
                 return 0
-            staged = follower.stage(timeout=None)
+            staged = _staged(follower, timeout=None)
             assert staged is not None
+        begins = False
         made = time.perf_counter()
         follower.commit()
         seconds = {"stage": made - begun, "commit": time.perf_counter() - made}
@@ -104,6 +113,24 @@ def command(
             return 0
 
 
+def _staged(follower: Follower, timeout: float | None = 0) -> Staged | None:
+    """The next version, under a bar while it is made, and none while it is waited for."""
+    with ExitStack() as stack:
+        bars: list[output.Progress | None] = []
+
+        def progress(done: int, total: int, name: str) -> None:
+            if not bars:
+                bars.append(stack.enter_context(output.progress("follow")))
+            if bars[0] is not None:
+                bars[0](done, total, name)
+
+        return follower.stage(timeout=timeout, progress=progress)
+
+
+def _say(text: str) -> None:
+    print(f"tensorwire: {escape(text)}", file=sys.stderr, flush=True)
+
+
 def _ran(program: list[str], version: int) -> bool:
     """Whether the user's command did what it had to."""
     environment = {**os.environ, "TENSORWIRE_VERSION": str(version)}
@@ -111,5 +138,5 @@ def _ran(program: list[str], version: int) -> bool:
     with subprocess.Popen(program, env=environment, stdin=subprocess.DEVNULL) as process:
         code = process.wait()
     if code:
-        print(f"tensorwire: version {version:06d} is in place, and {program[0]!r} ended with {code}", file=sys.stderr)
+        _say(f"version {version:06d} is in place, and {program[0]!r} ended with {code}")
     return code == 0

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..._ground.copies import not_copied
+from ..._ground.text import in_a_line, size
 from ...errors import FormatError, TruncatedDataError
 from ..view.arrays import MAX_BITS, byte_view, checked_shape
 from ..view.dtypes import Layout, dtype_bits
@@ -65,6 +66,14 @@ class FrameEncoder:
     """
 
     __reduce_ex__ = not_copied("a frame that has begun", "make another one, and give it all chunks")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self._frame.dtype.decode(),
+            tuple(self._frame.shape[: self._frame.ndim]),
+            f"{size(self.consumed_nbytes)} of {size(self.uncompressed_nbytes)} in {size(self.data_nbytes)}",
+        )
 
     def __init__(
         self,
@@ -217,6 +226,20 @@ class FrameEncoder:
         return self._info
 
 
+def same_frame(encoder: FrameEncoder) -> bytes:
+    """The whole frame of what an encoder has encoded, relative to a base with the same content.
+
+    Profile "resident" has no relative frames, so the frame has profile "fast" then.
+    """
+    info = encoder.info
+    profile = "fast" if info.profile == "resident" else info.profile
+    base_hash = bytes.fromhex(info.content_hash)
+    frame = new_frame(info.dtype, info.bits, info.shape, profile, base_hash=base_hash)
+    header = bytearray(frame.header_nbytes)
+    core.encode_header(frame, 0, bytes(8 * frame.num_blocks), encoder._leaves.hashes, b"", header)
+    return bytes(header[: frame.frame_nbytes])
+
+
 class FrameReader:
     """Decode ranges of a frame whose bytes the caller fetches.
 
@@ -238,6 +261,16 @@ class FrameReader:
     """
 
     MIN_HEADER_NBYTES = core.FIXED_HEADER_NBYTES
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self.info.dtype,
+            self.info.shape,
+            "relative" if self.info.base_hash else None,
+            self.info.profile,
+            f"{size(self.info.uncompressed_nbytes)} in {size(self.info.frame_nbytes)}",
+        )
 
     @staticmethod
     def header_size(prefix: Buffer) -> int:

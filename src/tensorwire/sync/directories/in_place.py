@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..versions import INDEX_NAME, Position
-from .kept import CURRENT, Followed, OpenDirectory, end, known, marks_of, serving
+from .beside import check_small, has_content, write_over, write_small
+from .kept import CURRENT, Followed, OpenDirectory, end, known, marks_of, serving, temporary
 from .making import Writer, changes, holds, index_of, new_layout
 from .note import Note
 from .shown import check_free, hide, show
@@ -37,6 +38,8 @@ class _Waiting(NamedTuple):
         position, plan: as in `InPlaceTarget.stage`.
         fetched: what `plan` needs, by tensor and version.
         changed: files of which a tensor changes.
+        small: the content of the small files that change.
+        names: of all small files.
         marks: of all files.
     """
 
@@ -44,6 +47,8 @@ class _Waiting(NamedTuple):
     plan: Plan
     fetched: Mapping[tuple[str, int], Fetched]
     changed: Sequence[str]
+    small: Mapping[str, bytes]
+    names: Sequence[str]
     marks: Marks
 
 
@@ -97,16 +102,22 @@ class InPlaceTarget(Followed):
         with self._entered(make=True) as place:
             assert place is not None
             place.clean()
+            check_small(place, frames)
             with serving(place) as found, found.opened() as current:
                 marks = found.marks()
                 self._check_begins(found, goal, plan)
                 headers = {file: stored.header for file, stored in current.items()}
                 if holds(headers, goal.tensors) and not any(place.root.target_of(name) for name in found.names):
                     changed = [file for file, header in headers.items() if changes(header, plan)]
-                    _check_one_name(found, changed)
+                    small = {
+                        name: frames.fetch_small(name)
+                        for name, each in frames.small.items()
+                        if not has_content(place.root, name, each)
+                    }
+                    _check_one_name(found, [*changed, *small])
                     links = ((name, link) for name, links in plan.items() for link in links)
                     fetched = {(name, link.number): frames.fetch(name, link) for name, link in links}
-                    self._staged = _Waiting(goal, plan, fetched, changed, marks)
+                    self._staged = _Waiting(goal, plan, fetched, changed, small, list(frames.small), marks)
                     return
                 layout = new_layout(goal.tensors)
                 indexes = [INDEX_NAME] if len(layout) > 1 else []
@@ -119,6 +130,7 @@ class InPlaceTarget(Followed):
                         writer.write(folder, file, header)
                     for index in indexes:
                         folder.write(index, index_of(layout))
+                    names += write_small(found, folder, frames)
                     self._staged = _New(goal, name, end(folder, names, goal), marks)
 
     def commit(self) -> None:
@@ -145,8 +157,13 @@ class InPlaceTarget(Followed):
         self.number = staged.position.number
 
     def _write(self, place: OpenDirectory, found: Serving, staged: _Waiting) -> None:
-        _check_one_name(found, staged.changed)
-        place.write_note_in_place(Note(None, staged.marks))
+        _check_one_name(found, [*staged.changed, *staged.small])
+        added = {name: temporary() for name in staged.small if name not in found.names}
+        check_free(place, list(added))
+        for name, new in added.items():
+            place.own.write(new, staged.small[name])
+        new_marks = zip(added, marks_of(place.own, list(added.values())).values(), strict=True)
+        place.write_note_in_place(Note(None, {**staged.marks, **dict(new_marks)}))
         with found.opened() as current:
             fetched = staged.fetched
             writer = Writer(
@@ -158,7 +175,15 @@ class InPlaceTarget(Followed):
             )
             for file in staged.changed:
                 writer.write_into(place.root, file, current[file].header)
-        place.write_note_in_place(Note(staged.position, found.marks()))
+        for name, content in staged.small.items():
+            if name in added:
+                place.own.move(added[name], place.root, name)
+            else:
+                write_over(place.root, name, content)
+        for name in set(found.small).difference(staged.names):
+            place.root.remove(name)
+        names = [*found.files, *found.indexes, *staged.names]
+        place.write_note_in_place(Note(staged.position, marks_of(place.root, names, follow=True)))
 
     def _move(self, place: OpenDirectory, staged: _New) -> None:
         names = list(staged.new)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, lock_now, lstat, mark, unlock
+from ..._ground.filesystem import close, lock_now, lstat, mark, remove_empty, unlock
 from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in
@@ -32,6 +32,7 @@ from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.json_object import load
 from ...files.reader import StoredFile
 from ...storage.local import InputFile
+from ..small_files import is_small
 from ..versions import INDEX_NAME, Position, Tensor, state_of
 from .note import Note, read_note
 
@@ -178,27 +179,36 @@ def temporary() -> str:
 
 @contextmanager
 def entered(root: Path, *, make: bool) -> Iterator[OpenDirectory | None]:
-    """A directory, locked if it has a folder of ours or with `make` gets one; None if it is not there.
+    """A directory, locked if it has a folder of ours or with `make` gets one; None if it is not there. After an error
+    nothing stays that was made for nothing.
 
     Raises:
         BlockingIOError: another follower works in it.
         FileExistsError: what has the name of our folder is none.
     """
     with ExitStack() as stack:
-        if make:
-            root.mkdir(parents=True, exist_ok=True)
-        elif not root.exists():
+        is_there = root.exists()
+        if not make and not is_there:
             yield None
             return
+        root.mkdir(parents=True, exist_ok=True)
         folder = stack.enter_context(Folder(root))
-        if not make and folder.status(SYNC_DIRECTORY) is None:
+        is_ours = folder.status(SYNC_DIRECTORY) is not None
+        if not make and not is_ours:
             yield OpenDirectory(folder, None)
             return
         own = stack.enter_context(folder.enter(SYNC_DIRECTORY, make=make))
         lock = own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         stack.callback(unlock, lock)
         lock_now(lock, root, "another follower works in this directory; end one of the two")
-        yield OpenDirectory(folder, own)
+        try:
+            yield OpenDirectory(folder, own)
+        except BaseException:
+            if not is_ours and own.names() == [_LOCK]:
+                folder.remove_folder(SYNC_DIRECTORY)
+                if not is_there:
+                    remove_empty(root)
+            raise
 
 
 @dataclass(frozen=True)
@@ -208,7 +218,7 @@ class Serving:
     Attributes:
         name: of their folder; None if they stand in the directory itself.
         folder: where they are.
-        files, indexes: their names.
+        files, indexes, small: their names.
         note: what was written down of them.
         is_ours: whether a follower has made them, or a version of the store was found in them before.
     """
@@ -219,10 +229,11 @@ class Serving:
     indexes: Sequence[str]
     note: Note | None
     is_ours: bool
+    small: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
-        return [*self.files, *self.indexes]
+        return [*self.files, *self.indexes, *self.small]
 
     def marks(self) -> dict[str, str | None]:
         return marks_of(self.folder, self.names, follow=self.name is None)
@@ -280,8 +291,8 @@ def serving(place: OpenDirectory) -> Iterator[Serving]:
 
 
 def _of(name: str | None, folder: Folder, names: Sequence[str], note: Note | None) -> Serving:
-    files = [each for each in names if is_safetensors(each)]
-    return Serving(name, folder, files, [each for each in names if is_index(each)], note, is_ours=True)
+    files, indexes = list(filter(is_safetensors, names)), list(filter(is_index, names))
+    return Serving(name, folder, files, indexes, note, is_ours=True, small=list(filter(is_small, names)))
 
 
 def _has_file(folder: Folder, name: str) -> bool:
@@ -361,6 +372,10 @@ class Followed:
                 with serving(place) as found:
                     noted = known(found, found.marks())
                     self.number = None if noted is None else noted.number
+
+    @property
+    def title(self) -> str:
+        return str(self._root)
 
     def position(self) -> Position:
         """What serves. Files that were written to since the commit are hashed."""

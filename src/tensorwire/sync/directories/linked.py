@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ...storage.local import InputFile
 from ..versions import INDEX_NAME, Position
+from .beside import check_small, write_small
 from .kept import CURRENT, Followed, OpenDirectory, end, marks_of, serving
 from .making import Writer, changes, holds, index_of, new_layout
 from .shown import check_free, hide, show
@@ -86,6 +87,7 @@ class DirectoryTarget(Followed):
             if not self._copies and not place.has_links():
                 text = "the file system has no links: follow with copies=True (--copy)"
                 raise OSError(errno.EOPNOTSUPP, text, str(self._root))
+            check_small(place, frames)
             if place.current() is None:
                 self._adopt(place)
             with serving(place) as found:
@@ -113,10 +115,11 @@ class DirectoryTarget(Followed):
                     writer.write(folder, file, header)
             for index in indexes:
                 folder.write(index, index_of(layout) if is_new else _content(found.folder, index))
+            small = write_small(found, folder, frames)
             if found.marks() != marks:
                 text = "a file of it was written to while a version was staged; stage again"
                 raise OSError(errno.EBUSY, text, str(self._root))
-        return [*layout, *indexes]
+        return [*layout, *indexes, *small]
 
     def _adopt(self, place: OpenDirectory) -> None:
         """Have a checkpoint that stands in the directory itself serve as a version does, with the same content."""

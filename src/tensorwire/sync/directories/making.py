@@ -15,7 +15,7 @@ from ...errors import BaseMismatchError
 from ...files.header import Header, build_header, packed
 from ...files.json_object import dump
 from ...storage.local import InputFile, write_at
-from ..checkpoints import nbytes_of
+from ..versions import nbytes_of
 
 if TYPE_CHECKING:
     from ..._ground.folder import Folder

@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...checkpoint.directory.paths import is_index, is_safetensors
+from ..small_files import MAX_NBYTES, is_small
 from .kept import LINK_PREFIX, temporary
 
 if TYPE_CHECKING:
@@ -67,7 +69,29 @@ def hide(place: OpenDirectory, names: Sequence[str]) -> None:
 def _is_ours(place: OpenDirectory, name: str) -> bool:
     """Whether an entry leads to a version, or was put there for one."""
     is_link = place.root.target_of(name) == LINK_PREFIX + name
-    return is_link or ((is_safetensors(name) or is_index(name)) and place.has(name))
+    if is_link or not is_small(name):
+        return is_link or ((is_safetensors(name) or is_index(name)) and place.has(name))
+    return any(_has_equal(place, version, name) for version in place.versions())
+
+
+def _has_equal(place: OpenDirectory, version: str, name: str) -> bool:
+    """Whether the small file of a version is what a name in the directory leads to, or has the same content."""
+    with place.own.enter(version) as folder:
+        ours = _content(folder, name, follow=False)
+    return ours is not None and ours == _content(place.root, name, follow=True)
+
+
+def _content(folder: Folder, name: str, *, follow: bool) -> bytes | None:
+    """That of a small file; None if it is none."""
+    try:
+        descriptor = folder.open(name, os.O_RDONLY, follow=follow)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_NBYTES:
+            return None
+        return file.read(MAX_NBYTES)
 
 
 def _copy(folder: Folder, name: str, other: Folder, new: str) -> None:

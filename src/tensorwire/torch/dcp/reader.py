@@ -14,13 +14,14 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from ..._ground.text import in_a_line
 from ...checkpoint import open_file
 from ...checkpoint.bases import checked_base
 from ...checkpoint.directory import distributed
 from ...codec import num_threads
 from ...errors import CorruptDataError, ErrorContext
 from ...files.names import shown
-from ...storage.locations import locate
+from ...storage.locations import locate, said
 from ...storage.pool import mapped
 from .metadata import parse
 from .stored_form import from_form
@@ -64,6 +65,9 @@ class TensorwireReader(StorageReader):  # type: ignore[misc]
 
     Errors come in torch's CheckpointException, which is a BaseException: look at `failures`.
     """
+
+    def __repr__(self) -> str:
+        return in_a_line(self, said(self._path), "relative" if self._base else None)
 
     def __init__(
         self,

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from ...codec import FROM_TORCH
-from ...errors import UnsupportedTensorError
+from ...checkpoint.directory.distributed import stored_form
 
 _FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # which older versions lack
 
 
 def form_of(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape in the file. An element of torch's FP4 is two of F4, and complex128 is pairs of F64.
-
-    Raises:
-        UnsupportedTensorError: no safetensors file holds this dtype.
-    """
-    if tensor.dtype == torch.complex128:
-        return "F64", (*tensor.shape, 2)
-    dtype = FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
-    if dtype is None:
-        raise UnsupportedTensorError(f"no safetensors file holds {tensor.dtype}")
-    if tensor.dtype == _FP4:
-        *rows, last = tensor.shape or (1,)
-        return dtype, (*rows, 2 * last)
-    return dtype, tuple(tensor.shape)
+    """The dtype and the shape in the file. Errors are those of `stored_form`."""
+    return stored_form(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
 
 def to_form(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from ..._ground.text import in_a_line
 from ...checkpoint.bases import checked_base
 from ...checkpoint.directory.distributed import (
     DISTRIBUTED_NAME,
@@ -64,6 +65,9 @@ class TensorwireWriter(StorageWriter):  # type: ignore[misc]
 
     Errors of a rank come to all ranks in torch's CheckpointException, which is a BaseException: look at `failures`.
     """
+
+    def __repr__(self) -> str:
+        return in_a_line(self, said(self._path), self._profile, "relative" if self._base else None)
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 
-def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call `action` when module `name` has been imported: at once if it has been, else once its own code has run."""
+def after_import(name: str, action: Callable[[], None]) -> Callable[[], None]:
+    """Call `action` when module `name` has been imported: at once if it has been, else once its own code has run.
+
+    Returns:
+        What forgets the action, if it was not called yet.
+    """
+    hook = _ImportHook(name, action)
     if name in sys.modules:
         action()
     else:
-        sys.meta_path.insert(0, _ImportHook(name, action))
+        sys.meta_path.insert(0, hook)
+    return hook.forget
 
 
 class _ImportHook(MetaPathFinder, Loader):
@@ -33,6 +40,10 @@ class _ImportHook(MetaPathFinder, Loader):
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
         self._action = action
+
+    def forget(self) -> None:
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self._name:

@@ -29,8 +29,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     if frozen:
         warnings.warn(
             f"the optimizer does not train the {frozen} of its {len(parameters)} parameters that are compressed, since "
-            "these are frozen: call model.requires_grad_(False) and train an adapter, or make the model dense first "
-            "with tensorwire.torch.decompress_module(model).requires_grad_()",
+            "these are frozen: call model.requires_grad_(False) and train an adapter, or model.requires_grad_(), which "
+            "makes them dense",
             stacklevel=3,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._ground.copies import not_copied
+from ..._ground.text import in_a_line, size
 from ..frames.open_frame import opened
 from ..tensors.compressed_tensor import CompressedTensor, offloaded
 from .host_memory import HostMemory, Pinning
@@ -85,6 +86,15 @@ class Offload:
     """
 
     __reduce_ex__ = not_copied("memory and streams of a device", "call offload with the other model")
+
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            self.device,
+            f"{size(self.nbytes)} in memory of the host",
+            f"{size(self.pinned_nbytes)} of them pinned",
+            f"{size(self.resident_nbytes)} resident",
+        )
 
     def __init__(self, model: nn.Module, device: torch.device, memory: int, streams: Any, pinning: Pinning) -> None:
         weights = _weights(model)

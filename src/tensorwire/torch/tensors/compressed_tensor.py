@@ -17,8 +17,9 @@ from ...codec import compress
 from ...errors import UnsupportedTensorError
 from .. import ops
 from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
+from .dense import become_trainable
 from .elsewhere import NO_ADDRESS, Elsewhere, check_not_offloaded, home_of, pickling
-from .lazy import LazyTensor, refused_write
+from .lazy import DENSE_MEMORY, LazyTensor, kind_of, refused_write
 from .matrices import Matrices
 from .view import GROUPED, VIEWS, view_by
 
@@ -73,8 +74,8 @@ class CompressedTensor(LazyTensor):
         ops.check_linear_mode(linear_mode)
         if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
             raise UnsupportedTensorError(
-                f"expected a frame in a uint8 tensor of one dimension, got {_kind_of(frame)}",
-                advice="CompressedTensor.from_dense compresses a tensor",
+                f"expected a frame in a uint8 tensor of one dimension, got {kind_of(frame)}",
+                advice=DENSE_MEMORY,
             )
         head = opened_anywhere(frame)
         return _wrap([frame], head.dtype, head.shape, linear_mode)
@@ -127,14 +128,16 @@ class CompressedTensor(LazyTensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd differentiates by it. Parameters are frozen: what they are asked for is only remembered, and
-        ``load_state_dict(assign=True)`` asks for what the dense parameter had."""
+        """Whether autograd differentiates by it. A parameter that is set to True becomes a dense one. If it cannot now,
+        since it is offloaded or a backward pass still needs it, that is only remembered."""
         return bool(torch.Tensor.requires_grad.__get__(self))
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if self._is_param:
             self._asked_to_train = value
+            if value:
+                become_trainable(self)
         else:
             torch.Tensor.requires_grad.__set__(self, value)
 
@@ -286,10 +289,6 @@ def _is_plain(x: Tensor) -> bool:
     if type(x) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
-def _kind_of(value: object) -> str:
-    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _like(tensor: CompressedTensor, held: list[Any], dtype: torch.dtype | None = None) -> CompressedTensor:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch.utils._pytree import tree_map_only
 
+from .dense import become_dense
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+DENSE_MEMORY = (
+    "CompressedTensor.from_dense compresses a tensor; if a library reads weights back that it has written to disk, as "
+    "accelerate's disk_offload does, make the model dense first with tensorwire.torch.decompress_module"
+)
+"""What to do if dense memory is given for a frame."""
 
 
 class LazyTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see torch
@@ -43,11 +52,21 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see
         raise RuntimeError(refused_write("assignment to .data", self))
 
     def storage(self) -> Any:
-        """Safetensors and others ask for it to read the bytes of the values."""
-        raise RuntimeError(
-            f"expected a dense tensor, got a compressed one of shape {tuple(self.shape)}, which has no memory with "
-            "its values; give tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
-        )
+        """Safetensors, PEFT and accelerate ask for it before they read the bytes of the values, or to see which tensors
+        share them: a tensor of a state dict becomes dense. A parameter stays as it is: a model would become dense
+        because another library looked at it.
+
+        Raises:
+            RuntimeError: it is a parameter.
+        """
+        if isinstance(self, torch.nn.Parameter):
+            raise RuntimeError(
+                f"expected a dense tensor, got a compressed parameter of shape {tuple(self.shape)}, which has no "
+                "memory with its values; give model.state_dict() or tensor.decode(), or make the module dense first "
+                "with tensorwire.torch.decompress_module"
+            )
+        become_dense(self)
+        return self.untyped_storage()
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Through a slice, which is a dense copy, the write would be lost."""
@@ -103,3 +122,8 @@ def refused_write(what: str, tensor: LazyTensor) -> str:
         f"{what} writes to a part of a compressed tensor of shape {tuple(tensor.shape)}, or changes its shape; write "
         "to tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
     )
+
+
+def kind_of(value: object) -> str:
+    """What something is, for messages."""
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from ..._ground.copies import not_copied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass
@@ -81,6 +77,11 @@ class Row:
     decode_seconds: float = 0.0
     link: Link = field(default_factory=Link)
 
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes were sent than without a codec; 0.0 where none were."""
+        return self.raw_nbytes / self.sent_nbytes if self.sent_nbytes else 0.0
+
 
 class Counters:
     """Rows that one thread adds to and others read."""
@@ -103,19 +104,30 @@ class Counters:
 class Table(list[Row]):
     """Rows that print as a table."""
 
+    def total(self) -> dict[str, float]:
+        """The sums over all rows, and their ratio, by the names of a row's attributes: for a logger."""
+        total = self._sum()
+        return {name: getattr(total, name) for name in (*_SUMMED, "ratio")}
+
     def __str__(self) -> str:
-        names = [each.name for each in fields(Row) if each.name != "link"]
-        lines = [names, *([_text(getattr(row, name)) for name in names] for row in [*self, *self._sum()])]
+        lines = [_COLUMNS, *([_text(getattr(row, name)) for name in _COLUMNS] for row in self)]
+        if len(self) > 1:
+            lines.append([_text(getattr(self._sum(), name)) for name in _COLUMNS])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        sides = ["<" if name in _TEXTS else ">" for name in _COLUMNS]
         return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+            "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)).rstrip()
+            for line in lines
         )
 
-    def _sum(self) -> Iterator[Row]:
-        if len(self) > 1:
-            names = [each.name for each in fields(Row) if each.type in ("int", "float")]
-            yield Row("all", "", **{name: sum(getattr(row, name) for row in self) for name in names})
+    def _sum(self) -> Row:
+        return Row("all", "", **{name: sum(getattr(row, name) for row in self) for name in _SUMMED})
+
+
+_TEXTS = ("tensor", "direction", "codec")
+_SUMMED = tuple(each.name for each in fields(Row) if each.type in ("int", "float"))
+_COLUMNS = [*_TEXTS, *_SUMMED[:3], "ratio", *_SUMMED[3:]]
 
 
 def _text(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

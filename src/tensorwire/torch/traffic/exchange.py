@@ -15,7 +15,6 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import IntEnum
-from itertools import count
 from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
@@ -28,7 +27,7 @@ from ..._ground.copies import not_copied
 from ...errors import TensorwireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from datetime import timedelta
     from typing import Any
@@ -67,7 +66,7 @@ class Message(NamedTuple):
 _ERROR_NBYTES = 4096
 _PLAIN_DATA_NBYTES = 1 << 24
 _TELL_SECONDS = 10.0
-_NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)  # of groups, by their ranks
+_NUMBERS: defaultdict[tuple[int, ...], int] = defaultdict(int)  # of groups, by their ranks
 _NOTHING = Message(Kind.RAW, torch.empty(0, dtype=torch.uint8))
 
 
@@ -89,12 +88,35 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
     return cast("timedelta", found)
 
 
-def _new_group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
+def _meet(name: str, ranks: list[int], timeout: timedelta, absent: str) -> None:
+    """Wait until all ranks are about to make the group of this name. Gloo waits too, and names none that is missing.
+
+    Raises:
+        ExchangeError: some have not come in time; it says which.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    keys = {rank: f"{name} came {rank}" for rank in ranks}
+    store.set(keys[dist.get_rank()], "")
+    try:
+        store.wait(list(keys.values()), timeout)
+    except RuntimeError as error:
+        missing = [str(rank) for rank, key in keys.items() if not store.check([key])]
+        if not missing:
+            raise
+        who = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {', '.join(missing)} have"
+        raise ExchangeError(
+            f"{who} not {absent} within {timeout.total_seconds():g} s, and all ranks have to"
+        ) from error
+
+
+def _new_group(ranks: list[int], timeout: timedelta, absent: str) -> dist.ProcessGroup:
     """Made by these ranks alone, under a name that they have used for no other one. `dist.new_group` takes the number
     of groups that a rank is in for a name: it differs between ranks, and comes back when a group has gone, with what
     the store still knows of it."""
     c10d = dist.distributed_c10d
-    name = f"tensorwire {checksum(str(ranks)):08x} {ranks[0]} {next(_NUMBERS[tuple(ranks)])}"
+    name = f"tensorwire {checksum(str(ranks)):08x} {ranks[0]} {_NUMBERS[tuple(ranks)]}"
+    _meet(name, ranks, timeout, absent)
+    _NUMBERS[tuple(ranks)] += 1
     rank = ranks.index(dist.get_rank())
     group, _ = c10d._new_process_group_helper(
         len(ranks), rank, ranks, "gloo", c10d._get_default_store(), name, timeout=timeout
@@ -116,15 +138,26 @@ class Exchange:
 
     __reduce_ex__ = not_copied("a process group and a thread", "attach in the other process, too")
 
-    def __init__(self, ranks: list[int], timeout: timedelta, fellows: Iterable[Exchange] | None = None) -> None:
+    def __init__(
+        self,
+        ranks: list[int],
+        timeout: timedelta,
+        fellows: Iterable[Exchange] | None = None,
+        *,
+        absent: str = "attached",
+    ) -> None:
         """
         Args:
             timeout: how long a rank waits for the others.
             fellows: the exchanges that fail together with this one, itself among them; by default it alone.
+            absent: what a rank has not done that does not come.
+
+        Raises:
+            ExchangeError: a rank does not come.
         """
         self.ranks = ranks
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
-        self._group: dist.ProcessGroup | None = _new_group(ranks, timeout)
+        self._group: dist.ProcessGroup | None = _new_group(ranks, timeout, absent)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tensorwire-traffic")
         self._pid = os.getpid()
         self.transfer_seconds = 0.0
@@ -218,20 +251,23 @@ class Exchange:
         first = self.gather(message, limit=_PLAIN_DATA_NBYTES, configuration=_PLAIN_DATA_NBYTES)[0]
         return cast("T", pickle.loads(first.payload.numpy().tobytes()))
 
-    def agree(self, facts: Any, error: Exception | None) -> Exception | None:
-        """None if no rank has an error and all have the same facts, which are plain data. Else an error on each rank:
-        its own, or a ValueError that says which rank has one."""
+    def agree(self, facts: dict[str, Any], error: Exception | None) -> Exception | None:
+        """None if no rank has an error and all have the same facts, which are plain data by name. Else an error on each
+        rank: its own, or a ValueError that says which rank has one, or which facts differ."""
         found: list[Any] = [None] * self.size
         text = None if error is None else f"{type(error).__name__}: {error}"
         dist.all_gather_object(found, (text, facts), group=self._group)
         for rank, (failed, other) in zip(self.ranks, found, strict=True):
             if failed is not None:
                 return error or ValueError(f"rank {rank} could not do its part: {failed}")
-            if other != found[0][1]:
-                return ValueError(
-                    f"expected the same on all ranks, got {found[0][1]} on rank {self.ranks[0]} and {other} on rank "
-                    f"{rank}"
-                )
+            unlike = [name for name in facts if other.get(name) != found[0][1].get(name)]
+            if unlike:
+                first = found[0][1]
+                texts = [
+                    f"{name}: {first.get(name)!s:.200} on rank {self.ranks[0]}, {other.get(name)!s:.200} on rank {rank}"
+                    for name in unlike
+                ]
+                return ValueError(f"expected the same on all ranks, got {'; '.join(texts)}")
         return None
 
     def gather(self, message: Message, *, limit: int, configuration: int) -> list[Message]:

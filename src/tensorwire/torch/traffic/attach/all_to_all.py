@@ -56,8 +56,9 @@ def all_to_all(
         ValueError: `splits` does not fit the group or the rows.
         TypeError: a codec is none, or is a `Budget`; rows of a lossy codec are no floating-point numbers; or `splits`
             are no integers.
-        ExchangeError: here or in backward, on all ranks: one of them could not encode, or has splits that do not fit
-            or other rows: of another name, dtype or shape, or with a gradient where others have none.
+        ExchangeError: a rank makes no first call within the time-out of the group. Or, here and in backward, on all
+            ranks: one of them could not encode, or has splits that do not fit or other rows: of another name, dtype or
+            shape, or with a gradient where others have none.
     """
     backward = backward or codec
     for each in (codec, backward):
@@ -123,6 +124,7 @@ _EXCHANGES: WeakKeyDictionary[dist.ProcessGroup, Exchange] = WeakKeyDictionary()
 def exchange_of(group: dist.ProcessGroup) -> Exchange:
     """One for all calls on a group, which ends with it."""
     if group not in _EXCHANGES:
-        _EXCHANGES[group] = exchange = Exchange(dist.get_process_group_ranks(group), timeout_of(group))
+        ranks = dist.get_process_group_ranks(group)
+        _EXCHANGES[group] = exchange = Exchange(ranks, timeout_of(group), absent="called all_to_all")
         finalize(group, exchange.close).atexit = False
     return _EXCHANGES[group]

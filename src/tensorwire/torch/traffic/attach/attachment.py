@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...._ground.copies import not_copied
+from ...._ground.text import count, in_a_line
 from ...._ground.version import __version__
 from ..budget import Budget
 from ..choice import DecidingCounters, chosen, is_codec
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tensorwire.torch.traffic")
 
+_OF_FSDP = "take MixedPrecisionPolicy(param_dtype=torch.bfloat16), or attach without gradients="
+_SUMS = {
+    "all_reduce": "take BF16 parameters or torch.autocast, or detach()",
+    "reduce_scatter": _OF_FSDP,
+    "reduce_scatter in nodes": _OF_FSDP,
+    "reduce_scatter of nodes": _OF_FSDP,
+}
+"""The directions in which gradients travel, and what to do where nothing is gained."""
+
 
 class Attachment:
     """Codecs in the place of torch's collectives, until `detach()`.
@@ -45,6 +55,14 @@ class Attachment:
 
     __reduce_ex__ = not_copied("process groups and threads", "attach to the other model")
 
+    def __repr__(self) -> str:
+        return in_a_line(
+            self,
+            type(self._model()).__name__,
+            f"step {self.step}",
+            count(len(self._exchanges), "exchange") if self._undo else "detached",
+        )
+
     def __init__(self, model: torch.nn.Module) -> None:
         self.step = 0
         self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()  # in this step
@@ -54,13 +72,16 @@ class Attachment:
         self._exchanges: dict[tuple[int, ...], Exchange] = {}
         self._undo: list[Callable[[], None]] = [_call_behind_each_step(self)]
 
-    def begin(self, groups: Iterable[list[int]], facts: list[Any], prepare: Callable[[], None]) -> None:
+    def begin(self, groups: Iterable[list[int]], facts: dict[str, Any], prepare: Callable[[], None]) -> None:
         """On all ranks, or on none: what keeps one of them from it is raised on all.
 
         Args:
             groups: the ranks of each exchange.
-            facts: what has to be the same on all of them.
+            facts: what has to be the same on all of them, by name.
             prepare: what each rank does or checks by itself.
+
+        Raises:
+            ExchangeError: a rank has not attached within the time-out of the default process group.
         """
         error: Exception | None = None
         model = self._model()
@@ -72,7 +93,7 @@ class Attachment:
             error = found
         try:
             for exchange in dict.fromkeys(map(self.exchange, groups)):
-                error = exchange.submit(partial(exchange.agree, [__version__, *facts], error)).result()
+                error = exchange.submit(partial(exchange.agree, {"tensorwire": __version__, **facts}, error)).result()
             if error is not None:
                 raise error
         except BaseException:
@@ -93,20 +114,22 @@ class Attachment:
 
     def _say_what_saved_nothing(self) -> None:
         """Such as FP32 gradients. A codec that saves nothing looks as if it did."""
-        rows = [
-            row for row in self.counters.rows() if row.direction == "all_reduce" and not row.codec.startswith("Raw")
-        ]
-        if rows and all(row.sent_nbytes >= row.raw_nbytes > 0 for row in rows):
-            _log.warning(
-                "all_reduce: %s made no message of the first step smaller. A frame of gradients that were computed in "
-                "FP32 is hardly smaller; take BF16 parameters or torch.autocast, or detach()", rows[0].codec,
-            )  # fmt: skip
+        for direction, advice in _SUMS.items():
+            rows = [
+                row for row in self.counters.rows() if row.direction == direction and not row.codec.startswith("Raw")
+            ]
+            if rows and all(row.sent_nbytes >= row.raw_nbytes > 0 for row in rows):
+                _log.warning(
+                    "%s: %s made no message of the first step smaller. A frame of gradients that were computed in FP32 "
+                    "is hardly smaller; %s", direction, rows[0].codec, advice,
+                )  # fmt: skip
 
     def exchange(self, ranks: list[int]) -> Exchange:
         """The exchange of these ranks, which all ask for it at the same time."""
         key = tuple(ranks)
         if key not in self._exchanges:
-            self._exchanges[key] = Exchange(ranks, timeout_of(dist.group.WORLD), self._exchanges.values())
+            timeout = timeout_of(dist.group.WORLD)
+            self._exchanges[key] = Exchange(ranks, timeout, self._exchanges.values())
         return self._exchanges[key]
 
     def has_one_exchange(self) -> bool:

@@ -163,7 +163,9 @@ class _CodedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _submit(self, direction: str, tensor: Tensor, work: Callable[[Collective], None], result: Any) -> dist.Work:
         if self._exchange is None:
-            self._exchange = Exchange(dist.get_process_group_ranks(self), self._timeout)
+            self._exchange = Exchange(
+                dist.get_process_group_ranks(self), self._timeout, absent="called the same collective"
+            )
         exchange, row = self._exchange, self._counters.row(f"{tuple(tensor.shape)} {tensor.dtype}", direction)
         auto = self._counters.auto(direction)
         done = exchange.submit(lambda: work(next_call(exchange, self._codec, row, auto)))

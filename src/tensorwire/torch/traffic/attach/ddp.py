@@ -42,6 +42,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
         The attachment. DDP keeps its hook for good: after `detach()` it sends raw messages by torch's all-reduce.
 
     Raises:
+        ExchangeError: a rank has not attached within the time-out of the default process group.
         ValueError: something is attached, DDP has a hook already, the ranks have called this with unlike arguments, or
             another rank has raised one of these errors. A rank whose model is not under DDP tells no other.
         TypeError: the model is not under DDP, or the codec is none.
@@ -59,7 +60,7 @@ def attach_ddp(model: DistributedDataParallel, *, gradients: Choice = _EXACT) ->
                 "expected DDP without a communication hook, got one, which DDP keeps for good; wrap the model anew"
             )
 
-    attachment.begin([dist.get_process_group_ranks(model.process_group)], [described(gradients)], prepare)
+    attachment.begin([dist.get_process_group_ranks(model.process_group)], {"gradients": described(gradients)}, prepare)
     model.register_comm_hook(None, hook)
     attachment.on_detach(hook.stop)
     return attachment

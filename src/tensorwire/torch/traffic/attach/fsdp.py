@@ -64,7 +64,8 @@ def attach_fsdp(
             is in no group, and tells no other.
         TypeError: a codec is none, or is a `Budget`; or `ranks_per_node` is no integer.
         BaseMismatchError: from a later all-gather: the memory of a rank has changed. It names module and ranks.
-        ExchangeError: from a later collective, on all ranks: one of them could not encode.
+        ExchangeError: a rank has not attached within the time-out of the default process group; from a later
+            collective, on all ranks: one of them could not encode.
     """
     units = _units_of(model)
     for _, module, _ in units:
@@ -77,7 +78,12 @@ def attach_fsdp(
             _replace(attachment, unit, weights, gradients, ranks_per_node)
 
     groups = [each for unit in units for each in _groups(unit)]
-    facts = [described(weights), described(gradients), ranks_per_node, [unit.name for unit in units]]
+    facts = {
+        "weights": described(weights),
+        "gradients": described(gradients),
+        "ranks_per_node": ranks_per_node,
+        "modules": [unit.name for unit in units],
+    }
     attachment.begin(groups, facts, prepare)
     if isinstance(gradients, tuple):
         for unit in units:
