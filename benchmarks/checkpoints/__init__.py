@@ -1,1 +1,1 @@
-"""Checkpoints that ranks share, and those in a store: `make dcp` and `make remote`."""
+"""Checkpoints of ranks, in stores and in directories: `make dcp`, `make directories` and `make remote`."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks.checkpoints dcp|remote: what `make dcp` and `make remote` measure."""
+"""python -m benchmarks.checkpoints PAGE, of dcp, directories, remote, training: what `make PAGE` measures."""
 
 from benchmarks.checkpoints.run import main
 

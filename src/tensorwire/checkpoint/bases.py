@@ -15,7 +15,7 @@ from ..files.reader import StoredFile
 from ..files.torch_file import open_stored
 from ..files.transfer import file_sha256
 from ..storage.locations import inside, is_path, locate, said, same
-from .directory.manifest import read_manifest
+from .directory.manifest import manifest_of
 from .directory.shards import tensor_files
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _open_link(
 
 def _check_link(base: Base) -> None:
     """Raise ValueError if a checkpoint lacks others behind it, or stands there with some that are not needed."""
-    is_relative = any(tensor.is_relative for tensor in base.tensors())
+    is_relative = any(tensor.needs_base for tensor in base.tensors())
     if base.older is None:
         if is_relative:
             raise ValueError(
@@ -180,7 +180,7 @@ class BaseFiles:
     def __init__(self, base: Base) -> None:
         assert base.root is not None
         self._root = base.root
-        manifest = read_manifest(base.root) if base.root.is_dir() else None
+        manifest = manifest_of(base.root) if base.root.is_dir() else None
         self._recorded = None if manifest is None else {file.path: file.sha256 for file in manifest.files}
 
     def sha256(self, path: str) -> str | None:

@@ -270,8 +270,9 @@ class TensorInfo:
             "zeros", "cascade2", "modal"; of a relative frame also "same", "sparse", "dense"); None if it is stored
             plain.
         base_name: for a relative tensor, what the base calls the tensor that it is relative to; else None.
+        base_file: the path, in its directory, of the other file that holds that tensor; None if a base has to be given.
         base_hash: the content hash that this tensor must have.
-        base_found: whether the given base has it; None if no base was given.
+        base_found: whether that file, or the given base, has it; None if no base was given.
         exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
             padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
         sign_mantissa_bits: bits per element spent on sign and mantissa. Mantissa bits that are coded together with the
@@ -295,6 +296,7 @@ class TensorInfo:
     exponent_entropy: float | None = None
     exponent_counts: tuple[int, ...] | None = None
     base_name: str | None = None
+    base_file: str | None = None
     base_hash: str | None = None
     base_found: bool | None = None
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..checkpoint import Estimate
 
-_NOT_IN_PLACE = ("base", "files", "force")
+_NOT_IN_PLACE = ("base", "chain", "files", "force")
 
 
 @click.command()
@@ -24,6 +24,12 @@ _NOT_IN_PLACE = ("base", "files", "force")
 @options.output_option
 @click.option("--profile", type=options.PROFILE, default="fast", show_default=True, help=options.PROFILE_HELP)
 @options.base_option
+@click.option(
+    "--chain",
+    is_flag=True,
+    help="SRC is a directory of checkpoints: make each one relative to the one before it, by the numbers in their "
+    "names, and every eighth to none. Each can be opened alone.",
+)
 @click.option(
     "--exclude",
     multiple=True,
@@ -64,7 +70,9 @@ def command(
     becomes A.tensorwire.safetensors. If there are several SRC, DST is a directory. SRC "-" is standard input and DST
     "-" is standard output, for one .safetensors file.
 
-    With --base the result is a delta: it holds what differs from OLD, and can be decompressed only with OLD.
+    With --base the result is a delta: it holds what differs from OLD, and can be decompressed only with OLD. A
+    directory holds each tensor once, though several files have it; with --chain, of each checkpoint in it what differs
+    from the one before.
 
     DST appears when it is whole. If a run is interrupted, the same command goes on where it stopped.
 
@@ -77,6 +85,7 @@ def command(
       tensorwire compress llama /mnt/small/llama --profile compact
       tensorwire compress *.safetensors -o small
       tensorwire compress step-2000 delta --base step-1000
+      tensorwire compress run small --chain
       tensorwire compress checkpoint-* --replace
       curl -s $URL | tensorwire compress - model.safetensors
     """
@@ -98,6 +107,8 @@ def command(
         raise click.UsageError("--estimate does not take --force: it writes nothing")
     if settings["files"] is not None:
         raise click.UsageError("--estimate does not take --files: it samples all of SRC")
+    if settings["chain"]:
+        raise click.UsageError("--estimate does not take --chain: diff --stats OLD NEW says what a checkpoint takes")
     if settings["base"] is not None:
         raise click.UsageError("--estimate does not take --base: diff --stats OLD SRC says what a delta takes")
     found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,8 +203,8 @@ def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
         f"{output.count(len(report.files), 'file')}, {output.size(report.nbytes)} stored as "
         f"{output.size(report.stored_nbytes)}"
     )
-    if is_relative:
-        output.print_line(_base_line(report))
+    for line in _base_lines(report) if is_relative else ():
+        output.print_line(line)
     if report.kind == "compressed" and not report.restorable:
         output.print_line("note: no record of the original file: decompressing restores tensors, not its bytes")
 
@@ -220,14 +220,26 @@ def _base(tensor: TensorInfo) -> str:
     """The base of a tensor, and whether it is at hand."""
     if tensor.base_hash is None:
         return "-"
-    name = "" if tensor.base_name == tensor.name else f" {tensor.base_name}"
+    names = [tensor.base_file, None if tensor.base_name == tensor.name else tensor.base_name]
+    name = "".join(f" {each}" for each in names if each is not None)
     found = {None: "", True: ", at hand", False: ", not at hand"}[tensor.base_found]
     return f"{tensor.base_hash[:_SHOWN_DIGITS]}{name}{found}"
 
 
-def _base_line(report: InspectReport) -> str:
-    """The base of the checkpoint, and how much of it is at hand."""
+def _base_lines(report: InspectReport) -> Iterator[str]:
+    """The base of the checkpoint, and how much of it is at hand; and what is in other files of the directory."""
     relative = [tensor for tensor in report.tensors if tensor.base_hash is not None]
+    beside = [tensor for tensor in relative if tensor.base_file is not None]
+    if beside:
+        num_missing = sum(not tensor.base_found for tensor in beside)
+        missing = f", which lack {num_missing:,} of them" if num_missing else ""
+        yield f"{output.count(len(beside), 'tensor')} relative to other files of the directory{missing}"
+    if len(relative) > len(beside):
+        yield _base_line(report, [tensor for tensor in relative if tensor.base_file is None])
+
+
+def _base_line(report: InspectReport, relative: Sequence[TensorInfo]) -> str:
+    """The base that has to be given."""
     recorded = report.recorded_base
     text = f"{output.count(len(relative), 'tensor')} relative to a base"
     if recorded is not None:

@@ -236,11 +236,15 @@ def decompressed_path(src: Location) -> Path:
 
 def _beside(src: Location) -> Path:
     """A path, beside which a result may stand without being asked for."""
-    from ..checkpoint.directory.paths import is_in_hub_cache
+    from ..checkpoint.directory.paths import MANIFEST_NAME, is_in_hub_cache
 
     if isinstance(src, Path):
+        text = None
         if is_in_hub_cache(resolved(absolute(named(src)).parent)):
             text = "lies in a hub cache, which takes all that stands there for its own: name a DST"
+        elif src.is_dir() and any((above / MANIFEST_NAME).exists() for above in absolute(src).parents):
+            text = "lies in a compressed directory, where nothing is written unasked: name a DST"
+        if text is not None:
             raise click.UsageError(f"{str(src)!r} {text}")
         return src
     raise click.UsageError(f"{str(src)!r} lies in a store, where nothing is written unasked: name a DST")

@@ -11,7 +11,7 @@ equal frames on any machine, CPU target and number of threads.
 """
 
 from .frame.base_check import base_mismatch
-from .frame.chunks import FrameEncoder, FrameReader
+from .frame.chunks import FrameEncoder, FrameReader, same_frame
 from .frame.core import cpu_target
 from .frame.core import version as library_version
 from .frame.facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
@@ -87,6 +87,7 @@ __all__ = [
     "library_version",
     "new_buffer",
     "num_threads",
+    "same_frame",
     "shape_sizes",
     "tensor_view",
     "tied_names",

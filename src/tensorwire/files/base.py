@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.copies import not_copied
 from ..codec import base_mismatch, content_hash
-from ..errors import CorruptDataError, ErrorContext, LimitExceededError
+from ..errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from .given_arrays import ArrayFile
 from .json_object import canonical
 from .names import shown
 
 if TYPE_CHECKING:
     from ..codec import FrameInfo
-    from ..errors import BaseMismatchError
     from ..storage.locations import Location
     from .reader import StoredFile, StoredTensor
 
@@ -43,6 +43,7 @@ class BaseTensor:
         stored: that file.
         tensor: what the file says of it.
         is_relative: whether it can be read only with a base of its own.
+        needs_base: whether that has to be given, since it is in no other file of the directory.
         known_hash: its content hash; None as long as it is not known.
     """
 
@@ -57,6 +58,7 @@ class BaseTensor:
         self._lock = threading.Lock()
         self.known_hash: str | None = None
         self.is_relative = stored.is_relative(tensor)
+        self.needs_base = stored.needs_base(tensor)
         if tensor.compressed:  # the header of its frame has a checksum, and each block is checked when it is read
             self.known_hash = stored.hash_content(tensor, None)
             stored.forget(tensor)
@@ -70,6 +72,17 @@ class BaseTensor:
         """Find all that this tensor is relative to, down to one that is not. Errors are those of `Base.find`."""
         if self.is_relative:
             self.stored.base_of(self.tensor, threads=threads, verify=verify)
+
+    def has_own_bytes(self) -> bool:
+        """Whether its size is borne out by bytes: its own, or those of another file of its directory."""
+        if not self.is_relative:
+            return True
+        if self.needs_base:
+            return False
+        with suppress(BaseMismatchError, FormatError):
+            self.find_own_base(threads=None, verify=False)
+            return True
+        return False
 
     def check_unchanged(self) -> None:
         """Raise OSError if a file that the content comes from was written to since it was opened."""
@@ -148,7 +161,7 @@ class Base:
             for tensor in stored.tensors.values():
                 self._tensors.setdefault(tensor.name, []).append(BaseTensor(path, stored, tensor))
         # A relative tensor takes no room in a file, so it makes none for others.
-        self.nbytes = sum(base.nbytes for base in self.tensors() if not base.is_relative)
+        self.nbytes = sum(base.nbytes for base in self.tensors() if base.has_own_bytes())
         self.nbytes += 0 if older is None else older.nbytes
         self.num_relative_nbytes = 0
         self._num_read_nbytes = 0

@@ -18,6 +18,19 @@ METADATA_PREFIX = "tensorwire."
 REQUIRED_KEY = METADATA_PREFIX + "required"
 """In the metadata of a file or an index: see `check_required`."""
 
+BESIDE = "beside"
+"""The required feature of files with tensors that are relative to other files of their directory."""
+
+MANIFEST_NAME = "tensorwire.json"
+"""The file that lists all others of a compressed directory."""
+
+MAX_JSON_NBYTES = 32 << 20
+"""The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
+some thirty times as much, so this bounds memory."""
+
+_MAX_PATH_LENGTH = 4096
+MAX_DEPTH = 100
+"""The most directories, one in another: copying or removing a tree takes a call within a call for each."""
 EMPTY_METADATA_KEY = METADATA_PREFIX + "metadata"
 
 OUR_NAME = b"tensorwire"
@@ -75,6 +88,18 @@ def check_required(features: object, place: str, known: frozenset[str] = frozens
             f"expected only features of this version in {place}, got {shown(names)}",
             advice="a newer version of tensorwire wrote this: upgrade",
         )
+
+
+def is_plain_relative(path: str) -> bool:
+    """Whether a path names something inside the directory that it is relative to, on any platform."""
+    return (
+        0 < len(path) <= _MAX_PATH_LENGTH
+        and path.count("/") <= MAX_DEPTH
+        and "\0" not in path
+        and "\\" not in path
+        and ":" not in path.split("/", 1)[0]
+        and all(part not in ("", ".", "..") for part in path.split("/"))
+    )
 
 
 def is_version(number: object, version: int) -> bool:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.copies import not_copied
 from ..codec import (
@@ -30,10 +30,12 @@ from ..storage.inputs import open_input
 from ..storage.local import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
+from .base_content import Link
 from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
 from .json_object import canonical
 from .names import (
+    BESIDE,
     EMPTY_METADATA_KEY,
     FRAME_DTYPE,
     MARKER_DTYPE,
@@ -51,9 +53,9 @@ from .original_record import SAFETENSORS, TORCH, Record, unpack
 if TYPE_CHECKING:
     from mmap import mmap
 
-    from ..codec import FrameInfo
     from ..storage.locations import Location
     from ..storage.readable import Readable
+    from .base_content import BaseContent, Bases, BasesBeside
 
 VERSION = "1"
 VERSION_KEY = METADATA_PREFIX + "version"
@@ -63,6 +65,8 @@ HASH_PREFIX = METADATA_PREFIX + "hash:"
 BASE_NAME_KEY = METADATA_PREFIX + "base_name"
 BASE_HASH_KEY = METADATA_PREFIX + "base_hash"
 BASE_PREFIX = METADATA_PREFIX + "base:"
+PATH_KEY = METADATA_PREFIX + "path"
+BESIDE_PREFIX = METADATA_PREFIX + "beside:"
 FRAMES_KEY = METADATA_PREFIX + "frames"
 ORIGINAL_KEYS = {SAFETENSORS: METADATA_PREFIX + "original_header", TORCH: METADATA_PREFIX + "original_torch"}
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
@@ -86,34 +90,6 @@ class StoredTensor(NamedTuple):
     entry: TensorEntry
     compressed: bool
     content_hash: str | None
-
-
-class BaseContent(Protocol):
-    """What a relative frame is relative to."""
-
-    def read(self, start: int, out: memoryview, *, threads: int | None) -> None:
-        """Put content bytes from `start` on into `out`."""
-
-    def still_has(self, content_hash: str, threads: int | None) -> bool:
-        """Whether the content is the one with this hash."""
-
-    def still_has_base(self, threads: int | None) -> bool:
-        """False if something that it is relative to itself has changed."""
-
-    def check_unchanged(self) -> None:
-        """Raise OSError if a file that holds it, or what it is relative to, was written to."""
-
-
-class Bases(Protocol):
-    """Where the bases of relative frames are found."""
-
-    def find(
-        self, file: str, name: str, info: FrameInfo, *, called: str | None, threads: int | None, verify: bool
-    ) -> BaseContent:
-        """The base of a frame, in a checkpoint that was called so; BaseMismatchError if there is none."""
-
-    def count_read(self, nbytes: int) -> None:
-        """Count a relative tensor that is to be read; LimitExceededError if all are more than a file may claim."""
 
 
 def may_be_compressed(file: Readable) -> bool:
@@ -145,6 +121,8 @@ class StoredFile:
         base_name: what the base that it is relative to was called, None if that is not recorded.
         base_hash: the recorded hash of all tensors of that base, None likewise.
         base, base_file: what `use_base` was given.
+        place: where it stands in its directory, if tensors of it are relative to other files there; else None.
+        beside: where the bases of these tensors are found; None if what has opened the file does not look.
     """
 
     __reduce_ex__ = not_copied("an open file", "open it again by its path")
@@ -178,6 +156,7 @@ class StoredFile:
         self.relative: set[str] = set()
         self.base: Bases | None = None
         self.base_file = ""
+        self.beside: BasesBeside | None = None
         self._bases: dict[str, BaseContent] = {}
         self._counted: set[str] = set()
         self._lock = threading.Lock()
@@ -191,8 +170,10 @@ class StoredFile:
             self.metadata = others if others or EMPTY_METADATA_KEY in ours else None
         self.profile = ours.get(PROFILE_KEY)
         self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
-        check_required(ours.get(REQUIRED_KEY, ""), REQUIRED_KEY, frozenset({TORCH}))
-        self.kind = TORCH if ours.get(REQUIRED_KEY, "").split() else SAFETENSORS
+        check_required(ours.get(REQUIRED_KEY, ""), REQUIRED_KEY, frozenset({TORCH, BESIDE}))
+        features = ours.get(REQUIRED_KEY, "").split()
+        self.kind = TORCH if TORCH in features else SAFETENSORS
+        self.place = ours.get(PATH_KEY) if BESIDE in features else None
         own_names = ours.get(FRAMES_KEY)
         if own_names not in (None, FRAME_DTYPE):
             raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {shown_value(own_names)}")
@@ -293,6 +274,22 @@ class StoredFile:
         """Whether a tensor can be read only with a base."""
         return tensor.compressed and self.frame(tensor).info.base_hash is not None
 
+    def needs_base(self, tensor: StoredTensor) -> bool:
+        """Whether that base has to be given: it is in no other file of the directory."""
+        return self.is_relative(tensor) and self.file_beside(tensor) is None
+
+    def file_beside(self, tensor: StoredTensor) -> str | None:
+        """The path, in the directory, of the file that holds what a relative tensor is relative to; None if the base
+        is none of the directory."""
+        return None if self.place is None else self._ours.get(BESIDE_PREFIX + tensor.name)
+
+    def link(self, tensor: StoredTensor) -> Link:
+        """A tensor that is relative to one of another file of the directory, and which that is."""
+        file = self.file_beside(tensor)
+        assert self.place is not None
+        assert file is not None
+        return Link((self.place, tensor.name), (file, self.name_in_base(tensor)), self.frame(tensor).info)
+
     def name_in_base(self, tensor: StoredTensor) -> str:
         """What the base calls the tensor that this one is relative to."""
         return self._ours.get(BASE_PREFIX + tensor.name, tensor.name)
@@ -307,25 +304,32 @@ class StoredFile:
         with self._lock:
             found = self._bases.get(tensor.name)
         if found is None:
-            info, name = self.frame(tensor).info, self.name_in_base(tensor)
             with ErrorContext(file=self.path, tensor=tensor.name):
-                if self.base is None:
-                    raise base_mismatch(
-                        info,
-                        "got none",
-                        name=shown(name) + (f" in {shown(self.base_name)}" if self.base_name else ""),
-                        advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
-                    )
-                found = self.base.find(
-                    self.base_file, name, info, called=self.base_name, threads=threads, verify=verify
-                )
-                with self._lock:
-                    if tensor.name not in self._counted:
-                        self.base.count_read(info.uncompressed_nbytes)
-                        self._counted.add(tensor.name)
+                if self.beside is not None and self.file_beside(tensor) is not None:
+                    found = self.beside.find(self.link(tensor), threads=threads, verify=verify)
+                else:
+                    found = self._find_given(tensor, threads, verify)
             if verify:
                 with self._lock:
                     self._bases[tensor.name] = found
+        return found
+
+    def _find_given(self, tensor: StoredTensor, threads: int | None, verify: bool) -> BaseContent:
+        """The base of a relative frame in the base that was given."""
+        info, name = self.frame(tensor).info, self.name_in_base(tensor)
+        if self.base is None:
+            called = self.file_beside(tensor) or self.base_name
+            raise base_mismatch(
+                info,
+                "got none",
+                name=shown(name) + (f" in {shown(called)}" if called else ""),
+                advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
+            )
+        found = self.base.find(self.base_file, name, info, called=self.base_name, threads=threads, verify=verify)
+        with self._lock:
+            if tensor.name not in self._counted:
+                self.base.count_read(info.uncompressed_nbytes)
+                self._counted.add(tensor.name)
         return found
 
     def check_label(self, tensor: StoredTensor) -> None:
@@ -466,6 +470,8 @@ class StoredFile:
 
     def close(self) -> None:
         self.file.close()
+        if self.beside is not None:
+            self.beside.close()
 
     def __enter__(self) -> StoredFile:
         return self

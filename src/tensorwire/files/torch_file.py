@@ -19,6 +19,7 @@ from ..codec import dtype_bits
 from ..errors import FormatError
 from ..storage.inputs import open_input
 from ..storage.remote import RemotePath
+from .beside import open_beside
 from .foreign import PREFIX_NBYTES, TORCH_FILE, TORCH_PICKLE, recognise
 from .header import Header, TensorEntry, build_header
 from .names import shown
@@ -112,7 +113,7 @@ def open_stored(source: Location | Readable) -> StoredFile:
     already is closed with this."""
     file: Readable = open_input(source) if isinstance(source, (Path, RemotePath)) else source
     if recognise(file.read(0, PREFIX_NBYTES)) is not TORCH_FILE:
-        return StoredFile(file)
+        return open_beside(file)
     try:
         return StoredFile(TorchFile(file))
     except BaseException:

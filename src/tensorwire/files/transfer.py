@@ -103,7 +103,9 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
         with StoredFile(spool.location) as copy:
             copy.path = stored.path
             copy.use_base(stored.base, stored.base_file)
+            copy.beside = stored.beside
             yield OriginalReader(copy, original.record, original.threads, original.outline)
+            copy.beside = None  # which closes with the file itself
 
 
 def restore_file(original: OriginalReader, file: Writable, *, advance: Advance) -> Written:

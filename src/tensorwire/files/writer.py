@@ -8,25 +8,30 @@ the end.
 from __future__ import annotations
 
 import queue
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.copies import not_copied
-from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
+from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer, same_frame
 from ..errors import ErrorContext, LimitExceededError
 from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
+from .base import MAX_RELATIVE
+from .files_before import MIN_BESIDE_NBYTES
 from .frame_file import NO_HASH, compressed_entries, compressed_header, compressed_metadata
 from .header import MAX_HEADER_NBYTES, TensorEntry, build_header
-from .names import MARKER_DTYPE, payload_name, shown
-from .reader import BASE_HASH_KEY, BASE_NAME_KEY, BASE_PREFIX, CHECKSUM_KEY, HASH_PREFIX
+from .names import BESIDE, MARKER_DTYPE, REQUIRED_KEY, payload_name, shown
+from .reader import BASE_HASH_KEY, BASE_NAME_KEY, BASE_PREFIX, BESIDE_PREFIX, CHECKSUM_KEY, HASH_PREFIX, PATH_KEY
 
 if TYPE_CHECKING:
     from ..codec import Profile
     from ..storage.pipeline import Chunk, Window
     from ..storage.readable import Writable
     from .base import Base, BaseTensor
+    from .base_content import Place
+    from .files_before import FilesBefore
 
 _MIN_GAIN_NBYTES = 256
 """A frame must save this much, or the tensor stays plain: about what its second entry in the header costs."""
@@ -54,11 +59,13 @@ class Coding(NamedTuple):
     Attributes:
         base: what tensors are relative to that have one of the same dtype and size there: of the same name, or of the
             same content.
+        before: what they may be relative to in other files of their directory; not together with `base`.
     """
 
     profile: Profile
     threads: int | None
     base: Base | None = None
+    before: FilesBefore | None = None
 
 
 class Written(NamedTuple):
@@ -124,10 +131,15 @@ class CompressedWriter:
         self._relative: dict[int, str] = {}  # with the hash of the base
         if coding.base is not None and coding.base.name and bases:
             self._metadata[BASE_NAME_KEY] = coding.base.name
+        self._required = self._metadata.get(REQUIRED_KEY, "")
+        self._equal: set[int] = set()  # those that are relative to a tensor with the same content
+        self._uses: Counter[Place] = Counter()
         for index, found in bases.items():
-            if found.name != tensors[index].name:
+            if coding.before is not None:
+                self._set_beside(index, (found.file, found.name))
+            elif found.name != tensors[index].name:
                 self._metadata[BASE_PREFIX + tensors[index].name] = found.name
-        self._data_start = self._worst_header()
+        self._data_start = self._worst_header({**self._metadata, **self._most_beside()})
         self._output = _Output(file, self._data_start)
         self._frames: dict[str, int] = {}  # their sizes, one behind the other
         self._plain: list[tuple[int, TensorEntry]] = []
@@ -137,8 +149,19 @@ class CompressedWriter:
         self._base_data: Iterator[memoryview] = iter(())
         self._stack = ExitStack()
 
-    def _worst_header(self) -> int:
-        """The most bytes that the file up to its data can take."""
+    def _most_beside(self) -> dict[str, str]:
+        """The longest that can be said of other files."""
+        before = self._coding.before
+        found = {} if before is None else before.longest(self._tensors)
+        if before is None or not found:
+            return {}
+        most = {PATH_KEY: before.path, REQUIRED_KEY: f"{self._required} {BESIDE}"}
+        for name, (file, in_base) in found.items():
+            most |= {BESIDE_PREFIX + name: file, BASE_PREFIX + name: in_base}
+        return most
+
+    def _worst_header(self, metadata: Mapping[str, str]) -> int:
+        """The most bytes that the file up to its data can take with this metadata."""
         bound = sum(tensor.nbytes + (tensor.nbytes >> 6) + 4096 for tensor in self._tensors)
         entries = []
         for tensor in self._tensors:
@@ -146,7 +169,12 @@ class CompressedWriter:
             # The marker, or the tensor itself, whichever is longer.
             dtype = max(tensor.dtype, MARKER_DTYPE, key=len)
             entries.append(TensorEntry(tensor.name, dtype, (*tensor.shape, 0), bound, bound))
-        return build_header(self._metadata, entries).data_start
+        return build_header(metadata, entries).data_start
+
+    def _set_beside(self, index: int, place: Place) -> None:
+        """Say of a tensor which one of another file it is relative to."""
+        (file, in_base), name = place, self._tensors[index].name
+        self._metadata[BESIDE_PREFIX + name], self._metadata[BASE_PREFIX + name] = file, in_base
 
     def put(self, index: int, start: int, data: memoryview) -> None:
         """Add the content of tensor `index` from byte `start` on: a window or all that is left."""
@@ -198,6 +226,8 @@ class CompressedWriter:
         header = encoder.finish()
         info = encoder.info
         self._metadata[HASH_PREFIX + tensor.name] = info.content_hash
+        if self._end_beside(index, tensor, encoder):
+            return
         if not saves(info.frame_nbytes, tensor.nbytes):
             self._output.rewind(self._start)
             self._plain.append((index, tensor))
@@ -210,6 +240,28 @@ class CompressedWriter:
         self._output.patch(self._start, header)
         self._frames[tensor.name] = info.frame_nbytes
         self._encoder = None
+
+    def _end_beside(self, index: int, tensor: TensorEntry, encoder: FrameEncoder) -> bool:
+        """Put a frame into the place of the one that was encoded, which says that another file has the same content, if
+        one has. Returns whether that is so."""
+        before, info = self._coding.before, encoder.info
+        place = None if before is None else before.equal(info.content_hash)
+        if place is None or self._uses[place] == MAX_RELATIVE:
+            return False
+        frame = same_frame(encoder)
+        gain = MIN_BESIDE_NBYTES if info.base_hash is None else 1  # one that is relative needs another file anyway
+        if len(frame) + gain > min(info.frame_nbytes, tensor.nbytes):
+            return False
+        self._uses[place] += 1
+        self._set_beside(index, place)
+        self._equal.add(index)
+        self._relative[index] = info.content_hash
+        self._frames[tensor.name] = len(frame)
+        self._output.rewind(self._start)
+        self._output.skip(len(frame))
+        self._output.patch(self._start, frame)
+        self._encoder = None
+        return True
 
     def set_metadata(self, key: str, text: str) -> None:
         """Replace a value that was given at first; the new one must not be longer."""
@@ -224,16 +276,22 @@ class CompressedWriter:
             for key in (BASE_NAME_KEY, BASE_HASH_KEY):
                 self._metadata.pop(key, None)
         relative = self._relative_names()
-        for key in [key for key in self._metadata if key.startswith(BASE_PREFIX)]:
-            if key.removeprefix(BASE_PREFIX) not in relative:
-                del self._metadata[key]
+        for prefix in (BASE_PREFIX, BESIDE_PREFIX):
+            for key in [key for key in self._metadata if key.startswith(prefix)]:
+                name = key.removeprefix(prefix)
+                if name not in relative or (prefix == BASE_PREFIX and self._metadata[key] == name):
+                    del self._metadata[key]
+        if self._coding.before is not None and relative:
+            self._metadata[PATH_KEY] = self._coding.before.path
+            self._metadata[REQUIRED_KEY] = f"{self._required} {BESIDE}".strip()
 
     def finish(self, read: Callable[[int, int, memoryview], None]) -> Written:
         """Write the plain tensors and the header.
 
         ``read(index, start, out)`` puts content of tensor `index` from byte `start` on into `out`.
         """
-        lost = {i for i, found in self._relative.items() if not self._bases[i].still_has(found, self._coding.threads)}
+        own = self._relative.items() - {(index, self._relative[index]) for index in self._equal}
+        lost = {i for i, found in own if not self._bases[i].still_has(found, self._coding.threads)}
         if lost:
             return Written(0, 0, frozenset(), frozenset(), lost_bases=frozenset(lost))
         plain = {tensor.name: (index, tensor) for index, tensor in self._plain}
@@ -418,12 +476,17 @@ def match_bases(
         hash_of: the content hash of a tensor by its index, as `Base.match` takes it.
     """
     bases: dict[int, BaseTensor] = {}
-    base = coding.base
-    if base is None:
-        return bases
     for index, tensor in enumerate(tensors):
         if may_save(tensor.dtype, tensor.nbytes):
-            found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, partial(hash_of, index), coding.threads)
-            if found is not None and base.has_room(tensor.nbytes):
+            found = _match(coding, tensor, file, partial(hash_of, index))
+            if found is not None:
                 bases[index] = found
     return bases
+
+
+def _match(coding: Coding, tensor: TensorEntry, file: str, hash_of: Callable[[], str]) -> BaseTensor | None:
+    base = coding.base
+    if base is None:
+        return None if coding.before is None else coding.before.older_tensor(tensor)
+    found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, hash_of, coding.threads)
+    return found if found is not None and base.has_room(tensor.nbytes) else None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoint.directory.shards import find_shards
 from ..codec import content_hash, new_buffer, tensor_view
 from ..errors import ErrorContext
+from ..files.beside import open_beside
 from ..files.header import check_given_name
 from ..files.names import shown
-from ..files.reader import StoredFile
 from .versions import Tensor
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def read_tensors(root: Location, threads: int) -> Iterator[tuple[str, Tensor, memoryview]]:
     """All tensors of a file or directory, plain or compressed, one after the other."""
     for place in find_shards(root).files:
-        with closing(StoredFile(place)) as stored:
+        with closing(open_beside(place)) as stored:
             for tensor in stored.tensors.values():
                 dtype, shape, nbytes = stored.layout(tensor.name)
                 data = new_buffer(nbytes)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._ground.filesystem import resolved
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, dump, load, seal
-from ...files.names import check_required, is_version, shown_value
+from ...files.names import BESIDE, MAX_DEPTH, MAX_JSON_NBYTES, check_required, is_version, shown_value
 from ...files.original_record import SAFETENSORS, TORCH, unpack
 from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
 FORMAT = "tensorwire-checkpoint"
 VERSION = 1
-MAX_JSON_NBYTES = 32 << 20
-"""The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
-some thirty times as much, so this bounds memory."""
-
 MAX_INDEX_NBYTES = 512 << 20
 _MAX_INDEX_VALUES = 24_000_000
 """The most of an index that lists tensors, a million of them or more. Counting its commas and brackets takes a moment,
@@ -102,6 +100,8 @@ class Manifest(NamedTuple):
         directories: relative paths, with a slash at the end, of the directories in which no file stands.
         writer: version of the package that wrote it.
         base: what files are relative to; None if none is.
+        beside: whether files are relative to others of the directory.
+        chain: whether it holds checkpoints, each relative to the one before it, which `transcode` keeps so.
     """
 
     profile: str
@@ -110,6 +110,19 @@ class Manifest(NamedTuple):
     directories: tuple[str, ...] = ()
     writer: str = __version__
     base: BaseRecord | None = None
+    beside: bool = False
+    chain: bool = False
+
+    def below(self, prefix: str) -> Manifest | None:
+        """What it says of a directory in that one, whose paths begin so; None if it lists no file there."""
+
+        def inside(paths: Iterable[str]) -> tuple[str, ...]:
+            return tuple(path.removeprefix(prefix) for path in paths if path.startswith(prefix) and path != prefix)
+
+        files = (file for file in self.files if file.path.startswith(prefix))
+        found = tuple(file._replace(path=file.path.removeprefix(prefix)) for file in files)
+        excluded, directories = inside(self.excluded), inside(self.directories)
+        return self._replace(files=found, excluded=excluded, directories=directories, chain=False) if found else None
 
     def dump(self) -> bytes:
         """The text of the file.
@@ -117,16 +130,19 @@ class Manifest(NamedTuple):
         Raises:
             LimitExceededError: it would be longer than what `read_manifest` reads.
         """
+        features = [TORCH] if any(file.kind == TORCH for file in self.files) else []
+        required = " ".join([*features, BESIDE] if self.beside else features)
         body = {
             "format": FORMAT,
             "version": VERSION,
-            **({"required": TORCH} if any(file.kind == TORCH for file in self.files) else {}),
+            **({"required": required} if required else {}),
             "writer": self.writer,
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
             "excluded": list(self.excluded),
             **({"directories": list(self.directories)} if self.directories else {}),
             **({} if self.base is None else {"base": self.base._asdict()}),
+            **({"chain": True} if self.chain else {}),
         }
         data = dump({**body, "checksum": seal(body, sort_keys=True)})
         check_new_size(len(data))
@@ -154,6 +170,31 @@ def read_manifest(root: Location) -> Manifest | None:
         return None
 
 
+def manifest_of(root: Location) -> Manifest | None:
+    """The manifest of a directory, or what that of a directory above says of it; None if there is none.
+
+    Raises:
+        FormatError: one is damaged.
+    """
+    if (own := read_manifest(root)) is not None:
+        return own
+    return _manifest_above(root) or (_manifest_above(resolved(root)) if isinstance(root, Path) else None)
+
+
+def _manifest_above(root: Location) -> Manifest | None:
+    """What the first manifest above a directory says of it."""
+    prefix = f"{root.name}/"
+    above = root.parent
+    for _ in range(MAX_DEPTH):
+        with suppress(OSError):  # what others own may not be looked at
+            if (found := read_manifest(above)) is not None:
+                return found.below(prefix)
+        prefix, last, above = f"{above.name}/{prefix}", above, above.parent
+        if above == last:
+            break
+    return None
+
+
 def file_in_manifest(path: Path) -> ManifestFile | None:
     """What the manifest says of a file in its directory, or in a folder of it; None if there is none that knows it."""
     for folder in path.parents:
@@ -171,7 +212,7 @@ def parse_manifest(data: bytes) -> Manifest:
         raise UnsupportedVersionError(
             f"expected a manifest of version {VERSION}, got {shown_value(body.get('version'))}"
         )
-    check_required(body.get("required", ""), "required", frozenset({TORCH}))
+    check_required(body.get("required", ""), "required", frozenset({TORCH, BESIDE}))
     if body.pop("checksum", None) != seal(body, sort_keys=True):
         raise CorruptDataError("the checksum of the manifest does not match")
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
@@ -180,7 +221,9 @@ def parse_manifest(data: bytes) -> Manifest:
     excluded, directories = (_parse_paths(body, name) for name in ("excluded", "directories"))
     entries = tuple(parse_file(file) for file in files)
     base = _parse_base(body["base"]) if "base" in body else None
-    manifest = Manifest(profile, entries, excluded, directories, writer, base)
+    beside = BESIDE in body.get("required", "").split()
+    chain = body.get("chain") is True
+    manifest = Manifest(profile, entries, excluded, directories, writer, base, beside, chain)
     if not all(path.endswith("/") for path in directories):
         raise CorruptDataError("expected paths that end with a slash as directories in the manifest")
     paths = [*(file.path for file in manifest.files), *(path[:-1] for path in directories)]

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._ground.filesystem import following
 from ...errors import CorruptDataError
-from ...files.names import shown
+from ...files.names import MANIFEST_NAME as MANIFEST_NAME
+from ...files.names import MAX_DEPTH, shown
+from ...files.names import is_plain_relative as is_plain_relative
 from ...storage.remote import RemotePath
 from ...storage.staging import is_staging
 from ...storage.upload import UPLOAD_NAME
@@ -22,15 +24,10 @@ if TYPE_CHECKING:
 
     from ...storage.locations import Location
 
-MANIFEST_NAME = "tensorwire.json"
 CONFIG_NAME = "config.json"
 GIT_DIRECTORY = ".git"
 SYNC_DIRECTORY = ".tensorwire-sync"
 """Where a follower keeps what belongs to no version."""
-
-_MAX_PATH_LENGTH = 4096
-_MAX_DEPTH = 100
-"""The most directories, one in another: copying or removing a tree takes a call within a call for each."""
 
 
 class FoundFile(NamedTuple):
@@ -61,18 +58,6 @@ def parent(path: str) -> str:
 def parents(path: str) -> list[str]:
     """The directories that a relative path leads through, with a slash at the end."""
     return [path[: index + 1] for index, character in enumerate(path) if character == "/"]
-
-
-def is_plain_relative(path: str) -> bool:
-    """Whether a path names something inside the directory that it is relative to, on any platform."""
-    return (
-        0 < len(path) <= _MAX_PATH_LENGTH
-        and path.count("/") <= _MAX_DEPTH
-        and "\0" not in path
-        and "\\" not in path
-        and ":" not in path.split("/", 1)[0]
-        and all(part not in ("", ".", "..") for part in path.split("/"))
-    )
 
 
 def without_dots(path: str) -> str:
@@ -211,8 +196,8 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> 
                         f"{shown(path)} is a link to a directory, which may lead anywhere; "
                         "replace it by a copy, or exclude it"
                     )
-                if path.count("/") == _MAX_DEPTH:
-                    raise ValueError(f"{shown(path)} lies in {_MAX_DEPTH} directories; move it up, or exclude it")
+                if path.count("/") == MAX_DEPTH:
+                    raise ValueError(f"{shown(path)} lies in {MAX_DEPTH} directories; move it up, or exclude it")
                 _walk(location, directory_path, spec, found)
                 continue
             with following(location):

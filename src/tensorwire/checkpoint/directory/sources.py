@@ -13,7 +13,7 @@ from ..._ground.filesystem import following
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.json_object import check_nbytes
-from ...files.names import shown
+from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.original_record import SAFETENSORS, TORCH, Record, pack
 from ...files.reader import StoredFile, may_be_compressed
 from ...files.torch_file import TorchFile, open_stored, torch_view
@@ -23,7 +23,7 @@ from ...storage.local import InputFile, identity_of
 from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config, is_model_config
 from .distributed import is_distributed, refusal
-from .manifest import COPIED, MAX_JSON_NBYTES, OF_TENSORS, REPLACED, Manifest, ManifestFile, read_manifest
+from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ _MAX_OTHER_CONFIG_NBYTES = 1 << 18
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
+
+_MIN_NOTICE_NBYTES = 64 << 10
+"""A smaller file, such as a trainer's random numbers, has so little to gain that nothing is said."""
 
 
 class SourceFile(NamedTuple):
@@ -246,7 +249,8 @@ class _Looks:
                 self._take_room(view)
                 return TORCH, view
         except FormatError as error:
-            self.notices.append(f"copied as it is: {file.path}: {error.message}")
+            if file.nbytes >= _MIN_NOTICE_NBYTES:
+                self.notices.append(f"copied, not compressed: {file.path}: {error.message}")
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
 
     def _note_other(self, file: FoundFile, opened: Opened) -> None:
@@ -327,13 +331,13 @@ def expect_replaced(root: Location) -> None:
 
 
 def compressed_directory(root: Location) -> Sources:
-    """The files of a compressed directory, as its manifest lists them.
+    """The files of a compressed directory, or of a directory in one, as its manifest lists them.
 
     Raises:
         ValueError: it has no manifest.
         FormatError: the manifest is damaged.
     """
-    manifest = read_manifest(root)
+    manifest = manifest_of(root)
     if manifest is None:
         expect_replaced(root)
         names = [entry.name for entry in root.iterdir()]

@@ -19,9 +19,9 @@ from ..._ground.destination import Destination
 from ..._ground.filesystem import alone_in, mark_of, resolved
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
+from ...files.beside import open_beside
 from ...files.names import shown
 from ...files.original_view import OriginalReader
-from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
 from ...files.transfer import copy_file, file_sha256, restore_file
 from ...storage.access import access_of, dropped, give_access
@@ -41,7 +41,7 @@ from .steps import OUT, Step, has_content, is_whole_new, listed, tensors_first, 
 
 if TYPE_CHECKING:
     from ...files.original_record import Record
-    from ...files.reader import StoredTensor
+    from ...files.reader import StoredFile, StoredTensor
     from ...storage.locations import Location
     from ...storage.progress import Progress
     from ..directory.sources import SourceFile, Sources
@@ -194,12 +194,12 @@ class _Application:
         return self._root.joinpath(*source.path.split("/")) if self._root.is_dir() else self._root
 
     def _plan_tensors(self, source: SourceFile, place: Path) -> Step:
-        with StoredFile(source.location) as stored:
+        with open_beside(source.location) as stored:
             self._outcome.profile = stored.profile or self._outcome.profile
             record = source.record(stored)
             if record is None:
                 raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {OUT}")
-            relative = [tensor for tensor in stored.tensors.values() if stored.is_relative(tensor)]
+            relative = [tensor for tensor in stored.tensors.values() if stored.needs_base(tensor)]
             num_compressed = sum(tensor.compressed for tensor in stored.tensors.values())
             step = Step(source, place, mark_of(place), False, len(stored.tensors), num_compressed, len(relative))
             if not relative and source.known is not None:
@@ -341,7 +341,7 @@ class _Application:
                 if copy_file(origin, file, advance=meter.advance) != step.sha256:
                     raise OSError(errno.EBUSY, "the file changed while the delta was applied", str(source.location))
         else:
-            with StoredFile(source.location) as stored:
+            with open_beside(source.location) as stored:
                 record = source.record(stored)
                 if not step.num_relative:
                     restore_file(OriginalReader(stored, record, self._threads), file, advance=meter.advance)

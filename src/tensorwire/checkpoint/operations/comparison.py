@@ -17,7 +17,7 @@ from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..bases import enter
 from ..differences import DiffReport, TensorDiff
-from ..directory.manifest import read_manifest
+from ..directory.manifest import manifest_of
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import tensor_files
 from .delta_stats import DeltaCounter
@@ -182,7 +182,7 @@ def _differing_files(a: Location, b: Location) -> tuple[str, ...]:
 def _file_hashes(root: Location) -> dict[str, str]:
     """SHA-256 of the originals of a directory's files that are neither safetensors nor index, nor history; of a
     directory in which no file stands, whose path ends with a slash, an empty text."""
-    manifest = read_manifest(root)
+    manifest = manifest_of(root)
     if manifest is not None:
         hashes = dict.fromkeys(manifest.directories, "")
         return hashes | {file.path: file.sha256 for file in manifest.files if _counts(file.path)}

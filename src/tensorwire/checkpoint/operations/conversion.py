@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.destination import Destination
 from ..._ground.version import __version__
+from ...codec import check_takes_base
 from ...errors import ErrorContext
 from ...files.torch_file import open_stored
 from ...storage.locations import locate, on_this_machine, said
@@ -46,6 +47,7 @@ def compress_checkpoint(
     *,
     profile: Profile = "fast",
     base: BasePath | None = None,
+    chain: bool = False,
     exclude: Sequence[str] = (),
     files: Sequence[str] | None = None,
     threads: int | None = None,
@@ -54,6 +56,10 @@ def compress_checkpoint(
     storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
     """Compress a checkpoint.
+
+    In a directory without a `base` each content is stored once (docs/directories.md): a tensor of more than 4096 bytes
+    that another file has too, under any name, is relative to that one. Such files are read in their directory alone,
+    and find by themselves what they need. Files of the names by which model libraries load them need no other one.
 
     Another process may write to the files of `src` meanwhile, without changing their sizes. The result then holds what
     was read, which may be a mix of old and new values (docs/api.md).
@@ -69,6 +75,9 @@ def compress_checkpoint(
             content in the first of them, if dtype and size are the same; how tensors are spread over files does not
             matter. Tensors without a match are compressed without a base, and so are those whose base is written to
             meanwhile; a notice of the report tells of the latter.
+        chain: `src` is a directory of checkpoints, each a directory in it. Every tensor is relative to the one of the
+            same path, name, dtype and size in the checkpoint before, by the numbers in their names; every eighth
+            checkpoint is relative to none.
         exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
             say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
         files: relative paths of files of tensors in the directory `src`. These alone are compressed, each in a staging
@@ -92,7 +101,9 @@ def compress_checkpoint(
             `dst` and `src` lie in each other; `src` has no such file of tensors as `files` says.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    options = _Settings(profile, base, exclude, files, threads=threads, force=force, storage_options=storage_options)
+    options = _Settings(
+        profile, base, exclude, files, chain=chain, threads=threads, force=force, storage_options=storage_options
+    )
     return _convert("compress", src, dst, options, progress)
 
 
@@ -175,6 +186,7 @@ class _Settings(NamedTuple):
     base: BasePath | None = None
     exclude: Sequence[str] = ()
     files: Sequence[str] | None = None
+    chain: bool = False
     strict: bool = False
     threads: int | None = None
     force: bool = False
@@ -192,7 +204,10 @@ def _convert(
     profile = options.profile
     source, target = locate(src, options.storage_options), locate(dst, options.storage_options)
     is_directory = source.is_dir()
-    sources = _sources(action, source, options.exclude)
+    everything = sources = _sources(action, source, options.exclude)
+    chain = options.chain or (action == "transcode" and sources.manifest is not None and sources.manifest.chain)
+    if options.chain:
+        _check_chain(source, options, is_directory=is_directory)
     if options.files is not None:
         if not is_directory:
             raise ValueError(f"files is for the files of a directory, {source} is a file")
@@ -218,8 +233,8 @@ def _convert(
             owned=owned,
             example=source.name,
         )
-        purpose = _purpose(action, profile, source, opened)
-        task = Task(action, profile, options.threads, opened, is_directory)
+        purpose = _purpose(action, profile, source, opened, chain=chain)
+        task = Task(action, profile, options.threads, opened, is_directory, chain)
         outcome = Outcome(sources, strict=options.strict)
         converter = partial(Converter, task, meter=meter, outcome=outcome)
         if options.files is not None:
@@ -227,7 +242,7 @@ def _convert(
             for file in sources.files:
                 with Staging(part_of(destination, file.path), purpose) as work:
                     result.check(work)
-                    converter(work).run(sources._replace(files=(file,)))
+                    converter(work).run(everything, file)
             return outcome.report(action, said(src), said(dst), name_of(options.base), started)
         work = stack.enter_context(Staging(destination, purpose))
         result.check(work)
@@ -238,8 +253,11 @@ def _convert(
             conversion = converter(work)
             with ErrorContext(file=source):
                 conversion.run(sources)
+                if is_directory and action == "compress":
+                    conversion.note_unconfigured()
                 if is_directory:
-                    nbytes_in = (source / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
+                    own = source / MANIFEST_NAME
+                    nbytes_in = own.stat().st_size if sources.manifest is not None and own.exists() else 0
                     nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                     outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
             paths = {*conversion.written, *sources.directories}
@@ -281,11 +299,23 @@ def _owned(action: Action, sources: Sources, written: Collection[str]) -> Callab
     return partial(made_of, sources) if action == "transcode" else partial(restored_from, sources, written)
 
 
-def _purpose(action: Action, profile: Profile | None, src: Location, base: Base | None) -> dict[str, Any]:
+def _check_chain(source: Location, options: _Settings, *, is_directory: bool) -> None:
+    """Raise ValueError for what goes with no chain."""
+    if not is_directory:
+        raise ValueError(f"chain is for the checkpoints of a directory, {source} is a file")
+    if options.base is not None:
+        raise ValueError("expected chain without base: the first checkpoint of a chain is relative to none")
+    if options.profile is not None:
+        check_takes_base(options.profile)
+
+
+def _purpose(
+    action: Action, profile: Profile | None, src: Location, base: Base | None, *, chain: bool
+) -> dict[str, Any]:
     """What a run has in common with the one that goes on where it stopped."""
     purpose: dict[str, Any] = {
         "format": "tensorwire-journal",
-        "version": 2,
+        "version": 3,
         "writer": __version__,
         "action": action,
         "profile": profile,
@@ -293,4 +323,6 @@ def _purpose(action: Action, profile: Profile | None, src: Location, base: Base 
     }
     if base is not None:
         purpose["base"] = fingerprint(base)
+    if chain:
+        purpose["chain"] = True
     return purpose

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,10 +23,12 @@ from ...storage.local import OutputFile
 from ..bases import BaseFiles
 from ..directory.config_and_index import Shard, new_config, new_index, not_held, parse_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
+from ..directory.order import in_order
 from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent, without_dots
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
 from .outcome import current_sha256
+from .preceding import Preceding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +55,7 @@ class Task(NamedTuple):
         profile: of the result; None to restore originals.
         base: what is compressed is relative to it, and what is relative is read with it.
         is_directory: the checkpoint is one.
+        chain: it holds checkpoints, each relative to the one before it.
     """
 
     action: Action
@@ -58,6 +63,7 @@ class Task(NamedTuple):
     threads: int | None
     base: Base | None
     is_directory: bool
+    chain: bool = False
 
     @property
     def has_manifest(self) -> bool:
@@ -80,6 +86,8 @@ class Converter:
         self._outcome = outcome
         self._base_files = BaseFiles(task.base) if task.base is not None and task.has_manifest else None
         self._is_relative = False
+        self._preceding: Preceding | None = None
+        self._beside: list[str] = []
         self._shards: dict[str, Shard] = {}
         self._indexes: dict[str, set[str]] = {}  # by path the files that each names, as it names them
         self._configured: set[str] = set()  # the shards that a configuration tells of
@@ -89,13 +97,18 @@ class Converter:
         self._access: Access | None = None
         self._dropped: dict[str, list[str]] = {}
 
-    def run(self, sources: Sources) -> None:
-        """Convert all files; those that depend on others come last."""
+    def run(self, sources: Sources, only: SourceFile | None = None) -> None:
+        """Convert all files, or only one; those that depend on others come last."""
         self._take_room(sum(len(path.encode(errors="replace")) for path in (*sources.excluded, *sources.directories)))
         if self._task.is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
+        if self._task.has_manifest and self._task.base is None:
+            chain, alone = self._task.chain, only is not None
+            self._preceding = Preceding(
+                sources, self._directory(), self._finished_at, self._task.threads, chain=chain, alone=alone
+            )
         self._outcome.expect_beside()
-        for source in sorted(sources.files, key=_turn):
+        for source in sorted(in_order(sources.files) if only is None else [only], key=_turn):
             self._meter.begin(source.path, self.effort(source))
             with ErrorContext(file=source.location):
                 access = self._note_access(source)
@@ -111,9 +124,11 @@ class Converter:
                     self._copy(source, access)
             self._meter.end()
         for name, paths in self._dropped.items():
-            others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
-            self._outcome.notices.append(f"not kept: {name} of {paths[0]}{others}")
-        self._note_unconfigured()
+            self._outcome.notices.append(f"not kept: {name} of {_first(paths)}")
+        if self._beside:
+            self._outcome.notices.append(
+                f"not a second time: what other files of the directory hold, which these need: {_first(self._beside)}"
+            )
 
     def effort(self, source: SourceFile) -> int:
         """What a file counts for, in bytes."""
@@ -127,7 +142,13 @@ class Converter:
         if self._task.base is not None and self._is_relative:
             record = BaseRecord(self._task.base.name, self._task.base.tensors_hash(self._task.threads))
         data = Manifest(
-            self._task.profile, tuple(sorted(self.entries)), excluded, sources.directories, base=record
+            self._task.profile,
+            tuple(sorted(self.entries)),
+            excluded,
+            sources.directories,
+            base=record,
+            beside=bool(self._beside),
+            chain=self._task.chain,
         ).dump()
         with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
@@ -138,7 +159,10 @@ class Converter:
         """What the result of a file allows. The manifest tells of all files, so it allows what all of them do."""
         place = source.location
         if source.known is not None and not place.exists():  # what the manifest knows of it is as open as that
-            place = place.parents[source.path.count("/")] / MANIFEST_NAME
+            folder = place.parents[source.path.count("/")]
+            while not (folder / MANIFEST_NAME).exists():  # of a directory in the compressed one
+                folder = folder.parent
+            place = folder / MANIFEST_NAME
         access = access_of(place)
         self._access = access if self._access is None else self._access.meet(access)
         for name in dropped(place):
@@ -159,7 +183,7 @@ class Converter:
             original = OriginalReader(stored, record, self._task.threads)
             relative_before = self._num_relative_nbytes()
             self._outcome.profile = self._task.profile or stored.profile or self._outcome.profile
-            done = self._write(original, file)
+            done = self._write(source, original, file)
             check_size(source, original.nbytes)
             file.sync()
             content = pack(original.outline.content) if self._task.has_manifest else None
@@ -169,7 +193,7 @@ class Converter:
             report = report_of_tensors(source.path, original, done)
             self._finish(source, stored.file.identity, entry, report, self._num_relative_nbytes() - relative_before)
 
-    def _write(self, original: OriginalReader, file: Writable) -> Written:
+    def _write(self, source: SourceFile, original: OriginalReader, file: Writable) -> Written:
         task, path = self._task, original.stored.base_file
         has_record = original.record is not None
         if task.profile is None:
@@ -177,7 +201,16 @@ class Converter:
             return restore_file(original, file, advance=self._meter.advance)
         keep_record = not task.is_directory and (task.action == "compress" or has_record)
         coding = Coding(task.profile, task.threads, task.base)
-        done = compress_file(original, file, coding, keep_record=keep_record, advance=self._meter.advance)
+        write = partial(compress_file, original, file, keep_record=keep_record, advance=self._meter.advance)
+        if self._preceding is None:
+            done = write(coding)
+        else:
+            with self._preceding.of(source, original.header.entries) as before:
+                done = write(coding._replace(before=before))
+            if done.relative and not self._preceding.is_readable(
+                self._place(path)
+            ):  # it would ask for too much of one tensor
+                done = write(coding)
         self._is_relative = self._is_relative or bool(done.relative)
         if done.notice is not None:
             self._outcome.notices.append(f"{path}: {done.notice}")
@@ -228,7 +261,9 @@ class Converter:
         directory = parent(source.path)
         prefix = f"{directory}/" if directory else ""
         below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
-        return (self._new_index if is_index(source.path) else self._new_config)(source.path, original, below)
+        if is_index(source.path):
+            return self._new_index(source.path, original, below)
+        return self._new_config(source.path, original, below, is_told=source.known is not None)
 
     def _new_index(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
         index = parse_index(original)
@@ -238,14 +273,17 @@ class Converter:
         self._outcome.notices += [f"{path}: {notice}" for notice in notices]
         return new_index(index, below)
 
-    def _new_config(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
+    def _new_config(self, path: str, original: bytes, below: Mapping[str, Shard], *, is_told: bool) -> bytes | None:
         """It tells of the shards beside it, and of those that Transformers finds by it: those of the indexes beside it,
-        and the file that it names, or those of the index that it names, whose paths are relative to it too."""
+        and the file that it names, or those of the index that it names, whose paths are relative to it too. Where
+        `is_told`, the checkpoint is compressed already, and it tells of one: an index may have stayed as it was then,
+        and is not looked into again."""
         assert self._task.profile is not None
         try:
             config = load(original, [])
         except CorruptDataError as error:
-            self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
+            if any("/" not in name and shard.compressed for name, shard in below.items()):
+                self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
             return None
         explicit = config.get("transformers_weights")
         named = {without_dots(explicit)} if isinstance(explicit, str) else set()
@@ -255,15 +293,15 @@ class Converter:
                 named = named | files
         weights = sorted(name for name in below if "/" not in name or name in named)
         if not any(below[name].compressed for name in weights):
-            return None
+            if not is_told or not below:
+                return None
+            weights = sorted(below)
         self._configured.update(prefix + name for name in weights)
         main = below["model.safetensors"] if "model.safetensors" in weights else below[weights[0]]
         return new_config(config, self._task.profile, main.dtype)
 
-    def _note_unconfigured(self) -> None:
-        """Note models that Transformers would look for, and would not know to be compressed."""
-        if self._task.action != "compress" or not self._task.is_directory:
-            return
+    def note_unconfigured(self) -> None:
+        """After `run`: note models that Transformers would look for, and would not know to be compressed."""
         found = [
             path
             for path, shard in sorted(self._shards.items())
@@ -272,8 +310,8 @@ class Converter:
         if found:
             others = f" and {len(found) - 1} more" if len(found) > 1 else ""
             self._outcome.notices.append(
-                f"no configuration says that {found[0]}{others} is compressed; Transformers loads it if you pass it a "
-                "config whose quantization_config is TensorwireConfig().to_dict()"
+                f"no configuration tells of the compressed {found[0]}{others}; Transformers loads the model if you "
+                "pass it a config whose quantization_config is TensorwireConfig().to_dict()"
             )
 
     def _finish(
@@ -285,7 +323,7 @@ class Converter:
         num_relative_nbytes: int = 0,
     ) -> None:
         """Note a file that is whole. Numbers of its source tell a later run that this is still what it was."""
-        self._enter(entry)
+        self._enter(entry, self._place(source.path), report.num_relative)
         self._outcome.files.append(report)
         is_changed = any(
             change.path == source.path for change in self._outcome.changed
@@ -302,9 +340,13 @@ class Converter:
             }
             self._work.record(source.path, facts)
 
-    def _enter(self, entry: ManifestFile) -> None:
-        """Add an entry for the manifest."""
+    def _enter(self, entry: ManifestFile, place: Path, num_relative: int = 0) -> None:
+        """Add an entry for the manifest, of a file at a place with so many relative tensors."""
         self.entries.append(entry)
+        if self._preceding is not None:
+            self._preceding.add(entry, place)
+            if num_relative:
+                self._beside.append(entry.path)
         self._take_room(len(dump(entry.as_json())))
 
     def _take_room(self, nbytes: int) -> None:
@@ -318,6 +360,9 @@ class Converter:
         its relative tensors are counted."""
         facts = self._unchanged(source)
         base = self._task.base
+        if facts is not None and self._preceding is not None and facts["report"]["num_relative"]:
+            # One before it may have been made anew, and differ.
+            facts = facts if self._preceding.is_readable(self._place(source.path)) else None
         # A part was made without those before it, which may have taken the room.
         return facts if facts is None or base is None or base.has_room(facts["num_relative_nbytes"]) else None
 
@@ -340,12 +385,16 @@ class Converter:
         """Where a file of the result is made."""
         return self._work.result.joinpath(*path.split("/")) if self._task.is_directory else self._work.result
 
-    def _finished_at(self, source: SourceFile) -> Path:
-        """Where a file of the result stands that an earlier run has finished."""
-        return self._place(source.path)
+    def _directory(self) -> Path:
+        """Where files of the result stand that are finished."""
+        return self._work.result
+
+    def _finished_at(self, path: str) -> Path:
+        """Where a finished file of the result stands."""
+        return self._place(path)
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        place = self._finished_at(source)
+        place = self._finished_at(source.path)
         give_access(place, access)
         if self._task.profile is not None and source.kind == SAFETENSORS:
             with StoredFile(place) as stored:
@@ -354,17 +403,22 @@ class Converter:
                     frozenset(stored.tensors), compressed, stored.header.data_nbytes, float_dtype(stored)
                 )
         self.written.append(source.path)
-        self._enter(ManifestFile(**facts["entry"]))
+        report = FileReport(**facts["report"])
+        self._enter(ManifestFile(**facts["entry"]), place, report.num_relative)
         self._outcome.profile = facts["profile"]
         self._outcome.exact = self._outcome.exact and facts["exact"]
-        report = FileReport(**facts["report"])
         self._is_relative = self._is_relative or report.num_relative > 0
         self._outcome.files.append(replace(report, resumed=True))
 
 
-def _turn(source: SourceFile) -> tuple[int, str]:
+def _first(paths: Sequence[str]) -> str:
+    others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
+    return f"{paths[0]}{others}"
+
+
+def _turn(source: SourceFile) -> int:
     """Files of tensors and others first, then indexes, which tell of them, then configurations, which tell of both."""
-    return (0 if source.kind != REPLACED else 1 if is_index(source.path) else 2), source.path
+    return 0 if source.kind != REPLACED else 1 if is_index(source.path) else 2
 
 
 def report_of_tensors(path: str, original: OriginalReader, done: Written) -> FileReport:

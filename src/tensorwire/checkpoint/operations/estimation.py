@@ -5,20 +5,24 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
+from ...files.files_before import MIN_BESIDE_NBYTES
 from ...files.torch_file import open_stored, places
 from ...files.writer import may_save, saves
 from ...storage.inputs import open_input
 from ...storage.locations import locate, said
 from ...storage.pool import mapped
 from ..directory.manifest import OF_TENSORS
+from ..directory.order import in_order, rank
 from ..directory.sources import check_original, originals
 from ..results import Estimate
 
@@ -35,16 +39,22 @@ _SAMPLE_NBYTES = 1 << 19
 """A whole block of BF16 in every profile."""
 
 
+_PROBE_NBYTES, _MAX_LIKE = 256, 512
+"""What of a sample is compared first, and with how many tensors."""
+
+
 class Candidate(NamedTuple):
     """A tensor that may be sampled.
 
     Attributes:
         start: of its data in the file.
+        like: tensors of its size in files that its own may be relative to.
     """
 
     path: Any
     start: int
     entry: TensorEntry
+    like: Sequence[Candidate] = ()
 
 
 class Share(NamedTuple):
@@ -73,7 +83,9 @@ def estimate_ratio(
     """Estimate what `compress_checkpoint` gives, from 64 samples of at most half a megabyte.
 
     The data is cut into as many equal parts, and a sample is taken at a random offset in each; the offsets are the same
-    each time. A checkpoint that is smaller than the sample is encoded whole.
+    each time. A checkpoint that is smaller than the sample is encoded whole. A sample counts for nothing that another
+    file has at the same place of a tensor of the same size, since that will be stored once. In a store that is not
+    looked for.
 
     Raises:
         FormatError, OSError, ValueError: as `compress_checkpoint`.
@@ -81,11 +93,20 @@ def estimate_ratio(
     started = time.monotonic()
     sources = originals(locate(src, storage_options), exclude)
     tensors: list[Candidate] = []
-    for source in sources.files:
+    by_size: defaultdict[int, list[Candidate]] = defaultdict(list)
+    for source in in_order(sources.files):
         if source.kind in OF_TENSORS:
             with open_stored(source.open()) as stored:
                 check_original(stored)
-                tensors += tensors_of(stored)
+                found = tensors_of(stored)
+            is_local = isinstance(source.location, Path)
+            like: dict[int, tuple[Candidate, ...]] = {}
+            if rank(source) and is_local:
+                like = {size: tuple(others[:_MAX_LIKE]) for size, others in by_size.items()}
+            tensors += [each._replace(like=like.get(each.entry.nbytes, ())) for each in found]
+            for each in found:
+                if each.entry.nbytes > MIN_BESIDE_NBYTES:
+                    by_size[each.entry.nbytes].append(each)
     share = sampled_share(tensors, profile, threads)
     data_nbytes = sum(tensor.entry.nbytes for tensor in tensors)
     nbytes_in = sum(source.location.stat().st_size for source in sources.files)
@@ -152,7 +173,20 @@ def _encode(tensor: Candidate, start: int, profile: Profile) -> tuple[int, int]:
     data = new_buffer(min(_SAMPLE_NBYTES, entry.nbytes - start))
     with ErrorContext(file=tensor.path, tensor=entry.name), open_input(tensor.path) as file:
         file.read_into(tensor.start + start, data)
+        if any(_has(other, start, data) for other in tensor.like):
+            return len(data), 0
         if not may_save(entry.dtype, entry.nbytes):
             return len(data), len(data)
         nbytes = len(compress(data, profile=profile, dtype=entry.dtype, shape=(len(data) * 8 // bits,), threads=1))
     return len(data), nbytes if saves(nbytes * entry.nbytes // len(data), entry.nbytes) else len(data)
+
+
+def _has(tensor: Candidate, start: int, data: memoryview) -> bool:
+    """Whether a tensor has these bytes from `start` on."""
+    with open_input(tensor.path) as file:
+        for size in (_PROBE_NBYTES, len(data)):
+            found = new_buffer(min(size, len(data)))
+            file.read_into(tensor.start + start, found)
+            if found != data[: len(found)]:
+                return False
+    return True

@@ -16,7 +16,7 @@ from ...storage.locations import locate, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..bases import enter, name_of
-from ..directory.manifest import read_manifest
+from ..directory.manifest import manifest_of
 from ..directory.shards import tensor_files
 from ..results import InspectReport, RecordedBase, TensorInfo
 
@@ -92,7 +92,7 @@ def _inspect(
         text = f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}"
         plain = next((name for name in names if not set(name) & set("*?[")), None)
         raise ValueError(text if plain is None else f"{text}; patterns are those of a shell: try {f'*{plain}*'!r}")
-    manifest = read_manifest(root) if root.is_dir() else None
+    manifest = manifest_of(root) if root.is_dir() and compressed else None
     if manifest is not None:
         recorded = recorded if manifest.base is None else RecordedBase(*manifest.base)
         restorable = True
@@ -120,7 +120,8 @@ def _describe(
     dtype, shape, nbytes = stored.layout(tensor.name)
     numel = prod(shape)
     relative = stored.is_relative(tensor)
-    found = _has_base(stored, tensor, threads) if relative and base is not None else None
+    is_beside = relative and not stored.needs_base(tensor)
+    found = _has_base(stored, tensor, threads) if is_beside or (relative and base is not None) else None
     counts = None
     if float_fields(dtype) and numel and (not relative or found):
         counts = _count_exponents(stored, tensor, dtype, nbytes, threads)
@@ -147,8 +148,13 @@ def _describe(
         sign_mantissa_nbytes += block.rest_nbytes
     info = replace(info, profile=frame.info.profile, num_blocks=num_blocks)
     if relative:  # its bits are not those of exponents, but of what has changed
-        name = stored.name_in_base(tensor)
-        return replace(info, base_name=name, base_hash=frame.info.base_hash, base_found=found)
+        return replace(
+            info,
+            base_name=stored.name_in_base(tensor),
+            base_file=stored.file_beside(tensor),
+            base_hash=frame.info.base_hash,
+            base_found=found,
+        )
     return replace(
         info,
         sign_mantissa_bits=sign_mantissa_nbytes * 8 / numel if counts else None,

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from ..._ground.destination import Destination
 from ..._ground.filesystem import alone_in, mark_of, mounts, real, resolved
 from ...errors import ErrorContext
+from ...files.beside import open_beside
 from ...files.names import shown
 from ...files.original_record import Record
 from ...files.original_view import OriginalReader
-from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
 from ...files.transfer import check_file, sha256_of
 from ...storage.locations import locate
@@ -233,12 +233,16 @@ class _InPlace(Converter):
     def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
         return None if source.known is None else self._work.finished[source.path]
 
-    def _finished_at(self, source: SourceFile) -> Path:
-        assert isinstance(source.location, Path)
-        return source.location
+    def _directory(self) -> Path:
+        return self._work.result.parent.parent
+
+    def _finished_at(self, path: str) -> Path:
+        made = self._place(path)
+        return made if made.exists() or path not in self._places else self._places[path][0].path
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        self._prove(self._finished_at(source), ManifestFile(**facts["entry"]))
+        destination, _ = self._places[source.path]
+        self._prove(destination.path, ManifestFile(**facts["entry"]))
         self._place(source.path).unlink(missing_ok=True)  # the original, if the run was killed before it went
         super()._resume(source, facts, access)
 
@@ -270,7 +274,7 @@ class _InPlace(Converter):
         Raises:
             CorruptDataError: a compressed file does not give its original back.
         """
-        with StoredFile(path) as stored:
+        with open_beside(path, self._directory()) as stored:
             record = (
                 stored.record() if entry.header is None else Record(entry.kind, entry.unpacked_header(), entry.sha256)
             )

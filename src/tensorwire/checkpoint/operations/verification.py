@@ -215,7 +215,7 @@ class _Verifier:
             except FormatError:
                 continue  # it is raised once more when the content is read
             try:
-                if self._base is None:
+                if self._base is None and stored.needs_base(tensor):
                     unchecked.add(tensor.name)
                     stored.check_blocks(tensor)
                 else:

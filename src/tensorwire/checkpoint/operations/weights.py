@@ -59,6 +59,11 @@ def weights_of(path: Location, profiles: Sequence[Profile], threads: int | None 
         with open_stored(location) as stored, ErrorContext(file=location):
             if stored.base_name is not None:
                 raise ValueError(f"{location} is a delta, and takes what its base makes of it: decompress it first")
+            if stored.place is not None:
+                raise ValueError(
+                    f"{location} is relative to other files of its directory, and takes what they make of it: "
+                    "decompress it first"
+                )
             for tensor in stored.tensors.values():
                 dtype, _, nbytes = stored.layout(tensor.name)
                 by_dtype[dtype] = by_dtype.get(dtype, 0) + nbytes

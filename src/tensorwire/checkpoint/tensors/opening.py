@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, o
 
 from ...codec import num_threads
 from ...errors import TensorwireError
+from ...files.beside import open_beside
 from ...files.loader import check_verify
 from ...files.names import shown
-from ...files.reader import StoredFile
 from ...storage.locations import locate, path_in
 from ...storage.spool import SpoolFile
 from ..bases import enter
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...codec import Framework
     from ...files.loader import Verify
-    from ...files.reader import StoredTensor
+    from ...files.reader import StoredFile, StoredTensor
     from ..bases import PathOrArrays
     from ..directory.shards import Shards
 
@@ -193,7 +193,7 @@ def _open(
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
         with _naming_index(shards):
-            files = [stack.enter_context(StoredFile(location)) for location in shards.files]
+            files = [stack.enter_context(open_beside(location)) for location in shards.files]
         opened = enter(stack, base, storage_options, takes_arrays=True)
         for file in files:
             file.use_base(opened, path_in(file.path, directory))

@@ -226,6 +226,20 @@ class FrameEncoder:
         return self._info
 
 
+def same_frame(encoder: FrameEncoder) -> bytes:
+    """The whole frame of what an encoder has encoded, relative to a base with the same content.
+
+    Profile "resident" has no relative frames, so the frame has profile "fast" then.
+    """
+    info = encoder.info
+    profile = "fast" if info.profile == "resident" else info.profile
+    base_hash = bytes.fromhex(info.content_hash)
+    frame = new_frame(info.dtype, info.bits, info.shape, profile, base_hash=base_hash)
+    header = bytearray(frame.header_nbytes)
+    core.encode_header(frame, 0, bytes(8 * frame.num_blocks), encoder._leaves.hashes, b"", header)
+    return bytes(header[: frame.frame_nbytes])
+
+
 class FrameReader:
     """Decode ranges of a frame whose bytes the caller fetches.
 

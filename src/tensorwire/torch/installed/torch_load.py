@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...checkpoint.directory.manifest import file_in_manifest
 from ...errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
+from ...files.beside import open_beside
 from ...files.names import shown
 from ...files.original_file import OriginalFile
 from ...files.original_record import TORCH, Record
 from ...files.original_view import OriginalReader
-from ...files.reader import StoredFile
 from ...storage.spool import SpoolFile, is_spooled
 from .look import NO_BASE, header_in, is_ours
 
 if TYPE_CHECKING:
     from typing import BinaryIO
+
+    from ...files.reader import StoredFile
 
 
 def loading(theirs: Callable[..., Any], is_on: Callable[[], bool]) -> Callable[..., Any]:
@@ -99,7 +101,7 @@ def _absolute(path: Any) -> Path:
 
 
 def _opened(path: Path) -> OriginalFile | None:
-    stored = StoredFile(path)
+    stored = open_beside(path)
     try:
         if stored.kind == TORCH:
             with ErrorContext(file=path):

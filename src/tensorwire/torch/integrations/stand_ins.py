@@ -18,9 +18,9 @@ from safetensors.numpy import save_file
 from ..._ground.copies import not_copied
 from ...codec import as_array, num_threads
 from ...errors import ErrorContext
+from ...files.beside import open_beside
 from ...files.header import build_header, packed
 from ...files.load_ahead import LoadAhead
-from ...files.reader import StoredFile, StoredTensor
 from ...storage.pages import PagesAhead
 from ..loading import mapped, stays_compressed
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...files.loader import Verify
+    from ...files.reader import StoredFile, StoredTensor
 
 _PLACE = struct.Struct("<II")
 """The number of a file and of a tensor in it, as bytes: Transformers may convert them to any dtype of a model."""
@@ -43,9 +44,9 @@ class CheckpointFiles:
         self._min_numel = min_numel
         self._verify = verify
         with ExitStack() as stack:
-            self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
+            self._stored = [stack.enter_context(open_beside(Path(path))) for path in paths]
             for stored in self._stored:
-                if any(map(stored.is_relative, stored.tensors.values())):
+                if any(map(stored.needs_base, stored.tensors.values())):
                     raise ValueError(
                         f"{str(stored.path)!r} is a delta, and from_pretrained takes no base; first run tensorwire "
                         "decompress DELTA FOLDER --base OLD, and load FOLDER"
