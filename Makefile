@@ -202,6 +202,9 @@ directories: $(VENV)/.package $(VENV)/.bench ## Directories that hold tensors tw
 remote: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model ## Files and checkpoints in S3 (moto's server): requests and bytes
 	$(VENV)/bin/python -m benchmarks.checkpoints remote $(REMOTE)
 
+training: $(VENV)/.package $(VENV)/.bench ## Trainer's checkpoints, compressed as they are saved: bytes, and losses after kills
+	$(VENV)/bin/python -m benchmarks.checkpoints training $(TRAINING)
+
 sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes beside dense weights, xor and overwrite; the real model after each step
 	$(VENV)/bin/python -m benchmarks.sync $(SYNC)
 
@@ -220,7 +223,7 @@ clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
 .PHONY: help demo test test-codec test-files test-torch test-job test-rest test-slow ctest ctest-core ctest-job test-neon check docs sanitize fuzz wheel \
-  bench deltas traffic dcp directories remote sync inference device device-test \
+  bench deltas traffic dcp directories remote training sync inference device device-test \
   vllm oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

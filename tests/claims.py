@@ -169,6 +169,8 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/checkpoints.md": ["have at most 16 times the bytes of"],
     "docs/dcp.md": [
         "The target for BF16 was 0.64",
+        # a bound, which tests/torch/dcp/test_conversion.py holds
+        "a tensor in columns the bytes read are at most 1.05 of the files",
         # bounds, which tests/checkpoint/test_distributed_pickles.py holds
         "A forged JSON takes at most 40 times its size, and a forged pickle at most 100 times",
     ],

@@ -210,6 +210,29 @@ def dcp() -> Rows:
     return rows
 
 
+PRECISIONS = ("bfloat16", "float32")
+
+
+def training() -> Rows:
+    """A run of Trainer, as parts of its dense checkpoints."""
+    names = {"each compressed by itself": "each alone", "by the callback": "callback", "entropy bound": "entropy bound"}
+    rows = {}
+    for name, form in names.items():
+        found = (row("training", "run", form=form, dtype=each) for each in PRECISIONS)
+        rows[name] = " | ".join(f"{each['of dense']:.3f}" for each in found)
+    return rows
+
+
+def tensors() -> Rows:
+    names = {"weights": "weights", "mean of gradients": "AdamW's mean of gradients"}
+    names |= {"mean of squares": "AdamW's mean of squares"}
+    form = "{plain:.3f} | {relative:.3f}"
+    return {
+        name: " | ".join(form.format_map(row("training", "kinds", kind=kind, dtype=each)) for each in PRECISIONS)
+        for name, kind in names.items()
+    }
+
+
 def remote() -> Rows:
     shard, real = {"file": "a shard, BF16"}, {"file": "all-MiniLM-L6-v2, F32"}
     names = {"a shard of 54 MB is opened": {**shard, "what": "open"}}
@@ -293,8 +316,8 @@ def models() -> Rows:
 
 
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
-LISTED += [near, far, applying, trainer, installed, dcp, remote, sync, traffic, rates, instructions, modelled, decoding]
-LISTED += [products, models]
+LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
+LISTED += [modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 
 

@@ -39,6 +39,7 @@ NOT_RUN = {
     "docs/sync-engines.md": "it needs a store and trainers; the page says that nothing of it was run",
     "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
     "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
+    "docs/training.md": "it needs a model and data; test_trainer_callback.py and test_lightning.py run what it shows",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
 }
 """Pages whose examples need what is not there, and what that is."""

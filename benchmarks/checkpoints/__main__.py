@@ -1,4 +1,4 @@
-"""python -m benchmarks.checkpoints dcp|directories|remote: what `make dcp`, `make directories` and `make remote` do."""
+"""python -m benchmarks.checkpoints PAGE, of dcp, directories, remote, training: what `make PAGE` measures."""
 
 from benchmarks.checkpoints.run import main
 

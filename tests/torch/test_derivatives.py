@@ -283,10 +283,6 @@ def test_a_parameter_stays_compressed_while_a_backward_pass_needs_it() -> None:
     assert type(compressed.weight) is nn.Parameter
 
 
-def test_what_has_no_memory_here_stays_compressed_when_it_is_asked_to_train() -> None:
-    assert isinstance(pair("linear")[1].to("meta").requires_grad_().weight, CompressedTensor)
-
-
 def test_a_weight_that_is_written_to_before_the_backward_pass_is_told_as_for_a_dense_one() -> None:
     dense, compressed, x = pair("linear")
     for model in (dense, compressed):

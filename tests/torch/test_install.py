@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 import tensorwire.torch  # noqa: E402
 from tensorwire.torch import install, uninstall  # noqa: E402
+from tensorwire.torch.installed import installation  # noqa: E402
 from tensorwire.torch.integrations.after_import import after_import  # noqa: E402
 from tests.support.command_line import damage  # noqa: E402
 
@@ -139,6 +140,12 @@ def test_what_lies_among_modules_and_is_none_is_left_alone(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "strange", SimpleNamespace(load=torch.load))
     install()
     uninstall()
+
+
+def test_without_safetensors_torch_loads_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
+    assert {"torch.load", "torch.serialization.load"} <= set(install())
+    assert safetensors.safe_open is safe_open
 
 
 # safetensors

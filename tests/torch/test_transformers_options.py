@@ -29,16 +29,25 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
-NAMES = ["llama", "moe", "gpt2", "t5"]
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root: Path = tmp_path_factory.mktemp("models")
-    for name in NAMES:
-        save(name, root / name)
-        tensorwire.compress_checkpoint(root / name, root / f"{name}.tensorwire")
-    return root
+def _models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def name() -> str:
+    """The model of tests that say no other."""
+    return "llama"
+
+
+@pytest.fixture
+def folder(_models: Path, name: str) -> Path:
+    """Where the model is, and compressed beside it."""
+    if not (_models / name).exists():
+        save(name, _models / name)
+        tensorwire.compress_checkpoint(_models / name, _models / f"{name}.tensorwire")
+    return _models
 
 
 # Options --------------------------------------------------------------------------------------------------------------
@@ -133,9 +142,9 @@ def quantized(path: Path, name: str, method: Any, **options: Any) -> tuple[Any, 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("llama", {}),
         ("moe", {}),
         ("t5", {"dtype": torch.float16}),
+        pytest.param("llama", {}, marks=pytest.mark.slow),
         pytest.param("gpt2", {}, marks=pytest.mark.slow),
         pytest.param("t5", {}, marks=pytest.mark.slow),
         pytest.param("llama", {"dtype": torch.float32}, marks=pytest.mark.slow),
@@ -218,7 +227,9 @@ COUNTED: dict[str, Callable[[Path, str, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("where", ["meta", {"": "meta"}, {"": torch.device("meta")}], ids=str)
+@pytest.mark.parametrize(
+    "where", ["meta", {"": "meta"}, pytest.param({"": torch.device("meta")}, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize("counted", COUNTED.values(), ids=COUNTED)
 @pytest.mark.parametrize("name", ["llama", pytest.param("moe", marks=pytest.mark.slow)])
 def test_a_model_on_the_device_meta_is_counted(

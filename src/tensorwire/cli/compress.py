@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..checkpoint import Estimate
 
-_NOT_IN_PLACE = ("base", "files", "force")
+_NOT_IN_PLACE = ("base", "chain", "files", "force")
 
 
 @click.command()

@@ -51,6 +51,8 @@ def command(src: Location, dst: Location, **settings: Any) -> int:
     """
     from ..checkpoint import convert_checkpoint
 
+    if options.STANDARD_STREAM in (src, dst):
+        raise click.UsageError("'-' stands for one file of a pipe: name a CHECKPOINT and a DST")
     try:
         return convert_distributed(convert_checkpoint, src, dst, **settings)
     except ImportError as error:

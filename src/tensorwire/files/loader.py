@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from .._ground.copies import not_copied
 from ..codec import content_hash, new_buffer
-from ..errors import ErrorContext
+from ..errors import ErrorContext, FormatError
 from ..storage.pool import run_all
 
 if TYPE_CHECKING:
@@ -53,11 +54,22 @@ def load_contents(
     tasks: list[Task] = []
     for tensor, out in sorted(zip(tensors, outs, strict=True), key=lambda pair: pair[0].compressed):
         tasks += content_tasks(stored, tensor, out, verify)  # the long ones first
-    run_all(tasks, min(threads, len(tasks)), lambda: Scratch().memory, "tensorwire-load")
+    with _naming_changes(stored):
+        run_all(tasks, min(threads, len(tasks)), lambda: Scratch().memory, "tensorwire-load")
     for tensor, out in zip(tensors, outs, strict=True):
         if verify and stored.is_relative(tensor):  # the blocks of others have their checksums
             stored.check_hash(tensor, stored.recorded_hash(tensor), content_hash(out, threads=threads))
     return outs
+
+
+@contextmanager
+def _naming_changes(stored: StoredFile) -> Iterator[None]:
+    """Where data is damaged, look whether the file was written to since it was opened: then OSError says that."""
+    try:
+        yield
+    except FormatError:
+        stored.file.check_unchanged()
+        raise
 
 
 def content_tasks(stored: StoredFile, tensor: StoredTensor, out: memoryview, verify: bool) -> list[Task]:
@@ -105,7 +117,8 @@ def load_range(
         stored.base_of(tensor, threads=threads, verify=False)
     out = new_buffer(stop - start)
     if len(out):
-        stored.read(tensor, start, out, threads=threads, verify=verify)
+        with _naming_changes(stored):
+            stored.read(tensor, start, out, threads=threads, verify=verify)
         if relative and verify:
             stored.base_of(tensor, threads=threads).check_unchanged()
     elif verify and not tensor.entry.nbytes:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class OriginalFile(io.RawIOBase):
-    """For one thread at a time. Of tensors that are compressed the blocks are checked that are read, of others those
-    that are read at once; the SHA-256 of the whole file is not.
+    """For one thread at a time. Blocks of compressed tensors are checked as they are read, other tensors if they are
+    read at once. The SHA-256 of the whole file is not.
 
     Attributes:
         error: what the last read raised. A caller in C++ may have made another error of it.

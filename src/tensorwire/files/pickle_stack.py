@@ -41,14 +41,15 @@ class PickleStack:
 
     def global_name(self) -> str:
         """The full name that GLOBAL has, in two lines."""
-        module, name = self._line(), self._line()
+        module, name = self.line().decode("utf-8"), self.line().decode("utf-8")
         return f"{'builtins' if module == '__builtin__' else module}.{name}"
 
-    def _line(self) -> str:
+    def line(self) -> bytes:
+        """All up to the end of the line, which is taken too."""
         stop = self._pickle.find(b"\n", self._position)
         if stop < 0:
             raise IndexError
-        line = self.take(stop - self._position).decode("utf-8")
+        line = self.take(stop - self._position)
         self._position += 1
         return line
 
@@ -62,8 +63,8 @@ class PickleStack:
     def pop(self, count: int) -> list[Any]:
         if len(self.stack) < count:
             raise IndexError
-        values = self.stack[-count:]
-        del self.stack[-count:]
+        values = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
         return values
 
     def pop_mark(self) -> list[Any]:

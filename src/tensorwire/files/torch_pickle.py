@@ -1,11 +1,19 @@
 """What the pickle of a torch file says of its storages. It is read as text: nothing in it is looked up, made or called.
 
-Only what ``torch.load(weights_only=True)`` would load is read: the opcodes that it knows, and the globals that it
-allows without being asked. Most values are of no interest here and stand on the stack as None.
+So any pickle is followed, whatever it names. Most values are of no interest here and stand on the stack as None.
 """
 
 from __future__ import annotations
 
+from pickletools import (
+    TAKEN_FROM_ARGUMENT1,
+    TAKEN_FROM_ARGUMENT4,
+    TAKEN_FROM_ARGUMENT4U,
+    TAKEN_FROM_ARGUMENT8U,
+    UP_TO_NEWLINE,
+    markobject,
+    opcodes,
+)
 from typing import Any, NamedTuple
 
 from ..codec import FROM_TORCH
@@ -41,32 +49,60 @@ _REBUILD = "torch._utils._rebuild_tensor_v3"
 _REBUILD_DTYPE = 6
 """Which argument of it is the dtype of the tensor, and so of an untyped storage."""
 
-ALLOWED = frozenset(
-    {
-        "_codecs.encode",
-        *(f"builtins.{name}" for name in ("bytearray", "complex", "set")),
-        *(f"collections.{name}" for name in ("Counter", "OrderedDict")),
-        *(f"torch.{name}" for name in (*FROM_TORCH, *_STORAGES, "Size", "Tensor", "device", "complex32")),
-        *(f"torch.{name}" for name in ("qint8", "qint32", "quint8", "quint4x2", "quint2x4")),
-        *(f"torch.per_{name}" for name in ("tensor_affine", "tensor_symmetric", "channel_affine", "channel_symmetric")),
-        "torch.per_channel_affine_float_qparams",
-        *(f"torch._utils._rebuild_{name}" for name in ("parameter", "parameter_with_state", "qtensor", "tensor")),
-        *(f"torch._utils._rebuild_{name}" for name in ("tensor_v2", "tensor_v3", "sparse_tensor", "nested_tensor")),
-        "torch._tensor._rebuild_from_type_v2",
-        "torch.nn.parameter.Parameter",
-        "torch.serialization._get_layout",
-        _UNTYPED,
-    }
-)
-"""Globals that `torch.load` allows with ``weights_only=True``."""
+_MAX_TEXT_NBYTES = 32
+"""A longer text is no key of a storage, and in no name that is looked for."""
+_MAX_MEMO = 2 << 20
+"""How many texts, names and storages a pickle may come back to: a byte is enough to have one kept."""
 
-_NUMBERS = {0x4B: 1, 0x4D: 2, 0x4A: 4, 0x47: 8}  # BININT1, BININT2, BININT, BINFLOAT: how long they are
-_TEXTS = {0x58: 4, 0x55: 1, 0x8A: 1}  # BINUNICODE, SHORT_BINSTRING, LONG1: how long their length is
-_CONSTANTS = frozenset(b"N\x88\x89)]}\x8f")  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE, EMPTY_LIST, EMPTY_DICT, EMPTY_SET
-_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
-_DROPS = {0x62: 1, 0x61: 1, 0x73: 2}  # BUILD, APPEND, SETITEM: how many values they put into the one below
-_GETS = {0x68: 1, 0x6A: 4}
-_PUTS = {0x71: 1, 0x72: 4}
+_LENGTHS = {TAKEN_FROM_ARGUMENT1: 1, TAKEN_FROM_ARGUMENT4: 4, TAKEN_FROM_ARGUMENT4U: 4, TAKEN_FROM_ARGUMENT8U: 8}
+_STOP, _MARK, _POP, _MEMOIZE = b".(0\x94"
+_GLOBAL, _STACK_GLOBAL, _LONG, _LONG1, _PERSID, _BINPERSID = b"c\x93L\x8aPQ"
+_TEXTS = frozenset(b"XU\x8cT")  # BINUNICODE, SHORT_BINSTRING, SHORT_BINUNICODE, BINSTRING
+_NUMBERS = frozenset(b"KMJ")  # BININT1, BININT2, BININT
+_TUPLES = frozenset(b"t\x85\x86\x87")
+_GETS = frozenset(b"ghj")
+_VALUES = _TEXTS | _NUMBERS | _TUPLES | _GETS | frozenset(b"c\x93L\x8aPQR\x81")
+"""Opcodes whose values may be of interest; those of the others are None."""
+_OTHERS = frozenset(b"(0pqr\x94")
+"""MARK, POP, and those that keep a value."""
+
+
+class _Opcode(NamedTuple):
+    """What an opcode does to pickle and stack, whatever it means.
+
+    Attributes:
+        has_argument: whether anything belongs to it.
+        lines: how many lines do.
+        nbytes: how many bytes do.
+        length: of how many bytes the number is that says how many do.
+        takes_mark: whether it takes all values above the last mark, and the mark.
+        takes: how many values it takes then.
+        gives: how many it leaves.
+    """
+
+    has_argument: bool
+    lines: int
+    nbytes: int
+    length: int
+    takes_mark: bool
+    takes: int
+    gives: int
+
+
+def _opcodes() -> dict[int, _Opcode]:
+    """All opcodes of all protocols, as the standard library describes them."""
+    found = {}
+    for each in opcodes:
+        nbytes = 0 if each.arg is None else each.arg.n
+        lines = (2 if each.code in "ci" else 1) * (nbytes == UP_TO_NEWLINE)  # GLOBAL and INST have module and name
+        takes_mark = markobject in each.stack_before
+        takes = each.stack_before.index(markobject) if takes_mark else len(each.stack_before)
+        length, gives = _LENGTHS.get(nbytes, 0), len(each.stack_after)
+        found[ord(each.code)] = _Opcode(nbytes != 0, lines, max(0, nbytes), length, takes_mark, takes, gives)
+    return found
+
+
+_OPCODES = _opcodes()
 
 
 class Storage(NamedTuple):
@@ -80,7 +116,7 @@ def read_storages(pickle: bytes) -> dict[str, tuple[str, int]]:
     """By key the dtype and size of each storage.
 
     Raises:
-        FormatError: torch would not load it with ``weights_only=True``, or it contradicts itself.
+        FormatError: it is no pickle, or says of a storage what torch does not write.
     """
     reader = _StorageReader(pickle)
     try:
@@ -103,65 +139,68 @@ class _StorageReader(PickleStack):
     def __init__(self, pickle: bytes) -> None:
         super().__init__(pickle)
         self.storages: dict[str, tuple[Storage, set[str]]] = {}
-        self._memo: dict[int, Any] = {}
+        self._memo: dict[int, Any] = {}  # without what is None
+        self._num_kept = 0
 
     def run(self) -> None:
-        while (opcode := self.take(1)[0]) != 0x2E:  # STOP
-            if not (self._read_value(opcode) or self._read_memo(opcode)):
-                self._build(opcode)
+        while (code := self.take(1)[0]) != _STOP:
+            opcode = _OPCODES[code]
+            argument = self._argument(opcode) if opcode.has_argument else b""
+            if code in _OTHERS:
+                self._do(code, argument)
+                continue
+            above = self.pop_mark() if opcode.takes_mark else []
+            taken = self.pop(opcode.takes) + above if opcode.takes else above
+            value = self._value(code, argument, taken) if code in _VALUES else None
+            self.stack.extend((value,) * opcode.gives)
 
-    def _read_value(self, opcode: int) -> bool:
-        """Push a value that the opcode holds itself."""
-        if opcode in _NUMBERS:
-            self.stack.append(self.number(_NUMBERS[opcode]))
-        elif opcode in _TEXTS:
-            data = self.take(self.number(_TEXTS[opcode]))
-            # A long text is no key; LONG1 is the only form of a number of elements from 2^31 on.
-            self.stack.append(int.from_bytes(data, "little") if opcode == 0x8A else _key(data))
-        elif opcode in _CONSTANTS:
-            self.stack.append(None)
-        elif opcode == 0x63:  # GLOBAL
-            self.stack.append(_allowed(self.global_name()))
-        elif opcode == 0x80:  # PROTO
-            self.take(1)
-        else:
-            return False
-        return True
+    def _argument(self, opcode: _Opcode) -> bytes:
+        """The bytes that belong to an opcode; of a name in two lines the full one."""
+        if opcode.lines:
+            return self.line() if opcode.lines == 1 else self.global_name().encode()
+        return self.take(self.number(opcode.length) if opcode.length else opcode.nbytes)
 
-    def _read_memo(self, opcode: int) -> bool:
-        if opcode in _PUTS:
-            self._memo[self.number(_PUTS[opcode])] = self.stack[-1]
-        elif opcode in _GETS:
-            self.stack.append(self._memo[self.number(_GETS[opcode])])
-        else:
-            return False
-        return True
-
-    def _build(self, opcode: int) -> None:
-        """Do what takes values from the stack."""
-        if opcode == 0x28:  # MARK
+    def _do(self, code: int, argument: bytes) -> None:
+        """Follow an opcode that does something else than to take values and to give some."""
+        if code == _MARK:
             self.mark()
-        elif opcode == 0x74:  # TUPLE
-            self._push_tuple(self.pop_mark())
-        elif opcode in b"eu":  # APPENDS, SETITEMS
-            self.pop_mark()
-        elif opcode in _TUPLES:
-            self._push_tuple(self.pop(_TUPLES[opcode]))
-        elif opcode in _DROPS:
-            self.pop(_DROPS[opcode])
-        elif opcode == 0x51:  # BINPERSID
-            self.stack.append(self._storage(self.stack.pop()))
-        elif opcode in b"R\x81":  # REDUCE, NEWOBJ
-            called, arguments = self.pop(2)
-            self.stack.append(None)
-            self._note_dtype(called, arguments)
+        elif code == _POP:
+            if self.stack:
+                self.stack.pop()
+            else:
+                self.pop_mark()  # picklers write it for a tuple that holds itself
         else:
-            raise FormatError(f"its pickle has the opcode {opcode:#04x}, which torch.load(weights_only=True) refuses")
+            self._keep(self._num_kept if code == _MEMOIZE else _index(code, argument))
 
-    def _push_tuple(self, values: list[Any]) -> None:
-        """Only what names a storage or uses one is kept, and nothing that is nested: tuples in tuples take memory."""
-        kept = len(values) > 4 and (values[0] == "storage" or isinstance(values[0], Storage))
-        self.stack.append(tuple(None if type(value) is tuple else value for value in values) if kept else None)
+    def _value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
+        """What an opcode makes of its argument and of the values that it took."""
+        if code in _TEXTS:
+            return _text(argument)
+        if code in _GETS:
+            return self._memo.get(_index(code, argument))
+        if code in _TUPLES:
+            return _tuple(taken)
+        if code in _NUMBERS:
+            return int.from_bytes(argument, "little")
+        if code in (_LONG, _LONG1):  # the only forms of a number of elements from 2^31 on
+            return _long(code, argument)
+        if code == _GLOBAL:
+            return _name(argument.decode("utf-8"))
+        if code == _STACK_GLOBAL:
+            return _name(".".join(taken)) if all(type(text) is str for text in taken) else None
+        if code in (_PERSID, _BINPERSID):
+            return self._storage(taken[0] if taken else None)
+        return self._note_dtype(*taken)
+
+    def _keep(self, index: int) -> None:
+        value = self.stack[-1]
+        self._num_kept += 1
+        if value is None:
+            self._memo.pop(index, None)
+            return
+        self._memo[index] = value
+        if len(self._memo) > _MAX_MEMO:
+            raise FormatError(f"its pickle comes back to more than {_MAX_MEMO} values")
 
     def _storage(self, identifier: Any) -> Storage:
         if not (isinstance(identifier, tuple) and len(identifier) == 5 and identifier[0] == "storage"):
@@ -186,12 +225,36 @@ class _StorageReader(PickleStack):
             self.storages[storage.key][1].add(FROM_TORCH.get(dtype.removeprefix("torch."), BYTES))
 
 
-def _key(data: bytes) -> str | None:
-    """A text, if it may be the key of a storage or the word "storage". One wide character would take 80 bytes."""
-    return data.decode("ascii") if len(data) <= 32 and data.isascii() else None
+def _index(code: int, argument: bytes) -> int:
+    """The index of a PUT or a GET, which the oldest protocol has in decimal."""
+    return _decimal(argument) if code in b"pg" else int.from_bytes(argument, "little")
 
 
-def _allowed(name: str) -> GlobalName:
-    if name not in ALLOWED:
-        raise FormatError(f"its pickle names {shown(name)}, which torch.load(weights_only=True) refuses")
-    return GlobalName(name)
+def _decimal(line: bytes) -> int:
+    if not (len(line) <= 20 and line.isdigit()):
+        raise IndexError
+    return int(line)
+
+
+def _long(code: int, argument: bytes) -> int | None:
+    """A number that a size may be, None for one that is too long for that or negative."""
+    if code == _LONG:
+        digits = argument.rstrip(b"L")
+        return _decimal(digits) if digits.isdigit() and len(digits) <= 20 else None
+    return int.from_bytes(argument, "little") if len(argument) <= 9 else None
+
+
+def _text(data: bytes) -> str | None:
+    """A text, if it may be of interest. One wide character would take 80 bytes."""
+    return data.decode("ascii") if len(data) <= _MAX_TEXT_NBYTES and data.isascii() else None
+
+
+def _name(name: str) -> GlobalName | None:
+    """The name of a global, if it may be of interest: torch's are."""
+    return GlobalName(name) if name.startswith("torch.") else None
+
+
+def _tuple(values: list[Any]) -> Any:
+    """Only what names a storage or uses one is kept, and nothing that is nested: tuples in tuples take memory."""
+    kept = len(values) > 4 and (values[0] == "storage" or isinstance(values[0], Storage))
+    return tuple(None if type(value) is tuple else value for value in values) if kept else None

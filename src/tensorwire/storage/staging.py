@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .access import Access
 
 _SUFFIX = ".partial"
-_LOCK, _JOURNAL, _RESULT, _OLD = "lock", "journal.jsonl", "result", "old"
-_NAMES = {_LOCK, _JOURNAL, _RESULT, _OLD}
+_LOCK, _JOURNAL, _NEXT, _RESULT, _OLD = "lock", "journal.jsonl", "journal.next", "result", "old"
+_NAMES = {_LOCK, _JOURNAL, _NEXT, _RESULT, _OLD}
 _OF_PARENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 """Errors of making a directory that lie with the one it is to stand in."""
 _LOCK_TEXT = b"tensorwire works here; see docs/checkpoints.md\n"
@@ -238,8 +238,9 @@ class Staging:
                 raise FileExistsError(errno.EEXIST, text, str(self._partial))
             _remove(self.result)
             records = [self._purpose]
-        self._journal = OutputFile(self._partial / _JOURNAL)
+        self._journal = OutputFile(self._partial / _NEXT)
         self._append(records)
+        (self._partial / _NEXT).replace(self._partial / _JOURNAL)  # what it tells is there at every moment
 
     def _append(self, records: Iterable[dict[str, Any]]) -> None:
         text = "".join(json.dumps(record) + "\n" for record in records)
@@ -349,7 +350,7 @@ class Staging:
 
     def _clear(self) -> None:
         # What is large first, and the lock last: the next run finds the rest should this one be killed.
-        for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
+        for name in (_RESULT, _OLD, _NEXT, _JOURNAL, _LOCK):
             _remove(self._partial / name)
         remove_empty(self._partial)  # what another process has put in stays
 
@@ -429,7 +430,7 @@ def _is_all_ours(partial: Path) -> bool:
             continue
         if first not in _NAMES or not (directory or stat.S_ISREG(status.st_mode)):
             return False
-        if directory and first in (_LOCK, _JOURNAL):
+        if directory and first in (_LOCK, _JOURNAL, _NEXT):
             return False
     return True
 

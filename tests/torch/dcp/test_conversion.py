@@ -224,11 +224,13 @@ def test_ours_needs_no_torch(tmp_path: Path) -> None:
         "print(main(['convert', 'ours', 'out', '--key', 'model', '-q']))",
         "print(main(['convert', 'torchs', 'other']))",
         "print(main(['convert', 'ours', 'out.pt', '--to', 'torch']))",
+        "print(main(['convert', 'ours', '-']))",
     ]
     ran = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert ran.stdout.split() == ["0", "2", "2"], ran.stderr
+    assert ran.stdout.split() == ["0", "2", "2", "2"], ran.stderr
+    assert "'-' stands for one file" in ran.stderr
     assert "what torch's FileSystemWriter has written is read with PyTorch" in ran.stderr
     assert "a file of torch.save needs PyTorch" in ran.stderr
     assert same(loaded(tmp_path / "out"), dict(sorted(state(1)["model"].items())))
@@ -344,6 +346,8 @@ def test_what_is_no_distributed_checkpoint_is_told(tmp_path: Path) -> None:
     saved(tmp_path / "pytorch_model_fsdp_0", "torchs", state(1))
     with pytest.raises(FileNotFoundError, match="such as pytorch_model_fsdp_0 below it"):
         convert_checkpoint(tmp_path, tmp_path / "out")
+    with pytest.raises(NotADirectoryError, match="expected the directory that a distributed checkpoint was saved to"):
+        convert_checkpoint(tmp_path / "pytorch_model_fsdp_0/.metadata", tmp_path / "out")
     with faulty_store(), pytest.raises(FileNotFoundError, match="expected a distributed checkpoint"):
         convert_checkpoint("faulty://run/none", tmp_path / "out")
 

@@ -155,6 +155,18 @@ def test_a_rank_that_does_not_attach_is_named(ranks: Ranks, absent: list[int], w
         assert fine
 
 
+def _absent_from_all_to_all() -> str:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    found = "" if dist.get_rank() else _error(lambda: traffic.all_to_all(torch.ones(2), [1, 1], group=group))
+    dist.barrier()
+    return found
+
+
+def test_a_rank_that_does_not_call_all_to_all_is_named(two: Ranks) -> None:
+    text = "ExchangeError: rank 1 has not called all_to_all within 1 s, and all ranks have to"
+    assert two.run(_absent_from_all_to_all) == [text, ""]
+
+
 def _wrong_on_one() -> dict[str, str]:
     """What rank 2 alone gets wrong; and whether all of them can attach afterwards."""
     wrong, grid = dist.get_rank() == 2, traffic.Grid(4, 128)

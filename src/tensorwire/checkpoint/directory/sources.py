@@ -49,6 +49,9 @@ _MAX_OTHER_CONFIG_NBYTES = 1 << 18
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
 
+_MIN_NOTICE_NBYTES = 64 << 10
+"""A smaller file, such as a trainer's random numbers, has so little to gain that nothing is said."""
+
 
 class SourceFile(NamedTuple):
     """A file to be converted.
@@ -246,7 +249,8 @@ class _Looks:
                 self._take_room(view)
                 return TORCH, view
         except FormatError as error:
-            self.notices.append(f"copied as it is: {file.path}: {error.message}")
+            if file.nbytes >= _MIN_NOTICE_NBYTES:
+                self.notices.append(f"copied, not compressed: {file.path}: {error.message}")
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
 
     def _note_other(self, file: FoundFile, opened: Opened) -> None:

@@ -385,12 +385,12 @@ class Converter:
         """Where files of the result stand that are finished."""
         return self._work.result
 
-    def _finished_at(self, source: SourceFile) -> Path:
-        """Where a file of the result stands that an earlier run has finished."""
-        return self._place(source.path)
+    def _finished_at(self, path: str) -> Path:
+        """Where a finished file of the result stands."""
+        return self._place(path)
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        place = self._finished_at(source)
+        place = self._finished_at(source.path)
         give_access(place, access)
         if self._task.profile is not None and source.kind == SAFETENSORS:
             with StoredFile(place) as stored:

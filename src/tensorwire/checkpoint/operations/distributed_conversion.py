@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Mapping
@@ -80,7 +81,7 @@ def convert_checkpoint(
     Raises:
         FileExistsError: `dst` exists and `force` is False, or holds what the result does not replace.
         BlockingIOError: another process is writing the same `dst`.
-        FileNotFoundError: `src` is no distributed checkpoint, or a file of it is missing.
+        FileNotFoundError, NotADirectoryError: `src` is no distributed checkpoint, or a file of it is missing.
         FormatError: `src` is damaged.
         UnsupportedTensorError: a tensor has a dtype that the files cannot hold.
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs.
@@ -95,6 +96,9 @@ def convert_checkpoint(
         require("torch", (2, 5), "a file of torch.save needs PyTorch")
     started = time.monotonic()
     source, target = locate(src, storage_options), locate(dst, storage_options)
+    if source.is_file():
+        text = "expected the directory that a distributed checkpoint was saved to, got a file"
+        raise NotADirectoryError(errno.ENOTDIR, text, said(src))
     count = num_threads(threads)
     with ExitStack() as stack:
         opened = enter(stack, base, storage_options)

@@ -32,7 +32,7 @@ class Preceding:
         self,
         sources: Sources,
         root: Path,
-        place: Callable[[SourceFile], Path],
+        place: Callable[[str], Path],
         threads: int | None,
         *,
         chain: bool,
@@ -73,7 +73,7 @@ class Preceding:
             yield FilesBefore(source.path, contents)
             return
         with open_stored(older.location) as stored:
-            yield FilesBefore(source.path, contents, OlderFile(older.path, stored, self._written(older)))
+            yield FilesBefore(source.path, contents, OlderFile(older.path, stored, self._written(older.path)))
 
     def add(self, entry: ManifestFile, place: Path) -> None:
         """Note the contents of a file that is written, at a place."""
@@ -96,11 +96,11 @@ class Preceding:
             return True
         return False
 
-    def _written(self, file: SourceFile) -> dict[str, str | None] | None:
+    def _written(self, path: str) -> dict[str, str | None] | None:
         """The content hashes in what is written of a file; None if nothing is."""
-        if not self._place(file).exists():
+        if not self._place(path).exists():
             return None
-        with StoredFile(self._place(file)) as stored:
+        with StoredFile(self._place(path)) as stored:
             return {tensor.name: tensor.content_hash for tensor in stored.tensors.values()}
 
     def _contents_before(self, source: SourceFile, tensors: Sequence[TensorEntry]) -> Contents:

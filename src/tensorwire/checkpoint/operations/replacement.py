@@ -236,12 +236,13 @@ class _InPlace(Converter):
     def _directory(self) -> Path:
         return self._work.result.parent.parent
 
-    def _finished_at(self, source: SourceFile) -> Path:
-        assert isinstance(source.location, Path)
-        return source.location
+    def _finished_at(self, path: str) -> Path:
+        made = self._place(path)
+        return made if made.exists() or path not in self._places else self._places[path][0].path
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        self._prove(self._finished_at(source), ManifestFile(**facts["entry"]))
+        destination, _ = self._places[source.path]
+        self._prove(destination.path, ManifestFile(**facts["entry"]))
         self._place(source.path).unlink(missing_ok=True)  # the original, if the run was killed before it went
         super()._resume(source, facts, access)
 

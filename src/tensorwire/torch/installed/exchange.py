@@ -35,7 +35,7 @@ class Exchange:
     """What was put where, until it is taken back. Not thread-safe.
 
     A function that one module has imported from another is a name of its own there. So all modules are gone through.
-    Those that are imported later import ours.
+    Modules that are imported later import ours.
     """
 
     def __init__(self) -> None:

@@ -24,19 +24,19 @@ def become_dense(tensor: Any) -> None:
     """In the place of a tensor. Tensors of one frame share memory, as tied weights do: what saves a model tells by it
     that they are tied."""
     with torch.inference_mode(False):  # to be trained, or saved, elsewhere
-        frame = getattr(tensor, "frame", None)
-        first, version = _memories.get(frame, (lambda: None, 0)) if frame is not None else (lambda: None, 0)
+        frame = getattr(tensor, "_inner", tensor)
+        first, version = _memories.get(frame, (lambda: None, 0))
         found = first()
         dense = tensor.decode() if found is None or found._version != version else found.detach()
         _exchange(tensor, dense)
-        if frame is not None:
+        if frame is not tensor:
             _memories[frame] = weakref.ref(tensor), tensor._version
 
 
 def become_trainable(parameter: Any) -> None:
-    """In the place of a parameter. Nothing changes if its values are not here, or while an autograd graph still needs
-    the compressed one."""
-    if parameter._elsewhere is not None or parameter.is_meta:
+    """In the place of a parameter. Nothing changes if it is offloaded, or while an autograd graph still needs the
+    compressed one."""
+    if parameter._elsewhere is not None:
         return
     with torch.inference_mode(False):
         dense = torch.nn.Parameter(parameter.decode())

@@ -57,9 +57,9 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see
         because another library looked at it.
 
         Raises:
-            RuntimeError: it is a parameter, or on the device meta.
+            RuntimeError: it is a parameter.
         """
-        if isinstance(self, torch.nn.Parameter) or self.is_meta:
+        if isinstance(self, torch.nn.Parameter):
             raise RuntimeError(
                 f"expected a dense tensor, got a compressed parameter of shape {tuple(self.shape)}, which has no "
                 "memory with its values; give model.state_dict() or tensor.decode(), or make the module dense first "
