@@ -184,7 +184,7 @@ def test_a_notice_says_that_no_config_was_changed(model: Path, tmp_path: Path, l
     report = tensorwire.compress_checkpoint(path, tmp_path / "packed")
     *others, notice = report.notices
     assert notice == (
-        f"no configuration says that {file} is compressed; Transformers loads it if you pass it a config whose "
+        f"no configuration tells of the compressed {file}; Transformers loads the model if you pass it a config whose "
         "quantization_config is TensorwireConfig().to_dict()"
     )
     assert [each[:35] for each in others] == ["copied as it is: config.json: expec"] * (layout == "config that is none")

@@ -22,6 +22,7 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
+import tensorwire.torch  # noqa: E402
 from tensorwire.checkpoint import compress_checkpoint  # noqa: E402
 from tensorwire.torch.integrations import recoding  # noqa: E402
 from tensorwire.torch.integrations.recoding import form_of  # noqa: E402
@@ -124,6 +125,31 @@ def test_the_best_model_is_loaded_in_the_end(tmp_path: Path) -> None:
     for name, tensor in dense.model.state_dict().items():
         assert torch.equal(compressed.model.state_dict()[name], tensor)
     assert all(form_of(path).compressed for path in (tmp_path / "run").iterdir())
+
+
+@pytest.mark.slow
+def test_after_install_trainer_reads_the_newest_as_it_is(tmp_path: Path) -> None:
+    dense, expected = trainer(tmp_path / "dense")
+    dense.train()
+    first, before = trainer(tmp_path / "run", TensorwireCallback())
+    with pytest.MonkeyPatch.context() as patch:
+        acting(patch, Losses, "on_log", lambda *given, **_: kill_at(4, given[2]))
+        with pytest.raises(Killed):
+            first.train()
+    assert form_of(tmp_path / "run" / "checkpoint-3") == (True, None)
+    second, after = trainer(tmp_path / "run", TensorwireCallback())
+    tensorwire.torch.install()
+    try:
+        second.train(resume_from_checkpoint=True)
+    finally:
+        tensorwire.torch.uninstall()
+    assert {**before, **after} == expected
+    assert sorted(after) == [4, 5, 6]
+
+
+def kill_at(step: int, state: TrainerState) -> None:
+    if state.global_step == step:
+        raise Killed
 
 
 def saved(root: Path, step: int) -> Path:

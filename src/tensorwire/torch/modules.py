@@ -33,7 +33,8 @@ def compress_module(
 ) -> _Module:
     """Compress the parameters of a model, one after the other, in place; outputs stay bit-identical.
 
-    Compressed parameters are frozen. Tied parameters stay tied. Not thread-safe while it runs.
+    Compressed parameters are frozen until they are asked to require a gradient, which makes them dense. Tied parameters
+    stay tied. Not thread-safe while it runs.
 
     Args:
         model: on the CPU; parameters of BF16, F16, F32 and F8 are compressed. Parameters that share memory with

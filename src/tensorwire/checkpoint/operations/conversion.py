@@ -253,6 +253,8 @@ def _convert(
             conversion = converter(work)
             with ErrorContext(file=source):
                 conversion.run(sources)
+                if is_directory and action == "compress":
+                    conversion.note_unconfigured()
                 if is_directory:
                     own = source / MANIFEST_NAME
                     nbytes_in = own.stat().st_size if sources.manifest is not None and own.exists() else 0

@@ -129,7 +129,6 @@ class Converter:
             self._outcome.notices.append(
                 f"not a second time: what other files of the directory hold, which these need: {_first(self._beside)}"
             )
-        self._note_unconfigured()
 
     def effort(self, source: SourceFile) -> int:
         """What a file counts for, in bytes."""
@@ -262,7 +261,9 @@ class Converter:
         directory = parent(source.path)
         prefix = f"{directory}/" if directory else ""
         below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
-        return (self._new_index if is_index(source.path) else self._new_config)(source.path, original, below)
+        if is_index(source.path):
+            return self._new_index(source.path, original, below)
+        return self._new_config(source.path, original, below, is_told=source.known is not None)
 
     def _new_index(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
         index = parse_index(original)
@@ -272,14 +273,17 @@ class Converter:
         self._outcome.notices += [f"{path}: {notice}" for notice in notices]
         return new_index(index, below)
 
-    def _new_config(self, path: str, original: bytes, below: Mapping[str, Shard]) -> bytes | None:
+    def _new_config(self, path: str, original: bytes, below: Mapping[str, Shard], *, is_told: bool) -> bytes | None:
         """It tells of the shards beside it, and of those that Transformers finds by it: those of the indexes beside it,
-        and the file that it names, or those of the index that it names, whose paths are relative to it too."""
+        and the file that it names, or those of the index that it names, whose paths are relative to it too. Where
+        `is_told`, the checkpoint is compressed already, and it tells of one: an index may have stayed as it was then,
+        and is not looked into again."""
         assert self._task.profile is not None
         try:
             config = load(original, [])
         except CorruptDataError as error:
-            self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
+            if any("/" not in name and shard.compressed for name, shard in below.items()):
+                self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
             return None
         explicit = config.get("transformers_weights")
         named = {without_dots(explicit)} if isinstance(explicit, str) else set()
@@ -289,15 +293,15 @@ class Converter:
                 named = named | files
         weights = sorted(name for name in below if "/" not in name or name in named)
         if not any(below[name].compressed for name in weights):
-            return None
+            if not is_told or not below:
+                return None
+            weights = sorted(below)
         self._configured.update(prefix + name for name in weights)
         main = below["model.safetensors"] if "model.safetensors" in weights else below[weights[0]]
         return new_config(config, self._task.profile, main.dtype)
 
-    def _note_unconfigured(self) -> None:
-        """Note models that Transformers would look for, and would not know to be compressed."""
-        if self._task.action != "compress" or not self._task.is_directory:
-            return
+    def note_unconfigured(self) -> None:
+        """After `run`: note models that Transformers would look for, and would not know to be compressed."""
         found = [
             path
             for path, shard in sorted(self._shards.items())
@@ -306,8 +310,8 @@ class Converter:
         if found:
             others = f" and {len(found) - 1} more" if len(found) > 1 else ""
             self._outcome.notices.append(
-                f"no configuration says that {found[0]}{others} is compressed; Transformers loads it if you pass it a "
-                "config whose quantization_config is TensorwireConfig().to_dict()"
+                f"no configuration tells of the compressed {found[0]}{others}; Transformers loads the model if you "
+                "pass it a config whose quantization_config is TensorwireConfig().to_dict()"
             )
 
     def _finish(

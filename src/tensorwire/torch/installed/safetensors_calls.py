@@ -16,21 +16,20 @@ from ...safetensors import safe_open
 from ...storage.spool import SpoolFile, is_spooled
 from .look import NO_BASE, header_in, is_ours
 
-_Kinds = tuple[type[Exception], ...]
-
 
 @contextmanager
-def _their_errors(kinds: _Kinds = (TensorwireError, KeyError, ValueError)) -> Iterator[None]:
-    """Programs catch the errors of safetensors. OSError is one of them."""
+def _their_errors(*own: type[Exception]) -> Iterator[None]:
+    """Programs catch the error of safetensors. Errors of these kinds are raised as they are; OSError is, too."""
     try:
         yield
-    except kinds as error:
+    except TensorwireError as error:
+        if isinstance(error, own):
+            raise
         if isinstance(error, BaseMismatchError):
             error.advice = NO_BASE
-        if isinstance(error, TensorwireError) and is_spooled(error.file):
+        if is_spooled(error.file):
             error.file = None
-        text = error.args[0] if isinstance(error, KeyError) else error
-        raise SafetensorError(str(text)) from error
+        raise SafetensorError(str(error)) from error
 
 
 class CompressedFile:
@@ -40,51 +39,47 @@ class CompressedFile:
 
     def __init__(self, filename: Any, framework: str, device: Any = "cpu", *, backend: str = "mmap") -> None:
         with _their_errors():
-            self._reader = safe_open(filename, framework, device, backend=backend)
-        self._is_closed = False
-        # An index that does not fit is the framework's own error under torch, one of safetensors' under NumPy.
-        is_torch = framework in ("pt", "torch", "pytorch")
-        self.kinds_of_index: _Kinds = (TensorwireError,) if is_torch else (TensorwireError, IndexError, ValueError)
+            self._reader: Any = safe_open(filename, framework, device, backend=backend)
+        self._is_torch = framework in ("pt", "torch", "pytorch")
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
 
     def __enter__(self) -> CompressedFile:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._reader.close()
-        self._is_closed = True
 
-    def opened(self) -> Any:
-        """What reads the file, which must not be closed."""
-        if self._is_closed:
-            raise SafetensorError("File is closed")
-        return self._reader
-
+    @_their_errors()
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
-        return self.opened().keys()  # type: ignore[no-any-return]
+        return self._reader.keys()  # type: ignore[no-any-return]
 
+    @_their_errors()
     def offset_keys(self) -> list[str]:
         """The names of the tensors, in the order of their data."""
-        return self.opened().offset_keys()  # type: ignore[no-any-return]
+        return self._reader.offset_keys()  # type: ignore[no-any-return]
 
+    @_their_errors()
     def metadata(self) -> dict[str, str] | None:
         """The text in the header that is not tensorwire's."""
-        return self.opened().metadata()  # type: ignore[no-any-return]
+        return self._reader.metadata()  # type: ignore[no-any-return]
 
+    @_their_errors()
     def get_tensor(self, name: str) -> Any:
         """A whole tensor, checked."""
-        with _their_errors():
-            return self.opened().get_tensor(name)
+        return self._reader.get_tensor(name)
 
+    @_their_errors()
     def get_tensors(self) -> dict[str, Any]:
         """All tensors by name, checked."""
-        with _their_errors():
-            return self.opened().get_tensors()  # type: ignore[no-any-return]
+        return self._reader.get_tensors()  # type: ignore[no-any-return]
 
+    @_their_errors()
     def get_slice(self, name: str) -> CompressedSlice:
-        """A tensor to be indexed."""
-        with _their_errors():
-            return CompressedSlice(self, self.opened().get_slice(name))
+        """A tensor to be indexed. For an index that leads out of it torch has an error of its own, NumPy has not."""
+        return CompressedSlice(self._reader.get_slice(name), *([IndexError] if self._is_torch else []))
 
 
 class CompressedSlice:
@@ -92,15 +87,17 @@ class CompressedSlice:
 
     __reduce_ex__ = not_copied("an open file", "copy what an index gives")
 
-    def __init__(self, file: CompressedFile, tensor: Any) -> None:
-        self._file = file
+    def __init__(self, tensor: Any, *own: type[Exception]) -> None:
         self._tensor = tensor
+        self._own = own
         self.get_shape: Callable[[], list[int]] = tensor.get_shape
         self.get_dtype: Callable[[], str] = tensor.get_dtype
 
+    def __repr__(self) -> str:
+        return repr(self._tensor)
+
     def __getitem__(self, index: Any) -> Any:
-        self._file.opened()
-        with _their_errors(self._file.kinds_of_index):
+        with _their_errors(*self._own):
             return self._tensor[index]
 
 

@@ -39,7 +39,8 @@ class CompressedTensor(LazyTensor):
     It stands wherever a frozen weight stands: as a parameter of a module, in a state dict, under an adapter, in a
     compiled graph. `torch.nn.functional.linear` and `embedding` and slices of rows decode what they need of it, any
     other operation all of it; results and derivatives are bit-identical to those of the dense tensor. A parameter is
-    frozen. An operation that writes to the whole tensor, such as `copy_` or `add_`, compresses anew.
+    frozen, and becomes dense if it is asked to require a gradient. An operation that writes to the whole tensor, such
+    as `copy_` or `add_`, compresses anew.
 
     Safe to be read by several threads at once, but not while another one writes to it or calls `set_linear_mode`.
 
