@@ -359,7 +359,7 @@ class Staging:
 
 
 def _printable(text: object) -> str:
-    """A text of a journal, which may be a stranger's, in a line."""
+    """A text of a journal, which may come from anywhere, in a line."""
     return "".join(char if char.isprintable() else "?" for char in f"{text!s:.500}")
 
 
