@@ -377,6 +377,21 @@ def test_a_journal_that_tells_nothing(begun: Path) -> None:
     replace_checkpoint(begun)
 
 
+def test_a_damaged_journal_stays(begun: Path) -> None:
+    """What it tells of other files is all that restores them; at its end a crash may have cut it off."""
+    journal = begun / STAGED / "journal.jsonl"
+    whole = journal.read_bytes()
+    purpose, line = whole.splitlines(keepends=True)[:2]
+    for damaged in (purpose[:-2] + b"\n" + line, purpose + b"\0" + line[1:] + line):
+        journal.write_bytes(damaged)
+        before = tree_hashes(begun)
+        with pytest.raises(FileExistsError, match=r"journal.jsonl in it is damaged; keep it"):
+            replace_checkpoint(begun)
+        assert tree_hashes(begun) == before
+    journal.write_bytes(whole + line[:-9])
+    replace_checkpoint(begun)
+
+
 def test_a_replaced_file_that_was_damaged_since(begun: Path) -> None:
     data = bytearray((begun / SHARD).read_bytes())
     data[-1] ^= 1

@@ -225,3 +225,11 @@ def test_a_full_disk_leaves_what_there_was(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space"):
         Recoder("fast", 8, 1).settle(paths)
     assert tree_hashes(paths[0]) == expected
+
+
+def test_cleaning_leaves_what_others_have_written(tmp_path: Path) -> None:
+    (tmp_path / ".mine.tensorwire-notes").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / ".1.ckpt.tensorwire").symlink_to(tmp_path / "other")
+    clean(tmp_path, lambda name: True)
+    assert {path.name for path in tmp_path.iterdir()} == {".mine.tensorwire-notes", "other"}

@@ -188,6 +188,9 @@ class Staging:
         records: list[dict[str, Any]] = []
         with suppress(ValueError, RecursionError):  # what a crash has cut off counts for nothing
             records.extend(json.loads(line) for line in lines[:-1])
+        if len(records) < len(lines) - 1 and b'"repeat"' in lines[0]:  # a crash leaves no whole line that is none
+            text = f"holds the only record of what restores replaced files, and {_JOURNAL} in it is damaged; keep it"
+            raise FileExistsError(errno.EEXIST, text, str(self._partial))
         if not all(isinstance(record, dict) for record in records):
             raise self._foreign()
         if not all(isinstance(record.get("path"), str) for record in records[1:]):
@@ -234,7 +237,7 @@ class Staging:
             _open_up(self.result)
         else:
             if len(records) > 1 and "repeat" in records[0]:
-                text = f"holds what restores files that were replaced; {records[0]['repeat']}"
+                text = f"holds what restores files that were replaced; {_printable(records[0]['repeat'])}"
                 raise FileExistsError(errno.EEXIST, text, str(self._partial))
             _remove(self.result)
             records = [self._purpose]
@@ -353,6 +356,11 @@ class Staging:
         for name in (_RESULT, _OLD, _NEXT, _JOURNAL, _LOCK):
             _remove(self._partial / name)
         remove_empty(self._partial)  # what another process has put in stays
+
+
+def _printable(text: object) -> str:
+    """A text of a journal, which may come from anywhere, in a line."""
+    return "".join(char if char.isprintable() else "?" for char in f"{text!s:.500}")
 
 
 def part_of(destination: Destination, path: str) -> Destination:

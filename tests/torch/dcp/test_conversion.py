@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import pickle
 import subprocess
@@ -28,7 +29,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from tensorwire import convert_checkpoint, load_file
 from tensorwire.checkpoint.operations import distributed_conversion
 from tensorwire.errors import BaseMismatchError, CorruptDataError, TruncatedDataError, UnsupportedTensorError
-from tensorwire.storage.local import InputFile
+from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.torch.dcp import TensorwireWriter
 from tests.support.distributed import same, save, state
 from tests.support.stores import faulty_store
@@ -399,3 +400,19 @@ def test_a_part_that_repeats_itself_takes_no_more_than_it_says(tmp_path: Path) -
     _change(tmp_path / "c", offset=0, length=_shard(tmp_path / "c").stat().st_size)
     with pytest.raises(CorruptDataError, match="expected a part of 4000000 bytes"):
         convert_checkpoint(tmp_path / "c", tmp_path / "out")
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.save raises an error of its own, which does not say so."""
+    saved(tmp_path / "c", "torchs", {"w": torch.ones(2**16)})
+    write = OutputFile.write
+
+    def full(file: OutputFile, offset: int, data: Any) -> None:
+        if offset > 10_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, offset, data)
+
+    monkeypatch.setattr(OutputFile, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        convert_checkpoint(tmp_path / "c", tmp_path / "out", to="torch")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]

@@ -172,6 +172,8 @@ def _chunks(value: list[Any]) -> Any:
         (_chunks([[0]]), CorruptDataError, "ValueError"),
         (_chunks([]), CorruptDataError, "parts of 'model.weight' that fill it"),
         (_chunks([[[0, 0], [299, 400]]]), CorruptDataError, "parts of 'model.weight' that fill it"),
+        (_chunks([[[0, 0], [150, 400]]] * 2), CorruptDataError, "that fill it, each place once"),
+        (_chunks([[[0, 0], [150, 400]], [[100, 0], [150, 400]]]), CorruptDataError, "that fill it, each place once"),
         (_chunks([[[0, 0], [600, 200]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
         (_chunks([[[0, 0], [-300, -400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),
         (_chunks([[[0], [300, 400]]]), CorruptDataError, "parts of 'model.weight' that lie in it"),

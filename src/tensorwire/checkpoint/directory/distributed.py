@@ -11,7 +11,9 @@ import errno
 import hashlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,8 @@ _SHARD = re.compile(r"__\d+_[0-9a-f]{16}\.safetensors")
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 _MAX_NDIM = 64
 _MAX_NUMEL = 2**63
+_MAX_SPLIT_NDIM = 5
+"""In so many dimensions a tensor may be split at once: meshes of devices have fewer, and corners double with each."""
 
 
 def entry_name(name: str, offset: tuple[int, ...] | list[int] | None) -> str:
@@ -198,8 +202,23 @@ def _check_parts(name: str, size: list[int], chunks: list[Any]) -> None:
             start + length <= whole for start, length, whole in zip(offsets, sizes, size, strict=True)
         ):
             raise CorruptDataError(f"expected parts of {shown(name)} that lie in it")
-    if sum(prod(sizes) for _, sizes in chunks) != prod(size):
-        raise CorruptDataError(f"expected parts of {shown(name)} that fill it")
+    split = [axis for axis, whole in enumerate(size) if any(sizes[axis] != whole for _, sizes in chunks)]
+    if len(split) > _MAX_SPLIT_NDIM:
+        raise CorruptDataError(f"expected {shown(name)} split in at most {_MAX_SPLIT_NDIM} dimensions")
+    if _corners(chunks, split) != _corners([([0] * len(size), size)], split):
+        raise CorruptDataError(f"expected parts of {shown(name)} that fill it, each place once")
+
+
+def _corners(boxes: Iterable[Any], axes: list[int]) -> dict[tuple[int, ...], int]:
+    """By corner how many boxes begin there less how many end there, dimension by dimension. Boxes next to each other
+    have the sums of the one that they make up together, and boxes that overlap or leave a gap have others."""
+    sums: Counter[tuple[int, ...]] = Counter()
+    for offsets, sizes in boxes:
+        if all(sizes):
+            ends = [((offsets[axis], 1), (offsets[axis] + sizes[axis], -1)) for axis in axes]
+            for corner in product(*ends):
+                sums[tuple(place for place, _ in corner)] += prod(sign for _, sign in corner)
+    return {corner: count for corner, count in sums.items() if count}
 
 
 def _check_strays(places: list[Any], state_dict: dict[str, Any]) -> None:

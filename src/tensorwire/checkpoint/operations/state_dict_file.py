@@ -64,7 +64,13 @@ def write_state_dict(items: Iterable[Item], file: OutputFile, directory: Path) -
             del content
         memory = _mapped(spool)
         made = [(place, _tensor(memory, *value) if isinstance(value, tuple) else value) for place, value in values]
-        torch.save(_nested(made), _Appended(file, memory))
+        appended = _Appended(file, memory)
+        try:
+            torch.save(_nested(made), appended)
+        except Exception:
+            if appended.error is not None:
+                raise appended.error from None
+            raise
 
 
 def _mapped(spool: SpoolFile) -> mmap | None:
@@ -86,14 +92,23 @@ def _tensor(memory: mmap | None, begin: int, nbytes: int, tensor: SavedTensor) -
 
 
 class _Appended:
-    """What torch.save writes to. Pages of the memory map that have been written are given back now and then."""
+    """What torch.save writes to. Pages of the memory map that have been written are given back now and then.
+
+    Attributes:
+        error: what has kept it from writing. torch raises another one, which does not say so.
+    """
 
     def __init__(self, file: OutputFile, memory: mmap | None) -> None:
         self._file, self._memory = file, memory
         self._touched = 0
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
-        self._file.write(self._file.nbytes, data)
+        try:
+            self._file.write(self._file.nbytes, data)
+        except OSError as error:
+            self.error = error
+            raise
         self._touched += len(data)
         if self._memory is not None and self._touched >= _TOUCHED_NBYTES:
             self._memory.madvise(MADV_DONTNEED)  # the temporary file has them

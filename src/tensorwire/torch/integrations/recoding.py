@@ -18,6 +18,7 @@ from ..._ground.filesystem import exchange
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
 from ...checkpoint.directory.manifest import read_manifest
 from ...errors import CorruptDataError, FormatError
+from ...files.names import is_plain_relative, shown
 from ...files.reader import StoredFile
 from ...storage.local import sync_directory
 
@@ -59,6 +60,9 @@ def chain_of(path: Path) -> list[Path]:
     """What a checkpoint is relative to, what that is relative to, and so on."""
     found: list[Path] = []
     while (base := form_of(found[-1] if found else path).base) is not None:
+        if "/" in base or not is_plain_relative(base):
+            text = f"expected the name of a checkpoint beside it as that of its base, got {shown(base)}"
+            raise CorruptDataError(text, file=path)
         base_path = path.with_name(base)
         if base_path in found or base_path == path:
             raise CorruptDataError(
@@ -183,7 +187,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -195,7 +199,8 @@ def clean(folder: Path, belongs: Callable[[str], bool]) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in sorted(folder.iterdir(), key=lambda path: _OLD not in path.name):
             name, mark, rest = entry.name.removeprefix(".").partition(_NEW)
-            if not (entry.name.startswith(".") and mark and belongs(name)):
+            is_ours = rest in ("", _OLD.removeprefix(_NEW)) or rest.startswith(".part")  # what compressing stages
+            if not (entry.name.startswith(".") and mark and is_ours and belongs(name)):
                 continue
             if rest == _OLD.removeprefix(_NEW) and not entry.with_name(name).exists():
                 entry.rename(entry.with_name(name))
