@@ -25,6 +25,7 @@ PACKAGE = JOB / "src" / "tensorwire_job"
 # What the package takes of tensorwire: the whole of the bond between the two.
 TAKEN = {
     "tensorwire._ground.copies.not_copied",
+    "tensorwire._ground.launcher.launch",
     "tensorwire._ground.library.find_library",
     "tensorwire._ground.new_file.NewFile",
     "tensorwire._ground.new_file.check_regular",

@@ -443,6 +443,7 @@ def test_what_started_the_script_is_not_in_its_stack(line: str) -> None:
     own = [("a.py", "load"), ("<frozen runpy>", "run_path"), ("train.py", "<module>")]
     launch = [
         ("<frozen runpy>", "run_module"),
+        (launcher.__file__, "launch"),
         (rank_probe.__file__.replace("rank/probe", "__main__"), "main"),
         ("<frozen runpy>", "_run_code"),
     ]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_LAUNCHER = re.compile(r'tensorwire_job/__main__\.py[":]')
+_LAUNCHER = re.compile(r'tensorwire(_job/__main__|/_ground/launcher)\.py[":]')
 _DULL = ("tensorwire_job/rank/probe.py", "<no Python frame>")
 
 
