@@ -71,6 +71,9 @@ FRAMES_KEY = METADATA_PREFIX + "frames"
 ORIGINAL_KEYS = {SAFETENSORS: METADATA_PREFIX + "original_header", TORCH: METADATA_PREFIX + "original_torch"}
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
+GIVE_BASE = "name the checkpoint that it was made against: base=PATH (--base PATH)"
+"""What to do about a tensor whose base is in no file of its directory."""
+
 _NEAR_GUESS_NBYTES, _FAR_GUESS_NBYTES = 1 << 10, 1 << 14
 """How much of a frame is read at once in the hope that its header is not longer: on this machine, where another read
 costs little, and from a store."""
@@ -323,7 +326,7 @@ class StoredFile:
                 info,
                 "got none",
                 name=shown(name) + (f" in {shown(called)}" if called else ""),
-                advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
+                advice=GIVE_BASE,
             )
         found = self.base.find(self.base_file, name, info, called=self.base_name, threads=threads, verify=verify)
         with self._lock:

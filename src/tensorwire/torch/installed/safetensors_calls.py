@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from ..._ground.copies import not_copied
 from ...checkpoint import open_file
 from ...errors import BaseMismatchError, TensorwireError
+from ...files.reader import GIVE_BASE
 from ...safetensors import safe_open
 from ...storage.spool import SpoolFile, is_spooled
 from .look import NO_BASE, header_in, is_ours
@@ -25,7 +26,7 @@ def _their_errors(*own: type[Exception]) -> Iterator[None]:
     except TensorwireError as error:
         if isinstance(error, own):
             raise
-        if isinstance(error, BaseMismatchError):
+        if isinstance(error, BaseMismatchError) and error.advice == GIVE_BASE:
             error.advice = NO_BASE
         if is_spooled(error.file):
             error.file = None
