@@ -46,7 +46,7 @@ def rivals() -> dict[str, Codec]:
 
 
 def nbytes(path: Path) -> int:
-    """Of a file, or of all files of a directory."""
+    """The size of a file, or of all files of a directory."""
     return sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
 
 

@@ -108,7 +108,7 @@ def test_containers_share_their_tensors(tmp_path: Path) -> None:
 
 
 def test_the_nearest_file_is_taken(tmp_path: Path) -> None:
-    """Of two models that have a content, each directory's own."""
+    """Two models have a content: each directory's own is taken."""
     for folder in ("a", "b"):
         write_twice(tmp_path / "run" / folder)
     compress_checkpoint(tmp_path / "run", tmp_path / "small")

@@ -113,7 +113,7 @@ def test_an_existing_quantization_config_is_kept_inside(tmp_path: Path) -> None:
     assert tree_hashes(tmp_path / "back") == tree_hashes(tmp_path / "model")
 
 
-@pytest.mark.parametrize("content", [b"not json", b"[1]", b'{"a": 1, "a": 2}', b"", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"not json", b"[1]", b"", b"\xff", b"[" * 100_000])
 def test_a_configuration_that_is_no_object_travels_along(tmp_path: Path, content: bytes) -> None:
     write_model(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_bytes(content)

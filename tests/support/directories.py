@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUMEL = 6000
-"""Of a tensor that is large enough to be relative to one of another file."""
+"""Elements of a tensor that is large enough to be relative to one of another file."""
 
 
 def tensors(seed: int, count: int = 3) -> dict[str, bytes]:

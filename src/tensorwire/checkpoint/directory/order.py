@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .sources import SourceFile
 
 ANCHOR_EVERY = 8
-"""Of so many checkpoints of a chain the first is relative to none, so that no file takes more than so many decodes."""
+"""The first of so many checkpoints of a chain is relative to none, so that no file takes more than so many decodes."""
 
 _OF_MODEL = re.compile(r"(model|-of-[0-9]+)\.safetensors$")
 _NUMBER = re.compile(r"([0-9]+)")

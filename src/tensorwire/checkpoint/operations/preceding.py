@@ -104,7 +104,7 @@ class Preceding:
             return {tensor.name: tensor.content_hash for tensor in stored.tensors.values()}
 
     def _contents_before(self, source: SourceFile, tensors: Sequence[TensorEntry]) -> Contents:
-        """Those of the sources before one, as far as their sizes are those of its tensors."""
+        """The contents of the sources before one, as far as their sizes are those of its tensors."""
         contents = Contents()
         sizes = {tensor.nbytes for tensor in tensors}
         for file in self._files[: self._files.index(source)]:
