@@ -30,7 +30,7 @@ from ..storage.inputs import open_input
 from ..storage.local import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
-from .base_content import Link
+from .base_content import GIVE_BASE, Link
 from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
 from .json_object import canonical
@@ -70,9 +70,6 @@ BESIDE_PREFIX = METADATA_PREFIX + "beside:"
 FRAMES_KEY = METADATA_PREFIX + "frames"
 ORIGINAL_KEYS = {SAFETENSORS: METADATA_PREFIX + "original_header", TORCH: METADATA_PREFIX + "original_torch"}
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
-
-GIVE_BASE = "name the checkpoint that it was made against: base=PATH (--base PATH)"
-"""What to do about a tensor whose base is in no file of its directory."""
 
 _NEAR_GUESS_NBYTES, _FAR_GUESS_NBYTES = 1 << 10, 1 << 14
 """How much of a frame is read at once in the hope that its header is not longer: on this machine, where another read
