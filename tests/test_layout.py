@@ -113,7 +113,7 @@ DOORS = {
         "access", "inputs", "local", "locations", "pipeline", "pool", "progress", "readable", "remote", "result",
         "spool", "staging", "upload",
     },
-    ("safetensors", "checkpoint"): {"", "tensors.opening", "tensors.saving"},
+    ("safetensors", "checkpoint"): {"", "tensors.as_safetensors", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
@@ -121,9 +121,9 @@ DOORS = {
         "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
         "original_view", "reader",
     },
-    ("torch", "safetensors"): {""},
     ("torch", "checkpoint"): {
-        "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest", "tensors.saving",
+        "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
+        "tensors.as_safetensors", "tensors.saving",
     },
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
@@ -242,6 +242,7 @@ FOLDERS = {
         "tensor_slice": {"target"},
         "tensor_reader": {"target", "tensor_slice"},
         "opening": {"target", "tensor_reader"},
+        "as_safetensors": {"opening", "tensor_reader", "tensor_slice"},
     },
     "checkpoint/operations": {
         "verification": {"outcome"},
@@ -255,8 +256,8 @@ FOLDERS = {
         "distributed_conversion": {"distributed_tensors", "state_dict_file"},
     },
     "safetensors": {
-        "numpy": {"backend"},
-        "torch": {"backend", "shared"},
+        "numpy": {"order"},
+        "torch": {"order", "shared"},
     },
     "sync": {
         "versions": {"small_files"},

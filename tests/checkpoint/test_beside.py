@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +64,7 @@ def test_what_two_files_have_is_stored_once(twice: Path, tmp_path: Path, profile
     assert contents(tmp_path / "back") == contents(twice)
 
 
-def test_readers_find_the_other_file_by_themselves(twice: Path, small: Path) -> None:
+def test_readers_find_the_other_file_by_themselves(twice: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = load_file(twice / OTHER)
     found = load_file(small / OTHER)
     assert {name: array.tobytes() for name, array in found.items()} == {
@@ -82,7 +81,7 @@ def test_readers_find_the_other_file_by_themselves(twice: Path, small: Path) -> 
     described = {tensor.name: tensor for tensor in inspect(small).tensors}["transformer.layer.2"]
     assert (described.base_file, described.base_name, described.base_found) == (MODEL, "layer.2", True)
     assert described.exponent_counts is not None
-    os.chdir(small)
+    monkeypatch.chdir(small)
     assert load_file(OTHER).keys() == expected.keys()
 
 

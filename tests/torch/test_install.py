@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 import threading
@@ -280,10 +281,12 @@ def test_torch_loads_from_memory(installed: tuple[str, ...], folder: Path) -> No
 def test_torch_loads_through_links(installed: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
     """A hub's cache has links in a folder to files of other names elsewhere."""
     (tmp_path / "blobs").mkdir()
-    (tmp_path / "snapshot").mkdir()
-    for number, name in enumerate(("optimizer.pt", "tensorwire.json")):
+    (tmp_path / "snapshot" / "deep").mkdir(parents=True)
+    for number, name in enumerate(("optimizer.pt", "deep/state.pth", "tensorwire.json")):
         shutil.copy(folder / "compressed" / name, tmp_path / "blobs" / str(number))
-        (tmp_path / "snapshot" / name).symlink_to(Path("..", "blobs", str(number)))
+        (tmp_path / "snapshot" / name).symlink_to(
+            os.path.relpath(tmp_path / "blobs" / str(number), (tmp_path / "snapshot" / name).parent)
+        )
     assert equal(torch.load(tmp_path / "snapshot" / "optimizer.pt", weights_only=True), state())
 
 

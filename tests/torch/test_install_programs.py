@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,8 @@ import tensorwire
 
 torch = pytest.importorskip("torch")
 save_file = pytest.importorskip("safetensors.torch").save_file
+
+from tensorwire.torch.__main__ import main  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,18 +52,25 @@ def test_a_program_reads(programs: Programs, tmp_path: Path, form: str) -> None:
     assert (done.returncode, done.stdout) == (7, f"{files} __main__ 2 2\n"), done.stderr
 
 
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["-m"], 2), (["-x"], 2), (["--help"], 0)])
+def test_no_program_gets_the_usage(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) if code else nullcontext() as ended:
+        main(arguments)
+    assert ended is None or ended.value.code == code
+    printed = capsys.readouterr()
+    assert (printed.err if code else printed.out).startswith("usage: python -m tensorwire.torch")
+    assert (printed.out if code else printed.err) == ""
+
+
 @pytest.mark.xdist_group("programs")
 def test_a_program_that_is_not_there(programs: Programs) -> None:
     for arguments, code, said in (
-        ([], 2, "usage: python -m tensorwire.torch"),
-        (["-m"], 2, "usage: python -m tensorwire.torch"),
         (["none.py"], 2, "can't open file 'none.py'"),
         (["-m", "tests.no_module"], 1, "No module named tests.no_module"),
     ):
         done = programs.run(f"import sys\n{MAIN}", *arguments)
         assert (done.returncode, done.stdout) == (code, "")
         assert said in done.stderr
-    assert programs.run(f"import sys\n{MAIN}", "--help").stdout.startswith("usage: python -m tensorwire.torch")
 
 
 @pytest.mark.slow

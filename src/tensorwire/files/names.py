@@ -1,4 +1,4 @@
-"""How tensors are named in a compressed file.
+"""How tensors are named in a compressed file, and files in a compressed directory.
 
 A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under
 its own name stands an empty tensor, the marker. Its dtype is one that safetensors has and that no framework can hold,
@@ -18,6 +18,9 @@ METADATA_PREFIX = "tensorwire."
 REQUIRED_KEY = METADATA_PREFIX + "required"
 """In the metadata of a file or an index: see `check_required`."""
 
+EMPTY_METADATA_KEY = METADATA_PREFIX + "metadata"
+"""In the metadata of a file whose original has an empty object there, not none: see `kept_metadata`."""
+
 BESIDE = "beside"
 """The required feature of files with tensors that are relative to other files of their directory."""
 
@@ -31,7 +34,6 @@ some thirty times as much, so this bounds memory."""
 _MAX_PATH_LENGTH = 4096
 MAX_DEPTH = 100
 """The most directories, one in another: copying or removing a tree takes a call within a call for each."""
-EMPTY_METADATA_KEY = METADATA_PREFIX + "metadata"
 
 OUR_NAME = b"tensorwire"
 """What stands in the header of every compressed file: in the entries that are ours, and in the names of payloads."""

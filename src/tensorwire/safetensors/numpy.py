@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import load_file as _load_file
 from ..checkpoint import save_file as _save_file
+from ..checkpoint.tensors.as_safetensors import check_backend
 from ..checkpoint.tensors.opening import load_bytes
 from ..checkpoint.tensors.saving import save_bytes
-from .backend import check_backend, in_order
+from .order import in_order
 
 if TYPE_CHECKING:
     import os

@@ -28,6 +28,11 @@ CONFIG_NAME = "config.json"
 GIT_DIRECTORY = ".git"
 SYNC_DIRECTORY = ".tensorwire-sync"
 """Where a follower keeps what belongs to no version."""
+MODEL_SUFFIXES = (
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npz", ".npy", ".gguf", ".onnx", ".h5",
+    ".hdf5", ".keras", ".msgpack", ".tflite", ".ot",
+)  # fmt: skip
+"""How names of files end that hold a model's tensors, in small letters."""
 
 
 class FoundFile(NamedTuple):

@@ -13,15 +13,13 @@ from ...errors import FormatError, UnsupportedVersionError
 from ...files.reader import StoredFile
 from ...storage.staging import left_over
 from .manifest import OF_TENSORS, read_manifest
-from .paths import MANIFEST_NAME, is_safetensors
+from .paths import MANIFEST_NAME, MODEL_SUFFIXES, is_safetensors
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
     from .manifest import Manifest
     from .sources import Sources
 
-_PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
-_MODEL_SUFFIXES = (*_PICKLES, ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".safetensors")
 _ADVICE = "move it, or name another destination"
 _OTHER = "is compressed and holds another content than the source, so it is never replaced by it"
 
@@ -152,7 +150,7 @@ def _check_file(path: Location) -> None:
 
 
 def _is_model(path: Location) -> bool:
-    return path.name.lower().endswith(_MODEL_SUFFIXES)
+    return path.name.lower().endswith(MODEL_SUFFIXES)
 
 
 def _refusal(path: Location, text: str) -> FileExistsError:

@@ -1,13 +1,20 @@
-"""An open file whose errors are those of the original: programs catch its one class."""
+"""`safe_open`, an open file whose errors are those of the package safetensors: programs catch its one class."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..checkpoint import TensorReader, TensorSlice
-from ..errors import TensorwireError
+from ...errors import TensorwireError
+from .opening import open_as
+from .tensor_reader import TensorReader
+from .tensor_slice import TensorSlice
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+_FRAMEWORKS = {"numpy": "np", "torch": "pt", "pytorch": "pt"}
 
 
 class _NoTensorError(TensorwireError, KeyError):
@@ -84,3 +91,32 @@ class OpenSlice(TensorSlice[Any]):
     def __getitem__(self, index: Any) -> Any:
         with original_errors():
             return super().__getitem__(index)
+
+
+def safe_open(
+    filename: str | os.PathLike[str], framework: str, device: Any = "cpu", *, backend: str = "mmap"
+) -> OpenFile:
+    """Open a file to read some of its tensors: `tensorwire.open_file` under the name of safetensors' own function.
+
+    What is a SafetensorError of the original is one here, and stays what `open_file` raises.
+
+    Args:
+        framework: "pt" or "np", or another name that safetensors has for these two.
+        device: of torch tensors.
+        backend: "mmap" or "pread", as safetensors has them; the file is read alike.
+
+    Raises:
+        SafetensorError: the file is damaged; it is `tensorwire.TensorwireError`. Or there is no such framework, device
+            or backend; it is a ValueError too. From the reader: there is no tensor of a name, or no such row; it is a
+            KeyError or an IndexError too. Or the reader is closed; it is a ValueError too.
+        OSError: the file cannot be read.
+    """
+    with original_errors():
+        check_backend(backend)
+        return open_as(OpenFile, filename, _FRAMEWORKS.get(framework, framework), device)  # type: ignore[arg-type]
+
+
+def check_backend(backend: str) -> None:
+    """Raise ValueError for a way to read that safetensors does not have; all files are read alike."""
+    if backend not in ("mmap", "pread"):
+        raise ValueError(f'expected backend "mmap" or "pread", got {backend!r}')
