@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     Place = tuple[str, str]
     """A tensor of a directory: the relative path of its file, and its name there."""
 
-GIVE_BASE = "name the checkpoint that it was made against: base=PATH (--base PATH)"
-"""What to do about a tensor whose base is in no file of its directory."""
-
 
 class BaseContent(Protocol):
     """What a relative frame is relative to."""

@@ -30,7 +30,7 @@ from ..storage.inputs import open_input
 from ..storage.local import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.remote import RemotePath
-from .base_content import GIVE_BASE, Link
+from .base_content import Link
 from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
 from .json_object import canonical
@@ -38,6 +38,7 @@ from .names import (
     BESIDE,
     EMPTY_METADATA_KEY,
     FRAME_DTYPE,
+    GIVE_BASE,
     MARKER_DTYPE,
     MARKER_SHAPE,
     METADATA_PREFIX,

@@ -13,7 +13,7 @@ from ..._ground.copies import not_copied
 from ...checkpoint import open_file
 from ...checkpoint.tensors.as_safetensors import safe_open
 from ...errors import BaseMismatchError, TensorwireError
-from ...files.base_content import GIVE_BASE
+from ...files.names import GIVE_BASE
 from ...storage.spool import SpoolFile, is_spooled
 from .look import NO_BASE, header_in, is_ours
 
