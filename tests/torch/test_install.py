@@ -341,6 +341,33 @@ def test_deltas_are_named(installed: tuple[str, ...], folder: Path, tmp_path: Pa
         load_file(tmp_path / "delta.safetensors")
 
 
+def test_tensors_that_other_files_of_the_directory_hold(installed: tuple[str, ...], tmp_path: Path) -> None:
+    for step in (1, 2):
+        (tmp_path / "run" / f"step-{step}").mkdir(parents=True)
+        save_file(weights(step), tmp_path / "run" / f"step-{step}" / "model.safetensors")
+        torch.save(weights(step), tmp_path / "run" / f"step-{step}" / "pytorch_model.bin")
+    tensorwire.compress_checkpoint(tmp_path / "run", tmp_path / "small", chain=True)
+    step = tmp_path / "small" / "step-2"
+    assert (step / "pytorch_model.bin").stat().st_size < 4096
+    assert equal(torch.load(step / "pytorch_model.bin", weights_only=True), weights(2))
+    with (step / "pytorch_model.bin").open("rb") as file:
+        assert equal(torch.load(file, weights_only=True), weights(2))
+    assert equal(load_file(step / "model.safetensors"), weights(2))
+
+    content = (step / "pytorch_model.bin").read_bytes()
+    with pytest.raises(tensorwire.FormatError, match="load it by its path in the directory"):
+        torch.load(io.BytesIO(content), weights_only=True)
+    (tmp_path / "small" / "step-1" / "model.safetensors").unlink()
+    with pytest.raises(SafetensorError, match=r"there is no file .*step-1/model\.safetensors.* fetch that file"):
+        load_file(step / "model.safetensors")
+    with pytest.raises(tensorwire.BaseMismatchError, match=r"there is no file .*step-1/model\.safetensors.* fetch"):
+        torch.load(step / "pytorch_model.bin", weights_only=True)
+
+
+def weights(step: int) -> dict[str, Any]:
+    return {"weight": torch.randn((96, 128), generator=torch.Generator().manual_seed(0)) + (step == 2) * 1e-6}
+
+
 def test_what_others_exchanged_before_is_called_and_comes_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     own = torch.load

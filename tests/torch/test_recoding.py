@@ -122,6 +122,10 @@ def test_every_one_alone(tmp_path: Path) -> None:
     for odd in (0, -1, 2.0, True, None):
         with pytest.raises(ValueError, match="anchor_every from 1 on"):
             Recoder("fast", odd, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"one of the profiles .*, got 'zz'"):
+        Recoder("zz", 8, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="threads, got 0"):
+        Recoder("fast", 8, 0)
 
 
 def test_what_is_relative_to_itself_or_to_nothing_is_told(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ _MAX_PATH_LENGTH = 4096
 MAX_DEPTH = 100
 """The most directories, one in another: copying or removing a tree takes a call within a call for each."""
 
+GIVE_BASE = "name the checkpoint that it was made against: base=PATH (--base PATH)"
+"""What to do about a tensor whose base is in no file of its directory."""
 OUR_NAME = b"tensorwire"
 """What stands in the header of every compressed file: in the entries that are ours, and in the names of payloads."""
 

@@ -38,6 +38,7 @@ from .names import (
     BESIDE,
     EMPTY_METADATA_KEY,
     FRAME_DTYPE,
+    GIVE_BASE,
     MARKER_DTYPE,
     MARKER_SHAPE,
     METADATA_PREFIX,
@@ -323,7 +324,7 @@ class StoredFile:
                 info,
                 "got none",
                 name=shown(name) + (f" in {shown(called)}" if called else ""),
-                advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
+                advice=GIVE_BASE,
             )
         found = self.base.find(self.base_file, name, info, called=self.base_name, threads=threads, verify=verify)
         with self._lock:

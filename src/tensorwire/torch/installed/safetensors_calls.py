@@ -13,6 +13,7 @@ from ..._ground.copies import not_copied
 from ...checkpoint import open_file
 from ...checkpoint.tensors.as_safetensors import safe_open
 from ...errors import BaseMismatchError, TensorwireError
+from ...files.names import GIVE_BASE
 from ...storage.spool import SpoolFile, is_spooled
 from .look import NO_BASE, header_in, is_ours
 
@@ -25,7 +26,7 @@ def _their_errors(*own: type[Exception]) -> Iterator[None]:
     except TensorwireError as error:
         if isinstance(error, own):
             raise
-        if isinstance(error, BaseMismatchError):
+        if isinstance(error, BaseMismatchError) and error.advice == GIVE_BASE:
             error.advice = NO_BASE
         if is_spooled(error.file):
             error.file = None

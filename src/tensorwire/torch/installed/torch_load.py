@@ -116,7 +116,7 @@ def _opened(path: Path) -> OriginalFile | None:
 
 def _check_alone(stored: StoredFile) -> None:
     for tensor in stored.tensors.values():
-        if stored.is_relative(tensor) and stored.file_beside(tensor) is None:
+        if stored.needs_base(tensor):
             base = "" if stored.base_name is None else f", this one is relative to {shown(stored.base_name)}"
             raise BaseMismatchError(f"expected a file that needs no base{base}", tensor=tensor.name, advice=NO_BASE)
 

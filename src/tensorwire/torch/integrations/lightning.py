@@ -39,7 +39,7 @@ class TensorwireCheckpointIO:
             profile, anchor_every, threads: as for `TensorwireCallback`.
 
         Raises:
-            ValueError: `anchor_every` is no integer from 1 on.
+            ValueError: `anchor_every` is no integer from 1 on, there is no such profile, or `threads` is out of range.
         """
         self._recoder = Recoder(profile, anchor_every, threads)
         self._saved: dict[Path, list[Path]] = {}  # by directory, in the order in which they were saved

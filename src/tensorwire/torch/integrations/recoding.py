@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ..._ground.filesystem import exchange
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
 from ...checkpoint.directory.manifest import read_manifest
+from ...codec import Profile, num_threads
 from ...errors import CorruptDataError, FormatError
 from ...files.names import is_plain_relative, shown
 from ...files.reader import StoredFile
@@ -24,8 +25,6 @@ from ...storage.local import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ...codec import Profile
 
 _NEW, _OLD = ".tensorwire", ".tensorwire-old"
 """How hidden names end that stand for a moment beside a checkpoint: of what is made, and of what it replaces where a
@@ -85,8 +84,11 @@ class Recoder:
             anchor_every: of so many checkpoints that follow each other one stands alone; 1 makes all stand alone.
 
         Raises:
-            ValueError: it is no such number.
+            ValueError: it is no such number, there is no such profile, or `threads` is out of range.
         """
+        if profile not in get_args(Profile):
+            raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
+        num_threads(threads)
         if type(anchor_every) is not int or anchor_every < 1:
             raise ValueError(f"expected an integer anchor_every from 1 on, got {anchor_every!r:.60}")
         self._profile: Profile = profile

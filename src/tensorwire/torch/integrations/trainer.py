@@ -45,7 +45,7 @@ class TensorwireCallback(TrainerCallback):  # type: ignore[misc] # the checker d
             threads: that code; by default all usable cores.
 
         Raises:
-            ValueError: `anchor_every` is no integer from 1 on.
+            ValueError: `anchor_every` is no integer from 1 on, there is no such profile, or `threads` is out of range.
         """
         self._recoder = Recoder(profile, anchor_every, threads)
         self._output_dir: Path | None = None
