@@ -17,6 +17,7 @@ import pytest
 
 from job.tests.support.hung_job import hang, not_entered
 from job.tests.support.observations import member, observed, rank
+from tensorwire._ground import launcher
 from tensorwire_job import model, report, words
 from tensorwire_job.model import Confidence
 from tensorwire_job.rank import probe as rank_probe
