@@ -55,7 +55,7 @@ def test_what_two_files_have_is_stored_once(twice: Path, tmp_path: Path, profile
     """The file that model libraries load needs no other one; small tensors are not worth it."""
     report = compress_checkpoint(twice, tmp_path / "small", profile=profile)
     assert {file.path: file.num_relative for file in report.files if file.num_tensors} == {MODEL: 0, OTHER: 3}
-    assert f"not a second time: what other files of the directory hold, which these need: {OTHER}" in report.notices
+    assert f"relative to other files of the directory, without which they cannot be read: {OTHER}" in report.notices
     assert relative(tmp_path / "small" / OTHER) == LARGE
     assert (tmp_path / "small" / OTHER).stat().st_size < 5000
     found = verify(tmp_path / "small")

@@ -231,6 +231,16 @@ def test_a_full_disk_leaves_what_there_was(tmp_path: Path, monkeypatch: pytest.M
     assert tree_hashes(paths[0]) == expected
 
 
+def test_a_dense_copy_in_use_is_not_cleaned_away(tmp_path: Path) -> None:
+    (path,) = checkpoints(tmp_path, 1)
+    recoder = Recoder("fast", 8, None)
+    recoder.compress(path)
+    with recoder.dense(path) as dense:
+        clean(tmp_path, lambda name: True)
+        assert (dense / "trainer_state.json").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
 def test_cleaning_leaves_what_others_have_written(tmp_path: Path) -> None:
     (tmp_path / ".mine.tensorwire-notes").touch()
     (tmp_path / "other").mkdir()

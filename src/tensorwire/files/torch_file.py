@@ -232,6 +232,8 @@ def _members(file: Readable) -> dict[str, _Member]:
             infos, end = sorted(archive.infolist(), key=lambda info: info.header_offset), archive.start_dir
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, EOFError) as error:
         raise error if isinstance(error, FormatError) else _refusal(f"its zip archive is damaged: {error}") from None
+    if infos and infos[0].header_offset:  # as where archives stand one behind the other, which the list knows one of
+        raise _refusal(f"{infos[0].header_offset} bytes stand before its zip archive")
     file.expect([_around(info, file.nbytes) for info in infos])
     members: dict[str, _Member] = {}
     position = 0

@@ -127,7 +127,7 @@ class Converter:
             self._outcome.notices.append(f"not kept: {name} of {_first(paths)}")
         if self._beside:
             self._outcome.notices.append(
-                f"not a second time: what other files of the directory hold, which these need: {_first(self._beside)}"
+                f"relative to other files of the directory, without which they cannot be read: {_first(self._beside)}"
             )
 
     def effort(self, source: SourceFile) -> int:

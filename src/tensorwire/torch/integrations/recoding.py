@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from ..._ground.filesystem import exchange
+from ..._ground.filesystem import alone_in, exchange
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
 from ...checkpoint.directory.manifest import read_manifest
 from ...codec import Profile, num_threads
@@ -124,7 +124,10 @@ class Recoder:
     @contextmanager
     def dense(self, path: Path) -> Iterator[Path]:
         """A dense copy of a compressed checkpoint, which is removed in the end."""
-        with TemporaryDirectory(prefix=f".{path.name}.", suffix=_NEW, dir=path.parent) as folder:
+        with (
+            TemporaryDirectory(prefix=f".{path.name}.", suffix=_NEW, dir=path.parent) as folder,
+            alone_in(Path(folder)),  # or another process would take it for what a killed run left
+        ):
             self._restore(path, Path(folder) / path.name)
             yield Path(folder) / path.name
 
@@ -197,7 +200,7 @@ def _remove(path: Path) -> None:
 
 def clean(folder: Path, belongs: Callable[[str], bool]) -> None:
     """Remove what a killed run left beside checkpoints whose names belong to the caller; put one back that was about to
-    be replaced."""
+    be replaced. A dense copy that a process uses stays."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in sorted(folder.iterdir(), key=lambda path: _OLD not in path.name):
             name, mark, rest = entry.name.removeprefix(".").partition(_NEW)
@@ -206,5 +209,6 @@ def clean(folder: Path, belongs: Callable[[str], bool]) -> None:
                 continue
             if rest == _OLD.removeprefix(_NEW) and not entry.with_name(name).exists():
                 entry.rename(entry.with_name(name))
-            else:
+                continue
+            with suppress(BlockingIOError), alone_in(entry):
                 _remove(entry)
