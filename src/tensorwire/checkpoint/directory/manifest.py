@@ -14,7 +14,7 @@ from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.json_object import check_nbytes, dump, load, seal
 from ...files.names import BESIDE, MAX_DEPTH, MAX_JSON_NBYTES, check_required, is_version, shown_value
-from ...files.original_record import SAFETENSORS, TORCH, unpack
+from ...files.original_record import SAFETENSORS, TORCH, Record, unpack
 from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
@@ -78,8 +78,9 @@ class ManifestFile(NamedTuple):
     stored_sha256: str | None = None
     base_sha256: str | None = None
 
-    def unpacked_header(self) -> bytes:
-        return unpack(self.header or "")
+    def record(self) -> Record:
+        """What restores the original of a file of tensors."""
+        return Record(self.kind, unpack(self.header or ""), self.sha256)
 
     def unpacked_content(self) -> bytes:
         """The original of a REPLACED file, checked."""

@@ -96,7 +96,7 @@ class SourceFile(NamedTuple):
         if self.known is None:
             return stored.record()
         with ErrorContext(file=self.location):
-            return Record(self.kind, self.known.unpacked_header(), self.known.sha256)
+            return self.known.record()
 
     def content(self) -> bytes:
         """The original of a REPLACED file."""

@@ -207,9 +207,7 @@ class Converter:
         else:
             with self._preceding.of(source, original.header.entries) as before:
                 done = write(coding._replace(before=before))
-            if done.relative and not self._preceding.is_readable(
-                self._place(path)
-            ):  # it would ask for too much of one tensor
+            if done.relative and not self._preceding.is_readable(path):  # it would ask for too much of one tensor
                 done = write(coding)
         self._is_relative = self._is_relative or bool(done.relative)
         if done.notice is not None:
@@ -323,7 +321,7 @@ class Converter:
         num_relative_nbytes: int = 0,
     ) -> None:
         """Note a file that is whole. Numbers of its source tell a later run that this is still what it was."""
-        self._enter(entry, self._place(source.path), report.num_relative)
+        self._enter(entry, report.num_relative)
         self._outcome.files.append(report)
         is_changed = any(
             change.path == source.path for change in self._outcome.changed
@@ -340,11 +338,11 @@ class Converter:
             }
             self._work.record(source.path, facts)
 
-    def _enter(self, entry: ManifestFile, place: Path, num_relative: int = 0) -> None:
-        """Add an entry for the manifest, of a file at a place with so many relative tensors."""
+    def _enter(self, entry: ManifestFile, num_relative: int = 0) -> None:
+        """Add an entry for the manifest, of a file with so many relative tensors."""
         self.entries.append(entry)
         if self._preceding is not None:
-            self._preceding.add(entry, place)
+            self._preceding.add(entry)
             if num_relative:
                 self._beside.append(entry.path)
         self._take_room(len(dump(entry.as_json())))
@@ -362,7 +360,7 @@ class Converter:
         base = self._task.base
         if facts is not None and self._preceding is not None and facts["report"]["num_relative"]:
             # One before it may have been made anew, and differ.
-            facts = facts if self._preceding.is_readable(self._place(source.path)) else None
+            facts = facts if self._preceding.is_readable(source.path) else None
         # A part was made without those before it, which may have taken the room.
         return facts if facts is None or base is None or base.has_room(facts["num_relative_nbytes"]) else None
 
@@ -404,7 +402,7 @@ class Converter:
                 )
         self.written.append(source.path)
         report = FileReport(**facts["report"])
-        self._enter(ManifestFile(**facts["entry"]), place, report.num_relative)
+        self._enter(ManifestFile(**facts["entry"]), report.num_relative)
         self._outcome.profile = facts["profile"]
         self._outcome.exact = self._outcome.exact and facts["exact"]
         self._is_relative = self._is_relative or report.num_relative > 0

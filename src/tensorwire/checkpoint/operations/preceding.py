@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ...errors import BaseMismatchError, FormatError
 from ...files.beside import Beside, open_beside
 from ...files.files_before import Contents, FilesBefore, OlderFile
-from ...files.original_record import Record
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
 from ...files.torch_file import open_stored
@@ -75,22 +74,22 @@ class Preceding:
         with open_stored(older.location) as stored:
             yield FilesBefore(source.path, contents, OlderFile(older.path, stored, self._written(older.path)))
 
-    def add(self, entry: ManifestFile, place: Path) -> None:
-        """Note the contents of a file that is written, at a place."""
+    def add(self, entry: ManifestFile) -> None:
+        """Note the contents of a file that is written."""
         if self._has_users and entry.kind in OF_TENSORS:
-            tensors = Record(entry.kind, entry.unpacked_header(), "").outline().header.entries
-            with StoredFile(place) as stored:
+            tensors = entry.record().outline().header.entries
+            with StoredFile(self._place(entry.path)) as stored:
                 for tensor in tensors:
                     if (found := stored.tensors[tensor.name].content_hash) is not None:
                         whole = not rank(self._by_path[entry.path]) and stored.place is None
                         self._contents.add(entry.path, tensor.name, tensor.nbytes, found, whole=whole)
 
-    def is_readable(self, place: Path) -> bool:
+    def is_readable(self, path: str) -> bool:
         """Whether a file that is written finds its bases in those before it, as far as headers tell."""
         if self._alone:  # those before it are made by others
             return True
         with suppress(BaseMismatchError, FormatError):
-            with open_beside(place, self._root) as stored:
+            with open_beside(self._place(path), self._root) as stored:
                 if isinstance(stored.beside, Beside):
                     stored.beside.check(stored)
             return True

@@ -21,7 +21,6 @@ from ..._ground.filesystem import alone_in, mark_of, mounts, real, resolved
 from ...errors import ErrorContext
 from ...files.beside import open_beside
 from ...files.names import shown
-from ...files.original_record import Record
 from ...files.original_view import OriginalReader
 from ...files.torch_file import open_stored
 from ...files.transfer import check_file, sha256_of
@@ -275,9 +274,7 @@ class _InPlace(Converter):
             CorruptDataError: a compressed file does not give its original back.
         """
         with open_beside(path, self._directory()) as stored:
-            record = (
-                stored.record() if entry.header is None else Record(entry.kind, entry.unpacked_header(), entry.sha256)
-            )
+            record = stored.record() if entry.header is None else entry.record()
             check_file(OriginalReader(stored, record, self._task.threads), advance=self._meter.advance)
 
 

@@ -124,7 +124,7 @@ def _check_alone(stored: StoredFile) -> None:
 def _record(stored: StoredFile, path: Path) -> Record:
     record = stored.record()
     if record is None and (known := file_in_manifest(path)) is not None and known.kind == TORCH:
-        record = Record(TORCH, known.unpacked_header(), known.sha256)
+        record = known.record()
     if record is None:
         raise FormatError(
             "expected the record of a torch file in it or in the tensorwire.json of its directory, got none",
