@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from ..._ground.filesystem import alone_in, exchange
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
 from ...checkpoint.directory.manifest import read_manifest
+from ...checkpoint.directory.sources import NOT_COMPRESSED
 from ...codec import Profile, num_threads
 from ...errors import CorruptDataError, FormatError
 from ...files.names import is_plain_relative, shown
@@ -97,6 +99,7 @@ class Recoder:
         self.facts = f"{profile}, anchor_every {anchor_every}"
         self._profile: Profile = profile
         self._anchor_every = anchor_every
+        self._has_told = False
         self._threads = threads
 
     def compress(self, path: Path, base: Path | None = None) -> None:
@@ -108,7 +111,8 @@ class Recoder:
 
         def make(new: Path) -> None:
             if not form.compressed:
-                compress_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
+                made = compress_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
+                self._tell(path, made.notices)
             elif form.base is None:
                 transcode_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
             else:
@@ -119,6 +123,14 @@ class Recoder:
                 raise CorruptDataError("what was written is not what was read", file=new)
 
         _replace(path, make)
+
+    def _tell(self, path: Path, notices: Sequence[str]) -> None:
+        """Warn once of files of tensors that stay as they are: each later checkpoint has them too."""
+        found = [notice for notice in notices if notice.startswith(NOT_COMPRESSED)]
+        if found and not self._has_told:
+            self._has_told = True
+            more = f" (and {len(found) - 1} more such notes)" if len(found) > 1 else ""
+            warnings.warn(f"{path}: {found[0]}{more}; each checkpoint has such files", stacklevel=2)
 
     def decompress(self, path: Path) -> None:
         """Make a checkpoint dense."""
