@@ -27,6 +27,7 @@ def test_dense_loads_have_a_row_each(tmp_path: Path) -> None:
     assert all(row["without_ms"] > 0 and row["with_ms"] > 0 for row in found)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("programs")
 def test_imports_have_a_row(programs: Programs) -> None:
     code = "from benchmarks.codecs.installed import import_rows; print(import_rows(1)[0]['rounds'])"

@@ -207,8 +207,14 @@ STAGES |= {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("step", ["compress", "relative"])
+@pytest.mark.parametrize(
+    ("step", "stage"),
+    [
+        pytest.param(step, stage, marks=[pytest.mark.slow] if (place + number) % 2 else [])
+        for place, step in enumerate(("compress", "relative"))
+        for number, stage in enumerate(STAGES)
+    ],
+)
 def test_a_kill_leaves_one_whole_and_the_next_start_goes_on(stage: str, step: str, tmp_path: Path) -> None:
     paths = checkpoints(tmp_path / "run", 2)
     expected = [tree_hashes(path) for path in paths]
