@@ -17,27 +17,14 @@ struct Places {
   uint32_t numbers[kWordsAtOnce + kMaskWords];  // in order; list() writes up to 64 more than there are
 };
 
-// Numbers of words become those of elements that have two each.
-size_t join_pairs(uint32_t* numbers, size_t count) {
-  size_t joined = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t element = numbers[i] / 2;
-    if (joined == 0 || numbers[joined - 1] != element) numbers[joined++] = element;
-  }
-  return joined;
-}
-
-// The elements of at most kWordsAtOnce words that differ; without a base all. Returns how many.
-size_t find(const Layout& word, unsigned words_each, const uint8_t* content, const uint8_t* base, size_t num_words,
-            Places* places) {
+// Those of at most kWordsAtOnce words that differ; without a base all. Returns how many.
+size_t find(const Layout& word, const uint8_t* content, const uint8_t* base, size_t count, Places* places) {
   if (base == nullptr) {
-    const size_t count = num_words / words_each;
     for (size_t i = 0; i < count; ++i) places->numbers[i] = static_cast<uint32_t>(i);
     return count;
   }
-  if (step_kernels.compare(word, content, base, num_words, places->masks) == 0) return 0;
-  const size_t count = step_kernels.list(places->masks, num_words, places->numbers);
-  return words_each == 1 ? count : join_pairs(places->numbers, count);
+  if (step_kernels.compare(word, content, base, count, places->masks) == 0) return 0;
+  return step_kernels.list(places->masks, count, places->numbers);
 }
 
 template <class T>
@@ -62,8 +49,6 @@ bool with_size(uint32_t nbytes, Body&& body) {
       return body(std::integral_constant<size_t, 4>{}), true;
     case 8:
       return body(std::integral_constant<size_t, 8>{}), true;
-    case 16:
-      return body(std::integral_constant<size_t, 16>{}), true;
     default:
       return false;
   }
@@ -79,22 +64,21 @@ int tw_changes(uint32_t element_nbytes, const void* content, const void* base, u
   const bool known = with_size(element_nbytes, [](auto) {}) && (index_nbytes == 4 || index_nbytes == 8);
   if (!known) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-                "expected elements of 1, 2, 4, 8 or 16 bytes and indices of 4 or 8, got %u and %u", element_nbytes,
+                "expected elements of 1, 2, 4 or 8 bytes and indices of 4 or 8, got %u and %u", element_nbytes,
                 index_nbytes);
   }
-  const unsigned words_each = element_nbytes == 16 ? 2 : 1;
   Layout word = kOpaque;
-  word.word_nbytes = static_cast<uint8_t>(element_nbytes / words_each);
+  word.word_nbytes = static_cast<uint8_t>(element_nbytes);
   const uint8_t* const source = static_cast<const uint8_t*>(content);
   const uint8_t* const old = static_cast<const uint8_t*>(base);
   uint8_t *index = static_cast<uint8_t*>(indices), *value = static_cast<uint8_t*>(values);
   *found = 0;
   Places places;
-  for (uint64_t start = 0, step = kWordsAtOnce / words_each; start < count; start += step) {
-    const size_t num_words = (count - start < step ? count - start : step) * words_each;
+  for (uint64_t start = 0; start < count; start += kWordsAtOnce) {
+    const size_t num_words = count - start < kWordsAtOnce ? count - start : kWordsAtOnce;
     const uint8_t* const part = source + start * element_nbytes;
     const uint8_t* const old_part = old == nullptr ? nullptr : old + start * element_nbytes;
-    const size_t some = find(word, words_each, part, old_part, num_words, &places);
+    const size_t some = find(word, part, old_part, num_words, &places);
     if (index_nbytes == 4) {
       put_indices<uint32_t>(places.numbers, some, first + start, index);
     } else {

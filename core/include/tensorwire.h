@@ -173,7 +173,7 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
 
 /* Changes -------------------------------------------------------------------------------------------------------- */
 
-/* The elements of `content` whose bits differ from those of `base`, `count` of each, of 1, 2, 4, 8 or 16 bytes: their
+/* The elements of `content` whose bits differ from those of `base`, `count` of each, of 1, 2, 4 or 8 bytes: their
  * numbers in order, counted from `first` on, in 4 or 8 bytes each, to `indices`, and what they are in `content` to
  * `values`; both have room for all elements. Without a base all elements differ. *found receives how many do. */
 TW_API int tw_changes(uint32_t element_nbytes, const void* content, const void* base, uint64_t count, uint64_t first,
