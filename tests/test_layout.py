@@ -271,8 +271,9 @@ FOLDERS = {
         "new_shards": {"small_files", "store", "versions"},
         "publisher": {"checkpoints", "frames", "new_shards", "ranks", "small_files", "store", "versions"},
         "followed_arrays": {"checkpoints", "frames", "versions"},
+        "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
-        "follower": {"directories", "followed_arrays", "frames", "store", "versions"},
+        "follower": {"changes", "directories", "followed_arrays", "frames", "store", "versions"},
     },
     "sync/directories": {
         "kept": {"making", "note"},
