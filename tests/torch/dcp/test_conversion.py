@@ -42,6 +42,7 @@ from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.torch.dcp import TensorwireWriter
 from tests.support.distributed import same, save, state
 from tests.support.stores import faulty_store
+from tests.support.versions import is_torch_before
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -251,6 +252,8 @@ def test_ours_needs_no_torch(tmp_path: Path) -> None:
 def test_other_dtypes(tmp_path: Path, writer: str, dtype: str) -> None:
     if not hasattr(torch, dtype):
         pytest.skip(f"this torch has no {dtype}")
+    if dtype == "uint16" and is_torch_before(2, 6):
+        pytest.skip("this torch saves no uint16")
     words = torch.arange(96, dtype=torch.uint8).reshape(4, 24) % (2 if dtype == "bool" else 255)
     values = {"w": words.view(getattr(torch, dtype)), "one": words[0, :8].clone().view(getattr(torch, dtype))[0]}
     saved(tmp_path / "c", writer, values)
@@ -345,6 +348,25 @@ def test_a_damaged_one_leaves_nothing(tmp_path: Path, writer: str, to: Any) -> N
     shard.unlink()
     with pytest.raises(FileNotFoundError, match="is missing: copy it from where the checkpoint was saved"):
         convert()
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "text"),
+    [
+        (
+            "safetensors",
+            "x.safetensors",
+            r"expected the name of a directory .* got 'x\.safetensors'; leave \.safetensors out",
+        ),
+        ("safetensors", "x.PT", r"leave \.pt out; to=\"torch\" \(--to torch\) writes one file"),
+        ("torch", "x.safetensors", r"expected the name of a torch file .* got 'x\.safetensors'; to=\"safetensors\""),
+    ],
+)
+def test_a_name_that_says_something_else_is_refused(tmp_path: Path, to: Any, name: str, text: str) -> None:
+    saved(tmp_path / "c", "ours", state(1))
+    with pytest.raises(ValueError, match=text):
+        convert_checkpoint(tmp_path / "c", tmp_path / name, to=to)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 from collections.abc import Iterable
@@ -162,7 +163,26 @@ def check_new_size(nbytes: int) -> None:
 
 
 def read_manifest(root: Location) -> Manifest | None:
-    """The manifest of a directory, checked; None if there is none."""
+    """The manifest of a directory, checked; None if there is none.
+
+    Raises:
+        FormatError: it is damaged, or no file.
+    """
+    try:
+        return _read(root)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL):
+            raise
+        found = "a directory" if error.errno == errno.EISDIR else "a pipe, a socket or a device"
+        raise CorruptDataError(
+            f"expected a file, got {found}",
+            file=root / MANIFEST_NAME,
+            advice="put the manifest in its place that compress has written there; without it no original is restored",
+        ) from None
+
+
+def _read(root: Location) -> Manifest | None:
+    """The same, and OSError for what is no file."""
     path = root / MANIFEST_NAME
     try:
         with open_input(path) as file, ErrorContext(file=path):
@@ -189,7 +209,7 @@ def _manifest_above(root: Location) -> Manifest | None:
     above = root.parent
     for _ in range(MAX_DEPTH):
         with suppress(OSError):  # what others own may not be looked at
-            if (found := read_manifest(above)) is not None:
+            if (found := _read(above)) is not None:
                 return found.below(prefix)
         prefix, last, above = f"{above.name}/{prefix}", above, above.parent
         if above == last:
