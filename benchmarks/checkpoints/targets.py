@@ -87,4 +87,6 @@ def _run(rows: list[Row]) -> Iterator[Verdict]:
             yield Verdict("run: losses equal to the dense run's", on, row["same"], True)
 
 
-_TABLES = {"hub": _hub, "chain": _chain, "tuned": _tuned, "run": _run, "saves": _saves, "loads": _loads, "files": _files}
+_TABLES = {
+    "hub": _hub, "chain": _chain, "tuned": _tuned, "run": _run, "saves": _saves, "loads": _loads, "files": _files,
+}  # fmt: skip
