@@ -170,6 +170,7 @@ def test_the_rest_does_without_what_is_experimental() -> None:
 FOLDERS = {
     "codec": {
         "frame": {"view"},
+        "changes": {"frame", "view"},
         "device_blocks": {"frame", "view"},
         "hasher": {"frame", "view"},
         "products": {"frame", "view"},

@@ -59,7 +59,7 @@ def changes_of(follower: Follower) -> Changes:
 def test_patches_and_tensors_make_the_new_weights(
     in_place: bool, profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "_PIECE_NBYTES", 1)  # a block at a time
+    monkeypatch.setattr(frames, "_PIECE_NBYTES", 4096)  # mostly a block at a time
     held = copies(FIRST)
     publisher = Publisher(tmp_path, profile=profile, threads=1)
     follower = Follower(tmp_path, held, in_place=in_place, threads=1)
