@@ -96,11 +96,10 @@ class StagedAhead:
                 if self._differing is not None:
                     self._differing.update(staged.names)
             self._check(version)
-            names = self._layouts.keys()
-            if changed_only and self._differing is not None:
-                names &= self._differing
+            left_out = self._layouts.keys() - self._differing if changed_only and self._differing is not None else ()
             self._differing = None
-            yield [(name, self._held[name]) for name in sorted(names)]  # those of a layer stand together
+            # In this order those of a layer stand together.
+            yield [(name, self._held[name]) for name in sorted(self._layouts) if name not in left_out]
             self._differing = set()
 
     def close(self) -> None:
@@ -162,4 +161,4 @@ def _layout(tensor: Tensor) -> Layout:
 
 
 def _are_equal(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    return bool(torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)))

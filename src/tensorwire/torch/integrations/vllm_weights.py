@@ -64,7 +64,7 @@ register()  # a trainer that imports this has no plug-ins loaded
 
 
 @dataclass
-class TensorwireInitInfo(WeightTransferInitInfo):
+class TensorwireInitInfo(WeightTransferInitInfo):  # type: ignore[misc] # the checker does not see vLLM
     """What ``init_weight_transfer_engine`` is given, as JSON.
 
     Attributes:
@@ -83,13 +83,13 @@ class TensorwireInitInfo(WeightTransferInitInfo):
 
 
 @dataclass
-class TensorwireUpdateInfo(WeightTransferUpdateInfo):
+class TensorwireUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """What ``update_weights`` is given. All workers take the version with this number."""
 
     version: int
 
 
-class TensorwireWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc] # the checker does not see vLLM
+class TensorwireWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc]
     """A follower of a store in a worker. Each worker reads the store itself, and keeps all tensors on the host."""
 
     init_info_cls = TensorwireInitInfo
