@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "sync", "cli")
+LAYERS = (*GROUND, "codec", "kv", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "sync", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -100,6 +100,7 @@ DOORS = {
     ("tensorwire", "codec"): {""},
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
+    ("kv", "codec"): {""},
     ("peers", "codec"): {""},
     ("storage", "codec"): {""},
     ("files", "codec"): {""},

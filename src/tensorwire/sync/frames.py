@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
+from ..codec import FrameReader, base_mismatch, check_frame_size, content_hash, decompress, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import shown
 from ..storage.progress import Meter
@@ -165,6 +165,7 @@ class Frames:
             frame = FrameReader(data) if tensor.compressed else None
             found = Tensor(tensor.entry.dtype, tensor.entry.shape, tensor.content_hash or "")
             if frame is not None:
+                check_frame_size(frame.info, len(data))
                 found = Tensor(frame.info.dtype, frame.info.shape, frame.info.content_hash)
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")

@@ -124,6 +124,16 @@ def tensor_view(
     return TensorView(name, bits, sizes, source.data, source.owner)
 
 
+def empty_view(dtype: str, shape: Sequence[int], word_bits: int) -> TensorView:
+    """What `tensor_view` says of an array with this dtype and shape, without its bytes.
+
+    Raises:
+        ValueError, TypeError: as `tensor_view`.
+    """
+    name = check_dtype_name(dtype)
+    return TensorView(name, dtype_bits(name) or word_bits, checked_shape(shape), memoryview(b""), None)
+
+
 def array_layout(array: Any) -> tuple[str | None, tuple[int, ...]]:
     """The dtype and the shape of an array, as `tensor_view` gives them; None for a dtype that it refuses."""
     source = _Source(array, copy=None)
