@@ -117,6 +117,7 @@ DOORS = {
     ("safetensors", "checkpoint"): {"", "tensors.as_safetensors", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
+    ("torch", "kv"): {""},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
     ("torch", "files"): {
         "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",

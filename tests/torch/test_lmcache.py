@@ -165,7 +165,7 @@ def test_a_damaged_file_is_a_miss_once(
         damaged = file_of(tmp_path, 3)
         damaged.write_bytes(change(damaged.read_bytes()))
         assert not tiers.load(NAMES, real[0]), "LMCache takes what it loads at once as missed"
-        assert counts() == tiers.adapter()["tensorwire"] == {"not_cached": 0, "damaged": 1}
+        assert counts() == tiers.adapter()["tensorwire"] == {"not_cached": 0, "not_loaded": 1}
         assert not damaged.exists()
         assert len(files(tmp_path)) == COUNT - 1
         assert tiers.status("l1_manager")["memory_used_bytes"] == 0
@@ -199,7 +199,7 @@ def test_an_object_of_another_layout_is_a_miss(
     with Tiers(frames(tmp_path)) as tiers:
         store(tiers, tmp_path, real[:1])
         assert not tiers.load(NAMES[:1], other(real[0]))
-        assert counts()["damaged"] == 1
+        assert counts()["not_loaded"] == 1
 
 
 def test_another_model_has_other_keys(
@@ -208,7 +208,7 @@ def test_another_model_has_other_keys(
     with Tiers(frames(tmp_path)) as tiers:
         store(tiers, tmp_path, real)
         assert not tiers.load(keys(range(COUNT), model="other/model"), real[0])
-        assert counts() == {"not_cached": 0, "damaged": 0}
+        assert counts() == {"not_cached": 0, "not_loaded": 0}
         check_loads(tiers, real)
 
 
@@ -300,7 +300,7 @@ def test_eight_threads(real: tuple[Tensor, ...], tmp_path: Path, counts: Callabl
 
         list(pool.map(store_and_load, range(8)))
         wait_for(lambda: not tiers.status("store_controller")["in_flight_task_count"])
-    assert counts() == {"not_cached": 0, "damaged": 0}
+    assert counts() == {"not_cached": 0, "not_loaded": 0}
 
 
 @pytest.mark.parametrize(

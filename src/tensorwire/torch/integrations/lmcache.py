@@ -29,7 +29,7 @@ from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2Ad
 from lmcache.v1.distributed.serde import AsyncSerdeProcessor, Deserializer, Serializer, register_serde_factory
 
 from ...codec import FROM_TORCH, dtype_bits
-from ...errors import DoesNotFit, TensorwireError
+from ...errors import TensorwireError, UnsupportedVersionError
 from ...kv import KVCodec
 
 logger = init_logger(__name__)
@@ -39,7 +39,7 @@ _WORKERS = 2
 """Threads of LMCache's pool for each serde: a load need not wait until an object is stored."""
 _PAGE = 4096
 """What lengths are multiples of. A file system takes whole pages anyway, `use_odirect` needs them, and LMCache keeps a
-ctypes type of 4 KB for ever for each length that it meets."""
+type of ctypes for each length that it has met."""
 _LENGTH = 8
 """Bytes of a number in front of the frames: the length of each but the last. So an object of one tensor is a frame."""
 
@@ -49,7 +49,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts = Counter(not_cached=0, damaged=0)
+        self._counts = Counter(not_cached=0, not_loaded=0)
 
     def add(self, kind: str, key: Any, error: Exception) -> None:
         with self._lock:
@@ -117,9 +117,10 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
                 self._codec.decode(stored[start:], tensor, dtype, shape)
                 start += int.from_bytes(stored[_LENGTH * number :][:_LENGTH], "little")
         except (TensorwireError, ValueError) as error:
-            _counts.add("damaged", key, error)
-            if frames := _loaded_by.get(src):  # or it would be a miss for ever: LMCache stores no key that is there
-                frames.delete([key])
+            _counts.add("not_loaded", key, error)
+            frames = _loaded_by.get(src)
+            if frames and isinstance(error, ValueError) and not isinstance(error, UnsupportedVersionError):
+                frames.delete([key])  # or it would be a miss for ever: LMCache stores no key that is there
             raise
 
 
@@ -152,8 +153,8 @@ class Frames(FSL2Adapter):  # type: ignore[misc]
         return task
 
     def report_status(self) -> dict[str, Any]:
-        """With the numbers of objects, in this process, that were not cached because they did not fit, and that were
-        damaged or of another layout."""
+        """With the numbers of objects, in this process, that were not cached, because they did not fit, and that were
+        not loaded, because they were damaged or of another layout."""
         return {**super().report_status(), "tensorwire": _counts.of_all()}
 
 
