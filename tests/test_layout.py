@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "sync", "cli")
+LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -125,6 +125,7 @@ DOORS = {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
         "tensors.as_safetensors", "tensors.saving",
     },
+    ("torch", "sync"): {""},
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "beside", "frame_file", "header", "json_object", "names", "reader", "writer"},
