@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._ground.text import in_a_line
 from ...errors import TensorwireError
 from .after_import import after_import
 from .recoding import Recoder, clean, form_of
@@ -43,6 +44,9 @@ class TensorwireCheckpointIO:
         """
         self._recoder = Recoder(profile, anchor_every, threads)
         self._saved: dict[Path, list[Path]] = {}  # by directory, in the order in which they were saved
+
+    def __repr__(self) -> str:
+        return in_a_line(self, self._recoder.facts, *self._saved)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None

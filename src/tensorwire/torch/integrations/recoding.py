@@ -76,6 +76,9 @@ class Recoder:
 
     A checkpoint stays what it was until its new form is whole, verified and synced; then both are exchanged. A run that
     is killed leaves one of both, whole, and hidden entries that `clean` removes.
+
+    Attributes:
+        facts: how it was set, in words.
     """
 
     def __init__(self, profile: Profile, anchor_every: int, threads: int | None) -> None:
@@ -91,6 +94,7 @@ class Recoder:
         num_threads(threads)
         if type(anchor_every) is not int or anchor_every < 1:
             raise ValueError(f"expected an integer anchor_every from 1 on, got {anchor_every!r:.60}")
+        self.facts = f"{profile}, anchor_every {anchor_every}"
         self._profile: Profile = profile
         self._anchor_every = anchor_every
         self._threads = threads
