@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from transformers.trainer_callback import TrainerCallback
 
+from ...checkpoint.bases import form_of
 from ...errors import TensorwireError
-from .recoding import Recoder, clean, form_of
+from .recoding import Recoder, clean
 
 if TYPE_CHECKING:
     import os
