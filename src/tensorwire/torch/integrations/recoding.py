@@ -159,10 +159,10 @@ def _all_in(place: Path) -> set[str]:
 
 def clean(folder: Path, belongs: Callable[[str], bool]) -> None:
     """Remove what a killed run left beside checkpoints whose names belong to the caller; put one back that was about to
-    be replaced. What a process works in stays."""
+    be replaced. What a process works in stays, and so does what is beside a checkpoint that nothing may replace."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in sorted(folder.iterdir()):
             name = entry.name.removeprefix(".").removesuffix(_STAGED)
             if entry.name == f".{name}{_STAGED}" and belongs(name) and is_staging(entry):
-                with suppress(BlockingIOError), _staging(entry.with_name(name)):
+                with suppress(BlockingIOError, FileExistsError), _staging(entry.with_name(name)):
                     """What was begun ends here."""
