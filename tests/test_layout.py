@@ -118,7 +118,7 @@ DOORS = {
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
     ("torch", "kv"): {""},
-    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
+    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "staging", "upload"},
     ("torch", "files"): {
         "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
         "original_view", "reader",

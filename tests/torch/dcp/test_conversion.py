@@ -451,9 +451,8 @@ def test_names_of_one_place_claim_no_more_than_the_limit(tmp_path: Path, to: Any
     nbytes = _shard(tmp_path / "c").stat().st_size
     convert = partial(convert_checkpoint, tmp_path / "c", tmp_path / "out", to=to)
     rename(tmp_path / "c", [f"t{index}" for index in range(1000)])
-    with pytest.raises(LimitExceededError, match=f"at most {MAX_NAMED} times the {nbytes} bytes") as caught:
+    with pytest.raises(LimitExceededError, match=f"{MAX_NAMED} times the {nbytes} bytes of the file.*'t{MAX_NAMED}'"):
         convert()
-    assert (caught.value.file, caught.value.tensor) == (_shard(tmp_path / "c"), f"t{MAX_NAMED}")
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     tied = [f"t{index}" for index in range(MAX_NAMED)]
     rename(tmp_path / "c", tied)
