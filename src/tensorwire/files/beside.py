@@ -93,6 +93,11 @@ class Beside:
         found.find_own_base(threads=threads, verify=verify)
         return found
 
+    def end_nbytes(self, link: Link) -> int:
+        """What the tensor takes in its file to which bases lead in the end. Errors are those of `find`."""
+        with self._lock:
+            return self._base(*self._follow(link)).tensor.entry.nbytes
+
     def check(self, stored: StoredFile) -> None:
         """Raise what reading a file would, as far as headers tell: its bases are there and have the right hashes."""
         for tensor in stored.tensors.values():

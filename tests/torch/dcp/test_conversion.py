@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import errno
+import io
 import json
 import pickle
 import subprocess
 import sys
 import warnings
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,14 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from tensorwire import convert_checkpoint, load_file
 from tensorwire.checkpoint.operations import distributed_conversion
-from tensorwire.errors import BaseMismatchError, CorruptDataError, TruncatedDataError, UnsupportedTensorError
+from tensorwire.checkpoint.operations.distributed_tensors import MAX_NAMED
+from tensorwire.errors import (
+    BaseMismatchError,
+    CorruptDataError,
+    LimitExceededError,
+    TruncatedDataError,
+    UnsupportedTensorError,
+)
 from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.torch.dcp import TensorwireWriter
 from tests.support.distributed import same, save, state
@@ -423,6 +432,79 @@ def test_a_part_that_repeats_itself_takes_no_more_than_it_says(tmp_path: Path) -
     _change(tmp_path / "c", offset=0, length=_shard(tmp_path / "c").stat().st_size)
     with pytest.raises(CorruptDataError, match="expected a part of 4000000 bytes"):
         convert_checkpoint(tmp_path / "c", tmp_path / "out")
+
+
+def rename(folder: Path, names: list[str]) -> None:
+    """Have the only tensor of a checkpoint of torch's under other names, all with its place."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    place, *_ = metadata.storage_data.values()
+    tensor, *_ = metadata.state_dict_metadata.values()
+    metadata.state_dict_metadata = {name: copy.deepcopy(tensor) for name in names}
+    metadata.storage_data = {MetadataIndex(name, torch.Size([0])): copy.deepcopy(place) for name in names}
+    metadata.planner_data = {name: (name,) for name in names}
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
+
+
+@pytest.mark.parametrize("to", ["safetensors", "torch"])
+def test_names_of_one_place_claim_no_more_than_the_limit(tmp_path: Path, to: Any) -> None:
+    """A thousand names more take less than 100 kB in the metadata, whatever is at their place."""
+    saved(tmp_path / "c", "torchs", {"w": torch.arange(2.0**18)})
+    nbytes = _shard(tmp_path / "c").stat().st_size
+    convert = partial(convert_checkpoint, tmp_path / "c", tmp_path / "out", to=to)
+    rename(tmp_path / "c", [f"t{index}" for index in range(1000)])
+    with pytest.raises(LimitExceededError, match=f"{MAX_NAMED} times the {nbytes} bytes of the file.*'t{MAX_NAMED}'"):
+        convert()
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    tied = [f"t{index}" for index in range(MAX_NAMED)]
+    rename(tmp_path / "c", tied)
+    convert()
+    found = loaded(tmp_path / "out") if to == "safetensors" else torch.load(tmp_path / "out")
+    assert same(found, dict.fromkeys(sorted(tied), torch.arange(2.0**18)))
+
+
+@each_writer
+@pytest.mark.parametrize("to", ["safetensors", "torch"])
+def test_tied_parameters(tmp_path: Path, writer: str, to: Any) -> None:
+    weight = torch.randn(40, 30)
+    saved(tmp_path / "c", writer, {f"layer{index}": weight for index in range(40)})
+    convert_checkpoint(tmp_path / "c", tmp_path / "out", to=to)
+    found = loaded(tmp_path / "out") if to == "safetensors" else torch.load(tmp_path / "out")
+    assert len(found) == 40
+    assert all(torch.equal(each, weight) for each in found.values())
+
+
+def pack(data: bytes) -> bytes:
+    """The same torch file with its members deflated."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "to"),
+    [
+        (torch.zeros(1000), torch.zeros(1 << 20), "safetensors"),
+        (torch.zeros(1000), torch.zeros(1 << 20), "torch"),
+        (b"step", bytes(1 << 22), "torch"),
+    ],
+)
+def test_what_is_packed_is_not_unpacked(
+    tmp_path: Path, small: Any, large: Any, to: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes of it may be gigabytes, and torch makes them before anything can look at their size."""
+    saved(tmp_path / "c", "torchs", {"w": small})
+    whole = io.BytesIO()
+    torch.save(large, whole)
+    data = pack(whole.getvalue())
+    assert len(data) < (1 << 22) // 100
+    _shard(tmp_path / "c").write_bytes(data)
+    _change(tmp_path / "c", offset=0, length=len(data))
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(ValueError, match=r"torch file that can be looked into, but its member '[^']*' is packed"):
+        convert_checkpoint(tmp_path / "c", tmp_path / "out", to=to)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

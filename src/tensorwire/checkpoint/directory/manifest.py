@@ -20,6 +20,7 @@ from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:
+    from ...files.reader import StoredFile
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
@@ -216,14 +217,25 @@ def _manifest_above(root: Location) -> Manifest | None:
     return None
 
 
-def file_in_manifest(path: Path) -> ManifestFile | None:
-    """What the manifest says of a file in its directory, or in a folder of it; None if there is none that knows it."""
-    for folder in path.parents:
-        with suppress(OSError):  # as above
-            if (manifest := _read(folder)) is not None:
-                name = path.relative_to(folder).as_posix()
-                return next((file for file in manifest.files if file.path == name), None)
-    return None
+def record_of(stored: StoredFile) -> Record | None:
+    """What restores the original of a compressed file: what the file says of it, or else the manifest of the directory
+    that it stands in; None if neither does.
+
+    Raises:
+        FormatError: the record or the manifest is damaged.
+    """
+    record = stored.record()
+    if record is not None or not stored.compressed:
+        return record
+    known = _known(stored.path) or (_known(resolved(stored.path)) if isinstance(stored.path, Path) else None)
+    return None if known is None else known.record()
+
+
+def _known(place: Location) -> ManifestFile | None:
+    """What the manifest of its directory says of a file of tensors."""
+    manifest = manifest_of(place.parent)
+    files = () if manifest is None else manifest.files
+    return next((file for file in files if file.path == place.name and file.kind in OF_TENSORS), None)
 
 
 def parse_manifest(data: bytes) -> Manifest:

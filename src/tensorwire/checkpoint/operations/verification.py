@@ -71,8 +71,9 @@ def verify(
         root.stat()
     with ExitStack() as stack:
         opened = enter(stack, base, storage_options)
-        verifier = _Verifier(threads, progress, strict, opened)
-        if not root.is_dir():
+        is_directory = root.is_dir()
+        verifier = _Verifier(threads, progress, strict, opened, is_directory=is_directory)
+        if not is_directory:
             verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])
             ignored: tuple[str, ...] = ()
         else:
@@ -99,7 +100,10 @@ def verify(
 class _Verifier:
     """Checks files and counts."""
 
-    def __init__(self, threads: int | None, progress: Progress | None, strict: bool, base: Base | None) -> None:
+    def __init__(
+        self, threads: int | None, progress: Progress | None, strict: bool, base: Base | None, *, is_directory: bool
+    ) -> None:
+        self._is_directory = is_directory
         self._threads = threads
         self._progress = progress
         self._strict = strict
@@ -176,7 +180,8 @@ class _Verifier:
         with open_stored(source.location) if checksum is None else open_shard(source.location, checksum) as stored:
             self.compressed = self.compressed or stored.compressed
             self.num_tensors += len(stored.tensors)
-            record = source.record(stored)
+            # A manifest that knows the files of the directory has been read, if it can be.
+            record = stored.record() if self._is_directory and source.known is None else source.record(stored)
             if not stored.compressed and source.known is None:
                 self.exact = False
                 self.num_plain += len(stored.tensors)

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from transformers.trainer_callback import TrainerCallback
 
 from ..._ground.text import in_a_line
+from ...checkpoint.bases import form_of
 from ...errors import TensorwireError
-from .recoding import Recoder, clean, form_of
+from .recoding import Recoder, clean
 
 if TYPE_CHECKING:
     import os
