@@ -352,39 +352,6 @@ def test_a_damaged_one_leaves_nothing(tmp_path: Path, writer: str, to: Any) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-@pytest.mark.parametrize(
-    ("to", "name", "text"),
-    [
-        (
-            "safetensors",
-            "x.safetensors",
-            r"expected the name of a directory .* got 'x\.safetensors'; leave \.safetensors out",
-        ),
-        ("safetensors", "x.PT", r"leave \.pt out; to=\"torch\" \(--to torch\) writes one file"),
-        ("torch", "x.safetensors", r"expected the name of a torch file .* got 'x\.safetensors'; to=\"safetensors\""),
-    ],
-)
-def test_a_name_that_says_something_else_is_refused(tmp_path: Path, to: Any, name: str, text: str) -> None:
-    saved(tmp_path / "c", "ours", state(1))
-    with pytest.raises(ValueError, match=text):
-        convert_checkpoint(tmp_path / "c", tmp_path / name, to=to)
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
-
-
-def test_what_is_no_distributed_checkpoint_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError, match="expected a distributed checkpoint; name the directory that was saved to"
-    ):
-        convert_checkpoint(tmp_path, tmp_path / "out")
-    saved(tmp_path / "pytorch_model_fsdp_0", "torchs", state(1))
-    with pytest.raises(FileNotFoundError, match="such as pytorch_model_fsdp_0 below it"):
-        convert_checkpoint(tmp_path, tmp_path / "out")
-    with pytest.raises(NotADirectoryError, match="expected the directory that a distributed checkpoint was saved to"):
-        convert_checkpoint(tmp_path / "pytorch_model_fsdp_0/.metadata", tmp_path / "out")
-    with faulty_store(), pytest.raises(FileNotFoundError, match="expected a distributed checkpoint"):
-        convert_checkpoint("faulty://run/none", tmp_path / "out")
-
-
 def _change(folder: Path, **members: Any) -> None:
     """Give all places in the pickle of torch's writer other members."""
     metadata = pickle.loads((folder / ".metadata").read_bytes())
