@@ -37,6 +37,7 @@ def test_the_committed_loads_of_a_model_take_at_most_a_hundredth_longer() -> Non
     assert max(longer.values()) <= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("programs")
 def test_imports_have_a_row(programs: Programs) -> None:
     code = "from benchmarks.codecs.installed import import_rows; print(import_rows(1)[0]['rounds'])"

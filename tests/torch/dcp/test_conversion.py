@@ -204,6 +204,7 @@ def test_transformers_loads_it_with_the_files_beside_it(tmp_path: Path, writer: 
     assert same(dict(found.state_dict()), dict(model.state_dict()))
 
 
+@pytest.mark.slow
 def test_ours_needs_no_torch(tmp_path: Path) -> None:
     saved(tmp_path / "ours", "ours", state(1))
     saved(tmp_path / "torchs", "torchs", state(1))
