@@ -175,6 +175,7 @@ FOLDERS = {
         "products": {"frame", "view"},
         "whole": {"frame", "view"},
     },
+    "kv": {"codec": {"transposed"}},
     "codec/view": {
         "allocation": {"buffers"},
         "arrays": {"buffers", "dtypes"},
