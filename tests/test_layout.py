@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "kv", "peers", "storage", "files", "checkpoint", "safetensors", "torch", "sync", "cli")
+LAYERS = (*GROUND, "codec", "kv", "peers", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -117,6 +117,7 @@ DOORS = {
     ("safetensors", "checkpoint"): {"", "tensors.as_safetensors", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
+    ("torch", "kv"): {""},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
     ("torch", "files"): {
         "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
@@ -126,6 +127,7 @@ DOORS = {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
         "tensors.as_safetensors", "tensors.saving",
     },
+    ("torch", "sync"): {""},
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "beside", "frame_file", "header", "json_object", "names", "reader", "writer"},
