@@ -5,45 +5,100 @@ from __future__ import annotations
 import tempfile
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.tables import Row, Table
 from benchmarks.timing import pinned, relative, spread
 from benchmarks.verdicts import Verdict
+from tensorwire import compress, decompress
 from tensorwire.sync import Follower, Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from benchmarks.deltas.peers import Codec
-    from benchmarks.deltas.training import Checkpoint, Pair
+    from benchmarks.trained_pairs import Checkpoint, Pair
+
+    Words = np.ndarray[Any, np.dtype[np.uint16]]
 
 NEAR, JUDGED = ("1e-6", "5e-6"), "5e-6"
 WIRES = {
-    "ours": "relative fast",
-    "ours_compact": "relative compact",
+    "ours": "frames, `fast`",
+    "ours_compact": "frames, `compact`",
     "xor_zstd": "XOR, zstd 3",
     "xor_zstd_1": "XOR, zstd 1",
     "index_value": "index + value",
+    "patches": "frames, `fast`, to index and value",
 }
-"""By key of a row the form in benchmarks.deltas.peers."""
-PATCHES = "our frames to index and value"
+"""What each key of a row stands for."""
 _ROUNDS = 15
+
+
+class Wire(NamedTuple):
+    """How the words of a tensor are sent to one that holds those before: bytes of both, and the new ones of these."""
+
+    encode: Callable[[Words, Words], bytes]
+    decode: Callable[[bytes, Words, Words], object]
+
+
+def _wires(most: int) -> dict[str, Wire]:
+    """By key; of tensors of at most so many words. Each uses its memory again."""
+    zstandard = import_module("zstandard")
+    xor, differs = np.empty(most, np.uint16), np.empty(most, bool)
+
+    def ours(profile: Any) -> Wire:
+        def encode(old: Words, new: Words) -> bytes:
+            return compress(_view(new), base=_view(old), dtype="BF16", profile=profile, threads=1)
+
+        def decode(delta: bytes, old: Words, out: Words) -> object:
+            return decompress(delta, base=_view(old), out=_view(out), threads=1)
+
+        return Wire(encode, decode)
+
+    def xored(level: int) -> Wire:
+        compressor, decompressor = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+
+        def encode(old: Words, new: Words) -> bytes:
+            delta: bytes = compressor.compress(np.bitwise_xor(old, new, out=xor[: new.size]))
+            return delta
+
+        def decode(delta: bytes, old: Words, out: Words) -> object:
+            return np.bitwise_xor(old, np.frombuffer(decompressor.decompress(delta), np.uint16), out=out)
+
+        return Wire(encode, decode)
+
+    def listed(old: Words, new: Words) -> bytes:
+        positions = np.flatnonzero(np.not_equal(old, new, out=differs[: new.size])).astype(np.int32)
+        return positions.tobytes() + new[positions].tobytes()
+
+    def put(delta: bytes, old: Words, out: Words) -> object:
+        count = len(delta) // 6
+        out[:] = old
+        out[np.frombuffer(delta, np.int32, count)] = np.frombuffer(delta, np.uint16, count, 4 * count)
+        return out
+
+    made = {"ours": ours("fast"), "ours_compact": ours("compact"), "xor_zstd": xored(3), "xor_zstd_1": xored(1)}
+    return {**made, "index_value": Wire(listed, put)}
+
+
+def _view(words: Words) -> memoryview:
+    return memoryview(words).cast("B")
 
 
 @cache
 def _pair(name: str) -> Pair:
-    from benchmarks.deltas import training
+    from benchmarks import trained_pairs
 
-    return training.pair(name)
+    return trained_pairs.pair(name)
 
 
-def _codecs() -> dict[str, Codec]:
-    made = {each.name: each for each in ADAPTERS}
-    return {key: made[name].make() for key, name in WIRES.items()}
+def _sides(pair: Pair) -> list[tuple[Words, Words]]:
+    """Old and new of each matrix."""
+    return [(pair.old[name].reshape(-1), pair.new[name].reshape(-1)) for name in pair.matrices()]
 
 
 def measure_wires(quick: bool) -> list[Row]:
@@ -52,27 +107,17 @@ def measure_wires(quick: bool) -> list[Row]:
 
 
 def _bits(pair: Pair) -> Row:
-    names = pair.matrices()
-    changed = _changed(pair, names)
-    found: Row = {"pair": pair.name, "changed": pair.changed()}
-    for key, codec in _codecs().items():
-        deltas = (codec.encode(*map(codec.prepare, _both(pair, name))) for name in names)
-        found[key] = 8 * sum(map(len, deltas)) / changed
-    words = sum(pair.new[name].size for name in names)
-    found["dense"] = 16 * words / changed
-    every = _changed(pair, list(pair.new))
+    sides = _sides(pair)
+    changed = sum(int(np.count_nonzero(old != new)) for old, new in sides)
+    found: Row = {"pair": pair.name, "changed": float(pair.changed())}
+    for key, wire in _wires(max(new.size for _, new in sides)).items():
+        found[key] = 8 * sum(len(wire.encode(old, new)) for old, new in sides) / changed
+    found["dense"] = 16 * sum(new.size for _, new in sides) / changed
+    every = sum(int(np.count_nonzero(pair.old[name] != new)) for name, new in pair.new.items())
     found["changed_model"] = every / sum(words.size for words in pair.new.values())
-    for key, profile in (("version", "fast"), ("version_compact", "compact")):
-        found[key] = 8 * _version_nbytes(pair, profile) / every
+    found["version"] = 8 * _version_nbytes(pair, "fast") / every
+    found["version_compact"] = 8 * _version_nbytes(pair, "compact") / every
     return found
-
-
-def _both(pair: Pair, name: str) -> tuple[Any, Any]:
-    return pair.old[name].reshape(-1), pair.new[name].reshape(-1)
-
-
-def _changed(pair: Pair, names: list[str]) -> int:
-    return sum(np.count_nonzero(pair.old[name] != pair.new[name]) for name in names)
 
 
 def _version_nbytes(pair: Pair, profile: Any) -> int:
@@ -81,18 +126,11 @@ def _version_nbytes(pair: Pair, profile: Any) -> int:
         publisher = Publisher(store, profile=profile, threads=1)
         publisher.publish(_tensors(pair.old))
         published = publisher.publish(_tensors(pair.new))
-        return sum(file.stat().st_size for file in _folder(store, published.version).iterdir())
-
-
-def _folder(store: str, version: int) -> Any:
-    from pathlib import Path
-
-    return Path(store) / f"weight_v{version:06d}"
+        assert not published.is_anchor
+        return sum(file.stat().st_size for file in Path(store, f"weight_v{published.version:06d}").iterdir())
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Any]:
-    import ml_dtypes
-
     return {name: words.view(ml_dtypes.bfloat16) for name, words in checkpoint.items()}
 
 
@@ -100,7 +138,9 @@ def measure_speeds(quick: bool) -> list[Row]:
     """CPU seconds of the thread, all by turns."""
     pair, rounds = _pair(JUDGED), 2 if quick else _ROUNDS
     with pinned(1), tempfile.TemporaryDirectory() as store:
-        ways = {key: _ways(codec, pair) for key, codec in _codecs().items()}
+        sides = _sides(pair)
+        wires = _wires(max(new.size for _, new in sides))
+        ways = {key: _ways(wire, sides) for key, wire in wires.items()}
         ways["patches"] = {"decode": _patches(pair, store)}
         seconds: dict[tuple[str, str], list[float | None]] = {}
         for _ in range(rounds):
@@ -114,7 +154,7 @@ def measure_speeds(quick: bool) -> list[Row]:
 
 
 def _row(key: str, nbytes: int, seconds: dict[tuple[str, str], list[float | None]]) -> Row:
-    row: Row = {"wire": key, "with": PATCHES if key == "patches" else WIRES[key]}
+    row: Row = {"wire": key, "with": WIRES[key]}
     for way in ("encode", "decode"):
         taken = seconds.get((key, way))
         if taken is not None:
@@ -125,23 +165,21 @@ def _row(key: str, nbytes: int, seconds: dict[tuple[str, str], list[float | None
     return row
 
 
-def _ways(codec: Codec, pair: Pair) -> dict[str, Callable[[], None]]:
+def _ways(wire: Wire, sides: list[tuple[Words, Words]]) -> dict[str, Callable[[], None]]:
     """What encodes all matrices, and what makes the new ones, into memory that is used again."""
-    sides = [tuple(map(codec.prepare, _both(pair, name))) for name in pair.matrices()]
-    deltas = [bytes(memoryview(codec.encode(old, new))) for old, new in sides]
-    outs = [np.empty(pair.new[name].size, np.uint16) for name in pair.matrices()]
+    deltas = [wire.encode(old, new) for old, new in sides]
+    outs = [np.empty_like(new) for _, new in sides]
 
     def encode() -> None:
         for old, new in sides:
-            codec.encode(old, new)
+            wire.encode(old, new)
 
     def decode() -> None:
         for delta, (old, _), out in zip(deltas, sides, outs, strict=True):
-            codec.apply(delta, old, out)
+            wire.decode(delta, old, out)
 
     decode()
-    wanted = [pair.new[name].reshape(-1) for name in pair.matrices()]
-    assert all(np.array_equal(out, new) for out, new in zip(outs, wanted, strict=True))
+    assert all(np.array_equal(out, new) for out, (_, new) in zip(outs, sides, strict=True))
     return {"encode": encode, "decode": decode}
 
 
