@@ -214,6 +214,9 @@ training: $(VENV)/.package $(VENV)/.bench ## Trainer's checkpoints, compressed a
 sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes beside dense weights, xor and overwrite; the real model after each step
 	$(VENV)/bin/python -m benchmarks.sync $(SYNC)
 
+engines: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model $(VENV)/.transformers ## What inference engines take: ratios and speeds of keys and values, beside zstd, LZ4 and SplitZip's scheme
+	$(VENV)/bin/python -m benchmarks.engines $(ENGINES)
+
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
@@ -229,7 +232,7 @@ clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
 .PHONY: help demo test test-codec test-files test-torch test-job test-rest test-slow ctest ctest-core ctest-job test-neon check docs sanitize fuzz wheel \
-  bench deltas traffic dcp directories remote training sync inference device device-test \
+  bench deltas traffic dcp directories remote training sync engines inference device device-test \
   vllm lmcache oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.

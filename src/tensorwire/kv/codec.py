@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from .._ground.text import in_a_line
 from ..codec import (
@@ -92,9 +93,10 @@ class KVCodec:
         Raises:
             ValueError: there is no such dtype, or no such shape.
         """
-        sizes = self._checked(dtype, shape)
+        sizes = shape_sizes(shape)
+        dense = _page_nbytes(dtype, sizes, self.transposed)
         if self.max_ratio is not None:
-            return int(_dense_nbytes(dtype, sizes) * self.max_ratio)
+            return int(dense * self.max_ratio)
         bound = compress_bound(dtype=dtype, shape=sizes, profile=self.profile)
         return bound + len(MARK) if self.transposed else bound
 
@@ -112,18 +114,19 @@ class KVCodec:
                 is read-only or overlaps `src`.
             UnsupportedTensorError: something is no buffer of the CPU.
         """
-        sizes = self._checked(dtype, shape)
-        page, target = byte_view(src), byte_view(out, writable=True).data
-        dense = _dense_nbytes(dtype, sizes)
-        if len(page.data) != dense:
-            raise ValueError(f"expected a page of {dense} bytes, as {dtype} and {sizes} have, got {len(page.data)}")
-        room = len(target) if self.max_ratio is None else min(len(target), int(dense * self.max_ratio))
+        sizes = shape_sizes(shape)
+        dense = _page_nbytes(dtype, sizes, self.transposed)
+        page, target = byte_view(src).data, byte_view(out, writable=True).data
+        if len(page) != dense:
+            raise ValueError(f"expected a page of {dense} bytes, as {dtype} and {sizes} have, got {len(page)}")
+        if self.max_ratio is not None:
+            target = target[: int(dense * self.max_ratio)]
         if not self.transposed:
-            return len(self._compress(src, target[:room], dtype, sizes))
-        if room < len(MARK):
-            raise DoesNotFit(f"expected a page of at most {room} bytes, got a larger one")
-        content = transpose(page.data, dtype_bits(dtype) // 8, sizes)
-        nbytes = len(self._compress(content, target[len(MARK) : room], dtype, swapped(sizes)))
+            return self._compress(page, target, dtype, sizes)
+        if len(target) < len(MARK):
+            raise DoesNotFit(f"expected a page of at most {len(target)} bytes, got a larger one")
+        content = transpose(page, dtype_bits(dtype) // 8, sizes)
+        nbytes = self._compress(content, target[len(MARK) :], dtype, swapped(sizes))
         target[: len(MARK)] = MARK
         return len(MARK) + nbytes
 
@@ -163,22 +166,23 @@ class KVCodec:
         else:
             reader.decode(blocks, target, threads=self.threads)
 
-    def _compress(self, content: Any, room: memoryview, dtype: str, sizes: tuple[int, ...]) -> memoryview:
-        return compress(content, profile=self.profile, dtype=dtype, shape=sizes, out=room, threads=self.threads)
-
-    def _checked(self, dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of a shape that pages of this codec may have."""
-        sizes = shape_sizes(shape)
-        bits = dtype_bits(check_dtype_name(dtype))
-        if not bits:
-            raise ValueError(f"expected a dtype of safetensors, got {dtype!r}")
-        if self.transposed and (len(sizes) < 2 or bits % 8):
-            raise ValueError(f"expected tokens and channels of whole bytes to transpose, got {dtype} and {sizes}")
-        return sizes
+    def _compress(self, content: memoryview, room: memoryview, dtype: str, sizes: tuple[int, ...]) -> int:
+        return len(
+            compress(content, profile=self.profile, dtype=dtype, shape=sizes, out=room, threads=self.threads),
+        )
 
 
-def _dense_nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
-    return -(-prod(sizes) * dtype_bits(dtype) // 8)
+@lru_cache(256)
+def _page_nbytes(dtype: str, sizes: tuple[int, ...], transposed: bool) -> int:
+    """The size of a page, if there are such ones."""
+    bits = dtype_bits(check_dtype_name(dtype))
+    if not bits:
+        raise ValueError(f"expected a dtype of safetensors, got {dtype!r}")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"expected a shape of sizes from 0 on, got {sizes}")
+    if transposed and (len(sizes) < 2 or bits % 8):
+        raise ValueError(f"expected tokens and channels of whole bytes to transpose, got {dtype} and {sizes}")
+    return -(-prod(sizes) * bits // 8)
 
 
 def _check_page(

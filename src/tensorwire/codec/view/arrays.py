@@ -103,7 +103,7 @@ def tensor_view(
     name = source.dtype if dtype is None else check_dtype_name(dtype)
     if name is None:
         raise UnsupportedTensorError(
-            f"expected a dtype that safetensors names, got {source.native_dtype}",
+            f"expected a dtype that safetensors names, got {source.told_dtype}",
             advice='say with dtype=, e.g. dtype="BF16", what the bytes are'
             if source.is_buffer
             else "give its bytes: array.flatten().view(numpy.uint8) or tensor.contiguous().flatten().view(torch.uint8)",
@@ -147,8 +147,6 @@ def byte_view(buffer: Any, *, writable: bool = False) -> TensorView:
         UnsupportedTensorError: no buffer, or a tensor that is not in CPU memory.
         ValueError: not C-contiguous and little-endian, or read-only where `writable` is asked for.
     """
-    if type(buffer) is bytes and not writable:  # a frame, mostly
-        return TensorView("U8", 8, (len(buffer),), memoryview(buffer), buffer)
     source = _Source(buffer, copy=False)
     if writable and source.data.readonly:
         raise ValueError("expected a writable buffer, got a read-only one")
@@ -276,7 +274,7 @@ class _Source:
 
     Attributes:
         dtype: its name in safetensors, or None.
-        native_dtype: its dtype in its framework.
+        native_dtype: its dtype in its framework, or the format of a buffer.
         shape: sizes of the dimensions, in elements of `dtype`.
         is_buffer: whether it is a plain buffer, whose shape means nothing in another dtype.
         data, owner: as in TensorView.
@@ -285,14 +283,22 @@ class _Source:
     def __init__(self, array: Any, *, copy: bool | None) -> None:
         """`copy`: whether what is not C-contiguous and little-endian is copied, or refused with ValueError. With None
         there is no `data` of it."""
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         self.is_buffer = False
+        if type(array) in (bytes, bytearray, memoryview):
+            self._from_buffer(array, copy)
+            return
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic)):
             self._from_numpy(numpy, array, copy)
         elif torch is not None and isinstance(array, torch.Tensor):
             self._from_torch(torch, array, copy)
         else:
             self._from_buffer(array, copy)
+
+    @property
+    def told_dtype(self) -> str:
+        """`native_dtype` in a message."""
+        return f"a buffer of format {self.native_dtype!r}" if self.is_buffer else str(self.native_dtype)
 
     def _from_numpy(self, numpy: Any, array: Any, copy: bool | None) -> None:
         self.native_dtype = array.dtype
@@ -342,7 +348,10 @@ class _Source:
                 advice=_advice_for_other(buffer),
             ) from None
         self.is_buffer = True
-        self.native_dtype = f"a buffer of format {view.format!r}"
+        self.native_dtype = view.format
+        if view.format == "B" and view.ndim == 1 and view.c_contiguous:  # bytes, at the least cost
+            self.dtype, self.shape, self.data, self.owner = "U8", (len(view),), view, view
+            return
         self.dtype = buffer_dtype(view)
         self.shape = view.shape or ()
         if not view.c_contiguous:
