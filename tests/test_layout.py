@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
+LAYERS = (*GROUND, "codec", "kv", "peers", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -100,6 +100,7 @@ DOORS = {
     ("tensorwire", "codec"): {""},
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
+    ("kv", "codec"): {""},
     ("peers", "codec"): {""},
     ("storage", "codec"): {""},
     ("files", "codec"): {""},
@@ -116,7 +117,8 @@ DOORS = {
     ("safetensors", "checkpoint"): {"", "tensors.as_safetensors", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
-    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "upload"},
+    ("torch", "kv"): {""},
+    ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "staging", "upload"},
     ("torch", "files"): {
         "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
         "original_view", "reader",
@@ -170,6 +172,7 @@ def test_the_rest_does_without_what_is_experimental() -> None:
 FOLDERS = {
     "codec": {
         "frame": {"view"},
+        "changes": {"frame", "view"},
         "device_blocks": {"frame", "view"},
         "hasher": {"frame", "view"},
         "products": {"frame", "view"},
@@ -271,8 +274,9 @@ FOLDERS = {
         "new_shards": {"small_files", "store", "versions"},
         "publisher": {"checkpoints", "frames", "new_shards", "ranks", "small_files", "store", "versions"},
         "followed_arrays": {"checkpoints", "frames", "versions"},
+        "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
-        "follower": {"directories", "followed_arrays", "frames", "store", "versions"},
+        "follower": {"changes", "directories", "followed_arrays", "frames", "store", "versions"},
     },
     "sync/directories": {
         "kept": {"making", "note"},

@@ -91,7 +91,7 @@ def _row(way: str, taken: list[Any], seconds: list[float], nbytes: float, failed
     }
 
 
-TABLE = Table(
+WEIGHTS = Table(
     "weights",
     "New weights for vLLM while it serves",
     "vLLM on its CPU backend, a Llama of 32 million parameters in BF16, of which each step of AdamW changes a few "
@@ -116,9 +116,11 @@ TABLE = Table(
 )
 
 
-def verdicts(results: dict[str, Any]) -> list[Verdict]:
-    """What the targets of this table say."""
-    found = {row["way"]: row for row in results.get(TABLE.name, ())}.get(ENGINE, {})
+TABLES = (WEIGHTS,)
+
+
+def evaluate(results: dict[str, Any]) -> list[Verdict]:
+    found = {row["way"]: row for row in results.get(WEIGHTS.name, ())}.get(ENGINE, {})
     equal = found and found["equal"] == found["updates"]
     return [
         Verdict("equal to a fresh engine, in bits", "vLLM", equal if found else None, True),

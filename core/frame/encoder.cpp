@@ -43,6 +43,10 @@ struct Chunk {
     const uint64_t block = block_nbytes(frame);
     return std::max<uint64_t>(1, kTileNbytes / ceil_to(block, block_align(frame))) * block;
   }
+  // The most bytes that the blocks of a tile take.
+  uint64_t tile_bound(uint64_t tile) const {
+    return tw_data_bound(&frame, std::min(tile_nbytes(), nbytes - tile * tile_nbytes()));
+  }
 };
 
 // What has hashed all bytes of content and base in the tiles that are done.
@@ -96,16 +100,17 @@ void shift_index(const Chunk& chunk, uint64_t tile, uint64_t offset) {
 }
 
 // Threads encode tiles in any order and write them one behind the other: each waits to learn where the tile before
-// ends, and its last leaf's hash so far.
-int encode_chunk(const Chunk& chunk, Hashers* hashers, uint64_t data_offset, uint8_t* dst, uint64_t* written,
-                 uint32_t threads, tw_error* error) {
+// ends, and its last leaf's hash so far. They stop at the first tile that does not fit into `room` bytes.
+int encode_chunk(const Chunk& chunk, Hashers* hashers, uint64_t data_offset, uint8_t* dst, uint64_t room,
+                 uint64_t* written, uint32_t threads, tw_error* error) {
   const uint64_t num_tiles = ceil_div(chunk.nbytes, chunk.tile_nbytes());
   const Hashers fresh = *hashers;
   std::atomic<uint64_t> turn{0};
-  uint64_t end = 0;  // of the tiles before `turn`
+  uint64_t end = 0;  // of the tiles before `turn`, which may be past the room
   const bool alone = threads == 1 || num_tiles == 1;
   const bool ran = run_tiles<TileScratch>(num_tiles, threads, [&](TileScratch& scratch, uint64_t tile) {
-    uint8_t* out = alone ? dst + end : scratch.blocks;
+    const bool in_place = alone && chunk.tile_bound(tile) <= room - end;
+    uint8_t* out = in_place ? dst + end : scratch.blocks;
     const uint64_t position = chunk.first_byte + tile * chunk.tile_nbytes();
     scratch.content.start(fresh.content, position, alone ? &hashers->content : nullptr);
     scratch.base.start(fresh.base, position, alone ? &hashers->base : nullptr);
@@ -116,11 +121,13 @@ int encode_chunk(const Chunk& chunk, Hashers* hashers, uint64_t data_offset, uin
     scratch.content.finish(&hashers->content);
     scratch.base.finish(&hashers->base);
     turn.store(tile + 1, std::memory_order_release);
+    if (start + size > room) return false;
     shift_index(chunk, tile, data_offset + start);
-    if (!alone) std::memcpy(dst + start, scratch.blocks, size);
+    if (!in_place) std::memcpy(dst + start, scratch.blocks, size);
     return true;
   });
   if (!ran) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the encoder's scratch");
+  if (end > room) return TW_BUFFER_TOO_SMALL;  // what else is in dst only the caller knows
   *written = end;
   if (data_offset + end > max_data(chunk.frame)) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtData,
@@ -150,7 +157,7 @@ void keep_leaves(const LeafHasher& hasher, tw_leaves* leaves) {
   if (leaves != nullptr) std::memcpy(leaves->state, &hasher, sizeof hasher);
 }
 
-int check_chunk(const Chunk& chunk, uint64_t data_offset, uint64_t dst_nbytes, tw_error* error) {
+int check_chunk(const Chunk& chunk, uint64_t data_offset, tw_error* error) {
   const uint64_t total = chunk.frame.uncompressed_nbytes, block = block_nbytes(chunk.frame);
   const uint64_t first_byte = chunk.first_byte, nbytes = chunk.nbytes;
   const bool inside = first_byte <= total && nbytes <= total - first_byte;
@@ -167,11 +174,6 @@ int check_chunk(const Chunk& chunk, uint64_t data_offset, uint64_t dst_nbytes, t
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
                 "expected a data offset that is a multiple of %llu, got %llu", as_ull(block_align(chunk.frame)),
                 as_ull(data_offset));
-  }
-  const uint64_t bound = tw_data_bound(&chunk.frame, nbytes);
-  if (dst_nbytes < bound) {
-    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu", as_ull(bound),
-                as_ull(dst_nbytes));
   }
   return TW_OK;
 }
@@ -272,8 +274,7 @@ uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes) {
 }
 
 uint64_t tw_frame_bound(const tw_frame* frame) {
-  const uint64_t blocks = header_nbytes(*frame, 1) + tw_data_bound(frame, frame->uncompressed_nbytes);
-  return ceil_to(blocks + frame->padding_nbytes, frame_align(*frame));
+  return frame_nbytes(*frame, tw_data_bound(frame, frame->uncompressed_nbytes));
 }
 
 int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes, const void* base,
@@ -282,13 +283,18 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
   *written = 0;
   const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes,
                        first_byte, static_cast<uint8_t*>(index)};
-  int status = check_chunk(chunk, data_offset, dst_nbytes, error);
+  int status = check_chunk(chunk, data_offset, error);
   if (status != TW_OK || src_nbytes == 0) return status;
+  const uint64_t bound = tw_data_bound(frame, src_nbytes);
+  if (dst_nbytes < bound) {
+    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu", as_ull(bound),
+                as_ull(dst_nbytes));
+  }
   Hashers hashers;
   status = open_leaves(leaves, frame->uncompressed_nbytes, first_byte, &hashers.content, error);
   if (status == TW_OK) status = open_leaves(base_leaves, frame->uncompressed_nbytes, first_byte, &hashers.base, error);
   if (status != TW_OK) return status;
-  status = encode_chunk(chunk, &hashers, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
+  status = encode_chunk(chunk, &hashers, data_offset, static_cast<uint8_t*>(dst), dst_nbytes, written, threads, error);
   keep_leaves(hashers.content, leaves);
   keep_leaves(hashers.base, base_leaves);
   return status;
@@ -298,7 +304,7 @@ int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, c
                      const void* extensions, void* dst, tw_error* error) {
   frame->data_nbytes = data_nbytes;
   frame->header_nbytes = header_nbytes(*frame, data_nbytes);
-  frame->frame_nbytes = ceil_to(frame->header_nbytes + data_nbytes + frame->padding_nbytes, frame_align(*frame));
+  frame->frame_nbytes = frame_nbytes(*frame, data_nbytes);
   frame->padding_nbytes = static_cast<uint32_t>(frame->frame_nbytes - frame->header_nbytes - data_nbytes);
   store_hash(hash_root(frame->uncompressed_nbytes, static_cast<const uint8_t*>(leaves)), frame->content_hash);
   if (is_relative(*frame) && data_nbytes == 0 &&
@@ -308,9 +314,7 @@ int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, c
   }
   const uint64_t index_size = index_nbytes(*frame, data_nbytes);
   uint8_t* header = static_cast<uint8_t*>(dst);
-  if (index_size != 0 && index != header + index_offset(*frame)) {
-    std::memcpy(header + index_offset(*frame), index, index_size);
-  }
+  if (index_size != 0) std::memcpy(header + index_offset(*frame), index, index_size);
   std::memset(header, 0, kAtShape);
   const uint64_t index_end = index_offset(*frame) + index_size, used = index_end + frame->extensions_nbytes;
   if (frame->extensions_nbytes != 0) {
@@ -350,26 +354,29 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtUncompressed, "expected %llu bytes of content, got %llu",
                 as_ull(frame->uncompressed_nbytes), as_ull(src_nbytes));
   }
-  if (dst_nbytes < tw_frame_bound(frame)) {
-    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
-                as_ull(tw_frame_bound(frame)), as_ull(dst_nbytes));
-  }
   const bool hashes_base = is_relative(*frame) && (flags & TW_KNOWN_BASE) == 0;
-  const uint64_t leaves_nbytes = ceil_div(src_nbytes, TW_LEAF_NBYTES) * 16;
-  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[leaves_nbytes * (hashes_base ? 2 : 1) + 1]);
+  const uint64_t leaves_nbytes = ceil_div(src_nbytes, TW_LEAF_NBYTES) * 16, index_size = index_nbytes(*frame, 1);
+  const uint64_t scratch_nbytes = leaves_nbytes * (hashes_base ? 2 : 1) + index_size;
+  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[scratch_nbytes + 1]);
   if (leaves == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the content's hashes");
+  // A frame whose blocks are all those of the base has no index, and may fit where that would not.
+  uint8_t* index = leaves.get() + scratch_nbytes - index_size;
+  const uint64_t header = std::min(header_nbytes(*frame, 1), dst_nbytes);
   uint8_t* out = static_cast<uint8_t*>(dst);
-  uint8_t* index = out + index_offset(*frame);
   uint8_t* base_leaves = hashes_base ? leaves.get() + leaves_nbytes : nullptr;
   uint8_t* replaced = (flags & TW_REPLACE_BASE) != 0 ? static_cast<uint8_t*>(const_cast<void*>(base)) : nullptr;
   const Chunk chunk = {
       *frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0, index, replaced};
   Hashers hashers = {LeafHasher(src_nbytes, leaves.get()), LeafHasher(src_nbytes, base_leaves)};
-  int status = check_chunk(chunk, 0, dst_nbytes - frame->header_nbytes, error);
+  int status = check_chunk(chunk, 0, error);
   if (status != TW_OK) return status;
   uint64_t data_nbytes = 0;
   if (src_nbytes != 0) {
-    status = encode_chunk(chunk, &hashers, 0, out + frame->header_nbytes, &data_nbytes, threads, error);
+    status = encode_chunk(chunk, &hashers, 0, out + header, dst_nbytes - header, &data_nbytes, threads, error);
+  }
+  if (status == TW_BUFFER_TOO_SMALL || (status == TW_OK && frame_nbytes(*frame, data_nbytes) > dst_nbytes)) {
+    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected a frame of at most %llu bytes, got a larger one",
+                as_ull(dst_nbytes));
   }
   if (status != TW_OK) return status;
   if (hashes_base) store_hash(hash_root(src_nbytes, base_leaves), frame->base_hash);

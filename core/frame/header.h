@@ -62,9 +62,12 @@ inline uint64_t block_nbytes(const tw_frame& frame) { return uint64_t{frame.bloc
 inline uint64_t index_nbytes(const tw_frame& frame, uint64_t data_nbytes) {
   return is_relative(frame) && data_nbytes == 0 ? 0 : sizeof(IndexEntry) * frame.num_blocks;
 }
-// What the header of a frame that is to be encoded will take.
+// What the header of a frame that is to be encoded will take, and what all of it will, with its least padding.
 inline uint64_t header_nbytes(const tw_frame& frame, uint64_t data_nbytes) {
   return ceil_to(index_offset(frame) + index_nbytes(frame, data_nbytes) + frame.extensions_nbytes, frame_align(frame));
+}
+inline uint64_t frame_nbytes(const tw_frame& frame, uint64_t data_nbytes) {
+  return ceil_to(header_nbytes(frame, data_nbytes) + data_nbytes + frame.padding_nbytes, frame_align(frame));
 }
 
 // The index of a header that was checked.

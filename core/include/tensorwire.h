@@ -111,7 +111,8 @@ TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 /* The most bytes that the blocks of `nbytes` of content, from the start of a block on, can take. */
 TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
 
-/* The whole frame in one call, without extensions; sets the sizes and content_hash. `base` is the base of a relative
+/* The whole frame in one call, without extensions; sets the sizes and content_hash. dst may be smaller than
+ * tw_frame_bound: TW_BUFFER_TOO_SMALL if the frame does not fit, which is found at the first blocks that do not. `base` is the base of a relative
  * frame, as many bytes as src; NULL for a plain one. Unless TW_KNOWN_BASE is set, the call hashes it and sets
  * frame->base_hash, whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. With
  * TW_REPLACE_BASE the base holds afterwards what the frame does, whatever others write to src meanwhile; after an error
@@ -128,7 +129,7 @@ typedef struct tw_leaves {
 /* A chunk of content: bytes [first_byte, first_byte + src_nbytes). Both are multiples of a block's size, block_words *
  * word_nbytes, but src_nbytes may also reach the end. Chunks come in order. `base` has the same bytes of the base, or
  * is NULL. The blocks go to dst, one behind the other, and `*written` is their size. `data_offset` is the size of all
- * blocks before. `index` (8 * num_blocks bytes) is that of the whole frame; the call fills in the blocks of the chunk.
+ * blocks before. `index` (8 * num_blocks bytes, apart from dst) is that of the whole frame; the call fills in the blocks of the chunk.
  * `leaves` gets the leaves of the content that end in the chunk, `base_leaves`, if it is not NULL, those of the base.
  * src and base are read once: what others write there meanwhile is in the frame and in the hashes, or in neither. */
 TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
@@ -170,6 +171,14 @@ TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data
 TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
                               const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* content_hash,
                               void* base_hash, tw_error* error);
+
+/* Changes -------------------------------------------------------------------------------------------------------- */
+
+/* The elements of `content` whose bits differ from those of `base`, `count` of each, of 1, 2, 4 or 8 bytes: their
+ * numbers in order, counted from `first` on, in 4 or 8 bytes each, to `indices`, and what they are in `content` to
+ * `values`; both have room for all elements. Without a base all elements differ. *found receives how many do. */
+TW_API int tw_changes(uint32_t element_nbytes, const void* content, const void* base, uint64_t count, uint64_t first,
+                      uint32_t index_nbytes, void* indices, void* values, uint64_t* found, tw_error* error);
 
 /* Products ------------------------------------------------------------------------------------------------------- */
 

@@ -92,6 +92,38 @@ void check_checked(const tw_frame& frame, Bytes bytes, const Bytes& content) {
   for (uint64_t k = 0; k < 8 * checked.size(); ++k) CHECK(bit(k) == (k < frame.num_blocks));
 }
 
+// A frame in memory of so many bytes and no more, so that a sanitizer sees a step past them: it fits, or is refused.
+void check_room(const tw_frame& empty, const Bytes& original, const Bytes& bytes, size_t room, uint32_t threads) {
+  tw_frame frame = empty;
+  tw_error error;
+  Bytes out(room);
+  const int status =
+      tw_compress(&frame, original.data(), original.size(), nullptr, out.data(), room, threads, 0, &error);
+  CHECK(status == (room < bytes.size() ? TW_BUFFER_TOO_SMALL : TW_OK));
+  if (status == TW_OK) CHECK(std::equal(bytes.begin(), bytes.end(), out.begin()));
+}
+
+void check_rooms(const tw_frame& empty, const Bytes& original, const Bytes& bytes) {
+  const size_t nbytes = bytes.size();
+  for (const size_t room : {size_t{0}, size_t{1}, size_t{128}, nbytes / 2, nbytes - 32, nbytes - 1, nbytes}) {
+    for (const uint32_t threads : {1u, 3u}) check_room(empty, original, bytes, room, threads);
+  }
+}
+
+// Several tiles, of which the last ones, or all, find no room.
+void check_rooms_of_many_tiles() {
+  Random random(7);
+  Bytes content(5 << 19);
+  for (size_t i = 0; i < content.size(); i += 2) {
+    tw::store(&content[i], static_cast<uint16_t>(0x3f00 | (random.next() & 0x81ff)));
+  }
+  const tw_frame empty = tests::new_frame("BF16", 0, {content.size() / 2}, TW_FAST, nullptr);
+  tw_frame frame = empty;
+  const Bytes bytes = tests::compress(&frame, content);
+  CHECK(bytes.size() < content.size());
+  check_rooms(empty, content, bytes);
+}
+
 uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t count, uint32_t block_words) {
   const Bytes original = make_content(type, content, count), untouched = original;
   tw_frame frame = tests::new_frame(type.name, type.bits, {8 * original.size() / type.bits, 1}, profile,
@@ -100,6 +132,7 @@ uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t 
   tw_frame again = frame;
   const Bytes bytes = tests::compress(&frame, original);
   CHECK(original == untouched);
+  if (count < 5000) check_rooms(again, original, bytes);
   CHECK(tests::compress(&again, original, nullptr, 3) == bytes);
 
   const tw_frame parsed = tests::frame_of(bytes);
@@ -284,6 +317,7 @@ std::vector<uint64_t> all_frames() {
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
   check_rows();
+  check_rooms_of_many_tiles();
   check_exponents_alone();
   std::vector<uint64_t> hashes = all_frames();
   const size_t num_frames = hashes.size();

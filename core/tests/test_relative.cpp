@@ -96,6 +96,14 @@ void check_all_same(const Bytes& base) {
   const Bytes bytes = compress(base, base);
   CHECK(bytes.size() == 160);  // 128, one size, padding: no index
   check_decodes(bytes, base, base);
+  const uint8_t hash[16] = {};
+  for (const size_t room : {size_t{159}, size_t{160}}) {  // less than the index of another frame would take
+    tw_frame frame = new_frame("BF16", 0, {base.size() / 2}, TW_FAST, BlockWords(kBlockWords), hash);
+    tw_error error;
+    Bytes out(room);
+    const int status = tw_compress(&frame, base.data(), base.size(), base.data(), out.data(), room, 2, 0, &error);
+    CHECK(room == 160 ? status == TW_OK && out == bytes : status == TW_BUFFER_TOO_SMALL);
+  }
   const Bytes nothing;
   CHECK(compress(nothing, nothing).size() == 160);
 }

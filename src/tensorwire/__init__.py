@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .errors import (
         BaseMismatchError,
         CorruptDataError,
+        DoesNotFit,
         FormatError,
         LimitExceededError,
         TensorwireError,
@@ -51,6 +52,7 @@ __all__ = [
     "BaseMismatchError",
     "BlockInfo",
     "CorruptDataError",
+    "DoesNotFit",
     "FormatError",
     "FrameEncoder",
     "FrameInfo",
@@ -94,7 +96,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = "errors" if name.endswith("Error") else "codec" if name in _CODEC else "checkpoint"
+    home = "errors" if name.endswith("Error") or name == "DoesNotFit" else "codec" if name in _CODEC else "checkpoint"
     value: object = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value

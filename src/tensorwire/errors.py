@@ -12,6 +12,7 @@ from types import TracebackType
 __all__ = [
     "BaseMismatchError",
     "CorruptDataError",
+    "DoesNotFit",
     "ErrorContext",
     "FormatError",
     "LimitExceededError",
@@ -102,6 +103,12 @@ class BaseMismatchError(TensorwireError, ValueError):
     """A frame is relative to a base, and the tensor at hand is not that base, or there is none."""
 
     _default_advice = "give the tensors that it was made against, as they were then"
+
+
+class DoesNotFit(TensorwireError, ValueError):  # noqa: N818 - it says what happened
+    """A frame is larger than the memory that it is to stand in, or than was promised of it."""
+
+    _default_advice = "keep the tensor as it is, or give compress_bound bytes, in which every frame fits"
 
 
 class UnsupportedTensorError(TensorwireError, TypeError):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import array
 import copy
 import ctypes
+import math
 import mmap
 import pickle
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import UnsupportedTensorError, codec
+from tensorwire import DoesNotFit, UnsupportedTensorError, codec
 from tests.support import registry
 
 torch = pytest.importorskip("torch")
@@ -164,12 +166,55 @@ def test_compress_and_decompress_into_the_memory_of_the_caller(kind: str, profil
     assert bytes_of(out) == WEIGHTS
 
 
-def test_an_output_that_is_too_small_tells_the_size_that_it_needs() -> None:
-    bound = tensorwire.compress_bound(WEIGHTS, dtype="BF16")
-    out = bytearray(bound - 1)
-    with pytest.raises(ValueError, match=rf"at least {bound} bytes .*, got {bound - 1}$"):
-        tensorwire.compress(WEIGHTS, dtype="BF16", out=out)
-    assert not any(out)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
+def test_an_output_needs_room_for_the_frame_and_no_more(profile: Any, threads: int) -> None:
+    content = WEIGHTS * (1 if profile == "compact" else 8)  # of one tile, and of several
+    options: Any = {"dtype": "BF16", "profile": profile, "threads": threads}
+    frame = tensorwire.compress(content, **options)
+    assert len(frame) < tensorwire.compress_bound(content, dtype="BF16", profile=profile)
+    assert tensorwire.compress(content, out=bytearray(len(frame)), **options) == frame
+    for room in (0, 1, 100, len(frame) // 2, len(frame) - 1):
+        memory = bytearray(b"\xaa" * (room + 64))
+        with pytest.raises(DoesNotFit, match=f"^expected a frame of at most {room} bytes, got a larger one; .*bound"):
+            tensorwire.compress(content, out=memoryview(memory)[:room], **options)
+        assert memory[room:] == b"\xaa" * 64
+
+
+def test_a_relative_frame_that_changes_nothing_fits_where_its_index_would_not() -> None:
+    content = bytes(WEIGHTS) * 40
+    frame = tensorwire.compress(content, dtype="BF16", base=content)
+    out = bytearray(len(frame))
+    assert tensorwire.compress(content, dtype="BF16", base=content, out=out) == frame
+    with pytest.raises(DoesNotFit):
+        tensorwire.compress(content, dtype="BF16", base=content, out=memoryview(out)[1:])
+
+
+def test_a_bound_follows_from_dtype_and_shape() -> None:
+    for profile in ("fast", "compact", "resident", "enec"):
+        for dtype, shape in (("BF16", (300, 70)), ("F32", ()), ("U8", (0, 3)), ("F4", (5, 3)), ("F6_E2M3", (8,))):
+            nbytes = -(-math.prod(shape) * codec.dtype_bits(dtype) // 8)
+            options: Any = {"dtype": dtype, "shape": shape, "profile": profile}
+            assert tensorwire.compress_bound(**options) == tensorwire.compress_bound(bytes(nbytes), **options)
+    layout = tensorwire.Layout(2, 6, 10, "float", True)
+    own: Any = {"dtype": "OWN", "shape": (300, 70), "layout": layout}
+    assert tensorwire.compress_bound(**own) == tensorwire.compress_bound(bytes(42000), **own)
+    with pytest.raises(TypeError, match="expected an array, or dtype= and shape="):
+        tensorwire.compress_bound(dtype="BF16")
+    with pytest.raises(ValueError, match='did you mean "BF16"'):
+        tensorwire.compress_bound(dtype="bf16", shape=(3,))
+    with pytest.raises(ValueError, match="sizes from 0"):
+        tensorwire.compress_bound(dtype="BF16", shape=(-3,))
+
+
+def test_what_is_behind_a_frame_is_not_read() -> None:
+    frame = tensorwire.compress(WEIGHTS, dtype="BF16")
+    for slot in (frame + b"\xff", frame + bytes(5000), frame + frame, np.frombuffer(frame + b"x" * 77, np.uint8)):
+        assert tensorwire.decompress(slot, framework="bytes") == WEIGHTS
+        assert tensorwire.decompress_range(slot, 10, 5000) == WEIGHTS[10:5000]
+    memory = bytearray(frame + bytes(len(WEIGHTS)))
+    tensorwire.decompress(memory, out=memoryview(memory)[len(frame) :])  # the rest of the slot is other memory
+    assert memory[len(frame) :] == WEIGHTS
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tensorwire.errors import CorruptDataError, ErrorContext, LimitExceededError
         ("FormatError", (TensorwireError, ValueError)),
         *((f"{name}Error", (errors.FormatError,)) for name in ("CorruptData", "TruncatedData", "UnsupportedVersion")),
         ("LimitExceededError", (errors.FormatError,)),
+        ("DoesNotFit", (TensorwireError, ValueError)),
         ("UnsupportedTensorError", (TensorwireError, TypeError)),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tensorwire
-from tensorwire import CorruptDataError, UnsupportedVersionError
+from tensorwire import CorruptDataError, FrameReader, UnsupportedVersionError
+from tensorwire.codec import check_frame_size
 
 if TYPE_CHECKING:
     from tests.support.registry import Input
@@ -21,5 +22,7 @@ def compress(item: Input, profile: str = "fast", **options: Any) -> bytes:
 
 
 def decompress(frame: bytes | memoryview, base: Any = None, **options: Any) -> bytes:
-    """The content of a frame."""
+    """The content of exactly one frame, as a file's payload is; `tensorwire.decompress` allows bytes behind it."""
+    info = FrameReader(frame).info
+    check_frame_size(info, max(len(frame), info.frame_nbytes))
     return bytes(tensorwire.decompress(frame, base=base, framework="bytes", **options))

@@ -22,6 +22,7 @@ from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.installed import safetensors_calls  # noqa: E402
 from tests.support import transformer_models  # noqa: E402
 from tests.support.transformer_models import bits, state  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +80,7 @@ def test_transformers_loads_files_without_a_configuration_of_ours(llama: Path, t
     assert state(model) == state(transformer_models.load(llama, "llama"))
 
 
+@torch_since(2, 6)  # with an older one Transformers reads no torch file
 def test_transformers_loads_a_torch_file(llama: Path, tmp_path: Path) -> None:
     """Its configuration says nothing of the compression."""
     dense = tmp_path / "model"
@@ -106,6 +108,7 @@ def losses(trained: Any) -> list[float]:
     return [entry["loss"] for entry in trained.state.log_history if "loss" in entry]
 
 
+@torch_since(2, 6)  # with an older one Transformers reads no torch file
 def test_the_trainer_resumes(tmp_path: Path) -> None:
     """A compressed checkpoint with optimizer, scheduler and random numbers gives the losses of a run without a stop."""
     whole = trainer(tmp_path / "whole")
@@ -117,6 +120,25 @@ def test_the_trainer_resumes(tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=str(compressed))
     assert losses(resumed) == losses(whole)
     assert state(resumed.model) == state(whole.model)
+
+
+def test_the_trainers_shards(llama: Path, tmp_path: Path) -> None:
+    """The names of payloads in the index are none that a model lacks, and others are."""
+    from transformers.trainer_utils import load_sharded_checkpoint
+
+    model = transformer_models.load(llama, "llama")
+    model.save_pretrained(tmp_path / "model", max_shard_size="100KB")
+    _, compressed = both(tmp_path / "model")
+    assert len(list(compressed.glob("*.safetensors"))) > 1
+    new = type(model)(model.config).to(torch.bfloat16)
+    assert load_sharded_checkpoint(new, str(compressed), strict=True) == ([], [])
+    assert state(new) == state(model)
+    part = torch.nn.ModuleDict({"model": model.model})
+    part.register_parameter("other", torch.nn.Parameter(torch.zeros(1)))
+    found = load_sharded_checkpoint(part, str(compressed), strict=False)
+    assert (found.missing_keys, found.unexpected_keys) == (["other"], ["lm_head.weight"])
+    with pytest.raises(RuntimeError, match=r"ModuleDict\n.*missing_keys=\['other'\].*\['lm_head.weight'\]"):
+        load_sharded_checkpoint(part, str(compressed))
 
 
 # PEFT

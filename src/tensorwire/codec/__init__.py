@@ -10,6 +10,7 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames on any machine, CPU target and number of threads.
 """
 
+from .changes import ChangedElements
 from .frame.base_check import base_mismatch
 from .frame.chunks import FrameEncoder, FrameReader, same_frame
 from .frame.core import cpu_target
@@ -21,6 +22,7 @@ from .frame.threads import num_threads
 from .hasher import ContentHasher
 from .view.allocation import new_buffer
 from .view.arrays import (
+    AS_BYTES,
     TensorView,
     array_layout,
     array_shape,
@@ -48,8 +50,10 @@ from .whole import (
 )
 
 __all__ = [
+    "AS_BYTES",
     "FROM_TORCH",
     "BlockInfo",
+    "ChangedElements",
     "ContentHasher",
     "FloatFields",
     "FrameEncoder",

@@ -22,6 +22,7 @@ from .view.arrays import (
     byte_view,
     check_framework,
     check_label,
+    empty_view,
     tensor_view,
 )
 
@@ -94,8 +95,9 @@ def compress(
         base_hash: the content hash of the base, if you know it (`FrameInfo.content_hash` of the frame that it came
             from): the base is hashed neither before nor after. It is your promise: a frame with another hash than its
             base has cannot be decompressed.
-        out: where to put the frame: a writable, C-contiguous buffer, NumPy array or torch tensor of at least
-            `compress_bound` bytes, apart from `array` and `base`. Memory that is used again and again makes this the
+        out: where to put the frame: a writable, C-contiguous buffer, NumPy array or torch tensor, apart from `array`
+            and `base`. Every frame fits into `compress_bound` bytes; with less it depends on the content. What it holds
+            behind the frame, or after an error, is undefined. Memory that is used again and again makes this the
             fastest way.
         threads: by default all usable cores.
 
@@ -103,10 +105,11 @@ def compress(
         The frame as bytes; with `out`, a view of its part that holds the frame.
 
     Raises:
+        DoesNotFit: the frame is larger than `out`. That is found at the first blocks that do not fit.
         UnsupportedTensorError: dtype, device or layout cannot be compressed.
         ValueError: profile, shape, dtype name, layout or threads is invalid, or they do not fit the size; `base` has
-            another dtype or size; `base_hash` is no hash, or there is no base; or `out` is too small, read-only, not
-            contiguous or in the memory of `array` or `base`.
+            another dtype or size; `base_hash` is no hash, or there is no base; or `out` is read-only, not contiguous or
+            in the memory of `array` or `base`.
         TypeError: `dtype` is not a string, or `layout` is no Layout.
         BufferError: the memory of `array` or `base` was freed, moved or cut meanwhile.
     """
@@ -117,30 +120,37 @@ def compress(
     old = None if base is None else base_to_encode(source, base, dtype, profile)
     known = None if old is None else NO_HASH if base_hash is None else checked_hash(base_hash)
     new = frame_of(source, profile, layout, known)
-    bound = core.frame_bound(new)
     if out is not None:
         target = byte_view(out, writable=True)
-        if len(target.data) < bound:
-            raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
         nbytes = compress_into(new, source, old, target.data, count, known_base=base_hash is not None)
         return target.data[:nbytes]
-    builder = BytesBuilder(bound)
+    builder = BytesBuilder(core.frame_bound(new))
     return builder.finish(compress_into(new, source, old, builder.data, count, known_base=base_hash is not None))
 
 
 def compress_bound(
-    array: Any,
+    array: Any = None,
     *,
     profile: Profile = "fast",
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
     layout: Layout | None = None,
 ) -> int:
-    """The most bytes that `compress` with the same arguments can take: the size that its `out` needs.
+    """The most bytes that `compress` with the same arguments can take: the size of an `out` that is always enough.
 
-    It depends on dtype, shape, layout and profile alone; the content is not read, and a base changes nothing.
+    It depends on dtype, shape, layout and profile alone; the content is not read, and a base changes nothing. So
+    `dtype` and `shape` are enough, without an array.
+
+    Raises:
+        TypeError: there is no array, and `dtype` or `shape` is missing; otherwise as `compress`.
     """
-    return core.frame_bound(frame_of(tensor_view(array, dtype, shape, word_bits(layout)), profile, layout))
+    if array is not None:
+        source = tensor_view(array, dtype, shape, word_bits(layout))
+    elif dtype is not None and shape is not None:
+        source = empty_view(dtype, shape, word_bits(layout))
+    else:
+        raise TypeError("expected an array, or dtype= and shape= of one, got neither")
+    return core.frame_bound(frame_of(source, profile, layout))
 
 
 @overload
@@ -170,7 +180,8 @@ def decompress(
     """Decompress one frame.
 
     Args:
-        frame: exactly one frame.
+        frame: a buffer that begins with a frame. What stands behind it is not read: a frame may lie in a slot that is
+            larger than it.
         base: the tensor that a relative frame is relative to: an array, tensor or buffer with the same bytes.
         out: what to decode into: a NumPy array, a torch tensor on the CPU or a buffer, writable, C-contiguous, of
             exactly the tensor's size and apart from the frame. Its dtype and shape are its own business. After
@@ -328,12 +339,12 @@ def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None
 
 
 def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
-    """The bytes of exactly one frame, and what reads them."""
+    """A buffer that begins with a frame, and what reads that."""
     whole = byte_view(frame)
     reader = FrameReader(whole.data)
     info = reader.info
-    check_frame_size(info, len(whole.data))
-    check_padding(info, whole.data[info.header_nbytes + info.data_nbytes :])
+    check_frame_size(info, min(len(whole.data), info.frame_nbytes))
+    check_padding(info, whole.data[info.header_nbytes + info.data_nbytes : info.frame_nbytes])
     return whole, reader
 
 

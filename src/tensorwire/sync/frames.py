@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import lcm
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from ..codec import FrameReader, base_mismatch, content_hash, decompress, new_buffer
+from ..codec import FrameReader, base_mismatch, check_frame_size, content_hash, decompress, new_buffer
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import shown
 from ..storage.progress import Meter
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .versions import Version
 
 
+_PIECE_NBYTES = 2 << 20
+"""What a thread makes at once: little enough for the caches, and enough that calls cost little beside the work."""
 _MAX_OPEN = 64
 """Files that are open at once; a long chain has one a version, and an anchor of a large model thousands."""
 
@@ -122,6 +125,12 @@ class Fetched(NamedTuple):
         raise base_mismatch(self.frame.info, "got another one", name=shown(name))
 
 
+def piece_nbytes(frames: Sequence[Fetched], threads: int) -> int:
+    """How much of a tensor to make at once, by all of its frames: whole blocks of each."""
+    block = lcm(*(each.frame.block_nbytes for each in frames if each.frame is not None))
+    return max(threads * _PIECE_NBYTES // block, 1) * block
+
+
 class Frames:
     """The files of versions, opened when they are needed. Use it in a ``with`` statement.
 
@@ -165,6 +174,7 @@ class Frames:
             frame = FrameReader(data) if tensor.compressed else None
             found = Tensor(tensor.entry.dtype, tensor.entry.shape, tensor.content_hash or "")
             if frame is not None:
+                check_frame_size(frame.info, len(data))
                 found = Tensor(frame.info.dtype, frame.info.shape, frame.info.content_hash)
             if found != expected:
                 raise CorruptDataError(f"expected {expected}, as the index says, got {found}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import errno
+import io
 import json
 import pickle
 import subprocess
 import sys
 import warnings
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +30,19 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from tensorwire import convert_checkpoint, load_file
 from tensorwire.checkpoint.operations import distributed_conversion
-from tensorwire.errors import BaseMismatchError, CorruptDataError, TruncatedDataError, UnsupportedTensorError
+from tensorwire.checkpoint.operations.distributed_tensors import MAX_NAMED
+from tensorwire.errors import (
+    BaseMismatchError,
+    CorruptDataError,
+    LimitExceededError,
+    TruncatedDataError,
+    UnsupportedTensorError,
+)
 from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.torch.dcp import TensorwireWriter
 from tests.support.distributed import same, save, state
 from tests.support.stores import faulty_store
+from tests.support.versions import is_torch_before
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
@@ -242,6 +252,8 @@ def test_ours_needs_no_torch(tmp_path: Path) -> None:
 def test_other_dtypes(tmp_path: Path, writer: str, dtype: str) -> None:
     if not hasattr(torch, dtype):
         pytest.skip(f"this torch has no {dtype}")
+    if dtype == "uint16" and is_torch_before(2, 6):
+        pytest.skip("this torch saves no uint16")
     words = torch.arange(96, dtype=torch.uint8).reshape(4, 24) % (2 if dtype == "bool" else 255)
     values = {"w": words.view(getattr(torch, dtype)), "one": words[0, :8].clone().view(getattr(torch, dtype))[0]}
     saved(tmp_path / "c", writer, values)
@@ -339,6 +351,25 @@ def test_a_damaged_one_leaves_nothing(tmp_path: Path, writer: str, to: Any) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+@pytest.mark.parametrize(
+    ("to", "name", "text"),
+    [
+        (
+            "safetensors",
+            "x.safetensors",
+            r"expected the name of a directory .* got 'x\.safetensors'; leave \.safetensors out",
+        ),
+        ("safetensors", "x.PT", r"leave \.pt out; to=\"torch\" \(--to torch\) writes one file"),
+        ("torch", "x.safetensors", r"expected the name of a torch file .* got 'x\.safetensors'; to=\"safetensors\""),
+    ],
+)
+def test_a_name_that_says_something_else_is_refused(tmp_path: Path, to: Any, name: str, text: str) -> None:
+    saved(tmp_path / "c", "ours", state(1))
+    with pytest.raises(ValueError, match=text):
+        convert_checkpoint(tmp_path / "c", tmp_path / name, to=to)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
 def test_what_is_no_distributed_checkpoint_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match="expected a distributed checkpoint; name the directory that was saved to"
@@ -400,6 +431,79 @@ def test_a_part_that_repeats_itself_takes_no_more_than_it_says(tmp_path: Path) -
     _change(tmp_path / "c", offset=0, length=_shard(tmp_path / "c").stat().st_size)
     with pytest.raises(CorruptDataError, match="expected a part of 4000000 bytes"):
         convert_checkpoint(tmp_path / "c", tmp_path / "out")
+
+
+def rename(folder: Path, names: list[str]) -> None:
+    """Have the only tensor of a checkpoint of torch's under other names, all with its place."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    place, *_ = metadata.storage_data.values()
+    tensor, *_ = metadata.state_dict_metadata.values()
+    metadata.state_dict_metadata = {name: copy.deepcopy(tensor) for name in names}
+    metadata.storage_data = {MetadataIndex(name, torch.Size([0])): copy.deepcopy(place) for name in names}
+    metadata.planner_data = {name: (name,) for name in names}
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
+
+
+@pytest.mark.parametrize("to", ["safetensors", "torch"])
+def test_names_of_one_place_claim_no_more_than_the_limit(tmp_path: Path, to: Any) -> None:
+    """A thousand names more take less than 100 kB in the metadata, whatever is at their place."""
+    saved(tmp_path / "c", "torchs", {"w": torch.arange(2.0**18)})
+    nbytes = _shard(tmp_path / "c").stat().st_size
+    convert = partial(convert_checkpoint, tmp_path / "c", tmp_path / "out", to=to)
+    rename(tmp_path / "c", [f"t{index}" for index in range(1000)])
+    with pytest.raises(LimitExceededError, match=f"{MAX_NAMED} times the {nbytes} bytes of the file.*'t{MAX_NAMED}'"):
+        convert()
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    tied = [f"t{index}" for index in range(MAX_NAMED)]
+    rename(tmp_path / "c", tied)
+    convert()
+    found = loaded(tmp_path / "out") if to == "safetensors" else torch.load(tmp_path / "out")
+    assert same(found, dict.fromkeys(sorted(tied), torch.arange(2.0**18)))
+
+
+@each_writer
+@pytest.mark.parametrize("to", ["safetensors", "torch"])
+def test_tied_parameters(tmp_path: Path, writer: str, to: Any) -> None:
+    weight = torch.randn(40, 30)
+    saved(tmp_path / "c", writer, {f"layer{index}": weight for index in range(40)})
+    convert_checkpoint(tmp_path / "c", tmp_path / "out", to=to)
+    found = loaded(tmp_path / "out") if to == "safetensors" else torch.load(tmp_path / "out")
+    assert len(found) == 40
+    assert all(torch.equal(each, weight) for each in found.values())
+
+
+def pack(data: bytes) -> bytes:
+    """The same torch file with its members deflated."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "to"),
+    [
+        (torch.zeros(1000), torch.zeros(1 << 20), "safetensors"),
+        (torch.zeros(1000), torch.zeros(1 << 20), "torch"),
+        (b"step", bytes(1 << 22), "torch"),
+    ],
+)
+def test_what_is_packed_is_not_unpacked(
+    tmp_path: Path, small: Any, large: Any, to: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes of it may be gigabytes, and torch makes them before anything can look at their size."""
+    saved(tmp_path / "c", "torchs", {"w": small})
+    whole = io.BytesIO()
+    torch.save(large, whole)
+    data = pack(whole.getvalue())
+    assert len(data) < (1 << 22) // 100
+    _shard(tmp_path / "c").write_bytes(data)
+    _change(tmp_path / "c", offset=0, length=len(data))
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(ValueError, match=r"torch file that can be looked into, but its member '[^']*' is packed"):
+        convert_checkpoint(tmp_path / "c", tmp_path / "out", to=to)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

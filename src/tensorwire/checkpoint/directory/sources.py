@@ -23,7 +23,7 @@ from ...storage.local import InputFile, identity_of
 from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config, is_model_config
 from .distributed import is_distributed, refusal
-from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of
+from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of, record_of
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class SourceFile(NamedTuple):
     def record(self, stored: StoredFile) -> Record | None:
         """What restores the original of `stored`, which is this file."""
         if self.known is None:
-            return stored.record()
+            return record_of(stored)
         with ErrorContext(file=self.location):
             return self.known.record()
 

@@ -6,6 +6,7 @@ Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tens
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..._ground.copies import not_copied
@@ -295,8 +296,11 @@ class FrameReader:
         header_bytes = bytes(view[: max(core.claimed_header_size(view), core.SHAPED_HEADER_NBYTES)])
         self._frame = core.decode_header(header_bytes)
         self._header = header_bytes[: self._frame.header_nbytes]
-        self.info = frame_facts(self._frame)
         self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
+
+    @cached_property
+    def info(self) -> FrameInfo:
+        return frame_facts(self._frame)
 
     @property
     def extensions(self) -> dict[int, bytes]:

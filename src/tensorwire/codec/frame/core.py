@@ -12,7 +12,14 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from ..._ground.library import find_library
-from ...errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+from ...errors import (
+    CorruptDataError,
+    DoesNotFit,
+    FormatError,
+    LimitExceededError,
+    TruncatedDataError,
+    UnsupportedVersionError,
+)
 from ..view.arrays import MAX_NDIM
 from ..view.buffers import Pin, pin_if_given
 
@@ -146,7 +153,9 @@ def _check(status: Any, _: object, arguments: Any) -> Any:
         raise _FORMAT_ERRORS[status](message, block=None if error.block == _NO_BLOCK else error.block, byte=error.byte)
     if status == _NO_MEMORY:
         raise MemoryError(message)
-    if status in (_INVALID_ARGUMENT, _BUFFER_TOO_SMALL):
+    if status == _BUFFER_TOO_SMALL:
+        raise DoesNotFit(message)
+    if status == _INVALID_ARGUMENT:
         raise ValueError(message)
     raise SystemError(f"the core returned status {status}, which this binding does not know: {message}")
 
@@ -265,7 +274,8 @@ def compress(
     known_base: bool = False,
     replace_base: bool = False,
 ) -> None:
-    """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`. With `known_base` it has
+    """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`. DoesNotFit if it is
+    larger, and `dst` may then hold anything. With `known_base` it has
     the base's hash. With `replace_base` that is writable memory, apart from `src` too, and becomes the content."""
     flags = (_KNOWN_BASE if known_base else 0) | (_REPLACE_BASE if replace_base else 0)
     with (

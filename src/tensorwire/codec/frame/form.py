@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...errors import UnsupportedTensorError
@@ -120,6 +121,17 @@ def new_frame(
     Raises:
         ValueError: one of the arguments is invalid.
     """
+    if form is None and base_hash is None:
+        return core.Frame.from_buffer_copy(_plain_frame(dtype, bits, shape, profile))
+    return core.frame_init(dtype, bits, shape, _number_of(profile), form, base_hash)
+
+
+@lru_cache(256)  # engines compress many tensors that are alike, and small ones
+def _plain_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str) -> core.Frame:
+    return core.frame_init(dtype, bits, shape, _number_of(profile))
+
+
+def _number_of(profile: str) -> int:
     if profile not in core.PROFILES:
         raise ValueError(f"expected one of the profiles {', '.join(core.PROFILES)}, got {profile!r}")
-    return core.frame_init(dtype, bits, shape, core.PROFILES.index(profile), form, base_hash)
+    return core.PROFILES.index(profile)

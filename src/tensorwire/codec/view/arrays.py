@@ -27,7 +27,8 @@ MAX_NDIM = 64
 FRAMEWORKS = ("np", "pt", "bytes")
 _LONG_NAMES = {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}
 _TITLES = {"np": "NumPy", "pt": "torch"}
-_AS_BYTES = 'framework="bytes" gives its bytes'
+AS_BYTES = 'framework="bytes" gives its bytes'
+"""What to do with a dtype that a framework does not have, where a caller may choose one."""
 
 
 class TensorView(NamedTuple):
@@ -103,7 +104,7 @@ def tensor_view(
     name = source.dtype if dtype is None else check_dtype_name(dtype)
     if name is None:
         raise UnsupportedTensorError(
-            f"expected a dtype that safetensors names, got {source.native_dtype}",
+            f"expected a dtype that safetensors names, got {source.told_dtype}",
             advice='say with dtype=, e.g. dtype="BF16", what the bytes are'
             if source.is_buffer
             else "give its bytes: array.flatten().view(numpy.uint8) or tensor.contiguous().flatten().view(torch.uint8)",
@@ -124,6 +125,16 @@ def tensor_view(
     return TensorView(name, bits, sizes, source.data, source.owner)
 
 
+def empty_view(dtype: str, shape: Sequence[int], word_bits: int) -> TensorView:
+    """What `tensor_view` says of an array with this dtype and shape, without its bytes.
+
+    Raises:
+        ValueError, TypeError: as `tensor_view`.
+    """
+    name = check_dtype_name(dtype)
+    return TensorView(name, dtype_bits(name) or word_bits, checked_shape(shape), memoryview(b""), None)
+
+
 def array_layout(array: Any) -> tuple[str | None, tuple[int, ...]]:
     """The dtype and the shape of an array, as `tensor_view` gives them; None for a dtype that it refuses."""
     source = _Source(array, copy=None)
@@ -137,8 +148,6 @@ def byte_view(buffer: Any, *, writable: bool = False) -> TensorView:
         UnsupportedTensorError: no buffer, or a tensor that is not in CPU memory.
         ValueError: not C-contiguous and little-endian, or read-only where `writable` is asked for.
     """
-    if type(buffer) is bytes and not writable:  # a frame, mostly
-        return TensorView("U8", 8, (len(buffer),), memoryview(buffer), buffer)
     source = _Source(buffer, copy=False)
     if writable and source.data.readonly:
         raise ValueError("expected a writable buffer, got a read-only one")
@@ -150,7 +159,7 @@ def check_label(dtype: str, bits: int) -> None:
     nothing that the name says."""
     if dtype_bits(dtype) not in (0, bits):
         raise UnsupportedTensorError(
-            f"expected {dtype_bits(dtype)} bits per element of a frame of {dtype}, got {bits}", advice=_AS_BYTES
+            f"expected {dtype_bits(dtype)} bits per element of a frame of {dtype}, got {bits}", advice=AS_BYTES
         )
 
 
@@ -183,12 +192,12 @@ def array_shape(dtype: str, shape: tuple[int, ...], framework: str) -> tuple[int
         if not shape or shape[-1] % 2:
             raise UnsupportedTensorError(
                 f"torch holds two elements of F4 in one, expected an even last dimension, got shape {shape}",
-                advice=_AS_BYTES,
+                advice=AS_BYTES,
             )
         return (*shape[:-1], shape[-1] // 2)
     # An empty tensor may have any sizes; these have limits on the product of those that are not 0.
     if framework != "bytes" and prod(filter(None, shape)) * dtype_bits(dtype) // 8 > sys.maxsize:
-        raise UnsupportedTensorError(f"{_TITLES[framework]} has no arrays of shape {shape}", advice=_AS_BYTES)
+        raise UnsupportedTensorError(f"{_TITLES[framework]} has no arrays of shape {shape}", advice=AS_BYTES)
     return shape
 
 
@@ -219,12 +228,10 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: st
 def _numpy_dtype(dtype: str) -> Any:
     import numpy
 
-    name = numpy_name(dtype)
+    name, of_torch = numpy_name(dtype), torch_name(dtype)
+    others = f'{AS_BYTES}, framework="pt" a tensor of torch.{of_torch}' if of_torch else AS_BYTES
     if name is None:
-        advice = (
-            f'{_AS_BYTES}, framework="pt" a tensor of torch.{torch_name(dtype)}' if torch_name(dtype) else _AS_BYTES
-        )
-        raise UnsupportedTensorError(f"NumPy has no dtype {dtype}", advice=advice)
+        raise UnsupportedTensorError(f"NumPy has no dtype {dtype}", advice=others)
     try:
         return numpy.dtype(name)
     except TypeError:
@@ -235,7 +242,7 @@ def _numpy_dtype(dtype: str) -> Any:
         return numpy.dtype(getattr(ml_dtypes, name))
     except (ImportError, AttributeError):
         raise UnsupportedTensorError(
-            f"NumPy has no dtype {dtype} without ml_dtypes.{name}", advice=f"pip install -U ml_dtypes; {_AS_BYTES}"
+            f"NumPy has no dtype {dtype} without ml_dtypes.{name}", advice=f"pip install -U ml_dtypes; {others}"
         ) from None
 
 
@@ -247,7 +254,7 @@ def torch_dtype(dtype: str, bits: int) -> Any:
     """
     check_label(dtype, bits)
     if bits % 8:
-        raise UnsupportedTensorError(f"torch has no dtype for {dtype}, of {bits} bits an element", advice=_AS_BYTES)
+        raise UnsupportedTensorError(f"torch has no dtype for {dtype}, of {bits} bits an element", advice=AS_BYTES)
     return _torch_dtype(dtype)
 
 
@@ -256,7 +263,7 @@ def _torch_dtype(dtype: str) -> Any:
 
     name = torch_name(dtype)
     if name is None or not hasattr(torch, name):
-        advice = f"pip install -U torch; {_AS_BYTES}" if name else _AS_BYTES
+        advice = f"pip install -U torch; {AS_BYTES}" if name else AS_BYTES
         raise UnsupportedTensorError(f"torch {torch.__version__} has no dtype {dtype}", advice=advice)
     return getattr(torch, name)
 
@@ -266,7 +273,7 @@ class _Source:
 
     Attributes:
         dtype: its name in safetensors, or None.
-        native_dtype: its dtype in its framework.
+        native_dtype: its dtype in its framework, or the format of a buffer.
         shape: sizes of the dimensions, in elements of `dtype`.
         is_buffer: whether it is a plain buffer, whose shape means nothing in another dtype.
         data, owner: as in TensorView.
@@ -275,14 +282,22 @@ class _Source:
     def __init__(self, array: Any, *, copy: bool | None) -> None:
         """`copy`: whether what is not C-contiguous and little-endian is copied, or refused with ValueError. With None
         there is no `data` of it."""
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         self.is_buffer = False
+        if type(array) in (bytes, bytearray, memoryview):
+            self._from_buffer(array, copy)
+            return
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic)):
             self._from_numpy(numpy, array, copy)
         elif torch is not None and isinstance(array, torch.Tensor):
             self._from_torch(torch, array, copy)
         else:
             self._from_buffer(array, copy)
+
+    @property
+    def told_dtype(self) -> str:
+        """`native_dtype` in a message."""
+        return f"a buffer of format {self.native_dtype!r}" if self.is_buffer else str(self.native_dtype)
 
     def _from_numpy(self, numpy: Any, array: Any, copy: bool | None) -> None:
         self.native_dtype = array.dtype
@@ -332,7 +347,10 @@ class _Source:
                 advice=_advice_for_other(buffer),
             ) from None
         self.is_buffer = True
-        self.native_dtype = f"a buffer of format {view.format!r}"
+        self.native_dtype = view.format
+        if view.format == "B" and view.ndim == 1 and view.c_contiguous:  # bytes, at the least cost
+            self.dtype, self.shape, self.data, self.owner = "U8", (len(view),), view, view
+            return
         self.dtype = buffer_dtype(view)
         self.shape = view.shape or ()
         if not view.c_contiguous:

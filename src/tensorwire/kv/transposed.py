@@ -1,0 +1,45 @@
+"""Pages whose last two dimensions change places before they are coded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..codec import new_buffer
+
+if TYPE_CHECKING:
+    from ..codec import FrameReader
+
+MARK = b"\x93TWKV\r\n\x1a" + bytes(24)
+"""What stands before the frame of a transposed page. Without it the frame would decode to other bits in silence where a
+reader does not know what was done to the page. No frame begins like this; 32 bytes keep the frame aligned."""
+
+
+def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape with its last two sizes in each other's place."""
+    return (*sizes[:-2], sizes[-1], sizes[-2])
+
+
+def transpose(page: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> memoryview:
+    """A copy of a page with this shape, with its last two dimensions in each other's place."""
+    content = new_buffer(len(page))
+    _copy(page, content, element_nbytes, sizes)
+    return content
+
+
+def read_transposed(
+    reader: FrameReader, blocks: memoryview, out: memoryview, element_nbytes: int, threads: int
+) -> None:
+    """Decode a frame, and put its content into `out` with the last two dimensions in each other's place."""
+    content = new_buffer(len(out))
+    reader.decode(blocks, content, threads=threads)
+    _copy(content, out, element_nbytes, reader.info.shape)
+
+
+def _copy(source: memoryview, target: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> None:
+    import numpy
+
+    if not len(source):
+        return
+    view: Any = numpy.frombuffer(source, f"{'u' if element_nbytes in (1, 2, 4, 8) else 'V'}{element_nbytes}")
+    into: Any = numpy.frombuffer(target, view.dtype)
+    numpy.copyto(into.reshape(swapped(sizes)), view.reshape(sizes).swapaxes(-1, -2))
