@@ -158,12 +158,20 @@ def _trained(folder: Path, updates: int, sizes: dict[str, int]) -> tuple[list[in
 def _steps(folder: Path, updates: int, faults: dict[int, str]) -> Iterator[dict[str, Any]]:
     """Each version by the engine and from its checkpoint; which comes first changes. Behind a fault the engine does:
     vLLM's own reload would go on where the failed one ended."""
-    yield {"init": {"store": str(folder / "store")}, "silent": True}
+    yield {"init": {"store": str(folder / "followed")}, "silent": True}
     for number in range(1, updates + 1):
+        name = f"weight_v{number:06d}"
+        publish = [str(folder / store / name) for store in ("store", "followed")]
+        turns = [
+            {"update": number, "staged": number not in faults},
+            {"reload": str(folder / str(number))},
+        ]
         if number in faults:
-            yield {"update": number, "fault": faults[number], "silent": True}
-        turns = {"update": number, "staged": number not in faults}, {"reload": str(folder / str(number))}
-        yield from turns if number % 2 or number in faults else turns[::-1]
+            turns.insert(0, {"update": number, "fault": faults[number], "silent": True})
+        elif number % 2 == 0:
+            turns.reverse()
+        turns[0]["publish"] = publish
+        yield from turns
 
 
 def _run(folder: Path, program: str, cases: dict[str, Any]) -> Any:
