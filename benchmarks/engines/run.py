@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 HEAD = """
 # Results of engines
 
-What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md).
+What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md), and
+[new weights while they serve](DOCS/vllm.md#new-weights-while-it-serves).
 """
 
 
