@@ -27,7 +27,7 @@ MAX_LINES = 500
 # What every part may import.
 GROUND = ("_ground", "errors")
 # Python, low to high: a part imports parts before it, never those behind it.
-LAYERS = (*GROUND, "codec", "kv", "peers", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
+LAYERS = (*GROUND, "codec", "kv", "storage", "files", "checkpoint", "safetensors", "sync", "torch", "cli")
 # Modules in the root of the package, by the part that they belong to.
 HELPERS = {"__main__": "cli"}
 
@@ -86,7 +86,7 @@ BY_NAME = {
     "tensorwire": "public names load on first use",
     "tensorwire._ground.packages": "a package of others is asked for its version",
     "tensorwire.cli.group": "commands load on first use",
-    "tensorwire.peers.codecs": "a peer is imported when it is measured",
+    "tensorwire.cli.peers": "a peer is imported when it is measured",
 }
 
 
@@ -101,7 +101,6 @@ DOORS = {
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
     ("kv", "codec"): {""},
-    ("peers", "codec"): {""},
     ("storage", "codec"): {""},
     ("files", "codec"): {""},
     ("files", "storage"): {"ahead", "inputs", "local", "locations", "pipeline", "pool", "readable", "remote", "spool"},
@@ -135,7 +134,6 @@ DOORS = {
         "directory.config_and_index", "directory.manifest", "directory.paths", "directory.shards",
     },
     ("cli", "codec"): {""},
-    ("cli", "peers"): {"codecs"},
     ("cli", "checkpoint"): {
         "", "directory.config_and_index", "directory.distributed", "directory.paths", "operations.conversion",
         "operations.stream", "operations.weights",

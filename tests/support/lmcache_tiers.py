@@ -103,7 +103,9 @@ class Tiers:
         group = GroupedObjectKeys(keys=names, object_group_id=0, layout_desc=described)
         handle = self.manager.submit_prefetch_task(PrefetchTaskSpec(key_groups=[group]))
         results: list[Any] = []
-        wait_for(lambda: (result := self.manager.query_prefetch_status(handle)) is not None and not results.append(result))
+        wait_for(
+            lambda: (result := self.manager.query_prefetch_status(handle)) is not None and not results.append(result)
+        )
         found = names[: results[0].hit_cells[0].count_leading_ones()]
         if not found:
             return []

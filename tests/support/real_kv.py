@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
 SEQUENCE = 256
 """Tokens that the model sees at once."""
-MODULES = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "difflib", "functools", "json", "logging")
+MODULES = (
+    "argparse",
+    "asyncio",
+    "collections",
+    "csv",
+    "datetime",
+    "decimal",
+    "difflib",
+    "functools",
+    "json",
+    "logging",
+)
 
 
 @cache

@@ -14,14 +14,14 @@ import tensorwire
 
 pytest.importorskip("lmcache", reason="LMCache is missing, which make lmcache installs apart from everything else")
 
-import torch  # noqa: E402
-from lmcache.v1.distributed import serde as lmcache_serde  # noqa: E402
-from lmcache.v1.distributed.l2_adapters import fs_l2_adapter  # noqa: E402
+import torch
+from lmcache.v1.distributed import serde as lmcache_serde
+from lmcache.v1.distributed.l2_adapters import fs_l2_adapter
 
-from tensorwire.torch.integrations import lmcache as ours  # noqa: E402
-from tests.support.lmcache_tiers import Tiers, dense, frames, keys, slots  # noqa: E402
-from tests.support.real_kv import chunks  # noqa: E402
-from tests.support.waiting import wait_for  # noqa: E402
+from tensorwire.torch.integrations import lmcache as ours
+from tests.support.lmcache_tiers import Tiers, dense, frames, keys, slots
+from tests.support.real_kv import chunks
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

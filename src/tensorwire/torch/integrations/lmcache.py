@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from lmcache.logging import init_logger
@@ -57,7 +57,9 @@ class _Counts:
             first = self._counts[kind] == 1
         if first:
             name = f"{key.model_name}, chunk {key.chunk_hash.hex()}"  # without the user's salt
-            logger.warning("tensorwire: %s: %s: %s; more of these are counted only", kind.replace("_", " "), name, error)
+            logger.warning(
+                "tensorwire: %s: %s: %s; more of these are counted only", kind.replace("_", " "), name, error
+            )
 
     def of_all(self) -> dict[str, int]:
         with self._lock:
