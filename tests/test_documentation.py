@@ -31,6 +31,7 @@ API = ROOT / "docs" / "api.md"
 API_JOB = ROOT / "job" / "docs" / "api.md"
 API_TORCH = ROOT / "docs" / "api-torch.md"
 API_TRAFFIC = ROOT / "docs" / "api-traffic.md"
+KV = ROOT / "docs" / "kv.md"
 SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
 
 NOT_RUN = {
@@ -92,6 +93,7 @@ def signature(function: object) -> str:
     ("module", "page"),
     [
         ("tensorwire", API),
+        ("tensorwire.kv", KV),
         ("tensorwire_job", API_JOB),
         ("tensorwire.sync.interchange", SYNC_VERSIONS),
         ("tensorwire.torch.traffic", API_TRAFFIC),
@@ -114,6 +116,7 @@ SAFETENSORS = ROOT / "docs" / "api-safetensors.md"
     [
         ("tensorwire", API),
         ("tensorwire.checkpoint", API),
+        ("tensorwire.kv", KV),
         ("tensorwire_job", API_JOB),
         ("tensorwire.torch", API_TORCH),
         ("tensorwire.torch.traffic", API_TRAFFIC),

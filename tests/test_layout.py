@@ -176,6 +176,7 @@ FOLDERS = {
         "products": {"frame", "view"},
         "whole": {"frame", "view"},
     },
+    "kv": {"codec": {"transposed"}},
     "codec/view": {
         "allocation": {"buffers"},
         "arrays": {"buffers", "dtypes"},
