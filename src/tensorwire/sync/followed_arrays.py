@@ -134,7 +134,7 @@ class ArraysTarget:
         return found
 
     def framework_of(self, name: str) -> Literal["np", "pt"]:
-        """Of a new array: the one that was asked for, or that of the array which is replaced, or of another one."""
+        """The one of a new array: what was asked for, or that of the array which is replaced, or of another one."""
         if self._framework is not None:
             return self._framework
         torch = sys.modules.get("torch")
