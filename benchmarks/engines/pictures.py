@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.engines.delta import JUDGED
 from benchmarks.engines.kv import BF16, BOUND, LZ4, SPLITZIP, ZSTD
 from benchmarks.picture import INK, OURS, drawn
 
@@ -26,7 +27,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     """Draw results that have both tables."""
     if not {"wires", "ratios"} <= results.keys():
         return
-    step = results["wires"][-1]  # the one that changes most
+    step = next(row for row in results["wires"] if row["pair"] == JUDGED)
     ratios = {row["with"]: row["both, 64"] for row in results["ratios"] if row["dtype"] == BF16}
     with drawn(folder / PICTURE, panels=2) as (left, right):
         title = f"weights: bits a changed word, logarithmic\n{step['changed']:.1%} of the words changed"

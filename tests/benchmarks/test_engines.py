@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.engines import kv, pictures, run
+from benchmarks.engines import delta, kv, pictures, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def test_targets_are_those_of_fast() -> None:
 
 def test_a_picture_has_all_wires_and_all_ratios(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    step = {"changed": 0.018, "ours": 7.5, "xor_zstd": 20.25, "index_value": 48.0, "dense": 900.0}
+    step = {"pair": delta.JUDGED, "changed": 0.018, "ours": 7.5, "xor_zstd": 20.25, "index_value": 48.0, "dense": 900.0}
     ratios = [{"dtype": kv.BF16, "with": name, "both, 64": 1.25} for name in pictures.PAGES]
     pictures.draw({"ratios": ratios}, tmp_path)
     assert not list(tmp_path.iterdir())
