@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.engines import kv, run, weights
+from benchmarks.engines import delta, kv, pictures, run, weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _words(*numbers: float) -> np.ndarray:
@@ -83,3 +86,19 @@ def test_behind_a_failure_the_engine_comes_first(tmp_path: Path) -> None:
     assert kinds == ["update", "reload", "reload", "update", "update", "update", "reload", "reload", "update"]
     assert [step.get("fault") for step in steps].index("load") == 4
     assert [number for number, step in enumerate(steps) if "publish" in step] == [0, 2, 4, 7]
+
+
+def test_a_picture_has_all_wires_and_all_ratios(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    step = {"pair": delta.JUDGED, "changed": 0.018, "ours": 7.5, "xor_zstd": 20.25, "index_value": 48.0, "dense": 900.0}
+    ratios = [{"dtype": kv.BF16, "with": name, "both, 64": 1.25} for name in pictures.PAGES]
+    pictures.draw({"ratios": ratios}, tmp_path)
+    assert not list(tmp_path.iterdir())
+    for name in ("first.svg", "second.svg"):
+        pictures.draw({"wires": [step], "ratios": ratios}, tmp_path)
+        (tmp_path / pictures.PICTURE).rename(tmp_path / name)
+    picture = (tmp_path / "first.svg").read_text()
+    assert picture == (tmp_path / "second.svg").read_text()
+    assert len(picture) < 30_000
+    for text in (*pictures.WIRES.values(), *pictures.PAGES.values(), "1.8% of the words changed", "20.2", "1.250"):
+        assert text.replace("'", "&#x27;") in picture or text in picture
