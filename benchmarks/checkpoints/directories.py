@@ -124,7 +124,7 @@ def write_tuned(root: Path, warm_up: int, every: int) -> None:
     import ml_dtypes
     import safetensors.numpy
 
-    from benchmarks.deltas.training import Settings, Training
+    from benchmarks.trained_pairs import Settings, Training
 
     training = Training(Settings(warm_up=warm_up, steps=3 * every))
     for step in range(1, warm_up + 3 * every + 1):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from benchmarks.environment import ROOT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors.torch")
@@ -25,6 +28,13 @@ def test_dense_loads_have_a_row_each(tmp_path: Path) -> None:
     whats = [row["what"] for row in found]
     assert whats == [f"{call}, {file}" for file in ("MiniLM", "8 numbers") for call in ("load_file", "torch.load")]
     assert all(row["without_ms"] > 0 and row["with_ms"] > 0 for row in found)
+
+
+def test_the_committed_loads_of_a_model_take_at_most_a_hundredth_longer() -> None:
+    rows = json.loads((ROOT / "benchmarks/results/installed.json").read_text())["rows"]
+    longer = {row["what"]: row["longer"] for row in rows if row["what"].endswith(", MiniLM")}
+    assert longer.keys() == {"load_file, MiniLM", "torch.load, MiniLM"}
+    assert max(longer.values()) <= 0.01
 
 
 @pytest.mark.slow

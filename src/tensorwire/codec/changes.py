@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
+from .._ground.allocation import new_buffer
 from .frame.core import Error, function
-from .view.allocation import new_buffer
 from .view.buffers import Pin, pin_if_given
 from .view.dtypes import dtype_bits
 
 _MOST_IN_4_BYTES = 2**31 - 1
+_SLICE_NBYTES = 128 << 10  # little, as there is room for all of its elements
 
 _u32, _u64, _address = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _changes = function(
@@ -35,14 +36,20 @@ class ChangedElements:
         self.index_dtype = "I32" if nbytes // self._nbytes_each <= _MOST_IN_4_BYTES else "I64"
         self.indices, self.values = bytearray(), bytearray()
         self._first = 0
-        self._room = new_buffer(0), new_buffer(0)
+        self._room = new_buffer(0), new_buffer(0)  # for all elements of a slice
 
     def add(self, content: memoryview, base: memoryview | None) -> None:
         """The next chunk, of whole elements, and as many bytes of the base. Without a base all elements differ."""
+        each = self._nbytes_each
+        if len(content) % each or (base is not None and len(base) != len(content)):
+            raise ValueError(f"expected whole elements of {each} bytes, and as many bytes of the base")
+        for start in range(0, len(content), _SLICE_NBYTES):
+            part = slice(start, start + _SLICE_NBYTES)
+            self._add(content[part], None if base is None else base[part])
+
+    def _add(self, content: memoryview, base: memoryview | None) -> None:
         each, index_nbytes = self._nbytes_each, dtype_bits(self.index_dtype) // 8
         count, found = len(content) // each, _u64()
-        if len(content) != count * each or (base is not None and len(base) != len(content)):
-            raise ValueError(f"expected whole elements of {each} bytes, and as many bytes of the base")
         if len(self._room[1]) < len(content):
             self._room = new_buffer(count * index_nbytes), new_buffer(len(content))
         indices, values = self._room
@@ -53,8 +60,8 @@ class ChangedElements:
             Pin(values, writable=True) as target,
         ):
             _changes(
-                each, source.address, origin.address, count, self._first, index_nbytes, numbers.address,
-                target.address, found, Error(),
+                each, source.address, origin.address, count, self._first, index_nbytes, numbers.address, target.address,
+                found, Error(),
             )  # fmt: skip
         self.indices += indices[: found.value * index_nbytes]
         self.values += values[: found.value * each]

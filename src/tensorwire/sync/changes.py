@@ -48,12 +48,21 @@ class Changes:
 
     __reduce_ex__ = not_copied("what a follower has staged", "send what tensors() or patches() gives")
 
-    def __init__(
-        self, target: ArraysTarget, version: int, names: tuple[str, ...], tensors: Tensors, holds: Callable[[], bool]
-    ) -> None:
-        """`tensors`: of the version. `holds`: whether it is staged still."""
-        self.version, self.names = version, names
-        self._target, self._tensors, self._holds = target, tensors, holds
+    version: int
+    names: tuple[str, ...]
+    _target: ArraysTarget
+    _tensors: Tensors
+    _holds: Callable[[], bool]
+
+    @classmethod
+    def _of(cls, version: int, names: tuple[str, ...], target: ArraysTarget, holds: Callable[[], bool]) -> Changes:
+        """What `target` has staged. `holds`: whether it is staged still."""
+        goal = target.staged
+        assert goal is not None
+        made = cls()
+        made.version, made.names = version, names
+        made._target, made._tensors, made._holds = target, goal.tensors, holds
+        return made
 
     def __repr__(self) -> str:
         return in_a_line(self, f"version {self.version}", count(len(self.names), "tensor"))

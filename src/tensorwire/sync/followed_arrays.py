@@ -57,6 +57,7 @@ class ArraysTarget:
         self._frames: dict[str, list[Fetched]] = {}
         self._ties: Mapping[str, str] = {}  # by name of an array the one that has the frames
         self._goal: Position | None = None
+        self._room = new_buffer(0)  # for a piece of an array
         if in_place:
             tied_names(arrays)
 
@@ -134,7 +135,7 @@ class ArraysTarget:
         return found
 
     def framework_of(self, name: str) -> Literal["np", "pt"]:
-        """Of a new array: the one that was asked for, or that of the array which is replaced, or of another one."""
+        """The one of a new array: what was asked for, or that of the array which is replaced, or of another one."""
         if self._framework is not None:
             return self._framework
         torch = sys.modules.get("torch")
@@ -153,10 +154,11 @@ class ArraysTarget:
         """Look for changes piece by piece in what frames make of the array that is there, which stays what it is."""
         fetched, base = self._frames[self._ties[name]], tensor_view(self._array_to_change(name)).data
         step, hasher = piece_nbytes(fetched, self._threads), ContentHasher(threads=self._threads)
-        room = new_buffer(min(step, len(base)))
+        if len(self._room) < min(step, len(base)):
+            self._room = new_buffer(min(step, len(base)))
         for start in range(0, len(base), step):
             old = base[start : start + step]
-            piece = room[: len(old)]
+            piece = self._room[: len(old)]
             piece[:] = old
             for each in fetched:
                 each.make_piece(name, start, piece, self._threads)
@@ -257,7 +259,7 @@ class ArraysTarget:
         return None
 
     def _drop(self) -> None:
-        self._new, self._frames, self._ties, self._goal = {}, {}, {}, None
+        self._new, self._frames, self._ties, self._goal, self._room = {}, {}, {}, None, new_buffer(0)
 
 
 def _text(layout: tuple[str | None, tuple[int, ...]]) -> str:

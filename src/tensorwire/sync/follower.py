@@ -199,10 +199,10 @@ class Follower:
         """
         if not isinstance(self._target, ArraysTarget):
             raise TypeError("expected a follower of a dict, got one of a directory, whose files an engine loads anew")
-        staged, goal = self._staged, self._target.staged
-        if staged is None or goal is None:
+        staged = self._staged
+        if staged is None:
             raise ValueError("expected a staged version, got none; call stage() first, and changes() if it gives one")
-        return Changes(self._target, *staged, goal.tensors, lambda: self._staged is staged)
+        return Changes._of(*staged, self._target, lambda: self._staged is staged)
 
     def _goal(self, version: int | None, position: Position) -> Version | None:
         """The version that is to be held, None if it is held or there is none."""
