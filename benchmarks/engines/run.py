@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 HEAD = """
 # Results of engines
 
-What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md).
+What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md), and
+[what a training step changed](DOCS/deltas.md).
 """
 
 
