@@ -2,7 +2,8 @@
 
 CASES is a JSON object: name -> {"model": ..., "steps": [...], "as_on_gpu": ..., other arguments of ``vllm.LLM``}. A
 step is {"init": info}, {"update": version}, {"reload": checkpoint} or {"shutdown": null}, and may name a fault that is
-put in. With "staged" it begins once the thread has staged the version. RESULTS gets for each case what was generated
+put in. With "publish", the folder of a version is put into the store first, [from, to]; with "staged" the step begins
+once the thread has staged its version. RESULTS gets for each case what was generated
 before the steps, and for each step its error, the tensors that went to the model, how long it took, and what was
 generated behind it; nothing where "silent" is set, since vLLM ends with a request to a model that is half written.
 """
@@ -13,6 +14,7 @@ import gc
 import json
 import os
 import pkgutil
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -130,6 +132,9 @@ def act(llm: Any, step: dict[str, Any]) -> None:
 def take(llm: Any, step: dict[str, Any], double: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"error": None}
     fault = step.get("fault")
+    if "publish" in step:
+        source, place = map(Path, step["publish"])
+        shutil.copytree(source, place.with_name(f".{place.name}")).rename(place)
     if step.get("staged"):
         follower = worker(llm).weight_transfer_engine._ahead._follower
         wait_for(lambda: follower._staged is not None and follower._staged.version == step["update"])
