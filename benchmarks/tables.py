@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, pages, summary
-from tests.support import links
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +29,7 @@ class Table:
         title, text: on the page.
         columns: head, key in a row, and format of each column.
         measure: makes the rows; in a quick form that shows that it works, and measures nothing, if it is asked for one.
-        needs_links: whether the ranks are to have links between them.
+        missing: why this machine cannot measure it; "" if it can.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Table:
     text: str
     columns: tuple[tuple[str, str, str], ...]
     measure: Callable[[bool], list[Row]]
-    needs_links: bool = False
+    missing: Callable[[], str] = str
 
     def render(self, rows: list[Row]) -> str:
         return f"## {self.title}\n\n{filled(self.text)}\n\n{of_columns(self.columns, rows)}"
@@ -94,8 +93,8 @@ def measure(tables: Sequence[Table], path: Path, *, quick: bool, command: str) -
     failed = []
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
     for number, table in enumerate(tables, 1):
-        if table.needs_links and links.missing():
-            environment.log(f"{table.name}: not measured, since this machine has no links: {links.missing()}")
+        if missing := table.missing():
+            environment.log(f"{table.name}: not measured: {missing}")
             continue
         environment.log(f"{table.name}: table {number} of {len(tables)}")
         facts, began = environment.describe(command), time.monotonic()

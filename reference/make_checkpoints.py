@@ -95,6 +95,22 @@ def _directory() -> dict[str, bytes]:
     return {**files, INDEX: dump(index), "config.json": dump(config), "notes/README.md": b"\xff as it is\n"}
 
 
+BESIDE = {
+    "second.safetensors": {"copy": ("first.safetensors", "w")},
+    "third.safetensors": {"changed": ("second.safetensors", "copy")},
+}
+
+
+def _files_beside() -> dict[str, bytes]:
+    """Three files: the second has a tensor of the first under another name, the third one that is nearly the same."""
+    data = weights(512, 5)
+    contents = {"first": {"w": data}, "second": {"copy": data}, "third": {"changed": data[:-2] + b"\x01\x3f"}}
+    return {
+        f"{file}.safetensors": write_container([Tensor(name, "BF16", (512,), each) for name, each in found.items()], {})
+        for file, found in contents.items()
+    }
+
+
 def _small() -> bytes:
     """One tensor of equal words: a frame without a block of many bytes."""
     return write_container([Tensor("a.w", "BF16", (1024,), b"\x80\x3f" * 1024)], {})
@@ -121,6 +137,9 @@ def _valid() -> list[Golden]:
         _file("names", *_names()),
         _file("delta", compress_file(original, "fast", alone=True, base=old, base_name="old"), tensors, original, True),
         _whole("directory", compress_directory(directory, "fast"), tensors, directory),
+        _whole(
+            "beside", compress_directory(_files_beside(), "fast", beside=BESIDE), _all(_files_beside()), _files_beside()
+        ),
         _whole("directory-optional", _with_optional(compress_directory(directory, "fast")), tensors, directory),
     ]
 
@@ -133,6 +152,10 @@ def _file(name: str, data: bytes, tensors: list[Tensor], original: bytes | None 
 def _whole(name: str, files: dict[str, bytes], tensors: list[Tensor], originals: dict[str, bytes]) -> Golden:
     hashes = {path: sha256(data) for path, data in originals.items()}
     return Golden(f"valid/{name}", files, _entry(tensors, hashes, False))
+
+
+def _all(files: dict[str, bytes]) -> list[Tensor]:
+    return [tensor for data in files.values() for tensor in read_container(data).tensors]
 
 
 def _entry(tensors: list[Tensor], originals: dict[str, str] | None, delta: bool) -> dict[str, Any]:
@@ -200,7 +223,8 @@ def _with_optional(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _invalid() -> list[Golden]:
-    return [*_invalid_files(), *_invalid_originals(), *_invalid_indexes(), *_invalid_configs(), *_invalid_manifests()]
+    files, originals = _invalid_files(), [*_invalid_originals(), *_invalid_beside()]
+    return [*files, *originals, *_invalid_indexes(), *_invalid_configs(), *_invalid_manifests()]
 
 
 def _refused(name: str, files: dict[str, bytes], error: str, read: str) -> Golden:
@@ -258,6 +282,23 @@ def _invalid_originals() -> list[Golden]:
     return [
         _refused(f"original-{name}.safetensors", {"": _signed(small, ours)}, "CorruptData", "original")
         for name, ours in cases.items()
+    ]
+
+
+def _invalid_beside() -> list[Golden]:
+    """What a tensor is relative to is not there, or another one."""
+    first, second = "first.safetensors", "second.safetensors"
+    small = {first: _small(), second: _small()}
+    files = compress_directory(small, "fast", beside={second: {"a.w": (first, "a.w")}})
+    other = write_container([Tensor("a.w", "BF16", (1024,), b"\x81\x3f" * 1024)], {})
+    cases = {
+        "file": ({second: _signed(read_container(files[second]), {"beside:a.w": "third.safetensors"})}, "BaseMismatch"),
+        "tensor": ({second: _signed(read_container(files[second]), {"base:a.w": "b.w"})}, "BaseMismatch"),
+        "path": ({second: _signed(read_container(files[second]), {"beside:a.w": f"../{first}"})}, "CorruptData"),
+        "hash": (compress_directory({**small, first: other}, "fast") | {second: files[second]}, "BaseMismatch"),
+    }
+    return [
+        _refused(f"beside-{name}", {**files, **changed}, error, "original") for name, (changed, error) in cases.items()
     ]
 
 

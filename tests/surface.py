@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_suffix(".txt")
 
 # A name that several of these modules have is listed once, under the first.
-MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.dcp",
+MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.kv",
+           "tensorwire.torch", "tensorwire.torch.device", "tensorwire.torch.dcp",
            "tensorwire.torch.integrations.trainer", "tensorwire.torch.integrations.lightning",
            "tensorwire.safetensors", "tensorwire.sync",
            "tensorwire.safetensors.numpy", "tensorwire.safetensors.torch")  # fmt: skip

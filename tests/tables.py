@@ -243,6 +243,32 @@ def remote() -> Rows:
     return {name: "{requests} | {received:,}".format_map(each) for name, each in found.items()}
 
 
+def _kv_ratios(dtype: str) -> Rows:
+    """Ratios by the tokens in a frame."""
+    rows = {each["with"]: each for each in results("engines")["ratios"] if each["dtype"] == dtype}
+    form = "{both, 16:.3f} | {both, 64:.3f} | {both, 256:.3f} | {both, 4096:.3f}"
+    return {name: form.format_map(each) for name, each in rows.items()}
+
+
+def kv() -> Rows:
+    return _kv_ratios("BF16")
+
+
+def kv_fp8() -> Rows:
+    return _kv_ratios("F8_E4M3")
+
+
+def kv_speed() -> Rows:
+    """Speeds as multiples of zstd's, of frames with all layers and with one."""
+    found: dict[str, list[str]] = {}
+    for frame in ("all layers, keys and values", "one layer's keys or values"):
+        for each in results("engines")["speeds"]:
+            if each["frame"] == f"64 tokens, {frame}" and each["with"].startswith("`"):
+                cells = [f"{each[f'{way}, of zstd']:.1f}" for way in ("encode", "decode")]
+                found.setdefault(each["with"], []).extend(cells)
+    return {name: " | ".join(cells) for name, cells in found.items()}
+
+
 def sync() -> Rows:
     """CPU seconds to publish and to apply a gigabyte, and the MB between."""
     names = {each: each for each in ("tensorwire, fast", "xor, zstd 1", "overwrite, zstd 1")}
@@ -317,6 +343,7 @@ def models() -> Rows:
 
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
 LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
+LISTED += [kv, kv_fp8, kv_speed]
 LISTED += [modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 

@@ -31,13 +31,14 @@ API = ROOT / "docs" / "api.md"
 API_JOB = ROOT / "job" / "docs" / "api.md"
 API_TORCH = ROOT / "docs" / "api-torch.md"
 API_TRAFFIC = ROOT / "docs" / "api-traffic.md"
+KV = ROOT / "docs" / "kv.md"
 SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
 
 NOT_RUN = {
     "job/docs/index.md": "job/tests/service/test_diagnose.py runs it on a job",
     "job/docs/nccl.md": "it needs a job under NCCL; job/tests/nccl/test_nccl_ras.py asks a server instead",
     "docs/lmcache.md": "it needs LMCache; make lmcache runs tests/torch/test_lmcache.py",
-    "docs/sync-engines.md": "it needs a store and trainers; the page says that nothing of it was run",
+    "docs/sync-engines.md": "it needs trainers and engines; the page says what of it was run, and by which program",
     "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
     "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
     "docs/training.md": "it needs a model and data; test_trainer_callback.py and test_lightning.py run what it shows",
@@ -93,6 +94,7 @@ def signature(function: object) -> str:
     ("module", "page"),
     [
         ("tensorwire", API),
+        ("tensorwire.kv", KV),
         ("tensorwire_job", API_JOB),
         ("tensorwire.sync.interchange", SYNC_VERSIONS),
         ("tensorwire.torch.traffic", API_TRAFFIC),
@@ -115,6 +117,7 @@ SAFETENSORS = ROOT / "docs" / "api-safetensors.md"
     [
         ("tensorwire", API),
         ("tensorwire.checkpoint", API),
+        ("tensorwire.kv", KV),
         ("tensorwire_job", API_JOB),
         ("tensorwire.torch", API_TORCH),
         ("tensorwire.torch.traffic", API_TRAFFIC),

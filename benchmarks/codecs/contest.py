@@ -10,15 +10,15 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.timing import interleave, over, pinned, relative, speed, timed
+from tensorwire.cli.peers import ADAPTERS
 from tensorwire.codec import new_buffer
 from tensorwire.codec.frame import core
-from tensorwire.peers.codecs import ADAPTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from benchmarks.timing import Seconds
-    from tensorwire.peers.codecs import Adapter, Codec
+    from tensorwire.cli.peers import Adapter, Codec
 
 YARDSTICKS = {"memcpy": "vs_memcpy", "zipnn": "vs_zipnn"}
 

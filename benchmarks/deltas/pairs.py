@@ -27,9 +27,9 @@ def load(name: str) -> list[tuple[Words, Words]]:
         return [synthetic_pair(LARGE_WORDS, SYNTHETIC[name])]
     if name == UNRELATED:  # the words are those of the tensor, but each from another place
         return [(new[::-1].copy(), new) for _, new in load(NEAR[0])]
-    from benchmarks.deltas import training
+    from benchmarks import trained_pairs
 
-    pair = training.pair(name)
+    pair = trained_pairs.pair(name)
     return [(pair.old[key].reshape(-1), pair.new[key].reshape(-1)) for key in pair.matrices()]
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from tensorwire import compress, compress_bound, decompress
 from tensorwire._ground.version import __version__
+from tensorwire.cli.peers import ADAPTERS as PLAIN
 from tensorwire.codec import new_buffer
-from tensorwire.peers.codecs import ADAPTERS as PLAIN
 
 
 class Codec:
@@ -71,7 +71,7 @@ class Relative(Codec):
 
 
 class Plain(Codec):
-    """A codec of tensorwire.peers that does not look at the base; memcpy is the yardstick."""
+    """A codec of tensorwire.cli.peers that does not look at the base; memcpy is the yardstick."""
 
     def __init__(self, verify: bool, name: str) -> None:
         super().__init__(verify)

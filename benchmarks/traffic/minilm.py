@@ -15,6 +15,7 @@ from benchmarks.tables import Row, Table
 from benchmarks.text import sentence_pairs
 from benchmarks.traffic.sharded import Trained, sharded
 from benchmarks.traffic.steps import COLUMNS, rows_of, turns_of
+from tests.support import links
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -72,5 +73,5 @@ TABLE = Table(
     "tokens a rank. Turns, quotients and bytes are those of the table of steps.",
     COLUMNS,
     measure,
-    needs_links=True,
+    missing=links.missing,
 )

@@ -172,6 +172,14 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
                               const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* content_hash,
                               void* base_hash, tw_error* error);
 
+/* Changes -------------------------------------------------------------------------------------------------------- */
+
+/* The elements of `content` whose bits differ from those of `base`, `count` of each, of 1, 2, 4 or 8 bytes: their
+ * numbers in order, counted from `first` on, in 4 or 8 bytes each, to `indices`, and what they are in `content` to
+ * `values`; both have room for all elements. Without a base all elements differ. *found receives how many do. */
+TW_API int tw_changes(uint32_t element_nbytes, const void* content, const void* base, uint64_t count, uint64_t first,
+                      uint32_t index_nbytes, void* indices, void* values, uint64_t* found, tw_error* error);
+
 /* Products ------------------------------------------------------------------------------------------------------- */
 
 /* Orders of summation of matrix products that others compute; core/linear has them in code.

@@ -1,6 +1,7 @@
 """Reads files and directories of docs/checkpoints.md, whole in memory, and has what the writer shares.
 
-It restores torch files too: docs/pytorch-files.md, section "The record".
+It restores torch files too (docs/pytorch-files.md, section "The record"), and tensors that are relative to other files
+of their directory (docs/directories.md, section "Tensors that several files have").
 """
 
 import base64
@@ -18,7 +19,7 @@ from .hashes import content_hash
 
 PREFIX = "tensorwire."
 MARKER = ("F6_E2M3", (0,))
-FEATURES = {"torch"}
+FEATURES = {"torch", "beside"}
 KIND_MEMBERS = {
     "safetensors": ("header",),
     "torch": ("header",),
@@ -118,8 +119,11 @@ def check_required(features: object) -> None:
             raise UnsupportedVersionError(f"features of a later version: {features}")
 
 
-def read_file(data: bytes, base: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-    """The original tensors of a file, plain or compressed, in the order of their data; `base` by name."""
+def read_file(
+    data: bytes, base: Mapping[str, Tensor] | None = None, directory: Mapping[str, bytes] | None = None
+) -> list[Tensor]:
+    """The original tensors of a file, plain or compressed, in the order of their data; `base` by name, `directory` by
+    path all files of the one that it stands in."""
     container = read_container(data)
     ours = {key.removeprefix(PREFIX): text for key, text in container.metadata.items() if key.startswith(PREFIX)}
     check_required(ours.get("required"))
@@ -141,7 +145,7 @@ def read_file(data: bytes, base: Mapping[str, Tensor] | None = None) -> list[Ten
             continue  # its marker
         tensor = stored
         if name != stored.name or (ours.get("frames") and stored.dtype == "F4" and len(stored.shape) == 1):
-            old = (base or {}).get(ours.get(f"base:{name}", name))
+            old = _base_of(name, ours, base or {}, directory or {})
             frame = decode(stored.data, None if old is None else old.data)
             tensor = Tensor(name, frame.header.dtype, frame.header.shape, frame.data)
         recorded = ours.get(f"hash:{name}")
@@ -150,21 +154,46 @@ def read_file(data: bytes, base: Mapping[str, Tensor] | None = None) -> list[Ten
     return tensors
 
 
+def _base_of(
+    name: str, ours: Mapping[str, str], base: Mapping[str, Tensor], directory: Mapping[str, bytes]
+) -> Tensor | None:
+    """What a tensor is relative to; None if it is not there."""
+    called, path = ours.get(f"base:{name}", name), ours.get(f"beside:{name}")
+    if path is None:
+        return base.get(called)
+    require(not {"", ".", ".."} & set(path.split("/")), f"{path} leads out of the directory")
+    if path not in directory:
+        return None
+    return next((each for each in read_file(directory[path], base, directory) if each.name == called), None)
+
+
 def _is_payload(tensor: Tensor, markers: set[str]) -> bool:
     return tensor_name(tensor.name) in markers and tensor.dtype == "U8" and len(tensor.shape) == 1 and bool(tensor.data)
 
 
-def restore_file(data: bytes, header: bytes, digest: str, base: Mapping[str, Tensor] | None = None) -> bytes:
+def restore_file(
+    data: bytes,
+    header: bytes,
+    digest: str,
+    base: Mapping[str, Tensor] | None = None,
+    directory: Mapping[str, bytes] | None = None,
+) -> bytes:
     """The original of a compressed file, of which the header and the SHA-256 are kept."""
-    original = len(header).to_bytes(8, "little") + header + b"".join(_in_order(data, header, base))
+    original = len(header).to_bytes(8, "little") + header + b"".join(_in_order(data, header, base, directory))
     require(sha256(original) == digest, "the original has another SHA-256")
     return original
 
 
-def restore_torch_file(data: bytes, record: bytes, digest: str, base: Mapping[str, Tensor] | None = None) -> bytes:
+def restore_torch_file(
+    data: bytes,
+    record: bytes,
+    digest: str,
+    base: Mapping[str, Tensor] | None = None,
+    directory: Mapping[str, bytes] | None = None,
+) -> bytes:
     """The original of a compressed torch file, of which the record and the SHA-256 are kept."""
     length = int.from_bytes(record[:8], "little")
-    storages = _in_order(data, record[8 : 8 + length], base)
+    storages = _in_order(data, record[8 : 8 + length], base, directory)
     sizes = np.frombuffer(record, "<u4", len(storages) + 1, 8 + length).tolist()
     rest = record[8 + length + 4 * len(sizes) :]
     require(sum(sizes) == len(rest), "the rest has another size")
@@ -175,11 +204,13 @@ def restore_torch_file(data: bytes, record: bytes, digest: str, base: Mapping[st
     return original
 
 
-def _in_order(data: bytes, header: bytes, base: Mapping[str, Tensor] | None) -> list[bytes]:
+def _in_order(
+    data: bytes, header: bytes, base: Mapping[str, Tensor] | None, directory: Mapping[str, bytes] | None
+) -> list[bytes]:
     """The tensors of a compressed file, in the order of a header."""
     order = json.loads(header)
     order.pop("__metadata__", None)
-    found = {tensor.name: tensor for tensor in read_file(data, base)}
+    found = {tensor.name: tensor for tensor in read_file(data, base, directory)}
     require(found.keys() == order.keys(), "the original header has other tensors")
     return [found[name].data for name in sorted(order, key=lambda name: order[name]["data_offsets"])]
 
@@ -214,7 +245,7 @@ def restore_directory(files: Mapping[str, bytes], base: Mapping[str, Tensor] | N
         path = file["path"]
         if file["kind"] in ("safetensors", "torch"):
             restore = restore_file if file["kind"] == "safetensors" else restore_torch_file
-            originals[path] = restore(files[path], unpack(file["header"]), file["sha256"], base)
+            originals[path] = restore(files[path], unpack(file["header"]), file["sha256"], base, files)
         else:
             originals[path] = unpack(file["content"]) if file["kind"] == "replaced" else files[path]
         require(sha256(originals[path]) == file["sha256"], f"{path} has another SHA-256")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from .checkpoint import (
     MARKER,
@@ -19,6 +19,9 @@ from .checkpoint import (
 )
 from .encoder import encode
 from .hashes import content_hash
+
+Beside: TypeAlias = Mapping[str, tuple[str, str]]
+"""By the name of a tensor the path of another file of its directory, and the name there of what it is relative to."""
 
 METHOD = "tensorwire (install it, then import tensorwire.torch; or first run: tensorwire decompress)"
 SAVING_NBYTES = 256
@@ -89,15 +92,37 @@ def frames_file(original: bytes, profile: str) -> bytes:
     return write_container(stored, {**metadata, f"{PREFIX}frames": "F4"})
 
 
+def relative_file(original: bytes, profile: str, path: str, originals: Mapping[str, bytes], beside: Beside) -> bytes:
+    """A compressed file of a directory, with tensors that are relative to others of it."""
+    _, metadata, tensors = read_container(original)
+    ours = {"version": "1", "required": "beside", "profile": profile, "path": path}
+    ours |= {f"hash:{tensor.name}": content_hash(tensor.data).hex() for tensor in tensors}
+    base = {}
+    for name, (file, called) in beside.items():
+        base[name] = next(each for each in read_container(originals[file]).tensors if each.name == called)
+        ours[f"beside:{name}"] = file
+        ours |= {f"base:{name}": called} if called != name else {}
+    stored = compressed_tensors(tensors, profile, base)
+    return write_container(stored, sign({**metadata, **{PREFIX + key: text for key, text in ours.items()}}, stored))
+
+
 def compress_directory(
-    originals: Mapping[str, bytes], profile: str, *, base: list[Tensor] | None = None, base_name: str = ""
+    originals: Mapping[str, bytes],
+    profile: str,
+    *,
+    base: list[Tensor] | None = None,
+    base_name: str = "",
+    beside: Mapping[str, Beside] | None = None,
 ) -> dict[str, bytes]:
-    """A compressed directory with config.json and an index at its top."""
+    """A compressed directory with config.json and an index at its top; `beside` by the path of a file."""
     files = dict(originals)
     records = []
     shards = {path for path in originals if path.endswith(".safetensors")}
     for path in sorted(shards):
-        files[path] = compress_file(originals[path], profile, alone=False, base=base, base_name=base_name)
+        if beside and path in beside:
+            files[path] = relative_file(originals[path], profile, path, originals, beside[path])
+        else:
+            files[path] = compress_file(originals[path], profile, alone=False, base=base, base_name=base_name)
     for path, original in originals.items():
         if path == "config.json":
             files[path] = new_config(original, profile)
@@ -107,6 +132,7 @@ def compress_directory(
     manifest: dict[str, Any] = {
         "format": "tensorwire-checkpoint",
         "version": 1,
+        **({"required": "beside"} if beside else {}),
         "writer": "the reference",
         "profile": profile,
         "files": sorted(records, key=lambda record: str(record["path"])),

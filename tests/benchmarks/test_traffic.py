@@ -180,8 +180,7 @@ def test_a_wrong_element_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert recommendation._violations(name, 0.03, 1 << 12)["violations"] == 1
 
 
-def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables.links, "missing", lambda: "this test has none")
+def test_a_table_is_measured_alone(tmp_path: Path) -> None:
     columns = (("a", "a", "d"), ("b", "b", ".1f"))
 
     def fail(quick: bool) -> list[dict[str, object]]:
@@ -189,7 +188,8 @@ def test_a_table_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     found = iter([[{"a": 1, "b": [0.25, 0.5]}], [{"a": 2, "b": None}]])
     alone = Table("alone", "Title", "Text.", columns, lambda quick: next(found))
-    linked = Table("linked", "Title", "Text.", columns, lambda quick: pytest.fail("it needs links"), needs_links=True)
+    none = "this test has no links"
+    linked = Table("linked", "Title", "Text.", columns, lambda quick: pytest.fail(none), missing=lambda: none)
     other = Table("other", "Title", "Text.", columns, lambda quick: [{"a": 3, "b": 1.0}])
     failing = Table("failing", "Title", "Text.", columns, fail)
     for chosen, expected in (([alone, linked, failing, other], ["failing"]), ([alone], [])):

@@ -92,6 +92,40 @@ def test_a_checkpoint_that_is_lost_or_changed_is_named(tmp_path: Path) -> None:
         load_file(tmp_path / "alone")
 
 
+def test_a_missing_file_is_one_problem(tmp_path: Path) -> None:
+    """Not one for each tensor that is relative to it."""
+    write_run(tmp_path / "run", 3)
+    small, first = tmp_path / "small", tmp_path / "small" / "step-9" / MODEL
+    compress_checkpoint(tmp_path / "run", small, chain=True)
+    kept = shutil.move(first, tmp_path / "kept")
+    itself, users = verify(small).problems
+    assert (itself.kind, itself.file) == ("FileNotFoundError", f"step-9/{MODEL}")
+    assert (users.kind, users.file, users.tensor) == ("BaseMismatchError", f"step-9/{MODEL}", None)
+    said = f"6 tensors of 'step-10/{MODEL}' and 1 other file cannot be checked without 'step-9/{MODEL}'"
+    assert said in users.message
+    assert f"there is no file {str(first)!r}; fetch that file" in users.message
+    (alone,) = verify(small / "step-11" / MODEL).problems
+    assert f"3 tensors of '{MODEL}' cannot be checked without 'step-9/{MODEL}'" in alone.message
+    shutil.move(kept, first)
+    shutil.copy(small / "step-11" / MODEL, tmp_path / "alone.safetensors")
+    (alone,) = verify(tmp_path / "alone.safetensors").problems
+    assert "stands in no directory with a tensorwire.json" in alone.message
+    write(tmp_path / "other" / MODEL, tensors(70))
+    compress_checkpoint(tmp_path / "other" / MODEL, first, force=True)  # another content: one for each tensor
+    assert [problem.tensor for problem in verify(small / "step-10").problems] == ["layer.0", "layer.1", "layer.2"]
+
+
+def test_checkpoints_with_nothing_in_common_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    for number in (11, 12):
+        write(tmp_path / "run" / f"step-{number}" / MODEL, tensors(number), f"other.{number}.")
+    report = compress_checkpoint(tmp_path / "run", tmp_path / "small", chain=True)
+    (notice,) = [each for each in report.notices if "chain" in each]
+    assert notice.startswith(f"the chain makes step-11 no smaller (so it is for 1 more): step-10/{MODEL} has no tensor")
+    write_run(tmp_path / "good", 2)
+    assert not any("chain" in each for each in compress_checkpoint(tmp_path / "good", tmp_path / "g").notices)
+
+
 def test_one_that_is_written_to_meanwhile_serves_none(tmp_path: Path) -> None:
     """What was compressed of it is not what the next one would be relative to."""
     write_run(tmp_path / "run", 2)

@@ -20,6 +20,7 @@ LARGE = {**CONFIG, "id2label": "x" * (1 << 18)}
 FILE = "model.safetensors"
 TOKENIZER = {"model_type": "llama", "tokenizer_class": "LlamaTokenizer"}
 SENTENCES = {"model_type": "SentenceTransformer", "__version__": {"transformers": "5.24.0"}}
+MODULES = [{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}, {"path": "3_Bert"}]
 NOTICE = "no configuration tells of the compressed {}; Transformers loads the model if you pass it a config whose"
 
 
@@ -67,6 +68,29 @@ def changed(root: Path) -> list[str]:
             ["config.json"],
         ),
         ({"config.json": '{"a": 1, "a": 2}', FILE: None}, ["config.json"]),
+        (  # sentence-transformers reads its own layers, and has Transformers read a model
+            {
+                "modules.json": MODULES,
+                "config.json": {},
+                FILE: None,
+                "2_Dense/config.json": {"in_features": 8},
+                f"2_Dense/{FILE}": None,
+                "3_Bert/config.json": CONFIG,
+                f"3_Bert/{FILE}": None,
+            },
+            ["3_Bert/config.json", "config.json"],
+        ),
+        (
+            {
+                "a/modules.json": MODULES,
+                "a/2_Dense/config.json": {},
+                f"a/2_Dense/{FILE}": None,
+                "b/2_Dense/config.json": {},
+                f"b/2_Dense/{FILE}": None,
+            },
+            ["b/2_Dense/config.json"],
+        ),
+        ({"modules.json": '"2_Dense"', "2_Dense/config.json": {}, f"2_Dense/{FILE}": None}, ["2_Dense/config.json"]),
     ],
 )
 def test_what_tells(tmp_path: Path, files: dict[str, Any], expected: list[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reference.tensorwire_reference import errors as reference_errors
 from reference.tensorwire_reference.checkpoint import read_container, read_file, restore_directory, restore_single
 from tensorwire import errors
 from tensorwire.checkpoint import (
@@ -23,7 +24,7 @@ from tensorwire.checkpoint import (
     verify,
 )
 from tensorwire.checkpoint.directory.config_and_index import CONFIG_KEY, check_config
-from tests.support.checkpoint_models import contents, edit_manifest, tree_hashes
+from tests.support.checkpoint_models import container, contents, edit_manifest, tree_hashes, weights
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "checkpoints" / "v1"
 LISTED = json.loads((FOLDER / "manifest.json").read_text())
@@ -172,6 +173,23 @@ def test_the_reference_reads_its_goldens(name: str) -> None:
         assert {t.name: sha256(t.data) for t in tensors} == {k: t["sha256"] for k, t in entry["tensors"].items()}
         restored = {"": restore_single(path.read_bytes(), base)} if entry["originals"] else {}
     assert {name: sha256(data) for name, data in restored.items()} == (entry["originals"] or {})
+
+
+@pytest.mark.parametrize("name", [name for name in INVALID if name.startswith("beside-")])
+def test_the_reference_refuses_what_is_relative_to_another_file(name: str) -> None:
+    with pytest.raises(getattr(reference_errors, INVALID[name]["error"])):
+        restore_directory(contents(FOLDER / INVALID[name]["path"]))
+
+
+def test_the_reference_reads_files_of_the_package_that_share_tensors(tmp_path: Path) -> None:
+    originals = {"a/model.safetensors": {"w": 1}, "b/other.safetensors": {"v": 1}, "b/third.safetensors": {"v": 2}}
+    for path, seeds in originals.items():
+        (tmp_path / "model" / path).parent.mkdir(parents=True, exist_ok=True)
+        tensors = [(name, "BF16", (9000,), weights(9000, seed)) for name, seed in seeds.items()]
+        (tmp_path / "model" / path).write_bytes(container(tensors))
+    compress_checkpoint(tmp_path / "model", tmp_path / "packed")
+    assert b"tensorwire.beside:v" in (tmp_path / "packed/b/other.safetensors").read_bytes()
+    assert restore_directory(contents(tmp_path / "packed")) == contents(tmp_path / "model")
 
 
 @pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])

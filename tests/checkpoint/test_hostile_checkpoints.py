@@ -312,12 +312,23 @@ def test_a_directory_in_the_place_of_a_listed_file(packed: Path, tmp_path: Path,
     assert (problem.kind, problem.file) == ("IsADirectoryError", name)
 
 
-def test_a_directory_is_no_file(packed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "found"), [(os.mkdir, "a directory"), (os.mkfifo, "a pipe, a socket or a device")])
+def test_what_stands_in_the_place_of_a_manifest(
+    packed: Path, tmp_path: Path, make: Callable[[Path], None], found: str
+) -> None:
     (packed / MANIFEST_NAME).unlink()
-    (packed / MANIFEST_NAME).mkdir()
-    with pytest.raises(IsADirectoryError) as caught:
-        decompress_checkpoint(packed, tmp_path / "x")
-    assert caught.value.filename == str(packed / MANIFEST_NAME)
+    make(packed / MANIFEST_NAME)
+    for operation in (
+        lambda: decompress_checkpoint(packed, tmp_path / "x"),
+        lambda: transcode_checkpoint(packed, tmp_path / "x", profile="compact"),
+    ):
+        with pytest.raises(CorruptDataError, match=f"expected a file, got {found}.*put the manifest in its place"):
+            operation()
+    with contextlib.suppress(ValueError):  # of a pipe, since a directory may hold none
+        assert verify(packed).problems[0].file == MANIFEST_NAME
+    (packed / "folder").mkdir()
+    (packed / SHARD).rename(packed / "folder" / SHARD)
+    assert verify(packed / "folder").ok  # a directory below is looked at without it
 
 
 def test_what_is_no_file_is_refused(model: Path, tmp_path: Path) -> None:

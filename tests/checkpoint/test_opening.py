@@ -89,6 +89,28 @@ def test_an_index_may_be_named(model: Path) -> None:
     assert load_file(model / INDEX).keys() == TENSORS.keys()
 
 
+def test_what_a_configuration_names_comes_first(tmp_path: Path) -> None:
+    """As for Transformers; paths in an index that it names are relative to the configuration."""
+    for path, name in (("model.safetensors", "whole"), ("w/a.safetensors", "below"), ("v/b.safetensors", "listed")):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(container([(name, *ONE[1:])]))
+    (tmp_path / "w" / "x.safetensors.index.json").write_text('{"weight_map": {"listed": "v/b.safetensors"}}')
+    named = {
+        "./w/a.safetensors": "below", "w/x.safetensors.index.json": "listed", "pytorch_model.bin": "whole", 3: "whole",
+    }  # fmt: skip
+    for said, expected in named.items():
+        (tmp_path / "config.json").write_text(json.dumps({"transformers_weights": said}))
+        assert list(load_file(tmp_path)) == [expected]
+    (tmp_path / "config.json").write_text('{"transformers_weights": "w/gone.safetensors"}')
+    with pytest.raises(FileNotFoundError, match=r"w/gone\.safetensors"):
+        load_file(tmp_path)
+    (tmp_path / "config.json").write_text('{"transformers_weights": "../w/a.safetensors"}')
+    with pytest.raises(CorruptDataError, match=r"inside the directory, got '\.\./w/a\.safetensors' .*config\.json"):
+        load_file(tmp_path)
+    (tmp_path / "config.json").write_text("[")
+    assert list(load_file(tmp_path)) == ["whole"]
+
+
 def test_without_an_index_all_files_at_the_top_are_one_model(model: Path) -> None:
     (model / INDEX).unlink()
     assert load_file(model, framework="bytes") == {name: entry[3] for name, entry in TENSORS.items()}

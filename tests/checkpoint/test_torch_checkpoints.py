@@ -19,11 +19,12 @@ from tensorwire.checkpoint import (
     diff,
     inspect,
     replace_checkpoint,
+    transcode_checkpoint,
     verify,
 )
 from tensorwire.checkpoint.directory.sources import MAX_KEPT_NBYTES, originals
 from tensorwire.cli import main
-from tensorwire.errors import FormatError, LimitExceededError
+from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
 from tensorwire.files.torch_file import TorchFile
 from tensorwire.storage.local import InputFile
 from tests.support.acting import interrupt
@@ -319,9 +320,100 @@ def test_an_original_is_never_replaced(trained: Path, tmp_path: Path) -> None:
 
 def test_a_file_alone_out_of_a_directory_gives_its_storages(trained: Path, tmp_path: Path) -> None:
     compress_checkpoint(trained, tmp_path / "packed")
-    report = decompress_checkpoint(tmp_path / "packed" / "optimizer.pt", tmp_path / "storages.safetensors")
+    shutil.copy(tmp_path / "packed" / "optimizer.pt", tmp_path / "alone.pt")
+    report = decompress_checkpoint(tmp_path / "alone.pt", tmp_path / "storages.safetensors")
     assert not report.exact
     assert not diff(tmp_path / "storages.safetensors", trained / "optimizer.pt").tensors
+
+
+FILES = ("optimizer.pt", "model.safetensors", "step/optimizer.pt")
+
+
+@pytest.fixture
+def nested(trained: Path, tmp_path: Path) -> Path:
+    """A compressed directory with the same content twice, so that one of both is relative to the other."""
+    (trained / "step").mkdir()
+    shutil.copy(trained / "optimizer.pt", trained / "step")
+    compress_checkpoint(trained, tmp_path / "packed")
+    assert (tmp_path / "packed/step/optimizer.pt").stat().st_size < 16_384
+    return tmp_path / "packed"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_in_its_directory_comes_back(nested: Path, trained: Path, tmp_path: Path, name: str) -> None:
+    """The directory has the records of its files."""
+    original, back = (trained / name).read_bytes(), tmp_path / "back"
+    report = decompress_checkpoint(nested / name, back)
+    assert (back.read_bytes(), report.exact) == (original, True)
+    assert report.files[0].kind == ("safetensors" if name.endswith("safetensors") else "torch")
+    assert verify(nested / name).exact
+    assert inspect(nested / name).restorable
+    transcode_checkpoint(nested / name, tmp_path / "compact", profile="compact")
+    decompress_checkpoint(tmp_path / "compact", tmp_path / "from-compact")
+    assert (tmp_path / "from-compact").read_bytes() == original
+    (tmp_path / "link").symlink_to(nested / name)
+    assert decompress_checkpoint(tmp_path / "link", back, force=True).exact
+
+
+def test_a_file_in_its_directory_comes_back_at_the_command_line(
+    nested: Path, trained: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    original = (trained / "optimizer.pt").read_bytes()
+    assert main(["decompress", str(nested / "step/optimizer.pt"), str(tmp_path / "back.pt")]) == 0
+    assert (tmp_path / "back.pt").read_bytes() == original
+    assert b"note:" not in capfdbinary.readouterr().out
+    assert (
+        main(["decompress", str(nested / "optimizer.pt"), str(nested / "step/optimizer.pt"), "-o", f"{tmp_path}/all"])
+        == 2
+    )
+    assert (
+        main(["decompress", str(nested / "optimizer.pt"), str(nested / "model.safetensors"), "-o", f"{tmp_path}/all"])
+        == 0
+    )
+    assert (tmp_path / "all/optimizer.pt").read_bytes() == original
+    capfdbinary.readouterr()
+    assert main(["decompress", "--quiet", str(nested / "optimizer.pt"), "-"]) == 0
+    assert capfdbinary.readouterr().out == original
+
+
+def test_a_file_of_a_delta_comes_back(trained: Path, tmp_path: Path) -> None:
+    newer = train(tmp_path / "newer", 2)
+    compress_checkpoint(newer, tmp_path / "delta", base=trained)
+    decompress_checkpoint(tmp_path / "delta/optimizer.pt", tmp_path / "back.pt", base=trained)
+    assert (tmp_path / "back.pt").read_bytes() == (newer / "optimizer.pt").read_bytes()
+    apply_checkpoint(tmp_path / "delta/optimizer.pt", trained / "optimizer.pt")
+    assert (trained / "optimizer.pt").read_bytes() == (newer / "optimizer.pt").read_bytes()
+
+
+def test_a_file_of_a_directory_in_a_store_comes_back(nested: Path, trained: Path, tmp_path: Path) -> None:
+    with faulty_store() as store:
+        store.put(str(nested), "/packed", recursive=True)
+        for name in FILES:
+            decompress_checkpoint(f"faulty://packed/{name}", tmp_path / "back", force=True)
+            assert (tmp_path / "back").read_bytes() == (trained / name).read_bytes()
+
+
+def test_what_a_directory_only_copied_is_no_compressed_file(trained: Path, tmp_path: Path) -> None:
+    (trained / "model.gguf").write_bytes(b"GGUF" + bytes(5000))
+    compress_checkpoint(trained, tmp_path / "packed")
+    with pytest.raises(FormatError, match="got a GGUF file"):
+        decompress_checkpoint(tmp_path / "packed/model.gguf", tmp_path / "back")
+    shutil.copy(trained / "optimizer.pt", tmp_path / "packed")
+    with pytest.raises(ValueError, match="is not compressed"):
+        decompress_checkpoint(tmp_path / "packed/optimizer.pt", tmp_path / "back")
+
+
+def test_a_file_that_is_not_the_one_of_the_manifest_is_told(trained: Path, tmp_path: Path) -> None:
+    compress_checkpoint(trained, tmp_path / "packed")
+    compress_checkpoint(train(tmp_path / "newer", 2), tmp_path / "other")
+    shutil.copy(tmp_path / "other/optimizer.pt", tmp_path / "packed")
+    with pytest.raises(CorruptDataError, match="SHA-256"):
+        decompress_checkpoint(tmp_path / "packed/optimizer.pt", tmp_path / "back.pt")
+    manifest = tmp_path / "packed/tensorwire.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    with pytest.raises(FormatError, match=r"tensorwire\.json"):
+        decompress_checkpoint(tmp_path / "packed/optimizer.pt", tmp_path / "back.pt")
+    assert not (tmp_path / "back.pt").exists()
 
 
 def test_a_result_on_standard_output(trained: Path, tmp_path: Path) -> None:

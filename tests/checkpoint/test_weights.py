@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, inspect
 from tensorwire.checkpoint.operations.weights import weights_of
+from tensorwire.errors import BaseMismatchError
 from tensorwire.storage.locations import locate
 from tests.support.checkpoint_models import container, weights
 from tests.support.stores import faulty_store
@@ -66,3 +68,22 @@ def test_a_compressed_file_in_which_nothing_is(tmp_path: Path) -> None:
     compress_checkpoint(tmp_path, tmp_path.with_name("packed-small"))
     found = weights_of(tmp_path.with_name("packed-small"), PROFILES)
     assert (found.nbytes, found.largest_nbytes) == (16, 16)
+
+
+def test_tensors_that_are_relative_to_other_files(tmp_path: Path) -> None:
+    """Loading makes whole frames of them, as large as those that they lead to."""
+    data = weights(300_000, 1)
+    for step in (1, 2, 3):
+        (tmp_path / f"run/step-{step}").mkdir(parents=True)
+        changed = data[: -2 * step] + bytes(2 * step)
+        file = container([("w", "BF16", (300_000,), changed), ("small", "F32", (4,), bytes(16))])
+        (tmp_path / f"run/step-{step}/model.safetensors").write_bytes(file)
+    compress_checkpoint(tmp_path / "run", tmp_path / "packed", chain=True)
+    first, *others = [weights_of(tmp_path / f"packed/step-{step}", PROFILES) for step in (1, 2, 3)]
+    assert first.compressed
+    assert 400_000 < first.stored["fast"] < 450_000
+    assert others == [first, first]
+    assert weights_of(tmp_path / "packed/step-3/model.safetensors", PROFILES) == first
+    shutil.rmtree(tmp_path / "packed/step-1")
+    with pytest.raises(BaseMismatchError, match=r"step-1/model\.safetensors"):
+        weights_of(tmp_path / "packed/step-3", PROFILES)

@@ -11,8 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorwire import codec
-from tensorwire.cli import main, measure
-from tensorwire.peers import codecs
+from tensorwire.cli import main, measure, peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,31 +28,31 @@ def test_a_url_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def copying(*settings: Any) -> codecs.Codec:
-    return codecs.Codec(bytes, lambda packed, out: packed)
+def copying(*settings: Any) -> peers.Codec:
+    return peers.Codec(bytes, lambda packed, out: packed)
 
 
-def wrong(*settings: Any) -> codecs.Codec:
+def wrong(*settings: Any) -> peers.Codec:
     """Loses the last byte."""
-    return codecs.Codec(bytes, lambda packed, out: packed[:-1] + bytes([packed[-1] ^ 1]))
+    return peers.Codec(bytes, lambda packed, out: packed[:-1] + bytes([packed[-1] ^ 1]))
 
 
-def failing(*settings: Any) -> codecs.Codec:
+def failing(*settings: Any) -> peers.Codec:
     def compress(prepared: memoryview) -> bytes:
         raise RuntimeError("first line\nsecond line")
 
-    return codecs.Codec(compress, lambda packed, out: packed)
+    return peers.Codec(compress, lambda packed, out: packed)
 
 
-def adapter(name: str, factory: Callable[..., codecs.Codec] = copying, module: str | None = None) -> codecs.Adapter:
-    return codecs.Adapter(name, "tensorwire", module, factory)
+def adapter(name: str, factory: Callable[..., peers.Codec] = copying, module: str | None = None) -> peers.Adapter:
+    return peers.Adapter(name, "tensorwire", module, factory)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SAMPLE_NBYTES", 40_000)
     monkeypatch.setattr(measure, "_MIN_SECONDS", 0.0)
-    monkeypatch.setattr(codecs.Adapter, "version", "1.2.3")
+    monkeypatch.setattr(peers.Adapter, "version", "1.2.3")
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_table(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         adapter("failing", failing),
         adapter("absent", module="absent_"),
     )
-    monkeypatch.setattr(codecs, "ADAPTERS", adapters)
+    monkeypatch.setattr(peers, "ADAPTERS", adapters)
     assert main(["bench", str(file)]) == 0, "a peer that fails is no failure of ours"
     out, err = capsys.readouterr()
     assert err == ""
@@ -101,7 +100,7 @@ def test_table(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_json(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(codecs, "ADAPTERS", (adapter("copy"), adapter("absent", module="absent_")))
+    monkeypatch.setattr(peers, "ADAPTERS", (adapter("copy"), adapter("absent", module="absent_")))
     assert main(["bench", str(file), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["path"] == str(file)
@@ -115,7 +114,7 @@ def test_json(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_a_wrong_result_of_ours_is_bad_data(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "ADAPTERS", (adapter("tensorwire fast", wrong),))
+    monkeypatch.setattr(peers, "ADAPTERS", (adapter("tensorwire fast", wrong),))
     assert main(["bench", str(file)]) == 1
 
 
@@ -124,7 +123,7 @@ def test_ours_on_synthetic_weights(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(measure, "SAMPLE_NBYTES", 1 << 20)
-    monkeypatch.setattr(codecs, "ADAPTERS", tuple(item for item in codecs.ADAPTERS if item.name == name))
+    monkeypatch.setattr(peers, "ADAPTERS", tuple(item for item in peers.ADAPTERS if item.name == name))
     assert main(["bench", "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert result["error"] is None

@@ -38,7 +38,7 @@ def test_inspect_of_a_plain_file(model: Path, run: Run) -> None:
     ran = run("inspect", model / "model.safetensors")
     assert ran.code == 0
     line = next(line for line in ran.out.splitlines() if line.startswith("two_exponents"))
-    assert line.split() == ["two_exponents", "F32", "16384", "1.000", "-", "1.000"]
+    assert line.split() == ["two_exponents", "F32", "16384", "1.000", "1.000"]  # no column bits, of dashes alone
 
 
 def test_inspect_plot(compressed: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.Monk
     ("name", "shown"),
     [
         ("short.weight", "short.weight"),
-        ("transformer.layer." + "deep." * 5 + "11.weight", "trans.layer." + "deep." * 5 + "11.weigh "),
+        ("transformer.layer." + "deep." * 6 + "11.weight", "transf.layer." + "deep." * 6 + "11.weight "),
         ("model.layers.0." + "x." * 40 + "weight", "model.layers.0.x."),  # hopeless: cut in the middle
     ],
 )
@@ -226,3 +226,17 @@ def test_two_names_are_never_abbreviated_to_the_same(tmp_path: Path, width: int)
     assert len(rows) == 2
     assert rows[0][0] != rows[1][0]
     assert all(len(line) <= width for line in screen[: screen.index(next(x for x in screen if x.startswith("total")))])
+
+
+def test_columns_of_dashes_are_left_out(tmp_path: Path, run: Run) -> None:
+    """As of a delta, whose exponents are those of differences."""
+    old, new = layers(tmp_path / "old"), layers(tmp_path / "new")
+    assert run("compress", new, tmp_path / "delta", "--base", old).code == 0
+    for options in (["--filter", "layers*"], ["--filter", "layers*", "--summary"]):
+        shown = run("inspect", tmp_path / "delta", *options).out
+        assert "ratio" in shown.splitlines()[0]
+        assert "bits" not in shown
+        assert "bound" not in shown
+        known = run("inspect", tmp_path / "delta", "--base", old, *options).out
+        assert "bound: order-0 entropy\n" in known
+        assert "bits" not in known

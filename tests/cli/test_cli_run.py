@@ -297,6 +297,18 @@ def test_a_name_of_a_hub_is_told_how_to_get_it(run: Run) -> None:
     assert "hf download" not in run("run", "nothing", PROMPT).err
 
 
+def test_the_name_of_a_model_in_the_hubs_cache(
+    copied: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "home" / "hub" / "models--someone--a-model" / "snapshots" / "abc"
+    snapshot.parent.mkdir(parents=True)
+    copied.rename(snapshot)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    ran = run("run", "someone/a-model", PROMPT, "-n", 1)
+    assert (ran.code, ran.out != "") == (0, True)
+
+
 def test_a_delta_is_refused(folder: Path, copied: Path, tmp_path: Path, run: Run) -> None:
     tensors = tensorwire.load_file(copied / "model.safetensors", framework="pt")
     tensors["lm_head.weight"][3] *= 2

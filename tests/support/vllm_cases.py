@@ -22,6 +22,7 @@ os.environ |= {
 
 PROMPTS = [[1, 5, 9, 200, 17], [3], list(range(40, 80)), [7, 7, 7]]
 NUM_TOKENS = 24
+SETTINGS = {"skip_tokenizer_init": True, "max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "seed": 0}
 
 
 def describe(model: Any) -> dict[str, list[Any]]:
@@ -72,11 +73,10 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    settings = {"skip_tokenizer_init": True, "max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "seed": 0}
     llm = None
     try:
         updates = arguments.pop("updates", [])
-        llm = LLM(**settings | arguments)
+        llm = LLM(**SETTINGS | arguments)
         return {
             **generate(llm),
             "parameters": llm.apply_model(describe)[0],

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-from tests.support import vllm_cases
-
+ROOT = Path(__file__).resolve().parents[2]
 OURS = {"load_format": "tensorwire"}
 SIZES = {
     "vocab_size": 500,  # vLLM pads it to 512
@@ -26,11 +25,11 @@ SIZES = {
 }
 
 
-def write_llama(path: Path, *, tied: bool) -> None:
+def write_llama(path: Path, *, tied: bool = False, **sizes: int) -> None:
     """Random weights. Which token comes next is clear, so that it is never a matter of rounding: the one whose row of
     the head is that of the last token in the embedding.
     """
-    config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2)
+    config = transformers.LlamaConfig(**SIZES | sizes, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2)
     torch.manual_seed(1)
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     for parameter in model.parameters():
@@ -78,12 +77,13 @@ def lose(path: Path, tensor: str) -> None:
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
 
 
-def run_cases(cases: dict[str, dict[str, Any]], root: Path) -> dict[str, Any]:
-    """What came out of each case, all in one process: vLLM takes seconds to import."""
+def run_cases(cases: dict[str, dict[str, Any]], root: Path, program: str = "vllm_cases", code: int = 0) -> Any:
+    """What came out of each case, all in one process: vLLM takes seconds to import. `code` is how it has to end."""
     (root / "cases.json").write_text(json.dumps(cases))
-    command = [sys.executable, vllm_cases.__file__, str(root / "cases.json"), str(root / "results.json")]
+    results = root / "results.json"
+    results.write_text("null")
+    command = [sys.executable, "-m", f"tests.support.{program}", str(root / "cases.json"), str(results)]
     environment = {**os.environ, "VLLM_CACHE_ROOT": str(root / "cache")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    results: dict[str, Any] = json.loads((root / "results.json").read_text())
-    return results
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == code, done.stderr[-4000:]
+    return json.loads(results.read_text())

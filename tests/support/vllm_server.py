@@ -48,13 +48,21 @@ class Server:
         return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total{"))
 
 
+def expected(outcome: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
+    """What a server answers to each prompt, by an engine that was started on the same weights."""
+    return [
+        (tokens, [step[str(token)] for token, step in zip(tokens, steps, strict=True)])
+        for tokens, steps in zip(outcome["tokens"], outcome["logprobs"], strict=True)
+    ]
+
+
 @contextmanager
-def serving(model: Path, root: Path) -> Iterator[Server]:
-    """Serve a model by our loader. `root` is where the server's output goes."""
+def serving(model: Path, root: Path, *more: str) -> Iterator[Server]:
+    """Serve a model by our loader, with `more` options. `root` is where the server's output goes."""
     port = free_port()
     options = f"--model {model} --port {port} --max-model-len 128 --max-num-seqs 8 --block-size {BLOCK}"
     flags = "--load-format tensorwire --host 127.0.0.1 --enforce-eager --skip-tokenizer-init --enable-scale-out"
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options.split(), *flags.split()]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options.split(), *flags.split(), *more]
     environment = {
         **os.environ,
         "HF_HUB_OFFLINE": "1",

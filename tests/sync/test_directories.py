@@ -123,6 +123,21 @@ def test_what_else_stands_there_stays(form: str, tmp_path: Path) -> None:
     assert contents(load_file(served / "vae" / "x.safetensors")) == contents({"lora.A": FIRST["norm"]})
 
 
+def test_the_whole_model_serves_where_an_index_names_others(tmp_path: Path) -> None:
+    """As Transformers loads it."""
+    publisher, served = Publisher(tmp_path / "store", threads=1), tmp_path / "served"
+    publisher.publish(FIRST)
+    served.mkdir()
+    write_plain(served / "model.safetensors", FIRST)
+    write_plain(served / "old.safetensors", {"old": FIRST["norm"]})
+    (served / INDEX).write_text('{"weight_map": {"old": "old.safetensors"}}')
+    follower = Follower(tmp_path / "store", served, threads=1)
+    publisher.publish(SECOND)
+    follow(follower)
+    assert contents(safetensors_of(served)) == contents(SECOND)
+    assert (served / "old.safetensors").exists()
+
+
 def safetensors_of(served: Path) -> dict[str, Any]:
     """The model alone, whatever stands beside it."""
     return load_file(served / "model.safetensors")

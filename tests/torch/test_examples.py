@@ -35,12 +35,17 @@ SLOW_EXAMPLES = [
     ("traffic_sdp4bit.py", "torch"),
     ("dcp_resume.py", "torch"),
     ("sync_minilm.py", "transformers"),
+    ("accelerate_state.py", "accelerate"),
 ]
 
 
 @pytest.mark.parametrize(
     ("example", "package"),
-    [("ray_compress.py", "ray"), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_EXAMPLES)],
+    [
+        ("ray_compress.py", "ray"),
+        ("trl_publish.py", "trl"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_EXAMPLES),
+    ],
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
     pytest.importorskip(package, minversion=OLDEST.get(example))

@@ -18,10 +18,13 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
 import tensorwire.torch  # noqa: E402
+from tensorwire.checkpoint.directory.config_and_index import new_config  # noqa: E402
+from tensorwire.files.names import payload_name  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.installed import safetensors_calls  # noqa: E402
+from tensorwire.torch.installed import diffusers_files, safetensors_calls  # noqa: E402
 from tests.support import transformer_models  # noqa: E402
 from tests.support.transformer_models import bits, state  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +82,7 @@ def test_transformers_loads_files_without_a_configuration_of_ours(llama: Path, t
     assert state(model) == state(transformer_models.load(llama, "llama"))
 
 
+@torch_since(2, 6)  # with an older one Transformers reads no torch file
 def test_transformers_loads_a_torch_file(llama: Path, tmp_path: Path) -> None:
     """Its configuration says nothing of the compression."""
     dense = tmp_path / "model"
@@ -106,6 +110,7 @@ def losses(trained: Any) -> list[float]:
     return [entry["loss"] for entry in trained.state.log_history if "loss" in entry]
 
 
+@torch_since(2, 6)  # with an older one Transformers reads no torch file
 def test_the_trainer_resumes(tmp_path: Path) -> None:
     """A compressed checkpoint with optimizer, scheduler and random numbers gives the losses of a run without a stop."""
     whole = trainer(tmp_path / "whole")
@@ -117,6 +122,25 @@ def test_the_trainer_resumes(tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=str(compressed))
     assert losses(resumed) == losses(whole)
     assert state(resumed.model) == state(whole.model)
+
+
+def test_the_trainers_shards(llama: Path, tmp_path: Path) -> None:
+    """The names of payloads in the index are none that a model lacks, and others are."""
+    from transformers.trainer_utils import load_sharded_checkpoint
+
+    model = transformer_models.load(llama, "llama")
+    model.save_pretrained(tmp_path / "model", max_shard_size="100KB")
+    _, compressed = both(tmp_path / "model")
+    assert len(list(compressed.glob("*.safetensors"))) > 1
+    new = type(model)(model.config).to(torch.bfloat16)
+    assert load_sharded_checkpoint(new, str(compressed), strict=True) == ([], [])
+    assert state(new) == state(model)
+    part = torch.nn.ModuleDict({"model": model.model})
+    part.register_parameter("other", torch.nn.Parameter(torch.zeros(1)))
+    found = load_sharded_checkpoint(part, str(compressed), strict=False)
+    assert (found.missing_keys, found.unexpected_keys) == (["other"], ["lm_head.weight"])
+    with pytest.raises(RuntimeError, match=r"ModuleDict\n.*missing_keys=\['other'\].*\['lm_head.weight'\]"):
+        load_sharded_checkpoint(part, str(compressed))
 
 
 # PEFT
@@ -173,15 +197,8 @@ def test_diffusers_loads_a_pipeline(tmp_path: Path) -> None:
     assert "quantization_config" in json.loads((compressed / "unet" / "config.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        pytest.param({"torch_dtype": torch.bfloat16}, marks=pytest.mark.slow),
-        pytest.param({"disable_mmap": True}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"torch_dtype": torch.bfloat16}, {"disable_mmap": True}], ids=str)
 def test_diffusers_loads_shards_without_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -193,6 +210,26 @@ def test_diffusers_loads_shards_without_a_warning(
     models = [diffusers.UNet2DModel.from_pretrained(path, **options) for path in (dense, compressed)]
     assert state(models[0]) == state(models[1])
     assert "_tensorwire" not in caplog.text
+
+
+def test_what_diffusers_reads_tells_of_no_compression() -> None:
+    """Its own functions stand for what it reads of a directory."""
+    homes = {"w": "a.safetensors", payload_name("w"): "a.safetensors", "b": "b.safetensors"}
+
+    class Owner:
+        @classmethod
+        def read(cls, path: Any) -> Any:
+            return json.loads(new_config({"_class_name": "UNet2DModel"}, "fast")) if path else []
+
+    def shards(*_: Any) -> Any:
+        return ["a.safetensors"], {"weight_map": dict(homes), "all_checkpoint_keys": list(homes)}
+
+    for is_on, keys, members in ((True, ["w", "b"], 1), (False, list(homes), 2)):
+        files, metadata = diffusers_files.listing(shards, lambda on=is_on: on)("folder")
+        assert (files, list(metadata["weight_map"]), metadata["all_checkpoint_keys"]) == (["a.safetensors"], keys, keys)
+        read = diffusers_files.reading(vars(Owner)["read"], lambda on=is_on: on).__get__(None, Owner)
+        assert len(read("config.json")) == members
+        assert read("") == []
 
 
 def test_diffusers_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:

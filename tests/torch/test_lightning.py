@@ -74,7 +74,7 @@ def test_a_later_run_goes_on_and_reads_links_and_plain_files(tmp_path: Path) -> 
     torch.save(state(9), tmp_path / "of another tool.ckpt")
     (tmp_path / "1.ckpt").touch()
     (tmp_path / "last.ckpt").symlink_to("1.ckpt")
-    (tmp_path / ".2.ckpt.dense.tensorwire").write_bytes(b"what a kill left")
+    (tmp_path / ".2.ckpt.12345678.tensorwire.partial").mkdir()  # what a kill left
     io = TensorwireCheckpointIO()
     io.save_checkpoint(state(2), tmp_path / "2.ckpt")
     assert bases(tmp_path, ["1.ckpt", "2.ckpt"]) == ["2.ckpt", None]

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorwire.checkpoint import compress_checkpoint, save_file
+from tensorwire._ground import destination
+from tensorwire._ground.destination import Destination
+from tensorwire.checkpoint import bases, compress_checkpoint, save_file
+from tensorwire.checkpoint.bases import Form, bases_beside, form_of
 from tensorwire.errors import BaseMismatchError, CorruptDataError
+from tensorwire.storage.staging import Staging
 from tests.support import forks
 from tests.support.acting import acting, raising
 from tests.support.checkpoint_models import tree_hashes
 
 pytest.importorskip("torch")
 from tensorwire.torch.integrations import recoding
-from tensorwire.torch.integrations.recoding import Form, Recoder, chain_of, clean, form_of
+from tensorwire.torch.integrations.recoding import Recoder, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +50,23 @@ def decompress(path: Path) -> None:
 
     arrays = tensorwire.load_file(path)
     pytest.importorskip("safetensors.numpy").save_file(arrays, path)
+
+
+def test_files_that_stay_as_they_are_are_told_once(tmp_path: Path) -> None:
+    """As torch's writer of distributed checkpoints leaves them, under FSDP for example."""
+    paths = checkpoints(tmp_path, 2)
+    for path in paths:
+        (path / "optimizer_0").mkdir()
+        (path / "optimizer_0" / "__0_0.distcp").write_bytes(b"PK\3\4" + bytes(70_000))
+    expected = {path.name: tree_hashes(path) for path in paths}
+    recoder = Recoder("fast", 8, 1)
+    with pytest.warns(UserWarning, match=r"checkpoint-1: copied, not compressed: 1 file of .*__0_0\.distcp.*FULL_"):
+        recoder.settle(paths[:1])
+    recoder.settle(paths)
+    assert forms(paths) == "ra"
+    for path in paths:
+        recoder.decompress(path)
+        assert tree_hashes(path) == expected[path.name]
 
 
 def forms(paths: list[Path]) -> str:
@@ -136,7 +157,7 @@ def test_what_is_relative_to_itself_or_to_nothing_is_told(tmp_path: Path) -> Non
         Recoder("fast", 8, 1).decompress(paths[0])
     shutil.copytree(paths[0], paths[1])
     with pytest.raises(CorruptDataError, match="not to itself"):
-        chain_of(paths[0])
+        bases_beside(paths[0])
     shutil.rmtree(paths[1])
     compress_checkpoint(checkpoints(tmp_path / "other", 3)[2], paths[1])
     with pytest.raises(BaseMismatchError):
@@ -173,25 +194,32 @@ def in_the_middle(patch: pytest.MonkeyPatch) -> None:
 STAGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "while it is written": in_the_middle,
     "before it is verified": lambda patch: acting(patch, recoding, "verify", kill),
-    "before the exchange": lambda patch: acting(patch, recoding, "exchange", kill),
-    "after the exchange": lambda patch: acting(patch, recoding, "sync_directory", kill),
-    "while the old one is removed": lambda patch: acting(patch, shutil, "rmtree", kill),
+    "before the exchange": lambda patch: acting(patch, destination, "exchange", kill),
+    "after the exchange": lambda patch: acting(patch, Destination, "_confirm_moved", kill),
+    "while the old one is removed": lambda patch: acting(patch, destination, "remove_empty", kill),
+    "after all": lambda patch: acting(patch, Staging, "_note_kept", kill),
 }
 
 
 def one_by_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recoding, "exchange", lambda new, path: False)
+    patch.setattr(destination, "exchange", lambda new, path: False)
 
 
 # On a file system that cannot exchange two directories.
 STAGES |= {
-    "between two renames": lambda patch: (one_by_one(patch), acting(patch, Path, "rename", kill, after=True))[0],
-    "after both": lambda patch: (one_by_one(patch), acting(patch, recoding, "sync_directory", kill))[0],
+    "between two renames": lambda patch: (one_by_one(patch), acting(patch, Destination, "_confirm_moved", kill))[0],
+    "after both": lambda patch: (one_by_one(patch), acting(patch, Destination, "discard", kill))[0],
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("step", ["compress", "relative"])
+@pytest.mark.parametrize(
+    ("step", "stage"),
+    [
+        pytest.param(step, stage, marks=[pytest.mark.slow] if (place + number) % 2 else [])
+        for place, step in enumerate(("compress", "relative"))
+        for number, stage in enumerate(STAGES)
+    ],
+)
 def test_a_kill_leaves_one_whole_and_the_next_start_goes_on(stage: str, step: str, tmp_path: Path) -> None:
     paths = checkpoints(tmp_path / "run", 2)
     expected = [tree_hashes(path) for path in paths]
@@ -242,8 +270,28 @@ def test_a_dense_copy_in_use_is_not_cleaned_away(tmp_path: Path) -> None:
 
 
 def test_cleaning_leaves_what_others_have_written(tmp_path: Path) -> None:
-    (tmp_path / ".mine.tensorwire-notes").touch()
+    (tmp_path / ".mine.tensorwire.partial-notes").touch()
     (tmp_path / "other").mkdir()
-    (tmp_path / ".1.ckpt.tensorwire").symlink_to(tmp_path / "other")
+    (tmp_path / ".1.ckpt.tensorwire.partial").symlink_to(tmp_path / "other")
+    (tmp_path / ".2.ckpt.tensorwire.partial").mkdir()
+    (tmp_path / ".2.ckpt.tensorwire.partial/notes").touch()
+    before = sorted(tmp_path.iterdir())
     clean(tmp_path, lambda name: True)
-    assert {path.name for path in tmp_path.iterdir()} == {".mine.tensorwire-notes", "other"}
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_comes_into_a_checkpoint_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = checkpoints(tmp_path, 1)
+    acting(monkeypatch, recoding, "verify", lambda *_, **__: (path / "rng_state_1.pth").touch())
+    with pytest.raises(FileExistsError, match="came here while the result was being made"):
+        Recoder("fast", 8, None).compress(path)
+    assert form_of(path) == Form(False)
+    assert (path / "rng_state_1.pth").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "../other", "/etc", "a/b", "", "\ud800", "a\0b"])
+def test_a_base_is_named_as_a_file_may_be(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bases, "form_of", lambda path: Form(True, name))
+    with pytest.raises(CorruptDataError, match="expected the name of a checkpoint beside it"):
+        bases_beside(tmp_path / "checkpoint-1")

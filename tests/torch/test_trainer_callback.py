@@ -29,6 +29,7 @@ from tensorwire.torch.integrations.recoding import form_of  # noqa: E402
 from tensorwire.torch.integrations.trainer import TensorwireCallback  # noqa: E402
 from tests.support.acting import acting, raising  # noqa: E402
 from tests.support.checkpoint_models import tree_hashes  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -76,6 +77,7 @@ def files(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
+@torch_since(2, 6)  # with an older one Transformers reads no torch file
 def test_a_killed_training_resumes_with_the_bits_of_the_dense_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,13 @@ def test_a_killed_training_resumes_with_the_bits_of_the_dense_one(
         assert {name for name in ours if ours[name] != theirs[name]} <= told
 
 
+def test_it_says_how_it_is_set_in_a_line(tmp_path: Path) -> None:
+    callback = TensorwireCallback("compact", anchor_every=3)
+    assert repr(callback) == "<TensorwireCallback compact, anchor_every 3, not given to a Trainer>"
+    callback.on_init_end(arguments(tmp_path), TrainerState(), TrainerControl())
+    assert repr(callback) == f"<TensorwireCallback compact, anchor_every 3, {tmp_path}>"
+
+
 def test_the_best_model_is_loaded_in_the_end(tmp_path: Path) -> None:
     options = {"max_steps": 3, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 1}
     options |= {
@@ -128,6 +137,7 @@ def test_the_best_model_is_loaded_in_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@torch_since(2, 6)  # as above
 def test_after_install_trainer_reads_the_newest_as_it_is(tmp_path: Path) -> None:
     dense, expected = trainer(tmp_path / "dense")
     dense.train()
@@ -189,6 +199,7 @@ def test_the_best_is_dense_until_it_is_loaded(tmp_path: Path) -> None:
     assert form_of(tmp_path / "checkpoint-2") == (False, None)
 
 
+@pytest.mark.slow
 def test_rotation_by_the_trainer_takes_nothing_that_is_needed(tmp_path: Path) -> None:
     """As Trainer calls it: before the callback, by the times of directories, past the best one."""
     from transformers.trainer_utils import rotate_checkpoints

@@ -14,7 +14,7 @@ import pytest
 import tensorwire
 from tensorwire.sync import Publisher
 from tests.support.vllm_cases import PROMPTS
-from tests.support.vllm_server import serving
+from tests.support.vllm_server import expected, serving
 
 pytest.importorskip("vllm", reason="vLLM is missing, which make vllm installs apart from everything else")
 
@@ -134,14 +134,6 @@ def follow(store: Path, served: Path, *options: str) -> subprocess.Popen[str]:
 
 def published(model: Path) -> dict[str, Any]:
     return tensorwire.load_file(model, framework="pt")
-
-
-def expected(outcome: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
-    """What a server answers to each prompt, by an engine that was started on the same weights."""
-    return [
-        (tokens, [step[str(token)] for token, step in zip(tokens, steps, strict=True)])
-        for tokens, steps in zip(outcome["tokens"], outcome["logprobs"], strict=True)
-    ]
 
 
 def test_a_server_follows_a_publisher_while_it_serves(

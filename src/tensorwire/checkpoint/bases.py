@@ -1,21 +1,24 @@
-"""The checkpoint that another one is relative to, as callers name it: a path, a chain of them, or arrays."""
+"""The checkpoint that another one is relative to: a path, a chain of them or arrays, as callers name it, or what
+stands beside it under the name that it has recorded."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._ground.filesystem import resolved
 from ..codec import check_takes_base
+from ..errors import CorruptDataError, FormatError
 from ..files.base import OUT_OF_ORDER, Base
 from ..files.given_arrays import ArrayFile
+from ..files.names import is_plain_relative, shown
 from ..files.reader import StoredFile
 from ..files.torch_file import open_stored
 from ..files.transfer import file_sha256
 from ..storage.locations import inside, is_path, locate, said, same
-from .directory.manifest import manifest_of
+from .directory.manifest import manifest_of, read_manifest
 from .directory.shards import tensor_files
 
 if TYPE_CHECKING:
@@ -33,6 +36,66 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 100
 """Each keeps its files open, and its tensors are decoded by a call inside that of the next newer ones."""
+
+
+_MAX_NAME_NBYTES = 255
+"""No file system has longer names."""
+
+
+class Form(NamedTuple):
+    """How a checkpoint is stored.
+
+    Attributes:
+        compressed: whether it is.
+        base: the name of what it is relative to; None if it stands alone, or has not recorded it.
+    """
+
+    compressed: bool
+    base: str | None = None
+
+
+def form_of(path: Path) -> Form:
+    """The form of a checkpoint, a directory or a file.
+
+    Raises:
+        FormatError: its manifest is damaged.
+        OSError: it cannot be read.
+    """
+    if path.is_dir():
+        manifest = read_manifest(path)
+        return Form(manifest is not None, manifest.base.name if manifest is not None and manifest.base else None)
+    try:
+        with StoredFile(path) as stored:
+            return Form(stored.compressed, stored.base_name)
+    except FormatError:
+        return Form(False)
+
+
+def bases_beside(path: Path) -> list[Path]:
+    """What a checkpoint is relative to, what that is relative to, and so on, where each stands beside the other.
+
+    Raises:
+        CorruptDataError: a name is none of a checkpoint beside it, or one is relative to itself.
+        FormatError, OSError: one is damaged, missing or cannot be read.
+    """
+    found = [path]
+    while (base := form_of(found[-1]).base) is not None:
+        if "/" in base or not is_plain_relative(base) or not 0 < _name_nbytes(base) <= _MAX_NAME_NBYTES:
+            text = f"expected the name of a checkpoint beside it as that of its base, got {shown(base)}"
+            raise CorruptDataError(text, file=found[-1])
+        if path.with_name(base) in found:
+            text = "expected a checkpoint that is relative to another one, and not to itself"
+            raise CorruptDataError(text, file=path)
+        found.append(path.with_name(base))
+    return found[1:]
+
+
+def _name_nbytes(name: str) -> int:
+    """How long a name is in a file system; 0 if none has it."""
+    try:
+        return len(os.fsencode(name))
+    except UnicodeEncodeError:
+        return 0
 
 
 def enter(

@@ -33,9 +33,9 @@ def command(path: Path | None, as_json: bool) -> int:
       tensorwire bench model.safetensors
     """
     from ..codec import cpu_target
-    from ..peers.codecs import ADAPTERS
     from . import measure
     from .machine import cpu_name
+    from .peers import ADAPTERS
 
     samples = measure.synthetic() if path is None else measure.samples(path)
     adapters = [adapter for adapter in ADAPTERS if adapter.installed]

@@ -74,7 +74,8 @@ def command(
     directory holds each tensor once, though several files have it; with --chain, of each checkpoint in it what differs
     from the one before.
 
-    DST appears when it is whole. If a run is interrupted, the same command goes on where it stopped.
+    DST appears when it is whole. If a run is interrupted, the same command goes on where it stopped. What was written
+    is not read back: verify does that, and --replace does so by itself.
 
     With --replace every argument is a SRC, and SRC itself becomes the result: the disk needs room for its largest file
     once more. If the run is interrupted, each file is the old or the new one, and the same command does the rest.

@@ -219,7 +219,9 @@ def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, done: str = 
         printing.print_line(f"{done} {dst}: {before} to {after}, ratio {ratio}, {took}")
     notes = printing.first([file.message for file in report.changed], "file")
     if not report.exact and not report.changed:
-        notes.append("SRC has no record of its original file: tensors are restored, its header is new")
+        notes.append(
+            "SRC has no record of its original file: DST is a safetensors file with its tensors, under a new header"
+        )
     if report.base is not None and not restores and not any(file.num_relative for file in report.files):
         notes.append(
             f"nothing is relative to {report.base}: it has no tensor of the same name or content, dtype and size"

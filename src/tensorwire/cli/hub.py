@@ -13,13 +13,24 @@ _FILE = re.compile(r"\.[A-Za-z]+$")
 def advice_on(path: object) -> str:
     """What is said behind "there is no such path" if it may be the name of a model on a hub; else an empty text."""
     name = str(path)
-    found = _NAME.fullmatch(name)
-    if found is None or _FILE.search(name) or Path(found["owner"]).is_dir():  # a file, or a word that is not right
+    if not _may_be_name(name):
         return ""
     snapshot = _in_cache(name)
     if snapshot is not None:
         return f"; the hub's cache has this model: name {str(snapshot)!r}"
-    return f"; nothing is downloaded here: first run hf download {name} --local-dir {found['name']}"
+    return f"; nothing is downloaded here: first run hf download {name} --local-dir {name.partition('/')[2]}"
+
+
+def found_by_name(path: Path) -> Path:
+    """`path`, or what the hub's cache has of a model of this name, if there is no such path."""
+    name = str(path)
+    return path if path.exists() or not _may_be_name(name) else _in_cache(name) or path
+
+
+def _may_be_name(name: str) -> bool:
+    """Whether it may be that of a model, and not a file, or a word that is not right."""
+    found = _NAME.fullmatch(name)
+    return found is not None and not _FILE.search(name) and not Path(found["owner"]).is_dir()
 
 
 def _in_cache(name: str) -> Path | None:

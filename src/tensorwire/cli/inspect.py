@@ -65,7 +65,8 @@ def command(
 
     Column bits: the bits of the file that each exponent takes, with headers, indexes and padding. Column bound: the
     bits that the best code for single exponents takes, which is their order-0 entropy. A dash stands for a tensor that
-    is stored plain, for one that is relative to a base, and for a dtype without exponents. PATH "-" is standard input.
+    is stored plain, for one that is relative to a base, and for a dtype without exponents. A column of dashes alone is
+    left out. PATH "-" is standard input.
 
     Column base, for relative tensors: the first digits of the hash that the base's tensor must have, and its name if
     it differs. With --base it says whether OLD has that tensor.
@@ -179,25 +180,33 @@ def _mean_bits(tensors: Iterable[TensorInfo]) -> tuple[float | None, float | Non
 
 def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
     total = _row(report.tensors, "all")
+    known = [number for number in range(3) if number == 0 or any(row.numbers[number] != "-" for row in [*rows, total])]
+    columns = [(">ratio", ">bits", ">bound")[number] for number in known]
+
+    def numbers(row: _Row) -> list[str]:
+        return [row.numbers[number] for number in known]
+
     is_relative = any(tensor.base_hash is not None for tensor in report.tensors)
     if summary:
         output.print_table(
-            ("tensors", ">number", "dtype", ">size", ">ratio", ">bits", ">bound"),
-            [(row.name, f"{row.num_tensors:,}", row.dtype, output.size(row.nbytes), *row.numbers) for row in rows],
-            total=("all", f"{len(report.tensors):,}", "", output.size(report.nbytes), *total.numbers),
+            ("tensors", ">number", "dtype", ">size", *columns),
+            [(row.name, f"{row.num_tensors:,}", row.dtype, output.size(row.nbytes), *numbers(row)) for row in rows],
+            total=("all", f"{len(report.tensors):,}", "", output.size(report.nbytes), *numbers(total)),
             less_important=("bound", "bits", "number", "size"),
         )
     else:
         with_file = max(Counter(tensor.name for tensor in report.tensors).values(), default=1) > 1
         file, base = ["file"] if with_file else [], ["base"] if is_relative else []
         output.print_table(
-            ("tensor", *file, "dtype", ">shape", ">ratio", ">bits", ">bound", *base),
-            [_cells(row, with_file, is_relative) for row in rows],
-            total=("all", *("" for _ in file), "", "", *total.numbers, *("" for _ in base)),
+            ("tensor", *file, "dtype", ">shape", *columns, *base),
+            [_cells(row, numbers(row), with_file, is_relative) for row in rows],
+            total=("all", *("" for _ in file), "", "", *numbers(total), *("" for _ in base)),
             less_important=("shape", "bound", "bits", "file", "base"),
         )
     print()
-    output.print_line("bits: per exponent, overhead included; bound: order-0 entropy")
+    legend = {">bits": "bits: per exponent, overhead included", ">bound": "bound: order-0 entropy"}
+    if said := "; ".join(legend[name] for name in columns if name in legend):
+        output.print_line(said)
     output.print_line(
         f"{report.path}: {report.kind}, {output.count(len(report.tensors), 'tensor')} in "
         f"{output.count(len(report.files), 'file')}, {output.size(report.nbytes)} stored as "
@@ -209,11 +218,11 @@ def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
         output.print_line("note: no record of the original file: decompressing restores tensors, not its bytes")
 
 
-def _cells(row: _Row, with_file: bool, with_base: bool) -> tuple[str, ...]:
+def _cells(row: _Row, numbers: Sequence[str], with_file: bool, with_base: bool) -> tuple[str, ...]:
     (tensor,) = row.tensors
     file = [tensor.file] if with_file else []
     base = [_base(tensor)] if with_base else []
-    return (row.name, *file, row.dtype, output.shape_text(tensor.shape), *row.numbers, *base)
+    return (row.name, *file, row.dtype, output.shape_text(tensor.shape), *numbers, *base)
 
 
 def _base(tensor: TensorInfo) -> str:

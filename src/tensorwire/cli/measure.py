@@ -17,7 +17,7 @@ from ..checkpoint import open_file
 from ..codec import dtype_bits, new_buffer
 
 if TYPE_CHECKING:
-    from ..peers.codecs import Adapter
+    from .peers import Adapter
 
 SAMPLE_NBYTES = 64 << 20
 _MIN_SHARE = 0.01

@@ -78,6 +78,7 @@ def print_table(
     console = Console(file=sys.stdout, width=None if terminal else _PIPE_WIDTH, markup=False, highlight=False)
     left_out: list[str] = []
     rest = [title.removeprefix(">") for title in columns]
+    less_important = [title for title in less_important if title in rest]
     while True:
         kept = [index for index, title in enumerate(rest) if title not in left_out]
         chosen = [[row[index] for index in kept] for row in (columns, *rows, *([total] if total else []))]

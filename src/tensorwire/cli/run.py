@@ -13,6 +13,7 @@ import click
 from .._ground.packages import require
 from .._ground.text import escape
 from . import options, output
+from .hub import found_by_name
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -42,8 +43,9 @@ def command(path: Path, prompt: str, max_new_tokens: int, seed: int | None, as_j
     """Continue a text, or answer it, with a language model whose weights stay compressed in memory.
 
     MODEL is a directory of Transformers with a tokenizer: one that compress has made, or a plain one, which is
-    compressed while it is loaded. Nothing is written. The tokens are those of the plain model. If the tokenizer has a
-    chat template, PROMPT is a message to answer. Without PROMPT, or for "-", the text is read from standard input.
+    compressed while it is loaded; or the name of one that the hub's cache has. Nothing is written. The tokens are those
+    of the plain model. If the tokenizer has a chat template, PROMPT is a message to answer. Without PROMPT, or for "-",
+    the text is read from standard input.
 
     The text goes to standard output as it comes. Tokens a second and the memory that the weights take go to standard
     error. It runs on the CPU, and needs torch and Transformers.
@@ -66,7 +68,7 @@ def command(path: Path, prompt: str, max_new_tokens: int, seed: int | None, as_j
             raise click.UsageError(str(error)) from None
     import_seconds = time.perf_counter() - begun
     with output.progress(f"loading {path.name}"):
-        loaded = generation.load(path)
+        loaded = generation.load(found_by_name(path))
     result = generation.generate(loaded, text, max_new_tokens=max_new_tokens, seed=seed, stream=not as_json)
     if as_json:
         output.print_json(result)

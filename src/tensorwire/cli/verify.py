@@ -79,7 +79,7 @@ def _print(report: VerifyReport, base: tuple[Path, ...], quiet: bool) -> None:
     if report.kind == "compressed" and not report.num_unchecked:
         content += f", {output.size(report.nbytes)}, {report.seconds:.2f} s"
         content += f" ({output.speed(report.nbytes, report.seconds)})"
-    if report.problems and all(problem.kind == BaseMismatchError.__name__ for problem in report.problems):
+    if base and report.problems and all(problem.kind == BaseMismatchError.__name__ for problem in report.problems):
         named = f"{' and '.join(map(str, base))} {'is' if len(base) == 1 else 'are'}"
         verdict = f"{named} not the base of {output.count(len(report.problems), 'tensor')}"
     elif report.problems:

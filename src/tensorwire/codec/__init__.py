@@ -10,17 +10,19 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames on any machine, CPU target and number of threads.
 """
 
+from .changes import ChangedElements
 from .frame.base_check import base_mismatch
-from .frame.chunks import FrameEncoder, FrameReader, same_frame
+from .frame.chunks import FrameEncoder, FrameReader, blocks_of, is_labelled, same_frame
 from .frame.core import cpu_target
 from .frame.core import version as library_version
 from .frame.facts import BlockInfo, FrameInfo, Profile, check_frame_size, check_padding
 from .frame.layouts import FloatFields, float_fields
-from .frame.relative import check_takes_base, compress_over
+from .frame.relative import check_takes_base, compress_bytes, compress_over
 from .frame.threads import num_threads
 from .hasher import ContentHasher
 from .view.allocation import new_buffer
 from .view.arrays import (
+    AS_BYTES,
     TensorView,
     array_layout,
     array_shape,
@@ -48,8 +50,10 @@ from .whole import (
 )
 
 __all__ = [
+    "AS_BYTES",
     "FROM_TORCH",
     "BlockInfo",
+    "ChangedElements",
     "ContentHasher",
     "FloatFields",
     "FrameEncoder",
@@ -63,6 +67,7 @@ __all__ = [
     "array_shape",
     "as_array",
     "base_mismatch",
+    "blocks_of",
     "byte_view",
     "changed_in_place",
     "check_dtype_name",
@@ -75,6 +80,7 @@ __all__ = [
     "compose",
     "compress",
     "compress_bound",
+    "compress_bytes",
     "compress_over",
     "content_hash",
     "cpu_target",
@@ -84,6 +90,7 @@ __all__ = [
     "exponent_histogram",
     "float_fields",
     "frame_info",
+    "is_labelled",
     "library_version",
     "new_buffer",
     "num_threads",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from ..errors import LimitExceededError
 from .frame import core
 from .frame.base_check import check_base_hash, check_base_size, check_result, hash_of
-from .frame.chunks import FrameReader
-from .frame.facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
+from .frame.chunks import FrameReader, blocks_of
+from .frame.facts import FrameInfo, Profile, frame_facts
 from .frame.form import NO_HASH, checked_hash
 from .frame.layouts import word_bits
 from .frame.relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
@@ -213,7 +213,7 @@ def decompress(
         ValueError: `out` does not fit, or is read-only, not contiguous, in the frame's memory or partly in the base's;
             or there is a `base` and the frame is plain.
     """
-    whole, reader = _open_frame(frame)
+    blocks, reader = _open_frame(frame)
     info = reader.info
     nbytes = info.uncompressed_nbytes
     if max_nbytes is not None and nbytes > max_nbytes:
@@ -226,11 +226,11 @@ def decompress(
         if framework != "bytes":
             check_label(info.dtype, info.bits)
     if out is not None or framework == "bytes":
-        return _decoded(whole, reader, 0, nbytes, out, base=base, threads=threads, verify=verify)
+        return _decoded(blocks, reader, 0, nbytes, out, base=base, threads=threads, verify=verify)
     old = check_base_size(info, base)
     array_shape(info.dtype, info.shape, framework)
     buffer = new_buffer(nbytes)
-    _decode(whole, reader, 0, nbytes, buffer, own=True, old=old, threads=threads, verify=verify)
+    _decode(blocks, reader, 0, nbytes, buffer, own=True, old=old, threads=threads, verify=verify)
     return as_array(buffer, info.dtype, info.shape, framework)
 
 
@@ -294,8 +294,8 @@ def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads:
     last = infos[-1]
     content = new_buffer(last.uncompressed_nbytes)
     source = old.data
-    for whole, reader in frames:
-        reader.decode(_blocks(whole, reader), content, base=source, threads=threads)
+    for blocks, reader in frames:
+        reader.decode(blocks, content, base=source, threads=threads)
         check_result(reader.info, hash_of(content, threads))
         source = content
     return compress(
@@ -338,40 +338,32 @@ def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None
     return core.exponent_histogram(dtype, source.data, counts or [0] * 256)
 
 
-def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
-    """A buffer that begins with a frame, and what reads that."""
-    whole = byte_view(frame)
-    reader = FrameReader(whole.data)
-    info = reader.info
-    check_frame_size(info, min(len(whole.data), info.frame_nbytes))
-    check_padding(info, whole.data[info.header_nbytes + info.data_nbytes : info.frame_nbytes])
-    return whole, reader
-
-
-def _blocks(whole: TensorView, reader: FrameReader) -> memoryview:
-    info = reader.info
-    return whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
+def _open_frame(frame: Any) -> tuple[memoryview, FrameReader]:
+    """The blocks of the frame that a buffer begins with, and what reads them."""
+    data = byte_view(frame).data
+    reader = FrameReader(data)
+    return blocks_of(reader, data), reader
 
 
 def _decoded(
-    whole: TensorView, reader: FrameReader, start: int, stop: int, out: Any, *, base: Any, **options: Any
+    blocks: memoryview, reader: FrameReader, start: int, stop: int, out: Any, *, base: Any, **options: Any
 ) -> Any:
     """`out`, or bytes, with content bytes [start, stop)."""
     if out is not None:
         target = byte_view(out, writable=True)
         old = check_base_size(reader.info, base)
-        _decode(whole, reader, start, stop, target.data, own=False, old=old, **options)
+        _decode(blocks, reader, start, stop, target.data, own=False, old=old, **options)
         return out
     # Before memory is allocated: that the range is one, and that a relative frame has as much of a base as it claims.
     reader.data_range(start, stop)
     old = check_base_size(reader.info, base)
     builder = BytesBuilder(stop - start)
-    _decode(whole, reader, start, stop, builder.data, own=True, old=old, **options)
+    _decode(blocks, reader, start, stop, builder.data, own=True, old=old, **options)
     return builder.finish(stop - start)
 
 
 def _decode(
-    whole: TensorView,
+    blocks: memoryview,
     reader: FrameReader,
     start: int,
     stop: int,
@@ -383,13 +375,12 @@ def _decode(
     verify: bool,
 ) -> None:
     """Decode content bytes [start, stop) into `out`, our `own` memory or the caller's; `old` is the base."""
-    info, blocks = reader.info, _blocks(whole, reader)
-    if old is not None and verify and (start, stop) == (0, info.uncompressed_nbytes):
+    if old is not None and verify and (start, stop) == (0, reader.info.uncompressed_nbytes):
         decode_checked(reader, blocks, out, old.data, threads, own=own)
         return
     if old is not None:
         is_same_memory(old.data, out)
         if verify:
-            check_base_hash(info, hash_of(old.data, threads))
+            check_base_hash(reader.info, hash_of(old.data, threads))
     data = None if old is None else old.data
     reader.decode(blocks, out, start=start, stop=stop, base=data, threads=threads, verify=verify)

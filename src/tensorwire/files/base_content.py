@@ -53,4 +53,7 @@ class BasesBeside(Protocol):
     def find(self, link: Link, *, threads: int | None, verify: bool) -> BaseContent:
         """The base of a frame; BaseMismatchError if there is none."""
 
+    def end_nbytes(self, link: Link) -> int:
+        """What the tensor takes in its file to which bases lead in the end. Errors are those of `find`."""
+
     def close(self) -> None: ...

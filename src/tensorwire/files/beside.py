@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .._ground.copies import not_copied
 from .._ground.filesystem import absolute, resolved
 from ..codec import base_mismatch
-from ..errors import CorruptDataError, ErrorContext, LimitExceededError
+from ..errors import BaseMismatchError, CorruptDataError, ErrorContext, LimitExceededError
 from ..storage.inputs import open_input
 from .base import MAX_RELATIVE, BaseTensor
 from .json_object import check_nbytes, load
@@ -23,7 +23,6 @@ from .names import MANIFEST_NAME, MAX_JSON_NBYTES, is_plain_relative, shown
 from .reader import StoredFile
 
 if TYPE_CHECKING:
-    from ..errors import BaseMismatchError
     from ..storage.locations import Location
     from ..storage.readable import Readable
     from .base_content import Link, Place
@@ -44,6 +43,18 @@ def open_beside(source: Location | Readable, root: Location | None = None) -> St
     if stored.place is not None:
         stored.beside = Beside(stored.path, stored.place, root)
     return stored
+
+
+class NoFileBesideError(BaseMismatchError):
+    """The file of a base cannot be used, whichever of its tensors is needed.
+
+    Attributes:
+        path: its path in the directory.
+        found: what there is instead.
+    """
+
+    path = ""
+    found = ""
 
 
 class Beside:
@@ -81,6 +92,11 @@ class Beside:
             raise self._mismatch(link, f"the one in {str(found.stored.path)!r} has {found_hash}")
         found.find_own_base(threads=threads, verify=verify)
         return found
+
+    def end_nbytes(self, link: Link) -> int:
+        """What the tensor takes in its file to which bases lead in the end. Errors are those of `find`."""
+        with self._lock:
+            return self._base(*self._follow(link)).tensor.entry.nbytes
 
     def check(self, stored: StoredFile) -> None:
         """Raise what reading a file would, as far as headers tell: its bases are there and have the right hashes."""
@@ -162,7 +178,7 @@ class Beside:
         try:
             stored = StoredFile(location)
         except (FileNotFoundError, NotADirectoryError):
-            raise self._mismatch(link, f"there is no file {str(location)!r}") from None
+            raise self._no_file(link, f"there is no file {str(location)!r}") from None
         if stored.place is not None:
             stored.place, stored.beside = path, self
         self._files[path] = stored
@@ -174,12 +190,12 @@ class Beside:
             self._root = self._find_root()
         root = self._root
         if root is None:
-            raise self._mismatch(link, f"{str(self._path)!r} stands in no directory with a {MANIFEST_NAME} for it")
+            raise self._no_file(link, f"{str(self._path)!r} stands in no directory with a {MANIFEST_NAME} for it")
         if self._is_whole:
             listed = _listed(root / MANIFEST_NAME)
             for path in (self._place, link.base[0]):
                 if path not in listed:
-                    raise self._mismatch(link, f"{str(root / MANIFEST_NAME)!r} does not list {shown(path)}")
+                    raise self._no_file(link, f"{str(root / MANIFEST_NAME)!r} does not list {shown(path)}")
         return root
 
     def _find_root(self) -> Location | None:
@@ -195,7 +211,7 @@ class Beside:
                     break
                 place = place.parent
             else:
-                if (place / MANIFEST_NAME).exists():
+                if (place / MANIFEST_NAME).is_file():
                     return place
         return None
 
@@ -210,6 +226,13 @@ class Beside:
                 f"expected a base in {str(root)!r}, but {str(location)!r} is a link that leads out of it",
                 advice="put a copy of the file in its place",
             )
+
+    def _no_file(self, link: Link, found: str) -> NoFileBesideError:
+        """The error for a frame where the file of its base is not there."""
+        mismatch = self._mismatch(link, found)
+        error = NoFileBesideError(mismatch.message, advice=mismatch.advice)
+        error.path, error.found = link.base[0], found
+        return error
 
     def _mismatch(self, link: Link, found: str) -> BaseMismatchError:
         """The error for a frame whose base is not there."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..codec import dtype_bits
 from ..errors import FormatError
@@ -146,6 +146,34 @@ def torch_view(file: Opened) -> Readable | None:
     return None
 
 
+def check_members(data: bytes) -> None:
+    """Raise FormatError unless `data` is a torch file that has each byte of its members once, and none of them packed:
+    torch unpacks a member before it looks at how much that is."""
+    _members(_InMemory(data))
+
+
+class _Archive(Protocol):
+    """What of a `Readable` the members are found by."""
+
+    nbytes: int
+
+    def read(self, offset: int, nbytes: int) -> bytes: ...
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None: ...
+
+
+class _InMemory:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.nbytes = len(data)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        return self._data[offset : offset + nbytes]
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """It is there."""
+
+
 class _Member(NamedTuple):
     """A member of the archive: bytes [start, stop) of the file."""
 
@@ -224,7 +252,7 @@ def _content(file: Readable, member: _Member) -> bytes:
     return file.read(member.start, member.nbytes)
 
 
-def _members(file: Readable) -> dict[str, _Member]:
+def _members(file: _Archive) -> dict[str, _Member]:
     """The members of a zip archive by name, in the order of their data."""
     file.expect([(max(0, file.nbytes - _END_NBYTES), file.nbytes)])
     try:
@@ -261,7 +289,7 @@ def _around(info: zipfile.ZipInfo, file_nbytes: int) -> tuple[int, int]:
     return max(0, info.header_offset - before), min(info.header_offset + behind + content, file_nbytes)
 
 
-def _place(file: Readable, info: zipfile.ZipInfo) -> _Member:
+def _place(file: _Archive, info: zipfile.ZipInfo) -> _Member:
     header = file.read(info.header_offset, _LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\3\4"):
         raise _refusal(f"its member {shown(info.filename)} is not where the list of members says")
@@ -280,7 +308,7 @@ def _refusal(reason: str) -> FormatError:
 class _Seekable(io.RawIOBase):
     """A file as the zipfile module wants it, which gives no more bytes at once than a list of members may have."""
 
-    def __init__(self, file: Readable) -> None:
+    def __init__(self, file: _Archive) -> None:
         self._file = file
         self._position = 0
 

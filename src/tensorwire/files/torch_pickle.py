@@ -5,21 +5,12 @@ So any pickle is followed, whatever it names. Most values are of no interest her
 
 from __future__ import annotations
 
-from pickletools import (
-    TAKEN_FROM_ARGUMENT1,
-    TAKEN_FROM_ARGUMENT4,
-    TAKEN_FROM_ARGUMENT4U,
-    TAKEN_FROM_ARGUMENT8U,
-    UP_TO_NEWLINE,
-    markobject,
-    opcodes,
-)
 from typing import Any, NamedTuple
 
 from ..codec import FROM_TORCH
 from ..errors import FormatError
 from .names import shown
-from .pickle_stack import GlobalName, PickleStack
+from .pickle_stack import GlobalName, PickleStack, decimal, index_of
 
 BYTES = "U8"
 """The dtype of a storage that has no other, or several."""
@@ -54,8 +45,6 @@ _MAX_TEXT_NBYTES = 32
 _MAX_MEMO = 2 << 20
 """How many texts, names and storages a pickle may come back to: a byte is enough to have one kept."""
 
-_LENGTHS = {TAKEN_FROM_ARGUMENT1: 1, TAKEN_FROM_ARGUMENT4: 4, TAKEN_FROM_ARGUMENT4U: 4, TAKEN_FROM_ARGUMENT8U: 8}
-_STOP, _MARK, _POP, _MEMOIZE = b".(0\x94"
 _GLOBAL, _STACK_GLOBAL, _LONG, _LONG1, _PERSID, _BINPERSID = b"c\x93L\x8aPQ"
 _TEXTS = frozenset(b"XU\x8cT")  # BINUNICODE, SHORT_BINSTRING, SHORT_BINUNICODE, BINSTRING
 _NUMBERS = frozenset(b"KMJ")  # BININT1, BININT2, BININT
@@ -63,46 +52,6 @@ _TUPLES = frozenset(b"t\x85\x86\x87")
 _GETS = frozenset(b"ghj")
 _VALUES = _TEXTS | _NUMBERS | _TUPLES | _GETS | frozenset(b"c\x93L\x8aPQR\x81")
 """Opcodes whose values may be of interest; those of the others are None."""
-_OTHERS = frozenset(b"(0pqr\x94")
-"""MARK, POP, and those that keep a value."""
-
-
-class _Opcode(NamedTuple):
-    """What an opcode does to pickle and stack, whatever it means.
-
-    Attributes:
-        has_argument: whether anything belongs to it.
-        lines: how many lines do.
-        nbytes: how many bytes do.
-        length: of how many bytes the number is that says how many do.
-        takes_mark: whether it takes all values above the last mark, and the mark.
-        takes: how many values it takes then.
-        gives: how many it leaves.
-    """
-
-    has_argument: bool
-    lines: int
-    nbytes: int
-    length: int
-    takes_mark: bool
-    takes: int
-    gives: int
-
-
-def _opcodes() -> dict[int, _Opcode]:
-    """All opcodes of all protocols, as the standard library describes them."""
-    found = {}
-    for each in opcodes:
-        nbytes = 0 if each.arg is None else each.arg.n
-        lines = (2 if each.code in "ci" else 1) * (nbytes == UP_TO_NEWLINE)  # GLOBAL and INST have module and name
-        takes_mark = markobject in each.stack_before
-        takes = each.stack_before.index(markobject) if takes_mark else len(each.stack_before)
-        length, gives = _LENGTHS.get(nbytes, 0), len(each.stack_after)
-        found[ord(each.code)] = _Opcode(nbytes != 0, lines, max(0, nbytes), length, takes_mark, takes, gives)
-    return found
-
-
-_OPCODES = _opcodes()
 
 
 class Storage(NamedTuple):
@@ -142,42 +91,13 @@ class _StorageReader(PickleStack):
         self._memo: dict[int, Any] = {}  # without what is None
         self._num_kept = 0
 
-    def run(self) -> None:
-        while (code := self.take(1)[0]) != _STOP:
-            opcode = _OPCODES[code]
-            argument = self._argument(opcode) if opcode.has_argument else b""
-            if code in _OTHERS:
-                self._do(code, argument)
-                continue
-            above = self.pop_mark() if opcode.takes_mark else []
-            taken = self.pop(opcode.takes) + above if opcode.takes else above
-            value = self._value(code, argument, taken) if code in _VALUES else None
-            self.stack.extend((value,) * opcode.gives)
-
-    def _argument(self, opcode: _Opcode) -> bytes:
-        """The bytes that belong to an opcode; of a name in two lines the full one."""
-        if opcode.lines:
-            return self.line() if opcode.lines == 1 else self.global_name().encode()
-        return self.take(self.number(opcode.length) if opcode.length else opcode.nbytes)
-
-    def _do(self, code: int, argument: bytes) -> None:
-        """Follow an opcode that does something else than to take values and to give some."""
-        if code == _MARK:
-            self.mark()
-        elif code == _POP:
-            if self.stack:
-                self.stack.pop()
-            else:
-                self.pop_mark()  # picklers write it for a tuple that holds itself
-        else:
-            self._keep(self._num_kept if code == _MEMOIZE else _index(code, argument))
-
-    def _value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
-        """What an opcode makes of its argument and of the values that it took."""
+    def value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
+        if code not in _VALUES:
+            return None
         if code in _TEXTS:
             return _text(argument)
         if code in _GETS:
-            return self._memo.get(_index(code, argument))
+            return self._memo.get(index_of(code, argument))
         if code in _TUPLES:
             return _tuple(taken)
         if code in _NUMBERS:
@@ -192,8 +112,9 @@ class _StorageReader(PickleStack):
             return self._storage(taken[0] if taken else None)
         return self._note_dtype(*taken)
 
-    def _keep(self, index: int) -> None:
-        value = self.stack[-1]
+    def keep(self, index: int | None, value: Any) -> None:
+        if index is None:
+            index = self._num_kept
         self._num_kept += 1
         if value is None:
             self._memo.pop(index, None)
@@ -225,22 +146,11 @@ class _StorageReader(PickleStack):
             self.storages[storage.key][1].add(FROM_TORCH.get(dtype.removeprefix("torch."), BYTES))
 
 
-def _index(code: int, argument: bytes) -> int:
-    """The index of a PUT or a GET, which the oldest protocol has in decimal."""
-    return _decimal(argument) if code in b"pg" else int.from_bytes(argument, "little")
-
-
-def _decimal(line: bytes) -> int:
-    if not (len(line) <= 20 and line.isdigit()):
-        raise IndexError
-    return int(line)
-
-
 def _long(code: int, argument: bytes) -> int | None:
     """A number that a size may be, None for one that is too long for that or negative."""
     if code == _LONG:
         digits = argument.rstrip(b"L")
-        return _decimal(digits) if digits.isdigit() and len(digits) <= 20 else None
+        return decimal(digits) if digits.isdigit() and len(digits) <= 20 else None
     return int.from_bytes(argument, "little") if len(argument) <= 9 else None
 
 

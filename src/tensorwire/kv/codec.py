@@ -11,13 +11,13 @@ from .._ground.text import in_a_line
 from ..codec import (
     FrameReader,
     Profile,
+    blocks_of,
     byte_view,
     check_dtype_name,
-    check_frame_size,
-    check_padding,
-    compress,
     compress_bound,
+    compress_bytes,
     dtype_bits,
+    is_labelled,
     num_threads,
     shape_sizes,
 )
@@ -26,8 +26,6 @@ from .transposed import MARK, read_transposed, swapped, transpose
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from ..codec import FrameInfo
 
 
 class KVCodec:
@@ -54,8 +52,8 @@ class KVCodec:
     ) -> None:
         """
         Args:
-            profile: "fast" for all but slow links, for which "compact" is 1 % smaller; "resident" takes 12 bits of a
-                BF16 element.
+            profile: "fast" for most uses; "compact" for slow links, smaller and several times slower to encode;
+                "resident", whose pages hardly differ in size: it takes 12 bits of a BF16 element.
             max_ratio: the part of its own size that a page may take at most, such as 0.7: for slots of a fixed size.
                 What takes more is refused.
             transposed: whether the elements of a channel are coded one after the other, those of all tokens, and not
@@ -84,7 +82,7 @@ class KVCodec:
         """The size of a slot for a page: of what `encode` writes at most.
 
         With `max_ratio` that is this part of the page's own size, rounded down. Without, every page fits: it is the
-        page's size, and less than 1 % more from 32 KiB on.
+        page's size and a header.
 
         Args:
             dtype: name of the elements as in safetensors, e.g. "BF16" or "F8_E4M3".
@@ -152,24 +150,17 @@ class KVCodec:
         if is_transposed:
             slot = slot[len(MARK) :]
         reader = FrameReader(slot)
-        info = reader.info
-        check_frame_size(info, min(len(slot), info.frame_nbytes))
-        blocks_end = info.header_nbytes + info.data_nbytes
-        check_padding(info, slot[blocks_end : info.frame_nbytes])
-        if is_transposed and (len(info.shape) < 2 or info.bits % 8):
-            raise CorruptDataError(f"expected a transposed page, got {info.bits} bits and shape {info.shape}", byte=0)
-        sizes = swapped(info.shape) if is_transposed else info.shape
-        _check_page(info, sizes, dtype, shape, len(target))
-        blocks = slot[info.header_nbytes : blocks_end]
+        blocks = blocks_of(reader, slot)
         if is_transposed:
-            read_transposed(reader, blocks, target, info.bits // 8, self.threads)
-        else:
-            reader.decode(blocks, target, threads=self.threads)
+            _check_page(reader, dtype, shape, transposed=True)
+            read_transposed(reader, blocks, target, self.threads)
+            return
+        if dtype is None or shape is None or not is_labelled(reader, dtype, shape_sizes(shape)):
+            _check_page(reader, dtype, shape, transposed=False)
+        reader.decode(blocks, target, threads=self.threads)
 
-    def _compress(self, content: memoryview, room: memoryview, dtype: str, sizes: tuple[int, ...]) -> int:
-        return len(
-            compress(content, profile=self.profile, dtype=dtype, shape=sizes, out=room, threads=self.threads),
-        )
+    def _compress(self, content: memoryview, out: memoryview, dtype: str, sizes: tuple[int, ...]) -> int:
+        return compress_bytes(content, out, dtype=dtype, shape=sizes, profile=self.profile, threads=self.threads)
 
 
 @lru_cache(256)
@@ -185,13 +176,13 @@ def _page_nbytes(dtype: str, sizes: tuple[int, ...], transposed: bool) -> int:
     return -(-prod(sizes) * bits // 8)
 
 
-def _check_page(
-    info: FrameInfo, sizes: tuple[int, ...], dtype: str | None, shape: Sequence[int] | None, nbytes: int
-) -> None:
-    """Check that a page, which has these sizes, is the one that is asked for, and fits the memory that it goes to."""
+def _check_page(reader: FrameReader, dtype: str | None, shape: Sequence[int] | None, *, transposed: bool) -> None:
+    """Check that a page is one, and the one that is asked for."""
+    info = reader.info
+    if transposed and (len(info.shape) < 2 or info.bits % 8):
+        raise CorruptDataError(f"expected a transposed page, got {info.bits} bits and shape {info.shape}", byte=0)
+    found = swapped(info.shape) if transposed else info.shape
     wanted = None if shape is None else shape_sizes(shape)
-    if dtype not in (None, info.dtype) or wanted not in (None, sizes):
+    if dtype not in (None, info.dtype) or wanted not in (None, found):
         asked = f"{dtype or 'any dtype'} and {'any shape' if wanted is None else wanted}"
-        raise ValueError(f"expected a page of {asked}, got one of {info.dtype} and {sizes}")
-    if nbytes != info.uncompressed_nbytes:
-        raise ValueError(f"expected an output of {info.uncompressed_nbytes} bytes, as the page has, got {nbytes}")
+        raise ValueError(f"expected a page of {asked}, got one of {info.dtype} and {found}")

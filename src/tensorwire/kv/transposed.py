@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..codec import new_buffer
-
 if TYPE_CHECKING:
     from ..codec import FrameReader
 
 MARK = b"\x93TWKV\r\n\x1a" + bytes(24)
 """What stands before the frame of a transposed page. Without it the frame would decode to other bits in silence where a
 reader does not know what was done to the page. No frame begins like this; 32 bytes keep the frame aligned."""
+_ROWS = 32
+"""What is copied at once: in each column a line of the cache of 2-byte elements."""
 
 
 def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -21,18 +21,23 @@ def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def transpose(page: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> memoryview:
     """A copy of a page with this shape, with its last two dimensions in each other's place."""
-    content = new_buffer(len(page))
+    content = _room(len(page))
     _copy(page, content, element_nbytes, sizes)
     return content
 
 
-def read_transposed(
-    reader: FrameReader, blocks: memoryview, out: memoryview, element_nbytes: int, threads: int
-) -> None:
+def read_transposed(reader: FrameReader, blocks: memoryview, out: memoryview, threads: int) -> None:
     """Decode a frame, and put its content into `out` with the last two dimensions in each other's place."""
-    content = new_buffer(len(out))
+    content = _room(len(out))
     reader.decode(blocks, content, threads=threads)
-    _copy(content, out, element_nbytes, reader.info.shape)
+    _copy(content, out, reader.info.bits // 8, reader.info.shape)
+
+
+def _room(nbytes: int) -> memoryview:
+    """Memory that the allocator keeps for the next page: new pages of the kernel would cost more than the copy."""
+    import numpy
+
+    return memoryview(numpy.empty(nbytes, numpy.uint8))
 
 
 def _copy(source: memoryview, target: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> None:
@@ -42,4 +47,7 @@ def _copy(source: memoryview, target: memoryview, element_nbytes: int, sizes: tu
         return
     view: Any = numpy.frombuffer(source, f"{'u' if element_nbytes in (1, 2, 4, 8) else 'V'}{element_nbytes}")
     into: Any = numpy.frombuffer(target, view.dtype)
-    numpy.copyto(into.reshape(swapped(sizes)), view.reshape(sizes).swapaxes(-1, -2))
+    rows, columns = view.reshape(sizes), into.reshape(swapped(sizes))
+    for start in range(0, sizes[-2], _ROWS):
+        part = slice(start, start + _ROWS)
+        columns[..., part] = rows[..., part, :].swapaxes(-1, -2)

@@ -1,6 +1,7 @@
 """Where a checkpoint is made: ``<dst>.partial``, which one process at a time works in.
 
-It holds ``lock``, ``journal.jsonl`` and ``result``, a file or a directory. The first line of the journal says what is
+It holds ``lock``, ``journal.jsonl`` and ``result``, a file or a directory, which may be made in a staging directory of
+its own beside it. The first line of the journal says what is
 being made, each further line that one file of the result is whole and on the disk. When all are, `result` takes the
 place of `dst` in one step, and the rest is removed. A run that is interrupted leaves `dst` as it was; the next one that
 makes the same goes on with the files that the journal lists.
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".partial"
 _LOCK, _JOURNAL, _NEXT, _RESULT, _OLD = "lock", "journal.jsonl", "journal.next", "result", "old"
-_NAMES = {_LOCK, _JOURNAL, _NEXT, _RESULT, _OLD}
+_MAKING = f"{_RESULT}{_SUFFIX}"
+_NAMES = {_LOCK, _JOURNAL, _NEXT, _RESULT, _MAKING, _OLD}
 _OF_PARENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 """Errors of making a directory that lie with the one it is to stand in."""
 _LOCK_TEXT = b"tensorwire works here; see docs/checkpoints.md\n"
@@ -57,8 +59,10 @@ class Staging:
 
     __reduce_ex__ = not_copied("the lock of its directory", "make the result in one place")
 
-    def __init__(self, destination: Destination, purpose: dict[str, Any]) -> None:
-        """`purpose` is what the result depends on; a journal with another purpose is of no use, and is removed. But one
+    def __init__(self, destination: Destination, purpose: dict[str, Any], place: Path | None = None) -> None:
+        """`place`: of the staging directory, in the directory of the destination; by default ``<dst>.partial``.
+
+        `purpose` is what the result depends on; a journal with another purpose is of no use, and is removed. But one
         with `repeat` in its purpose holds the only record of files that have given way to finished ones: it stays, and
         `repeat` says how to go on.
 
@@ -71,7 +75,7 @@ class Staging:
         self._destination = destination
         self._dst = destination.path
         self._purpose = purpose
-        self._partial = partial_path(self._dst)
+        self._partial = place or partial_path(self._dst)
         destination.check_no_source_in(self._partial)
         self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
@@ -232,7 +236,7 @@ class Staging:
             self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
 
     def _open_journal(self, records: list[dict[str, Any]]) -> None:
-        if records and records[0] == self._purpose:
+        if len(records) > 1 and records[0] == self._purpose:
             self.finished = {record["path"]: record for record in records[1:]}
             _open_up(self.result)
         else:
@@ -353,7 +357,7 @@ class Staging:
 
     def _clear(self) -> None:
         # What is large first, and the lock last: the next run finds the rest should this one be killed.
-        for name in (_RESULT, _OLD, _NEXT, _JOURNAL, _LOCK):
+        for name in (_RESULT, _MAKING, _OLD, _NEXT, _JOURNAL, _LOCK):
             _remove(self._partial / name)
         remove_empty(self._partial)  # what another process has put in stays
 

@@ -3,7 +3,8 @@
 Versions of slime, miles and SGLang are for :mod:`tensorwire.sync.interchange`.
 """
 
+from .changes import Changes, Patch
 from .follower import Follower, Staged
 from .publisher import Published, Publisher
 
-__all__ = ["Follower", "Published", "Publisher", "Staged"]
+__all__ = ["Changes", "Follower", "Patch", "Published", "Publisher", "Staged"]

@@ -14,6 +14,7 @@ from .._ground.text import count, in_a_line
 from ..codec import num_threads
 from ..errors import BaseMismatchError
 from ..storage.locations import is_path, locate
+from .changes import Changes
 from .directories import DirectoryTarget, InPlaceTarget
 from .followed_arrays import ArraysTarget
 from .frames import Frames
@@ -188,6 +189,20 @@ class Follower:
         if self._staged is not None:
             self._staged = None
             self._target.commit()
+
+    def changes(self) -> Changes:
+        """What `commit` will change, for an engine that puts it into weights of its own: whole tensors, or patches.
+
+        Raises:
+            ValueError: nothing is staged.
+            TypeError: the target is a directory.
+        """
+        if not isinstance(self._target, ArraysTarget):
+            raise TypeError("expected a follower of a dict, got one of a directory, whose files an engine loads anew")
+        staged = self._staged
+        if staged is None:
+            raise ValueError("expected a staged version, got none; call stage() first, and changes() if it gives one")
+        return Changes._of(*staged, self._target, lambda: self._staged is staged)
 
     def _goal(self, version: int | None, position: Position) -> Version | None:
         """The version that is to be held, None if it is held or there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import lcm
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .versions import Version
 
 
+_PIECE_NBYTES = 2 << 20
+"""What a thread makes at once: little enough for the caches, and enough that calls cost little beside the work."""
 _MAX_OPEN = 64
 """Files that are open at once; a long chain has one a version, and an anchor of a large model thousands."""
 
@@ -120,6 +123,12 @@ class Fetched(NamedTuple):
         assert self.frame is not None
         self.frame.check_blocks(self._blocks)
         raise base_mismatch(self.frame.info, "got another one", name=shown(name))
+
+
+def piece_nbytes(frames: Sequence[Fetched], threads: int) -> int:
+    """How much of a tensor to make at once, by all of its frames: whole blocks of each."""
+    block = lcm(*(each.frame.block_nbytes for each in frames if each.frame is not None))
+    return max(threads * _PIECE_NBYTES // block, 1) * block
 
 
 class Frames:

@@ -23,6 +23,8 @@ Transformers compares all of it, so it never changes."""
 
 CONFIG_KEY = "quantization_config"
 WRAPPED_KEY = "wrapped"
+WEIGHTS_KEY = "transformers_weights"
+"""Of a config.json: the file of weights, or the index, that Transformers reads before it looks for others."""
 
 
 class Shard(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import CorruptDataError, FormatError
 from ...files.names import shown
-from ...files.pickle_stack import GlobalName, PickleStack
+from ...files.pickle_stack import OPCODES, GlobalName, Opcode, PickleStack, index_of
 
 PLACE = "tensorwire.torch.dcp.metadata.Place"
 _PLACE_OF_TORCH = "torch.distributed.checkpoint.filesystem._StorageInfo"
@@ -33,13 +33,36 @@ _PATHS = {"pathlib.PosixPath", "pathlib._local.PosixPath"}  # of Python before a
 _KNOWN = {PLACE, _PLACE_OF_TORCH, _GETATTR, _ORDERED_DICT, _LAYOUT, *_PATHS}
 
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
-_NUMBERS = {0x4B: "<B", 0x4D: "<H", 0x4A: "<i", 0x47: ">d"}  # BININT1, BININT2, BININT, BINFLOAT
-_TEXTS = {0x8C: 1, 0x58: 4}  # SHORT_BINUNICODE, BINUNICODE: how long their length is
-_BYTES = {0x43: 1, 0x42: 4}  # SHORT_BINBYTES, BINBYTES
+_INTEGERS, _SIGNED = frozenset(b"KMJ\x8a"), frozenset(b"J\x8a")  # BININT1, BININT2, BININT, LONG1
+_TEXTS, _BYTES = frozenset(b"X\x8c"), frozenset(b"BC")
 _EMPTY = {0x29: "tuple", 0x5D: "list", 0x7D: "dict"}
-_TUPLES = {0x85: 1, 0x86: 2, 0x87: 3}
-_ADDS = {0x61: ("list", 1), 0x73: ("dict", 2), 0x65: ("list", 0), 0x75: ("dict", 0)}  # 0: all above the mark
-_PUTS, _GETS = {0x71: 1, 0x72: 4}, {0x68: 1, 0x6A: 4}
+_TUPLES, _GETS = frozenset(b"t\x85\x86\x87"), frozenset(b"hj")
+_ADDS = {0x61: "list", 0x65: "list", 0x73: "dict", 0x75: "dict"}  # APPEND, APPENDS, SETITEM, SETITEMS
+_BINFLOAT, _GLOBAL, _STACK_GLOBAL, _REDUCE, _NEWOBJ, _BUILD = b"Gc\x93R\x81b"
+
+
+class _Followed(dict[int, Opcode]):
+    """What stands in metadata, of protocols 2 to 4. PROTO and FRAME say nothing: a frame only how much may be read at
+    once."""
+
+    def __missing__(self, code: int) -> Opcode:
+        raise FormatError(f"the opcode {code:#04x}")
+
+
+_FOLLOWED = _Followed(
+    (code, OPCODES[code])
+    for code in (
+        *_CONSTANTS,
+        *_INTEGERS,
+        *_TEXTS,
+        *_BYTES,
+        *_EMPTY,
+        *_TUPLES,
+        *_GETS,
+        *_ADDS,
+        *b"Gc\x93R\x81b(qr\x94\x80\x95",
+    )
+)
 
 _MEMORY_FORMATS = {
     "TORCH_CONTIGUOUS_FORMAT": "contiguous_format",
@@ -56,7 +79,9 @@ def read_pickle(data: bytes) -> dict[str, Any]:
         CorruptDataError: it is no pickle of metadata, or names anything else.
     """
     try:
-        return _body(_MetadataReader(data).run())
+        reader = _MetadataReader(data)
+        reader.run()
+        return _body(reader.stack.pop())
     except CorruptDataError:
         raise
     except FormatError as error:
@@ -108,97 +133,75 @@ class _Object:
 
 
 class _MetadataReader(PickleStack):
-    """A machine with the stack of a pickle. A pickler names the same object twice where a program does; here only what
-    is small and whole may be named twice."""
+    """A pickler names the same object twice where a program does; here only what is small and whole may be named
+    twice."""
+
+    opcodes = _FOLLOWED
 
     def __init__(self, pickle: bytes) -> None:
         super().__init__(pickle)
         self._memo: dict[int, Any] = {}
 
-    def run(self) -> Any:
-        while (opcode := self.take(1)[0]) != 0x2E:  # STOP
-            if not (self._read_value(opcode) or self._read_memo(opcode)):
-                self._build(opcode)
-            if len(self.stack) > _MAX_STACK:
-                raise FormatError(f"one with more than {_MAX_STACK} values that are put into nothing")
-        return self.stack.pop()
+    def keep(self, index: int | None, value: Any) -> None:
+        self._memo[len(self._memo) if index is None else index] = value
 
-    def _read_value(self, opcode: int) -> bool:
-        """Push a value that the opcode holds itself."""
-        push = self.stack.append
-        if opcode in _CONSTANTS:
-            push(_CONSTANTS[opcode])
-        elif opcode in _NUMBERS:
-            form = _NUMBERS[opcode]
-            push(struct.unpack(form, self.take(struct.calcsize(form)))[0])
-        elif opcode in _TEXTS:
-            push(self.take(self.number(_TEXTS[opcode])).decode("utf-8", "surrogatepass"))
-        elif opcode in _BYTES:
-            push(self.take(self.number(_BYTES[opcode])))
-        elif opcode == 0x8A:  # LONG1
-            data = self.take(self.number(1))
-            if len(data) > _MAX_INT_NBYTES:
-                raise FormatError(f"an integer of {len(data)} bytes")
-            push(int.from_bytes(data, "little", signed=True))
-        elif opcode in _EMPTY:
-            push(_Object(_EMPTY[opcode], [], may_change=opcode != 0x29))
-        elif opcode == 0x63:  # GLOBAL
-            push(_known(self.global_name()))
-        elif opcode in (0x80, 0x95):  # PROTO, FRAME: a frame only says how much may be read at once
-            self.take(1 if opcode == 0x80 else 8)
-        else:
-            return False
-        return True
+    def value(self, code: int, argument: bytes, taken: list[Any]) -> Any:
+        if len(self.stack) >= _MAX_STACK:
+            raise FormatError(f"one with more than {_MAX_STACK} values that are put into nothing")
+        if code in _GETS:
+            return self._kept(index_of(code, argument))
+        if code in _TEXTS:
+            return argument.decode("utf-8", "surrogatepass")
+        if code in _INTEGERS:
+            if len(argument) > _MAX_INT_NBYTES:
+                raise FormatError(f"an integer of {len(argument)} bytes")
+            return int.from_bytes(argument, "little", signed=code in _SIGNED)
+        if code in _TUPLES:
+            return _Object("tuple", taken)
+        if code in _ADDS:
+            _is(taken[0], _ADDS[code]).add(taken[1:])
+            return taken[0]
+        if code in _EMPTY:
+            return _Object(_EMPTY[code], [], may_change=_EMPTY[code] != "tuple")
+        if code in _CONSTANTS:
+            return _CONSTANTS[code]
+        if code in _BYTES:
+            return argument
+        if code == _BINFLOAT:
+            return struct.unpack(">d", argument)[0]
+        return self._made(code, argument, taken)
 
-    def _read_memo(self, opcode: int) -> bool:
-        if opcode == 0x94:  # MEMOIZE
-            self._memo[len(self._memo)] = self.stack[-1]
-        elif opcode in _PUTS:
-            self._memo[self.number(_PUTS[opcode])] = self.stack[-1]
-        elif opcode in _GETS:
-            found = self._memo[self.number(_GETS[opcode])]
-            if isinstance(found, _Object) and (found.may_change or found.count > _MAX_SHARED):
-                raise FormatError(f"one that names a {found.kind} again, which may have more in it than the pickle")
-            self.stack.append(found)
-        else:
-            return False
-        return True
-
-    def _build(self, opcode: int) -> None:
-        """Do what takes values from the stack."""
-        if opcode == 0x28:  # MARK
-            self.mark()
-        elif opcode == 0x74:  # TUPLE
-            values = self.pop_mark()
-            self.stack.append(_Object("tuple", values))
-        elif opcode in _TUPLES:
-            self.stack.append(_Object("tuple", self.pop(_TUPLES[opcode])))
-        elif opcode in _ADDS:
-            kind, count = _ADDS[opcode]
-            values = self.pop(count) if count else self.pop_mark()
-            _is(self.stack[-1], kind).add(values)
-        elif opcode == 0x93:  # STACK_GLOBAL
-            module, name = self.pop(2)
-            if not (isinstance(module, str) and isinstance(name, str)):
+    def _made(self, code: int, argument: bytes, taken: list[Any]) -> Any:
+        """A global, or what is made by one."""
+        if code == _GLOBAL:
+            return _known(argument.decode("utf-8"))
+        if code == _STACK_GLOBAL:
+            if not all(isinstance(each, str) for each in taken):
                 raise IndexError
-            self.stack.append(_known(f"{module}.{name}"))
-        elif opcode in b"R\x81":  # REDUCE, NEWOBJ
-            called, arguments = self.pop(2)
+            return _known(".".join(taken))
+        if code in (_REDUCE, _NEWOBJ):
+            called, arguments = taken
             if not isinstance(called, GlobalName):
                 raise FormatError("one that calls something else")
-            self.stack.append(_called(called, _is(arguments, "tuple").values, may_change=opcode == 0x81))
-        elif opcode == 0x62:  # BUILD
-            self._give_state(self.stack.pop())
-        else:
-            raise FormatError(f"the opcode {opcode:#04x}")
+            return _called(called, _is(arguments, "tuple").values, may_change=code == _NEWOBJ)
+        if code == _BUILD:
+            _give_state(*taken)
+            return taken[0]
+        return None
 
-    def _give_state(self, state: Any) -> None:
-        """Attributes come once, to what NEWOBJ has made: from then on it can be named again."""
-        made = self.stack[-1]
-        if not (isinstance(made, _Object) and made.may_change and isinstance(made.kind, GlobalName)):
-            raise FormatError("attributes of something else")
-        made.state, made.may_change = state, False
-        made.note([state])
+    def _kept(self, index: int) -> Any:
+        found = self._memo[index]
+        if isinstance(found, _Object) and (found.may_change or found.count > _MAX_SHARED):
+            raise FormatError(f"one that names a {found.kind} again, which may have more in it than the pickle")
+        return found
+
+
+def _give_state(made: Any, state: Any) -> None:
+    """Attributes come once, to what NEWOBJ has made: from then on it can be named again."""
+    if not (isinstance(made, _Object) and made.may_change and isinstance(made.kind, GlobalName)):
+        raise FormatError("attributes of something else")
+    made.state, made.may_change = state, False
+    made.note([state])
 
 
 def _known(name: str) -> GlobalName:

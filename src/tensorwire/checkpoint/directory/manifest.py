@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from ...storage.inputs import open_input
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:
+    from ...files.reader import StoredFile
     from ...storage.locations import Location
     from ...storage.readable import Readable
 
@@ -161,7 +163,26 @@ def check_new_size(nbytes: int) -> None:
 
 
 def read_manifest(root: Location) -> Manifest | None:
-    """The manifest of a directory, checked; None if there is none."""
+    """The manifest of a directory, checked; None if there is none.
+
+    Raises:
+        FormatError: it is damaged, or no file.
+    """
+    try:
+        return _read(root)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL):
+            raise
+        found = "a directory" if error.errno == errno.EISDIR else "a pipe, a socket or a device"
+        raise CorruptDataError(
+            f"expected a file, got {found}",
+            file=root / MANIFEST_NAME,
+            advice="put the manifest in its place that compress has written there; without it no original is restored",
+        ) from None
+
+
+def _read(root: Location) -> Manifest | None:
+    """The same, and OSError for what is no file."""
     path = root / MANIFEST_NAME
     try:
         with open_input(path) as file, ErrorContext(file=path):
@@ -188,7 +209,7 @@ def _manifest_above(root: Location) -> Manifest | None:
     above = root.parent
     for _ in range(MAX_DEPTH):
         with suppress(OSError):  # what others own may not be looked at
-            if (found := read_manifest(above)) is not None:
+            if (found := _read(above)) is not None:
                 return found.below(prefix)
         prefix, last, above = f"{above.name}/{prefix}", above, above.parent
         if above == last:
@@ -196,13 +217,25 @@ def _manifest_above(root: Location) -> Manifest | None:
     return None
 
 
-def file_in_manifest(path: Path) -> ManifestFile | None:
-    """What the manifest says of a file in its directory, or in a folder of it; None if there is none that knows it."""
-    for folder in path.parents:
-        if (manifest := read_manifest(folder)) is not None:
-            name = path.relative_to(folder).as_posix()
-            return next((file for file in manifest.files if file.path == name), None)
-    return None
+def record_of(stored: StoredFile) -> Record | None:
+    """What restores the original of a compressed file: what the file says of it, or else the manifest of the directory
+    that it stands in; None if neither does.
+
+    Raises:
+        FormatError: the record or the manifest is damaged.
+    """
+    record = stored.record()
+    if record is not None or not stored.compressed:
+        return record
+    known = _known(stored.path) or (_known(resolved(stored.path)) if isinstance(stored.path, Path) else None)
+    return None if known is None else known.record()
+
+
+def _known(place: Location) -> ManifestFile | None:
+    """What the manifest of its directory says of a file of tensors."""
+    manifest = manifest_of(place.parent)
+    files = () if manifest is None else manifest.files
+    return next((file for file in files if file.path == place.name and file.kind in OF_TENSORS), None)
 
 
 def parse_manifest(data: bytes) -> Manifest:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ...storage.locations import Location
 
 CONFIG_NAME = "config.json"
+MODULES_NAME = "modules.json"
+"""Where sentence-transformers lists the folders of a model's layers."""
 GIT_DIRECTORY = ".git"
 SYNC_DIRECTORY = ".tensorwire-sync"
 """Where a follower keeps what belongs to no version."""
@@ -208,7 +210,7 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> 
             with following(location):
                 status = location.stat()
             if not stat.S_ISREG(status.st_mode):
-                raise ValueError(f"{shown(path)} is neither a file nor a directory")
+                raise ValueError(f"{shown(path)} is neither a file nor a directory; move it away, or exclude it")
             found.files.append(FoundFile(path, location, status.st_size))
     if prefix and len(found.files) + len(found.directories) == num_before:
         found.directories.append(prefix)

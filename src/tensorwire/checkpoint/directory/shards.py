@@ -7,14 +7,24 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError
-from ...files.names import shown
+from ...files.json_object import load
+from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.torch_file import torch_view
-from ...storage.inputs import open_input
+from ...storage.inputs import open_input, read_file
 from ...storage.locations import path_in
-from .config_and_index import parse_index
+from .config_and_index import WEIGHTS_KEY, parse_index
 from .distributed import is_distributed, named_files, open_shard, refusal
 from .manifest import read_index
-from .paths import FoundFile, expect_ended, is_index, is_safetensors, scan
+from .paths import (
+    CONFIG_NAME,
+    FoundFile,
+    expect_ended,
+    is_index,
+    is_listable,
+    is_safetensors,
+    scan,
+    without_dots,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +48,10 @@ class Shards(NamedTuple):
 def find_shards(path: Location) -> Shards:
     """The files that make up one model: those of the index, or all safetensors files at the top of the directory.
 
-    Where ``model.safetensors`` stands beside an index that does not name it, one of both is stale. That file alone is
-    the model then, as it is for Transformers, and a RuntimeWarning says so. Another one tells in what an index departs
-    from how indexes are written.
+    A file or index that config.json names as `transformers_weights` comes before all others, as it does for
+    Transformers. Where ``model.safetensors`` stands beside an index that does not name it, one of both is stale. That
+    file alone is the model then, as it is for Transformers, and a RuntimeWarning says so. Another one tells in what an
+    index departs from how indexes are written.
 
     Args:
         path: a directory, an index of one that has several, or the one file of a model.
@@ -55,6 +66,9 @@ def find_shards(path: Location) -> Shards:
         return _read(path) if is_index(path.name) else Shards((path,), {})
     entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
     expect_ended(path, (entry.name for entry in entries))
+    if (named := _named_by_config(path, entries)) is not None:
+        # The paths in such an index are relative to config.json.
+        return _read(named, folder=path) if is_index(named.name) else Shards((named,), {})
     indexes = [entry for entry in entries if is_index(entry.name)]
     whole = next((entry for entry in entries if indexes and entry.name == WHOLE_NAME), None)
     if whole is not None:
@@ -83,6 +97,28 @@ def find_shards(path: Location) -> Shards:
         advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""
         raise ValueError(f"{path} holds no .safetensors file{advice}")
     return Shards(tuple(files), {})
+
+
+def _named_by_config(folder: Location, entries: Iterable[Location]) -> Location | None:
+    """What the config.json of a directory names as its weights; None if it names none.
+
+    Raises:
+        CorruptDataError: that lies outside the directory.
+    """
+    name = None
+    for config in (entry for entry in entries if entry.name == CONFIG_NAME):
+        with suppress(CorruptDataError, OSError):
+            name = load(read_file(config, MAX_JSON_NBYTES), []).get(WEIGHTS_KEY)
+    if not isinstance(name, str) or not (is_safetensors(name) or is_index(name)):
+        return None
+    plain = without_dots(name)
+    if not is_listable(plain):
+        raise CorruptDataError(
+            f"expected {WEIGHTS_KEY} of {CONFIG_NAME} to be a path inside the directory, got {shown(name)}",
+            file=folder / CONFIG_NAME,
+            advice="Transformers refuses it too: correct it, or give the path of the file of weights",
+        )
+    return folder.joinpath(*plain.split("/"))
 
 
 def _named_by_distributed(folder: Location) -> set[str]:
@@ -128,14 +164,15 @@ def _holds_tensors(file: FoundFile) -> bool:
     return False
 
 
-def _read(index: Location, *, tell: bool = True) -> Shards:
+def _read(index: Location, *, folder: Location | None = None, tell: bool = True) -> Shards:
     with ErrorContext(file=index):
         _, home, notices = parse_index(read_index(index))
         if not home:
             raise CorruptDataError("expected an index that lists tensors, got an empty one")
     if tell:
         warn_of(index, notices)
-    files = {name: index.parent.joinpath(*name.split("/")) for name in sorted(set(home.values()))}
+    folder = index.parent if folder is None else folder
+    files = {name: folder.joinpath(*name.split("/")) for name in sorted(set(home.values()))}
     return Shards(tuple(files.values()), {name: files[file] for name, file in home.items()}, index)
 
 

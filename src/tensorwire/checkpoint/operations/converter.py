@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext
 from ...files.json_object import dump, load
+from ...files.names import MAX_JSON_NBYTES
 from ...files.original_record import SAFETENSORS, pack
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
@@ -19,12 +21,13 @@ from ...files.torch_file import open_stored
 from ...files.transfer import compress_file, copy_file, file_sha256, restore_file
 from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
+from ...storage.inputs import read_file
 from ...storage.local import OutputFile
 from ..bases import BaseFiles
-from ..directory.config_and_index import Shard, new_config, new_index, not_held, parse_index
+from ..directory.config_and_index import WEIGHTS_KEY, Shard, new_config, new_index, not_held, parse_index
 from ..directory.manifest import COPIED, OF_TENSORS, REPLACED, BaseRecord, Manifest, ManifestFile, check_new_size
 from ..directory.order import in_order
-from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent, without_dots
+from ..directory.paths import MANIFEST_NAME, MODULES_NAME, is_index, is_listable, parent, without_dots
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
 from .outcome import current_sha256
@@ -129,6 +132,11 @@ class Converter:
             self._outcome.notices.append(
                 f"relative to other files of the directory, without which they cannot be read: {_first(self._beside)}"
             )
+        if self._preceding is not None and only is None:
+            relative = {path.partition("/")[0] for path in self._beside}
+            unlike = [path for path in self._preceding.older if path.partition("/")[0] not in relative]
+            if unlike:
+                self._outcome.notices.append(_unlike(unlike[0], self._preceding.older[unlike[0]], unlike))
 
     def effort(self, source: SourceFile) -> int:
         """What a file counts for, in bytes."""
@@ -283,7 +291,7 @@ class Converter:
             if any("/" not in name and shard.compressed for name, shard in below.items()):
                 self._outcome.notices.append(f"copied as it is: {path}: {error.message}")
             return None
-        explicit = config.get("transformers_weights")
+        explicit = config.get(WEIGHTS_KEY)
         named = {without_dots(explicit)} if isinstance(explicit, str) else set()
         prefix = path[: len(path) - len(path.rpartition("/")[2])]
         for index, files in self._indexes.items():
@@ -295,8 +303,22 @@ class Converter:
                 return None
             weights = sorted(below)
         self._configured.update(prefix + name for name in weights)
+        if self._is_of_a_layer(path, config):
+            return None
         main = below["model.safetensors"] if "model.safetensors" in weights else below[weights[0]]
         return new_config(config, self._task.profile, main.dtype)
+
+    def _is_of_a_layer(self, path: str, config: Mapping[str, Any]) -> bool:
+        """Whether a config.json is that of a layer which sentence-transformers loads by itself: its modules.json lists
+        the folder, and a configuration of Transformers would say of what kind the model is."""
+        folder, slash, name = parent(path).rpartition("/")
+        listing = f"{folder}{slash}{MODULES_NAME}"
+        if not name or listing not in self.written or not config.keys().isdisjoint(("model_type", "architectures")):
+            return False
+        with suppress(ValueError, OSError):
+            modules = json.loads(read_file(self._finished_at(listing), MAX_JSON_NBYTES))
+            return any(isinstance(each, dict) and each.get("path") == name for each in modules)
+        return False
 
     def note_unconfigured(self) -> None:
         """After `run`: note models that Transformers would look for, and would not know to be compressed."""
@@ -412,6 +434,16 @@ class Converter:
 def _first(paths: Sequence[str]) -> str:
     others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
     return f"{paths[0]}{others}"
+
+
+def _unlike(path: str, older: str, paths: Sequence[str]) -> str:
+    """The notice of checkpoints in a chain that have nothing in common with the one before them, by all their files."""
+    others = len({each.partition("/")[0] for each in paths}) - 1
+    more = f" (so it is for {others} more)" if others else ""
+    return (
+        f"the chain makes {path.partition('/')[0]} no smaller{more}: {older} has no tensor of the same name, dtype and "
+        "size that one of it could be relative to, or none that it gains by"
+    )
 
 
 def _turn(source: SourceFile) -> int:

@@ -27,7 +27,7 @@ from ...storage.staging import Staging
 from ...storage.upload import Upload
 from ..bases import check_apart, check_apart_from, enter, name_of
 from ..directory.distributed import stored_form
-from ..directory.paths import is_index
+from ..directory.paths import MODEL_SUFFIXES, is_index
 from ..directory.replaceable import replaced_by
 from ..results import CheckpointReport, FileReport
 from .distributed_tensors import DistributedTensors
@@ -85,8 +85,9 @@ def convert_checkpoint(
         FormatError: `src` is damaged.
         UnsupportedTensorError: a tensor has a dtype that the files cannot hold.
         BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs.
-        ValueError: nothing stands below `key`; there is no such form; no tensor is left; with "torch" a value that is
-            no tensor needs more than torch's weights_only loader; or `src` and `dst` lie in each other.
+        ValueError: nothing stands below `key`; there is no such form; `dst` ends as files of another form do; no tensor
+            is left; with "torch" a value that is no tensor needs more than torch's weights_only loader; or `src` and
+            `dst` lie in each other.
         ImportError: PyTorch is needed and missing.
         OSError: reading or writing fails, the disk is full.
     """
@@ -99,6 +100,7 @@ def convert_checkpoint(
     if source.is_file():
         text = "expected the directory that a distributed checkpoint was saved to, got a file"
         raise NotADirectoryError(errno.ENOTDIR, text, said(src))
+    _check_ending(target, to)
     count = num_threads(threads)
     with ExitStack() as stack:
         opened = enter(stack, base, storage_options)
@@ -148,6 +150,22 @@ def convert_checkpoint(
         notices=(*notices, *work.notices),
         base=name_of(base),
     )
+
+
+def _check_ending(target: Location, to: Form) -> None:
+    """Raise ValueError for a name that says something else than what would get it."""
+    ending = next((each for each in MODEL_SUFFIXES if target.name.lower().endswith(each)), None)
+    if to == "safetensors" and ending is not None:
+        advice = "" if ending == ".safetensors" else '; to="torch" (--to torch) writes one file'
+        raise ValueError(
+            f'expected the name of a directory as dst: "safetensors" makes a model directory, with model.safetensors '
+            f"or shards in it, got {shown(target.name)}; leave {ending} out{advice}"
+        )
+    if to == "torch" and ending == ".safetensors":
+        raise ValueError(
+            f'expected the name of a torch file as dst, such as model.pt, got {shown(target.name)}; to="safetensors" '
+            "(--to safetensors) makes a directory with safetensors files"
+        )
 
 
 class _Shard(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from contextlib import ExitStack
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -13,9 +14,17 @@ import numpy
 from ..._ground.copies import not_copied
 from ..._ground.packages import require
 from ...codec import FROM_TORCH, dtype_bits
-from ...errors import CorruptDataError, ErrorContext, TruncatedDataError, UnsupportedTensorError
+from ...errors import (
+    CorruptDataError,
+    ErrorContext,
+    LimitExceededError,
+    TensorwireError,
+    TruncatedDataError,
+    UnsupportedTensorError,
+)
 from ...files.loader import load_contents
 from ...files.names import shown
+from ...files.torch_file import check_members
 from ...storage.inputs import open_input
 from ..directory import distributed
 
@@ -31,6 +40,10 @@ Key: TypeAlias = tuple[str, tuple[int, ...] | None]
 """A part: the name of its tensor and where it begins in that; None for a value that is no tensor."""
 Place: TypeAlias = tuple[str | int, ...]
 """The keys of dicts and the indices of lists that lead to something in a state dict."""
+
+MAX_NAMED = 16
+"""How many times as large as a file of torch's all parts in it may be together. Any number of names may stand for one
+range of bytes, as those of tied tensors may, so nothing but the file bounds what its metadata can claim."""
 
 _SHOWN = 8
 """So many names of a checkpoint stand in an error."""
@@ -273,6 +286,25 @@ class _PartsOfTorch:
             self._files[name] = _opened(folder / name)
             stack.callback(self._files[name].close)
         self._places = places
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """Raises TruncatedDataError or LimitExceededError for parts that a file is too small for."""
+        named: Counter[str] = Counter()
+        for (name, _), (file, (start, nbytes)) in self._places.items():
+            named[file] += nbytes
+            opened = self._files[file]
+            if start + nbytes > opened.nbytes:
+                text = f"expected a file of at least {start + nbytes} bytes, got {opened.nbytes}"
+                raise TruncatedDataError(text, file=opened.path, byte=opened.nbytes)
+            if named[file] > MAX_NAMED * opened.nbytes:
+                raise LimitExceededError(
+                    f"expected parts of at most {MAX_NAMED} times the {opened.nbytes} bytes of the file, "
+                    f"got {named[file]} bytes or more",
+                    file=opened.path,
+                    tensor=name,
+                    advice=f"copy the file again; if this is all of it, {distributed.PICKLE_NAME} is forged",
+                )
 
     def expect(self, keys: Iterable[Key]) -> None:
         wanted: dict[str, list[tuple[int, int]]] = {}
@@ -289,13 +321,10 @@ class _PartsOfTorch:
         return False
 
     def check(self, key: Key, nbytes: int) -> None:
-        file, (start, length) = self._places[key]
-        opened = self._files[file]
-        if start + length > opened.nbytes:
-            text = f"expected a file of at least {start + length} bytes, got {opened.nbytes}"
-            raise TruncatedDataError(text, file=opened.path, byte=opened.nbytes)
+        file, (_, length) = self._places[key]
         if nbytes > length:
-            raise CorruptDataError(f"expected a part of {nbytes} bytes, got one in {length}", file=opened.path)
+            path = self._files[file].path
+            raise CorruptDataError(f"expected a part of {nbytes} bytes, got one in {length}", file=path)
 
     def read(self, key: Key, nbytes: int | None) -> memoryview:
         file, (start, length) = self._places[key]
@@ -329,11 +358,13 @@ def _content(data: bytes, nbytes: int) -> memoryview:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what torch says."""
-    return f"{str(error).partition(chr(10))[0]:.200}"
+    """The first line of what torch says, or what we do."""
+    text = error.message if isinstance(error, TensorwireError) else str(error)
+    return f"{text.partition(chr(10))[0]:.200}"
 
 
 def _torch_load(data: bytes) -> Any:
     import torch
 
+    check_members(data)
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

@@ -16,7 +16,7 @@ from ...storage.locations import locate, said
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..bases import enter, name_of
-from ..directory.manifest import manifest_of
+from ..directory.manifest import manifest_of, record_of
 from ..directory.shards import tensor_files
 from ..results import InspectReport, RecordedBase, TensorInfo
 
@@ -78,7 +78,7 @@ def _inspect(
             if recorded is None and stored.base_name is not None:
                 recorded = RecordedBase(stored.base_name, stored.base_hash)
             compressed = compressed or stored.compressed
-            restorable = restorable and stored.record() is not None
+            restorable = restorable and (stored.record() if root.is_dir() else record_of(stored)) is not None
             metadata = {**(stored.metadata or {}), **metadata}
             file_nbytes += location.stat().st_size
             chosen = [tensor for tensor in stored.tensors.values() if _is_named(tensor.name, names)]

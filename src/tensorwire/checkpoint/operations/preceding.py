@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 class Preceding:
-    """The files of a directory, and which contents those have that are written."""
+    """The files of a directory, and which contents those have that are written.
+
+    Attributes:
+        older: by the path of a file of a chain that of the same one in the checkpoint before.
+    """
 
     def __init__(
         self,
@@ -48,8 +52,8 @@ class Preceding:
         """
         self._files = in_order(file for file in sources.files if file.kind in OF_TENSORS)
         self._by_path = {file.path: file for file in self._files}
-        self._older = older_files(self._by_path) if chain else {}
-        if chain and not self._older:
+        self.older = older_files(self._by_path) if chain else {}
+        if chain and not self.older:
             raise ValueError(
                 "expected several checkpoints for a chain, each a directory in the source, with files of tensors of "
                 "the same names; found none; leave chain (--chain) out"
@@ -67,7 +71,7 @@ class Preceding:
         contents = None
         if rank(source):
             contents = self._contents_before(source, tensors) if self._alone else self._contents
-        older = self._by_path.get(self._older.get(source.path, ""))
+        older = self._by_path.get(self.older.get(source.path, ""))
         if older is None:
             yield FilesBefore(source.path, contents)
             return
@@ -109,7 +113,7 @@ class Preceding:
         for file in self._files[: self._files.index(source)]:
             with open_stored(file.location) as stored:
                 original = OriginalReader(stored, file.record(stored), self._threads)
-                whole = not rank(file) and file.path not in self._older
+                whole = not rank(file) and file.path not in self.older
                 for index, tensor in enumerate(original.header.entries):
                     if tensor.nbytes in sizes:
                         found = original.content_hash(index)

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.filesystem import following
-from ..._ground.text import escape
+from ..._ground.text import count, escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
+from ...files.beside import NoFileBesideError
+from ...files.names import shown
 from ...files.original_record import SAFETENSORS, Spliced
 from ...files.original_view import OriginalReader
 from ...files.torch_file import open_stored
@@ -26,7 +28,7 @@ from .outcome import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ...files.base import Base
     from ...files.reader import StoredFile
@@ -54,7 +56,7 @@ def verify(
         base: the checkpoint that this one is relative to: a file, directory or index, plain or compressed; if it is a
             delta, a list of it and what it is relative to, newest first. Without it the blocks of relative tensors are
             checked, and their content is not: ``report.num_unchecked`` counts them. A wrong base is a problem for each
-            tensor that needs another one.
+            tensor that needs another one; a missing file of the same directory is one for all that need it.
         strict: count an edited or missing file as a problem.
         progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
             path of the file at work: see `Progress`.
@@ -69,8 +71,9 @@ def verify(
         root.stat()
     with ExitStack() as stack:
         opened = enter(stack, base, storage_options)
-        verifier = _Verifier(threads, progress, strict, opened)
-        if not root.is_dir():
+        is_directory = root.is_dir()
+        verifier = _Verifier(threads, progress, strict, opened, is_directory=is_directory)
+        if not is_directory:
             verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])
             ignored: tuple[str, ...] = ()
         else:
@@ -97,7 +100,10 @@ def verify(
 class _Verifier:
     """Checks files and counts."""
 
-    def __init__(self, threads: int | None, progress: Progress | None, strict: bool, base: Base | None) -> None:
+    def __init__(
+        self, threads: int | None, progress: Progress | None, strict: bool, base: Base | None, *, is_directory: bool
+    ) -> None:
+        self._is_directory = is_directory
         self._threads = threads
         self._progress = progress
         self._strict = strict
@@ -111,6 +117,7 @@ class _Verifier:
         self.num_tensors = 0
         self.nbytes = 0
         self.problems: list[Problem] = []
+        self._without_file: dict[tuple[str, str], list[str]] = {}
         self.changed: list[ChangedFile] = []
         self._checksums: dict[str, str] = {}
 
@@ -158,13 +165,23 @@ class _Verifier:
             except (FormatError, OSError, ValueError) as error:
                 self.problems.append(_problem(error, source.path))
             meter.end()
+        for (path, found), users in self._without_file.items():
+            self.problems.append(_missing(path, found, users))
+
+    def _note(self, error: FormatError | BaseMismatchError, path: str) -> None:
+        """Note what is wrong with a tensor of a file. Tensors that lack the same file are one problem."""
+        if isinstance(error, NoFileBesideError):
+            self._without_file.setdefault((error.path, error.found), []).append(path)
+        else:
+            self.problems.append(_problem(error, path))
 
     def _check_tensors(self, source: SourceFile, meter: Meter) -> None:
         checksum = self._checksums.get(source.path)
         with open_stored(source.location) if checksum is None else open_shard(source.location, checksum) as stored:
             self.compressed = self.compressed or stored.compressed
             self.num_tensors += len(stored.tensors)
-            record = source.record(stored)
+            # A manifest that knows the files of the directory has been read, if it can be.
+            record = stored.record() if self._is_directory and source.known is None else source.record(stored)
             if not stored.compressed and source.known is None:
                 self.exact = False
                 self.num_plain += len(stored.tensors)
@@ -186,7 +203,7 @@ class _Verifier:
                     reader.fill(chunk, out)
                 except (FormatError, BaseMismatchError) as error:
                     bad.add(name)
-                    self.problems.append(_problem(error, source.path))
+                    self._note(error, source.path)
 
             digest = hashlib.sha256()
             hash_data = Spliced(reader.outline.gaps, digest.update)
@@ -222,7 +239,7 @@ class _Verifier:
                     stored.base_of(tensor, threads=self._threads, verify=False)
             except (FormatError, BaseMismatchError) as error:
                 bad.add(tensor.name)
-                self.problems.append(_problem(error, source.path))
+                self._note(error, source.path)
 
     def _check_copy(self, source: SourceFile, meter: Meter) -> None:
         if source.kind == REPLACED:
@@ -236,6 +253,21 @@ class _Verifier:
         if change is not None:
             self.changed.append(change)
             self.exact = self.exact and change.outcome == "restored"
+
+
+def _missing(path: str, found: str, users: Sequence[str]) -> Problem:
+    """The problem of a file that others of its directory need, by the file of each tensor that does."""
+    files = sorted(set(users))
+    where = shown(files[0]) if len(files) == 1 else f"{shown(files[0])} and {count(len(files) - 1, 'other file')}"
+    return Problem(
+        BaseMismatchError.__name__,
+        escape(
+            f"{count(len(users), 'tensor')} of {where} cannot be checked without {shown(path)}, which holds what they "
+            f"are relative to: {found}; fetch that file and {MANIFEST_NAME} of the same compressed directory, as they "
+            "were when it was compressed, each to its place"
+        ),
+        path,
+    )
 
 
 def _problem(error: Exception, path: str) -> Problem:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...codec import Profile
+    from ...files.reader import StoredFile, StoredTensor
     from ...storage.locations import Location
 
 
@@ -24,7 +25,8 @@ class Weights:
     Attributes:
         nbytes: of all tensors, dense.
         largest_nbytes: of the largest tensor, dense.
-        stored: what all tensors take by profile, those included that stay plain; nothing if none is compressed.
+        stored: what all tensors take by profile, those included that stay plain; nothing if none is compressed. Loading
+            compresses a tensor anew that is relative to one of another file, so it counts for what that one takes.
         compressed: whether they are compressed already, so that `stored` has the true size in the one profile that they
             have; else it has estimates from samples.
         dtype: the dtype that most bytes have.
@@ -46,6 +48,7 @@ def weights_of(path: Location, profiles: Sequence[Profile], threads: int | None 
 
     Raises:
         FormatError: the files are damaged.
+        BaseMismatchError: a tensor is relative to another file of its directory, and that is not there.
         OSError: they cannot be read.
         ValueError: there are none, or they are a delta.
     """
@@ -59,16 +62,11 @@ def weights_of(path: Location, profiles: Sequence[Profile], threads: int | None 
         with open_stored(location) as stored, ErrorContext(file=location):
             if stored.base_name is not None:
                 raise ValueError(f"{location} is a delta, and takes what its base makes of it: decompress it first")
-            if stored.place is not None:
-                raise ValueError(
-                    f"{location} is relative to other files of its directory, and takes what they make of it: "
-                    "decompress it first"
-                )
             for tensor in stored.tensors.values():
                 dtype, _, nbytes = stored.layout(tensor.name)
                 by_dtype[dtype] = by_dtype.get(dtype, 0) + nbytes
                 largest = max(largest, nbytes)
-                stored_nbytes += tensor.entry.nbytes
+                stored_nbytes += _stored_nbytes(stored, tensor)
                 if tensor.compressed and profile is None:
                     profile = stored.frame(tensor).info.profile
             compressed = compressed or stored.compressed
@@ -82,3 +80,9 @@ def weights_of(path: Location, profiles: Sequence[Profile], threads: int | None 
     else:
         sizes = {each: round(sampled_share(plain, each, threads).value * total) for each in profiles}
     return Weights(total, largest, sizes, compressed, max(by_dtype, key=lambda dtype: by_dtype[dtype]))
+
+
+def _stored_nbytes(stored: StoredFile, tensor: StoredTensor) -> int:
+    if stored.beside is None or not stored.is_relative(tensor):
+        return tensor.entry.nbytes
+    return stored.beside.end_nbytes(stored.link(tensor))

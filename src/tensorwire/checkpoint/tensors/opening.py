@@ -146,6 +146,7 @@ def open_file(
         path: a safetensors file; or a directory, whose shards are read as one file; or an index
             (``*.safetensors.index.json``) of a directory that has several. An index says in which files the tensors
             are. Without one they are in all .safetensors files at the top of the directory, never in folders below it.
+            A file or index that config.json names as `transformers_weights` is read before all others.
             If ``model.safetensors`` stands beside an index that does not name it, the file is read, as Transformers
             does, and a RuntimeWarning says so. Another one names tensors that the index lists and its files lack.
 

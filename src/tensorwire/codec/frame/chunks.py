@@ -6,7 +6,6 @@ Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tens
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..._ground.copies import not_copied
@@ -16,7 +15,7 @@ from ..view.arrays import MAX_BITS, byte_view, checked_shape
 from ..view.dtypes import Layout, dtype_bits
 from . import core
 from .base_check import check_base_given, check_base_hash, check_base_nbytes, hash_of
-from .facts import BlockInfo, FrameInfo, block_facts, frame_facts
+from .facts import BlockInfo, FrameInfo, block_facts, check_frame_size, check_padding, frame_facts
 from .form import (
     DEFAULT_ALIGNMENT,
     NO_HASH,
@@ -296,11 +295,14 @@ class FrameReader:
         header_bytes = bytes(view[: max(core.claimed_header_size(view), core.SHAPED_HEADER_NBYTES)])
         self._frame = core.decode_header(header_bytes)
         self._header = header_bytes[: self._frame.header_nbytes]
+        self._info: FrameInfo | None = None
         self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
 
-    @cached_property
+    @property
     def info(self) -> FrameInfo:
-        return frame_facts(self._frame)
+        if self._info is None:  # made when it is asked for: small calls do without
+            self._info = frame_facts(self._frame)
+        return self._info
 
     @property
     def extensions(self) -> dict[int, bytes]:
@@ -355,9 +357,10 @@ class FrameReader:
             ValueError: `out` does not fit, overlaps `data` or is read-only; a buffer is not contiguous; `data` begins
                 behind the range, or `base` does not cover it; or there is a `base` and the frame is plain.
         """
-        stop = self.info.uncompressed_nbytes if stop is None else stop
+        stop = self._frame.uncompressed_nbytes if stop is None else stop
         self._check_range(start, stop)
-        check_base_given(self.info, base)
+        if base is not None or self._frame.features & core.BASE_RELATIVE:  # `info` costs small calls, which need none
+            check_base_given(self.info, base)
         if data_offset or base_offset:  # the checks would cost small calls, which have neither
             self._check_offset("data_offset", data_offset, self.info.data_nbytes)
             self._check_offset("base_offset", base_offset, self.info.uncompressed_nbytes)
@@ -462,5 +465,27 @@ class FrameReader:
             raise ValueError(f"expected a {name} of 0 to {most}, got {offset}")
 
     def _check_range(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self.info.uncompressed_nbytes:
-            raise ValueError(f"expected a range within [0, {self.info.uncompressed_nbytes}), got [{start}, {stop})")
+        nbytes = self._frame.uncompressed_nbytes
+        if not 0 <= start <= stop <= nbytes:
+            raise ValueError(f"expected a range within [0, {nbytes}), got [{start}, {stop})")
+
+
+def blocks_of(reader: FrameReader, data: memoryview) -> memoryview:
+    """The blocks in memory that begins with the frame. What is behind the frame is not read.
+
+    Raises:
+        TruncatedDataError: the memory ends before the frame does.
+        CorruptDataError: its padding is not zero.
+    """
+    frame = reader._frame
+    start, stop, end = frame.header_nbytes, frame.header_nbytes + frame.data_nbytes, frame.frame_nbytes
+    if len(data) < end or stop < end:
+        check_frame_size(reader.info, min(len(data), end))
+        check_padding(reader.info, data[stop:end])
+    return data[start:stop]
+
+
+def is_labelled(reader: FrameReader, dtype: str, shape: tuple[int, ...]) -> bool:
+    """Whether a frame has this dtype and shape."""
+    frame = reader._frame
+    return tuple(frame.shape[: frame.ndim]) == shape and str(frame.dtype, "ascii") == dtype

@@ -27,7 +27,8 @@ MAX_NDIM = 64
 FRAMEWORKS = ("np", "pt", "bytes")
 _LONG_NAMES = {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}
 _TITLES = {"np": "NumPy", "pt": "torch"}
-_AS_BYTES = 'framework="bytes" gives its bytes'
+AS_BYTES = 'framework="bytes" gives its bytes'
+"""What to do with a dtype that a framework does not have, where a caller may choose one."""
 
 
 class TensorView(NamedTuple):
@@ -158,7 +159,7 @@ def check_label(dtype: str, bits: int) -> None:
     nothing that the name says."""
     if dtype_bits(dtype) not in (0, bits):
         raise UnsupportedTensorError(
-            f"expected {dtype_bits(dtype)} bits per element of a frame of {dtype}, got {bits}", advice=_AS_BYTES
+            f"expected {dtype_bits(dtype)} bits per element of a frame of {dtype}, got {bits}", advice=AS_BYTES
         )
 
 
@@ -191,12 +192,12 @@ def array_shape(dtype: str, shape: tuple[int, ...], framework: str) -> tuple[int
         if not shape or shape[-1] % 2:
             raise UnsupportedTensorError(
                 f"torch holds two elements of F4 in one, expected an even last dimension, got shape {shape}",
-                advice=_AS_BYTES,
+                advice=AS_BYTES,
             )
         return (*shape[:-1], shape[-1] // 2)
     # An empty tensor may have any sizes; these have limits on the product of those that are not 0.
     if framework != "bytes" and prod(filter(None, shape)) * dtype_bits(dtype) // 8 > sys.maxsize:
-        raise UnsupportedTensorError(f"{_TITLES[framework]} has no arrays of shape {shape}", advice=_AS_BYTES)
+        raise UnsupportedTensorError(f"{_TITLES[framework]} has no arrays of shape {shape}", advice=AS_BYTES)
     return shape
 
 
@@ -227,12 +228,10 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: st
 def _numpy_dtype(dtype: str) -> Any:
     import numpy
 
-    name = numpy_name(dtype)
+    name, of_torch = numpy_name(dtype), torch_name(dtype)
+    others = f'{AS_BYTES}, framework="pt" a tensor of torch.{of_torch}' if of_torch else AS_BYTES
     if name is None:
-        advice = (
-            f'{_AS_BYTES}, framework="pt" a tensor of torch.{torch_name(dtype)}' if torch_name(dtype) else _AS_BYTES
-        )
-        raise UnsupportedTensorError(f"NumPy has no dtype {dtype}", advice=advice)
+        raise UnsupportedTensorError(f"NumPy has no dtype {dtype}", advice=others)
     try:
         return numpy.dtype(name)
     except TypeError:
@@ -243,7 +242,7 @@ def _numpy_dtype(dtype: str) -> Any:
         return numpy.dtype(getattr(ml_dtypes, name))
     except (ImportError, AttributeError):
         raise UnsupportedTensorError(
-            f"NumPy has no dtype {dtype} without ml_dtypes.{name}", advice=f"pip install -U ml_dtypes; {_AS_BYTES}"
+            f"NumPy has no dtype {dtype} without ml_dtypes.{name}", advice=f"pip install -U ml_dtypes; {others}"
         ) from None
 
 
@@ -255,7 +254,7 @@ def torch_dtype(dtype: str, bits: int) -> Any:
     """
     check_label(dtype, bits)
     if bits % 8:
-        raise UnsupportedTensorError(f"torch has no dtype for {dtype}, of {bits} bits an element", advice=_AS_BYTES)
+        raise UnsupportedTensorError(f"torch has no dtype for {dtype}, of {bits} bits an element", advice=AS_BYTES)
     return _torch_dtype(dtype)
 
 
@@ -264,7 +263,7 @@ def _torch_dtype(dtype: str) -> Any:
 
     name = torch_name(dtype)
     if name is None or not hasattr(torch, name):
-        advice = f"pip install -U torch; {_AS_BYTES}" if name else _AS_BYTES
+        advice = f"pip install -U torch; {AS_BYTES}" if name else AS_BYTES
         raise UnsupportedTensorError(f"torch {torch.__version__} has no dtype {dtype}", advice=advice)
     return getattr(torch, name)
 

@@ -28,6 +28,7 @@ from ..._ground.folder import Folder
 from ...checkpoint.directory.config_and_index import weight_map
 from ...checkpoint.directory.manifest import index_in
 from ...checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
+from ...checkpoint.directory.shards import WHOLE_NAME
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.json_object import load
 from ...files.reader import StoredFile
@@ -320,11 +321,11 @@ def _seed(root: Folder) -> tuple[list[str], list[str]]:
     """The files of a checkpoint that stood there before, and its index. Others may stand beside it: an adapter, or
     the files of another index. Links of ours that lead nowhere are none."""
     names = [name for name in root.names() if not (root.target_of(name) or "").startswith(LINK_PREFIX)]
+    if WHOLE_NAME in names:
+        return [WHOLE_NAME], []  # as Transformers does, whatever an index says
     indexes = [name for name in names if is_index(name)]
     if INDEX_NAME in indexes:
         indexes = [INDEX_NAME]
-    elif "model.safetensors" in names:
-        return ["model.safetensors"], []
     if len(indexes) > 1:
         text = f"has several indexes: {', '.join(indexes)}; leave one, or name another directory"
         raise FileExistsError(errno.EEXIST, text, str(root.path))

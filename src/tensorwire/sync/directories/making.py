@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from math import lcm
 from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import naming, reserve
@@ -15,6 +14,7 @@ from ...errors import BaseMismatchError
 from ...files.header import Header, build_header, packed
 from ...files.json_object import dump
 from ...storage.local import InputFile, write_at
+from ..frames import piece_nbytes
 from ..versions import nbytes_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _FILE_NBYTES = 4 << 30
 """About how large a file becomes where no files stood before."""
-_PIECE_NBYTES = 2 << 20
-"""What a thread makes at once: little enough for the caches, and enough that calls cost little beside the work."""
 
 
 class Writer:
@@ -118,8 +116,7 @@ class Writer:
 
     def _pieces(self, nbytes: int, group: Sequence[Fetched]) -> Iterator[tuple[int, memoryview]]:
         """Where each piece of a tensor begins, and memory for it. They are whole blocks of all frames."""
-        block = lcm(*(each.frame.block_nbytes for each in group if each.frame is not None))
-        piece = max(self._threads * _PIECE_NBYTES // block, 1) * block
+        piece = piece_nbytes(group, self._threads)
         if len(self._buffer) < min(piece, nbytes):
             self._buffer = new_buffer(min(piece, nbytes))
         for start in range(0, nbytes, piece):

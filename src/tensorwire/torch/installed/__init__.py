@@ -22,8 +22,9 @@ def install() -> tuple[str, ...]:
     built on them: PEFT, Transformers' Trainer, sentence-transformers and others.
 
     Functions of other packages are exchanged for the whole process: `safetensors.safe_open` and
-    `safetensors.deserialize`, `torch.load`, and the method by which diffusers reads a config.json. All modules that
-    hold one of the first three under a name get ours, also those that imported it before. Copies elsewhere, such as
+    `safetensors.deserialize`, `torch.load`, and those by which diffusers reads a config.json and an index of shards and
+    Transformers' Trainer such an index. All modules that hold a function under a name get ours, also those that
+    imported it before. Copies elsewhere, such as
     default values of parameters, stay. Files that are not compressed are read by the functions that were there, among
     them those of other packages that have exchanged them. A model that Transformers loads through its own method of
     quantization stays compressed, as without this call.

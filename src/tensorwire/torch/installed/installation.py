@@ -5,19 +5,34 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..integrations.after_import import after_import
-from . import diffusers_files
+from . import diffusers_files, transformers_files
 from .exchange import Exchange, Pair
 from .torch_load import loading
 
 _DIFFUSERS = "diffusers.configuration_utils"
 """When it has been imported, so has all that is exchanged in diffusers."""
+_TRAINER = "transformers.trainer_utils"
+
+
+class _Late(NamedTuple):
+    """What is exchanged once a package has been imported.
+
+    Attributes:
+        pairs: in modules.
+        in_class: a class, a name that it has, and what is to be there.
+    """
+
+    pairs: list[Pair]
+    in_class: tuple[type, str, Any] | None = None
 
 
 class Installation:
@@ -40,13 +55,16 @@ class Installation:
 
             modules = safetensors, safetensors.numpy, safetensors.torch
             pairs += self._pairs(opening, "safe_open", *modules) + self._pairs(deserializing, "deserialize", *modules)
-        if _DIFFUSERS in sys.modules:
-            self._diffusers()
+        late = {_DIFFUSERS: self._diffusers, _TRAINER: self._trainer}
+        for name in late.keys() & sys.modules.keys():
+            late[name]()
+        self._cancels: list[Callable[[], None]] = []
         try:
             self.exchange.put_in_modules(pairs)
-            self._cancel = after_import(_DIFFUSERS, self._put_in_diffusers)
+            for name, look in late.items():
+                self._cancels.append(after_import(name, partial(self._put_in, look)))
         except BaseException:
-            self.exchange.take_back()
+            self.take_back()
             raise
 
     def take_back(self) -> list[str]:
@@ -56,7 +74,8 @@ class Installation:
             Where something else stands by now, and what.
         """
         self._is_on = False
-        self._cancel()
+        for cancel in self._cancels:
+            cancel()
         return self.exchange.take_back()
 
     def _on(self) -> bool:
@@ -71,21 +90,25 @@ class Installation:
         found = [vars(home)[name] for home in homes]
         return [Pair(theirs, make(theirs, self._on)) for theirs in {id(each): each for each in found}.values()]
 
-    def _put_in_diffusers(self) -> None:
-        """In the thread that imports diffusers, while another one may take all back."""
+    def _put_in(self, look: Callable[[], _Late]) -> None:
+        """In the thread that imports a package, while another one may take all back."""
         try:
-            owner, name, ours, pairs = self._diffusers()
-        except ImportError as error:  # diffusers comes after `install`, and works as it does without
+            found = look()
+        except ImportError as error:  # the package comes after `install`, and works as it does without
             warnings.warn(str(error), stacklevel=2)
             return
         if self._is_on:
-            self.exchange.put_in_class(owner, name, ours)
-            self.exchange.put_in_modules(pairs)
+            if found.in_class is not None:
+                self.exchange.put_in_class(*found.in_class)
+            self.exchange.put_in_modules(found.pairs)
         if not self._is_on:
             self.exchange.take_back()
 
-    def _diffusers(self) -> tuple[type, str, Any, list[Pair]]:
-        """A class, a name that it has, what is to be there, and what is exchanged in modules."""
+    def _trainer(self) -> _Late:
+        # Importing it waits for a thread that is about to.
+        return _Late(self._pairs(transformers_files.loading, "load_sharded_checkpoint", import_module(_TRAINER)))
+
+    def _diffusers(self) -> _Late:
         from diffusers import configuration_utils  # waits for a thread that is about to import it
         from diffusers.utils import hub_utils
 
@@ -93,7 +116,7 @@ class Installation:
         if not isinstance(owner, type) or not isinstance(vars(owner).get(name), classmethod):
             raise _unfit(_DIFFUSERS, f"ConfigMixin.{name}")
         pairs = self._pairs(diffusers_files.listing, "_get_checkpoint_shard_files", hub_utils)
-        return owner, name, diffusers_files.reading(vars(owner)[name], self._on), pairs
+        return _Late(pairs, (owner, name, diffusers_files.reading(vars(owner)[name], self._on)))
 
 
 def _unfit(module: str, name: str) -> ImportError:

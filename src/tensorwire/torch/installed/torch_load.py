@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...checkpoint.directory.manifest import file_in_manifest
+from ...checkpoint.directory.manifest import record_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
 from ...files.beside import open_beside
 from ...files.names import shown
@@ -106,7 +106,7 @@ def _opened(path: Path) -> OriginalFile | None:
         if stored.kind == TORCH:
             with ErrorContext(file=path):
                 _check_alone(stored)
-                return OriginalFile(OriginalReader(stored, _record(stored, path), None))
+                return OriginalFile(OriginalReader(stored, _record(stored), None))
     except BaseException:
         stored.close()
         raise
@@ -121,11 +121,9 @@ def _check_alone(stored: StoredFile) -> None:
             raise BaseMismatchError(f"expected a file that needs no base{base}", tensor=tensor.name, advice=NO_BASE)
 
 
-def _record(stored: StoredFile, path: Path) -> Record:
-    record = stored.record()
-    if record is None and (known := file_in_manifest(path)) is not None and known.kind == TORCH:
-        record = known.record()
-    if record is None:
+def _record(stored: StoredFile) -> Record:
+    record = record_of(stored)
+    if record is None or record.kind != TORCH:
         raise FormatError(
             "expected the record of a torch file in it or in the tensorwire.json of its directory, got none",
             advice="load it by its path in the directory that tensorwire compress made: its tensors alone are here, "

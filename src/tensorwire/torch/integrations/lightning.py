@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._ground.text import in_a_line
+from ...checkpoint.bases import form_of
 from ...errors import TensorwireError
 from .after_import import after_import
-from .recoding import Recoder, clean, form_of
+from .recoding import Recoder, clean, room_beside
 
 if TYPE_CHECKING:
     from ...codec import Profile
 
 __all__ = ["TensorwireCheckpointIO"]
-
-_DENSE = ".dense.tensorwire"
 
 
 class TensorwireCheckpointIO:
@@ -44,6 +44,9 @@ class TensorwireCheckpointIO:
         self._recoder = Recoder(profile, anchor_every, threads)
         self._saved: dict[Path, list[Path]] = {}  # by directory, in the order in which they were saved
 
+    def __repr__(self) -> str:
+        return in_a_line(self, self._recoder.facts, *self._saved)
+
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
@@ -60,12 +63,12 @@ class TensorwireCheckpointIO:
         saved = self._saved_in(place.parent)
         if place.exists():
             self._recoder.release(place, _checkpoints(place.parent))
-        new = place.with_name(f".{place.name}{_DENSE}")
-        with new.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(place)
+        with room_beside(place) as room:
+            with (room / place.name).open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            (room / place.name).replace(place)
         saved[:] = [*(each for each in saved if each != place and each.is_file()), place]
         try:
             self._recoder.settle(saved)

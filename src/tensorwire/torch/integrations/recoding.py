@@ -7,68 +7,27 @@ the oldest may go first, as trainers have it. docs/training.md says what that gi
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterable
+import stat
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from secrets import token_hex
+from typing import TYPE_CHECKING, get_args
 
-from ..._ground.filesystem import alone_in, exchange
+from ..._ground.destination import Destination
+from ..._ground.filesystem import absolute, walk
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
-from ...checkpoint.directory.manifest import read_manifest
+from ...checkpoint.bases import Form, bases_beside, form_of
+from ...checkpoint.directory.sources import NOT_COMPRESSED
 from ...codec import Profile, num_threads
-from ...errors import CorruptDataError, FormatError
-from ...files.names import is_plain_relative, shown
-from ...files.reader import StoredFile
-from ...storage.local import sync_directory
+from ...errors import CorruptDataError
+from ...storage.staging import Staging, is_staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NEW, _OLD = ".tensorwire", ".tensorwire-old"
-"""How hidden names end that stand for a moment beside a checkpoint: of what is made, and of what it replaces where a
-file system cannot exchange two directories."""
-
-
-class Form(NamedTuple):
-    """How a checkpoint is stored.
-
-    Attributes:
-        compressed: whether it is.
-        base: the name of what it is relative to, beside it; None if it stands alone.
-    """
-
-    compressed: bool
-    base: str | None = None
-
-
-def form_of(path: Path) -> Form:
-    """The form of a checkpoint, a directory or a torch file."""
-    if path.is_dir():
-        manifest = read_manifest(path)
-        return Form(manifest is not None, manifest.base.name if manifest is not None and manifest.base else None)
-    try:
-        with StoredFile(path) as stored:
-            return Form(True, stored.base_name)
-    except FormatError:
-        return Form(False)
-
-
-def chain_of(path: Path) -> list[Path]:
-    """What a checkpoint is relative to, what that is relative to, and so on."""
-    found: list[Path] = []
-    while (base := form_of(found[-1] if found else path).base) is not None:
-        if "/" in base or not is_plain_relative(base):
-            text = f"expected the name of a checkpoint beside it as that of its base, got {shown(base)}"
-            raise CorruptDataError(text, file=path)
-        base_path = path.with_name(base)
-        if base_path in found or base_path == path:
-            raise CorruptDataError(
-                "expected a checkpoint that is relative to another one, and not to itself", file=path
-            )
-        found.append(base_path)
-    return found
+_STAGED = ".tensorwire.partial"
 
 
 class Recoder:
@@ -76,6 +35,9 @@ class Recoder:
 
     A checkpoint stays what it was until its new form is whole, verified and synced; then both are exchanged. A run that
     is killed leaves one of both, whole, and hidden entries that `clean` removes.
+
+    Attributes:
+        facts: how it was set, in words.
     """
 
     def __init__(self, profile: Profile, anchor_every: int, threads: int | None) -> None:
@@ -91,8 +53,10 @@ class Recoder:
         num_threads(threads)
         if type(anchor_every) is not int or anchor_every < 1:
             raise ValueError(f"expected an integer anchor_every from 1 on, got {anchor_every!r:.60}")
+        self.facts = f"{profile}, anchor_every {anchor_every}"
         self._profile: Profile = profile
         self._anchor_every = anchor_every
+        self._has_told = False
         self._threads = threads
 
     def compress(self, path: Path, base: Path | None = None) -> None:
@@ -100,11 +64,12 @@ class Recoder:
         form = form_of(path)
         if form == Form(True, base.name if base else None):
             return
-        bases = [base, *chain_of(base)] if base is not None else None
+        bases = [base, *bases_beside(base)] if base is not None else None
 
         def make(new: Path) -> None:
             if not form.compressed:
-                compress_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
+                made = compress_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
+                self._tell(path, made.notices)
             elif form.base is None:
                 transcode_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
             else:
@@ -116,6 +81,14 @@ class Recoder:
 
         _replace(path, make)
 
+    def _tell(self, path: Path, notices: Sequence[str]) -> None:
+        """Warn once of files of tensors that stay as they are: each later checkpoint has them too."""
+        found = [notice for notice in notices if notice.startswith(NOT_COMPRESSED)]
+        if found and not self._has_told:
+            self._has_told = True
+            more = f" (and {len(found) - 1} more such notes)" if len(found) > 1 else ""
+            warnings.warn(f"{path}: {found[0]}{more}; each checkpoint has such files", stacklevel=2)
+
     def decompress(self, path: Path) -> None:
         """Make a checkpoint dense."""
         if form_of(path).compressed:
@@ -124,15 +97,12 @@ class Recoder:
     @contextmanager
     def dense(self, path: Path) -> Iterator[Path]:
         """A dense copy of a compressed checkpoint, which is removed in the end."""
-        with (
-            TemporaryDirectory(prefix=f".{path.name}.", suffix=_NEW, dir=path.parent) as folder,
-            alone_in(Path(folder)),  # or another process would take it for what a killed run left
-        ):
-            self._restore(path, Path(folder) / path.name)
-            yield Path(folder) / path.name
+        with room_beside(path) as room:
+            self._restore(path, room / path.name)
+            yield room / path.name
 
     def _restore(self, path: Path, new: Path) -> None:
-        decompress_checkpoint(path, new, base=chain_of(path) or None, threads=self._threads)
+        decompress_checkpoint(path, new, base=bases_beside(path) or None, threads=self._threads)
 
     def settle(self, paths: Iterable[Path], *, dense: Path | None = None, alone: Path | None = None) -> None:
         """Give checkpoints the forms that they are to have: the newest stands alone, an older one is relative to the
@@ -157,7 +127,7 @@ class Recoder:
             elif newer is None or path == alone:
                 self.compress(path)
             elif form.base is None:
-                links = len(chain_of(newer)) + 1 + below.get(path.name, 0)
+                links = len(bases_beside(newer)) + 1 + below.get(path.name, 0)
                 self.compress(path, newer if links < self._anchor_every else None)
             newer = path
 
@@ -169,46 +139,45 @@ class Recoder:
                 self.compress(other, None if base is None else path.with_name(base))
 
 
+@contextmanager
+def room_beside(path: Path) -> Iterator[Path]:
+    """A directory beside a checkpoint, for what stands there for a moment. It goes in the end; what a killed run leaves
+    of it, `clean` removes."""
+    with _staging(path.with_name(f"{path.name}.{token_hex(4)}")) as work:
+        work.result.mkdir()
+        yield work.result
+
+
 def _replace(path: Path, make: Callable[[Path], None]) -> None:
     """Put what `make` makes in the place of `path`, with its time: trainers sort checkpoints by it."""
-    new, old = _beside(path, _NEW), _beside(path, _OLD)
-    _remove(new)
-    make(new)
-    status = path.stat()
-    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
-    if exchange(new, path):
-        old = new
-    elif path.is_dir():
-        path.rename(old)
-        new.rename(path)
-    else:
-        new.replace(path)
-    sync_directory(path.parent)
-    _remove(old)
+    with _staging(path) as work:
+        make(work.result)
+        status = path.stat()
+        os.utime(work.result, ns=(status.st_atime_ns, status.st_mtime_ns))
+        work.commit(None)
+    for notice in work.notices:
+        warnings.warn(notice, stacklevel=2)
 
 
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(f".{path.name}{ending}")
+def _staging(path: Path) -> Staging:
+    """Where a checkpoint is made that takes the place of another one, of which nothing is left. Its name is hidden from
+    trainers, which look for checkpoints by the names that they begin with."""
+    is_directory = not path.is_file()  # only a directory has moments without its name
+    owned = _all_in if is_directory else None
+    destination = Destination(absolute(path), force=True, is_directory=is_directory, owned=owned)
+    return Staging(destination, {"action": "recode"}, destination.path.with_name(f".{path.name}{_STAGED}"))
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _all_in(place: Path) -> set[str]:
+    return {f"{path}/" if stat.S_ISDIR(status.st_mode) else path for path, status in walk(place)}
 
 
 def clean(folder: Path, belongs: Callable[[str], bool]) -> None:
     """Remove what a killed run left beside checkpoints whose names belong to the caller; put one back that was about to
-    be replaced. A dense copy that a process uses stays."""
+    be replaced. What a process works in stays, and so does what is beside a checkpoint that nothing may replace."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        for entry in sorted(folder.iterdir(), key=lambda path: _OLD not in path.name):
-            name, mark, rest = entry.name.removeprefix(".").partition(_NEW)
-            is_ours = rest in ("", _OLD.removeprefix(_NEW)) or rest.startswith(".part")  # what compressing stages
-            if not (entry.name.startswith(".") and mark and is_ours and belongs(name)):
-                continue
-            if rest == _OLD.removeprefix(_NEW) and not entry.with_name(name).exists():
-                entry.rename(entry.with_name(name))
-                continue
-            with suppress(BlockingIOError), alone_in(entry):
-                _remove(entry)
+        for entry in sorted(folder.iterdir()):
+            name = entry.name.removeprefix(".").removesuffix(_STAGED)
+            if entry.name == f".{name}{_STAGED}" and belongs(name) and is_staging(entry):
+                with suppress(BlockingIOError, FileExistsError), _staging(entry.with_name(name)):
+                    """What was begun ends here."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from transformers.trainer_callback import TrainerCallback
 
+from ..._ground.text import in_a_line
+from ...checkpoint.bases import form_of
 from ...errors import TensorwireError
-from .recoding import Recoder, clean, form_of
+from .recoding import Recoder, clean
 
 if TYPE_CHECKING:
     import os
@@ -50,6 +52,9 @@ class TensorwireCallback(TrainerCallback):  # type: ignore[misc] # the checker d
         self._recoder = Recoder(profile, anchor_every, threads)
         self._output_dir: Path | None = None
         self._is_writer = True
+
+    def __repr__(self) -> str:
+        return in_a_line(self, self._recoder.facts, self._output_dir or "not given to a Trainer")
 
     def restore(self, checkpoint: str | os.PathLike[str] | None = None) -> str | None:
         """Make a checkpoint dense again, in place, and return its path:

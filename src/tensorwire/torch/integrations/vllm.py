@@ -4,7 +4,8 @@ vLLM finds `register` by the entry point ``vllm.general_plugins`` and calls it i
 
 - the load format ``tensorwire``, a model loader that reads plain and compressed checkpoints and decodes each tensor;
 - the quantization ``tensorwire``, which vLLM takes by itself where ``config.json`` names it. Its layers compress their
-  weight as soon as it is whole, sharded and merged as vLLM has it, and multiply with the compressed one.
+  weight as soon as it is whole, sharded and merged as vLLM has it, and multiply with the compressed one;
+- the weight transfer engine ``tensorwire`` (`vllm_weights`), where vLLM has such engines.
 
 docs/vllm.md says how to use them. Nothing of vLLM is patched.
 """
@@ -23,7 +24,11 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info, initialize_online_processing
+from vllm.model_executor.model_loader.reload.layerwise import (
+    finalize_layerwise_reload,
+    get_layerwise_info,
+    initialize_online_processing,
+)
 from vllm.model_executor.parameter import ModelWeightParameter
 from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
@@ -56,10 +61,18 @@ _TIED = (
 
 
 def register() -> None:
-    """Make the load format and the quantization known to vLLM, once in each process."""
-    if NAME not in QUANTIZATION_METHODS:
-        register_quantization_config(NAME)(TensorwireConfig)
-        register_model_loader(NAME)(TensorwireModelLoader)
+    """Make all this known to vLLM, once in each process."""
+    if NAME in QUANTIZATION_METHODS:
+        return
+    register_quantization_config(NAME)(TensorwireConfig)
+    register_model_loader(NAME)(TensorwireModelLoader)
+    try:
+        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
+    except ImportError:  # an older vLLM
+        return
+    place = f"{__package__}.vllm_weights"  # imported when it is chosen, which is when an unknown form is refused
+    WeightTransferEngineFactory.register_engine(NAME, place, "TensorwireWeightTransferEngine")
+    WeightTransferTrainerFactory.register_engine(NAME, place, "TensorwireTrainerWeightTransferEngine")
 
 
 def _choices(load_config: Any) -> dict[str, str]:
@@ -91,7 +104,7 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
 
     def download_model(self, model_config: Any) -> None:
         """Fetch a model of the Hugging Face hub."""
-        self._directory(model_config)
+        checkpoint_directory(model_config, self.load_config)
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:
         """Decode all tensors into the model.
@@ -119,12 +132,7 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
             FormatError: a header of the checkpoint is damaged.
             OSError: a file of it is missing.
         """
-        if any(isinstance(getattr(layer, "quant_method", None), CompressedLinearMethod) for layer in model.modules()):
-            raise ValueError(_NO_UPDATE)
-        if current_platform.is_cpu() and len(list(model.parameters())) < len(
-            list(model.named_parameters(remove_duplicate=False))
-        ):
-            raise ValueError(_TIED)
+        check_takes_updates(model)
         reader = self._open(model_config)
         found = _shapes(reader)
         lacking = sorted(name for name, shape in model.tensorwire_shapes.items() if found.get(name) != shape)
@@ -134,27 +142,51 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
                 f"{model_config.model} lacks {len(lacking)} tensors of the checkpoint before it, or has them in "
                 f"another shape: {lacking}"
             )
-        for layer in model.modules():  # an update that ended midway has left what it had read of a layer
-            begun = get_layerwise_info(layer)
-            begun.load_numel = 0
-            begun.loaded_weights.clear()
+        undo_begun_reload(model, model_config)
         return _tensors(reader)
 
     def _open(self, model_config: Any) -> TensorReader[Tensor]:
-        return open_file(self._directory(model_config), framework="pt")
+        return open_file(checkpoint_directory(model_config, self.load_config), framework="pt")
 
-    def _directory(self, model_config: Any) -> Path:
-        path = Path(model_config.model)
-        if path.is_dir():
-            return path
-        from huggingface_hub import snapshot_download
 
-        patterns = ["*.safetensors", "*.safetensors.index.json"]
-        cache = self.load_config.download_dir
-        folder = snapshot_download(
-            model_config.model, revision=model_config.revision, cache_dir=cache, allow_patterns=patterns
-        )
-        return Path(folder)
+def checkpoint_directory(model_config: Any, load_config: Any) -> Path:
+    """The checkpoint of a model, fetched if it is one of the Hugging Face hub."""
+    path = Path(model_config.model)
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.safetensors", "*.safetensors.index.json"]
+    cache = load_config.download_dir
+    return Path(
+        snapshot_download(model_config.model, revision=model_config.revision, cache_dir=cache, allow_patterns=patterns)
+    )
+
+
+def check_takes_updates(model: nn.Module) -> None:
+    """Raise ValueError for a model whose weights cannot be updated: they stay compressed, or are tied and on a CPU."""
+    if any(isinstance(getattr(layer, "quant_method", None), CompressedLinearMethod) for layer in model.modules()):
+        raise ValueError(_NO_UPDATE)
+    if current_platform.is_cpu() and len(list(model.parameters())) < len(
+        list(model.named_parameters(remove_duplicate=False))
+    ):
+        raise ValueError(_TIED)
+
+
+def undo_begun_reload(model: nn.Module, model_config: Any) -> None:
+    """Give layers in which a reload has ended midway the tensors back that it has put aside, so that another one can
+    begin. The content may be of two versions then. vLLM would go on where the first one ended, and leave old weights in
+    a layer that was nearly done."""
+    begun = [info for info in map(get_layerwise_info, model.modules()) if info.kernel_tensors is not None]
+    if not begun:
+        return
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        info.loaded_weights.clear()
+        if info.kernel_tensors is not None:
+            initialize_online_processing(layer)
+        info.load_numel = 0
+    finalize_layerwise_reload(model, model_config)
 
 
 def _tensors(reader: TensorReader[Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""Pairs of BF16 checkpoints from a real training run of all-MiniLM-L6-v2: python -m benchmarks.deltas.training.
+"""Pairs of BF16 checkpoints from a real training run of all-MiniLM-L6-v2: python -m benchmarks.trained_pairs.
 
 The run is supervised and short. It keeps FP32 master weights, computes with their BF16 copies, and updates the masters
 with AdamW, as mixed-precision training does. Seeds are fixed and one thread computes; other processors and versions of
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from benchmarks.data import minilm_path
-from benchmarks.deltas.model import contrastive_loss
 from benchmarks.environment import ROOT
+from benchmarks.minilm_loss import contrastive_loss
 from benchmarks.text import sentence_pairs
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Other codecs behind one interface, for ``tensorwire bench`` and for benchmarks/."""
