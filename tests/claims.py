@@ -142,6 +142,7 @@ CLAIMS: dict[str, list[str]] = {
         "a ratio of {ratio_4:.3f} where shape (3) reaches {ratio_3:.3f}".format_map(F16_SHAPES),
     ],
     "docs/dcp.md": [
+        "together have at most 16 times its bytes",
         f"read {_reshard('TensorwireWriter')} times; torch's reader reads its own files "
         f"{_reshard('FileSystemWriter')} times",
     ],

@@ -101,7 +101,6 @@ DOORS = {
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
     ("kv", "codec"): {""},
-    ("storage", "codec"): {""},
     ("files", "codec"): {""},
     ("files", "storage"): {"ahead", "inputs", "local", "locations", "pipeline", "pool", "readable", "remote", "spool"},
     ("checkpoint", "codec"): {""},
@@ -178,9 +177,9 @@ FOLDERS = {
     },
     "kv": {"codec": {"transposed"}},
     "codec/view": {
-        "allocation": {"buffers"},
+        "bytes_builder": {"buffers"},
         "arrays": {"buffers", "dtypes"},
-        "places": {"allocation", "arrays"},
+        "places": {"arrays"},
     },
     "codec/frame": {
         "layouts": {"core"},

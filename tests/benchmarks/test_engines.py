@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.engines import delta, kv, pictures, run
+from benchmarks.engines import delta, kv, pictures, run, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +66,26 @@ def test_targets_are_those_of_fast() -> None:
     speeds = [speed | {"frame": f"64 tokens, {what}"} for what in (kv.ONE, kv.ALL)]
     found = list(kv.evaluate({"ratios": ratios, "speeds": speeds}))
     assert [(each.measured, each.met) for each in found] == [(1.5, True), (4.9, False), (7.0, True)]
+
+
+def test_a_weight_engine_is_as_good_as_its_answers_and_its_pause() -> None:
+    answers = [{"tokens": [[number]], "logprobs": [[0.5]]} for number in range(2)]
+    taken = [(answers[0], {**answers[0], "error": None}), (answers[1], {**answers[0], "error": None})]
+    row = weights._row(weights.ENGINE, taken, [0.5, 0.25, 1.0], 1e6, 1, 0.75)
+    assert (row["updates"], row["equal"], row["seconds"], row["range"]) == (2, 1, 0.5, [0.25, 1.0])
+    for equal, met in ((1, False), (2, True)):
+        found = weights.evaluate({"weights": [{**row, "equal": equal}]})
+        assert [(each.measured, each.met) for each in found] == [(met, met), (0.75, True)]
+    assert [each.met for each in weights.evaluate({})] == [None, None]
+
+
+def test_behind_a_failure_the_engine_comes_first(tmp_path: Path) -> None:
+    first, *steps = weights._steps(tmp_path, 4, {3: "load"})
+    assert set(first) == {"init", "silent"}
+    kinds = [next(key for key in step if key in ("update", "reload")) for step in steps]
+    assert kinds == ["update", "reload", "reload", "update", "update", "update", "reload", "reload", "update"]
+    assert [step.get("fault") for step in steps].index("load") == 4
+    assert [number for number, step in enumerate(steps) if "publish" in step] == [0, 2, 4, 7]
 
 
 def test_a_picture_has_all_wires_and_all_ratios(tmp_path: Path) -> None:

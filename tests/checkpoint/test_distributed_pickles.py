@@ -176,12 +176,14 @@ FORGED = [
 ]
 
 
-def test_forged_metadata_takes_no_more_than_the_page_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_forged_metadata_takes_no_more_than_the_page_says(tmp_path: Path, start: int) -> None:
     """Each is read by a process that has nothing else in its memory."""
-    folders = [tmp_path / str(number) for number in range(len(FORGED))]
-    for folder, (name, first, each, last, _) in zip(folders, FORGED, strict=True):
+    forged = FORGED[start::2]
+    folders = [tmp_path / str(number) for number in range(len(forged))]
+    for folder, (name, first, each, last, _) in zip(folders, forged, strict=True):
         folder.mkdir()
         (folder / name).write_bytes(first + each * ((512 << 10) // len(each)) + last)
     run = subprocess.run([sys.executable, "-c", WEIGHER, *folders], capture_output=True, text=True, check=True)
-    for folder, found, (name, *_, most) in zip(folders, run.stdout.split(), FORGED, strict=True):
+    for folder, found, (name, *_, most) in zip(folders, run.stdout.split(), forged, strict=True):
         assert int(found) < most * (folder / name).stat().st_size

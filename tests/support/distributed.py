@@ -6,16 +6,40 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors import safe_open
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 from tensorwire.torch.dcp import TensorwireReader, TensorwireWriter
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
+
     from torch.distributed.checkpoint.api import CheckpointException
+
+
+WRITERS = {"ours": TensorwireWriter, "torchs": dcp.FileSystemWriter}
+each_writer = pytest.mark.parametrize("writer", WRITERS)
+
+
+def saved(folder: Path, writer: str, content: dict[str, Any], **options: Any) -> Path:
+    dcp.save(content, storage_writer=WRITERS[writer](folder, **options))
+    return folder
+
+
+def from_safetensors(folder: Path) -> dict[str, torch.Tensor]:
+    """As safetensors itself reads them."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+
+
+def shard(folder: Path) -> Path:
+    (found,) = (path for path in folder.iterdir() if path.name.startswith("__"))
+    return found
 
 
 def state(seed: int = 0) -> dict[str, Any]:

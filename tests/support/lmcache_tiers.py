@@ -102,17 +102,24 @@ class Tiers:
         described = layout(*_tensors(like))
         group = GroupedObjectKeys(keys=names, object_group_id=0, layout_desc=described)
         handle = self.manager.submit_prefetch_task(PrefetchTaskSpec(key_groups=[group]))
-        results: list[Any] = []
-        wait_for(
-            lambda: (result := self.manager.query_prefetch_status(handle)) is not None and not results.append(result)
-        )
-        found = names[: results[0].hit_cells[0].count_leading_ones()]
+        found = names[: self._result(handle).hit_cells[0].count_leading_ones()]
         if not found:
             return []
         with self.manager.read_prefetched_results(found) as memory:
             objects = [[each.get_tensor(index).clone() for index in range(len(described.shapes))] for each in memory]
         self.manager.finish_read_prefetched(found)
         return objects
+
+    def _result(self, handle: Any) -> Any:
+        """What a prefetch has found, once it is done. LMCache tells it once."""
+        results = []
+
+        def is_done() -> bool:
+            results.append(self.manager.query_prefetch_status(handle))
+            return results[-1] is not None
+
+        wait_for(is_done)
+        return results[-1]
 
     def status(self, part: str) -> dict[str, Any]:
         found: dict[str, Any] = self.manager.report_status()[part]

@@ -60,8 +60,16 @@ def config(*, model: str = "org/model", dtype: str = "bfloat16", **extra: Any) -
 class Tier:
     """A tier that vLLM's factory has made, and the memory that it copies from and to."""
 
-    def __init__(self, num_slots: int = 8, *, given: OffloadingConfig | None = None, **options: Any) -> None:
-        self.memory = np.zeros((num_slots, CHUNK_NBYTES), np.int8)  # as vLLM has it
+    def __init__(
+        self,
+        num_slots: int = 8,
+        *,
+        chunk_nbytes: int = CHUNK_NBYTES,
+        given: OffloadingConfig | None = None,
+        **options: Any,
+    ) -> None:
+        """`options`: those of the entry in ``secondary_tiers``."""
+        self.memory = np.zeros((num_slots, chunk_nbytes), np.int8)  # as vLLM has it
         spec: Any = SimpleNamespace(config=given or config(), blocks_per_chunk=1)
         entry = {**ENTRY, "capacity_bytes": 1 << 20, **options}
         self.tier: CompressedTier = SecondaryTierFactory.create_secondary_tier(entry, memoryview(self.memory), spec)

@@ -455,7 +455,7 @@ def test_threads_load_while_it_comes_and_goes(folder: Path) -> None:
 
     def change() -> None:
         try:
-            for _ in range(4):
+            for _ in range(2):
                 install()
                 uninstall()
         except BaseException as error:

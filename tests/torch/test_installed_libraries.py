@@ -18,8 +18,10 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
 
 import tensorwire.torch  # noqa: E402
+from tensorwire.checkpoint.directory.config_and_index import new_config  # noqa: E402
+from tensorwire.files.names import payload_name  # noqa: E402
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.installed import safetensors_calls  # noqa: E402
+from tensorwire.torch.installed import diffusers_files, safetensors_calls  # noqa: E402
 from tests.support import transformer_models  # noqa: E402
 from tests.support.transformer_models import bits, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
@@ -195,15 +197,8 @@ def test_diffusers_loads_a_pipeline(tmp_path: Path) -> None:
     assert "quantization_config" in json.loads((compressed / "unet" / "config.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        pytest.param({"torch_dtype": torch.bfloat16}, marks=pytest.mark.slow),
-        pytest.param({"disable_mmap": True}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"torch_dtype": torch.bfloat16}, {"disable_mmap": True}], ids=str)
 def test_diffusers_loads_shards_without_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -215,6 +210,26 @@ def test_diffusers_loads_shards_without_a_warning(
     models = [diffusers.UNet2DModel.from_pretrained(path, **options) for path in (dense, compressed)]
     assert state(models[0]) == state(models[1])
     assert "_tensorwire" not in caplog.text
+
+
+def test_what_diffusers_reads_tells_of_no_compression() -> None:
+    """Its own functions stand for what it reads of a directory."""
+    homes = {"w": "a.safetensors", payload_name("w"): "a.safetensors", "b": "b.safetensors"}
+
+    class Owner:
+        @classmethod
+        def read(cls, path: Any) -> Any:
+            return json.loads(new_config({"_class_name": "UNet2DModel"}, "fast")) if path else []
+
+    def shards(*_: Any) -> Any:
+        return ["a.safetensors"], {"weight_map": dict(homes), "all_checkpoint_keys": list(homes)}
+
+    for is_on, keys, members in ((True, ["w", "b"], 1), (False, list(homes), 2)):
+        files, metadata = diffusers_files.listing(shards, lambda on=is_on: on)("folder")
+        assert (files, list(metadata["weight_map"]), metadata["all_checkpoint_keys"]) == (["a.safetensors"], keys, keys)
+        read = diffusers_files.reading(vars(Owner)["read"], lambda on=is_on: on).__get__(None, Owner)
+        assert len(read("config.json")) == members
+        assert read("") == []
 
 
 def test_diffusers_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tensorwire.torch.integrations.kept_frames import PAGE_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
+from tensorwire.torch.integrations.kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["memory", "directory"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[int], KeptFrames]:
-    def made(num_pages: int) -> KeptFrames:
+    """With room for so many units."""
+
+    def made(num_units: int) -> KeptFrames:
         if request.param == "memory":
-            return FramesInMemory(num_pages * PAGE_NBYTES)
-        return FramesInDirectory(tmp_path / "frames", "mark", num_pages * PAGE_NBYTES)
+            return FramesInMemory(num_units * FramesInMemory.UNIT)
+        return FramesInDirectory(tmp_path / "frames", "mark", num_units * FramesInDirectory.UNIT)
 
     return made
 
@@ -32,12 +34,12 @@ def frame(number: int, nbytes: int) -> bytes:
 
 def add(frames: KeptFrames, number: int, nbytes: int) -> bool:
     content = frame(number, nbytes)
-    padded = content + bytes(-nbytes % PAGE_NBYTES)
+    padded = content + bytes(-nbytes % BUFFER_NBYTES)
     return frames.add(bytes([number]), memoryview(padded), nbytes)
 
 
 def read(frames: KeptFrames, number: int) -> bytes | None:
-    buffer = memoryview(bytearray(16 * PAGE_NBYTES))
+    buffer = memoryview(bytearray(8 * BUFFER_NBYTES))
     nbytes = frames.read(bytes([number]), buffer)
     return None if nbytes is None else bytes(buffer[:nbytes])
 
@@ -46,20 +48,21 @@ def there(frames: KeptFrames) -> list[int]:
     return [number for number in range(256) if bytes([number]) in frames]
 
 
-def test_pages_count_and_what_was_used_least_recently_goes(make: Callable[[int], KeptFrames]) -> None:
+def test_units_count_and_what_was_used_least_recently_goes(make: Callable[[int], KeptFrames]) -> None:
     frames = make(6)
-    for number, nbytes in enumerate((1, PAGE_NBYTES, PAGE_NBYTES + 1, 5000)):
+    unit = frames.UNIT
+    for number, nbytes in enumerate((1, unit, unit + 1, 2 * unit - 1)):
         assert add(frames, number, nbytes)
-    assert frames.size() == (4, 6 * PAGE_NBYTES)
+    assert frames.size() == (4, 6 * unit)
     frames.touch([b"\x00", b"\x63"])
-    assert read(frames, 1) == frame(1, PAGE_NBYTES)
-    assert add(frames, 4, 3 * PAGE_NBYTES)  # in the place of two frames that have two pages each
+    assert read(frames, 1) == frame(1, unit)
+    assert add(frames, 4, 3 * unit)  # in the place of two frames that have two units each
     assert there(frames) == [0, 1, 4]
-    assert [read(frames, number) for number in (0, 1, 4)] == [frame(0, 1), frame(1, 4096), frame(4, 12288)]
+    assert [read(frames, number) for number in (0, 1, 4)] == [frame(0, 1), frame(1, unit), frame(4, 3 * unit)]
     assert frames.num_evicted == 2
     assert add(frames, 4, 100)  # another one under the same key
     assert read(frames, 4) == frame(4, 100)
-    assert frames.size() == (3, 3 * PAGE_NBYTES)
+    assert frames.size() == (3, 3 * unit)
     frames.drop(b"\x04")
     frames.drop(b"\x04")
     assert (there(frames), read(frames, 4)) == ([0, 1], None)
@@ -67,39 +70,39 @@ def test_pages_count_and_what_was_used_least_recently_goes(make: Callable[[int],
 
 def test_what_never_fits_puts_nothing_out(make: Callable[[int], KeptFrames]) -> None:
     frames = make(3)
-    assert add(frames, 0, 5000)
-    assert not add(frames, 1, 3 * PAGE_NBYTES + 1)
+    assert add(frames, 0, 2 * frames.UNIT)
+    assert not add(frames, 1, 3 * frames.UNIT + 1)
     assert there(frames) == [0]
     nothing = make(0)
-    assert not add(nothing, 0, 1)
-    assert nothing.size() == (0, 0)
+    assert not add(nothing, 5, 1)
+    assert there(nothing) == []
 
 
-def test_a_frame_that_is_read_keeps_its_pages() -> None:
+def test_a_frame_that_is_read_keeps_its_place() -> None:
     """Others go in its stead; if it is dropped meanwhile, its room is free when the reader is done."""
-    frames = FramesInMemory(4 * PAGE_NBYTES)
+    unit = FramesInMemory.UNIT
+    frames = FramesInMemory(4 * unit)
     for number in range(4):
         add(frames, number, 100)
-    original, got = frames._read, list[bytes]()
+    original = frames._read
 
-    def slow_read(key: bytes, entry: object, buffer: memoryview) -> None:
-        assert add(frames, 9, 3 * PAGE_NBYTES)
+    def slow_read(key: bytes, entry: Any, buffer: memoryview) -> None:
+        assert add(frames, 9, 3 * unit)
         frames.drop(b"\x00")
-        assert not add(frames, 8, 4 * PAGE_NBYTES)
-        original(key, entry, buffer)  # type: ignore[arg-type]
+        assert not add(frames, 8, 4 * unit)
+        original(key, entry, buffer)
 
-    frames._read = slow_read  # type: ignore[method-assign, assignment]
-    got.append(read(frames, 0) or b"")
-    del frames._read  # type: ignore[method-assign]
-    assert got == [frame(0, 100)]
+    frames._read = slow_read  # type: ignore[method-assign]
+    assert read(frames, 0) == frame(0, 100)
+    del frames._read
     assert there(frames) == []  # 9 went for 8, whose room a reader had
     assert frames.size() == (0, 0)
-    assert add(frames, 8, 4 * PAGE_NBYTES)
-    assert read(frames, 8) == frame(8, 4 * PAGE_NBYTES)
+    assert add(frames, 8, 4 * unit)
+    assert read(frames, 8) == frame(8, 4 * unit)
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> None:
-    frames = FramesInDirectory(tmp_path, "mark", 8 * PAGE_NBYTES)
+    frames = FramesInDirectory(tmp_path, "mark", 8 * FramesInDirectory.UNIT)
     assert add(frames, 0, 5000)
     (tmp_path / "01").write_text("where a folder is wanted")
     with pytest.raises(FileExistsError):
@@ -109,34 +112,34 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(tmp_path: Path) -> 
     with pytest.raises(IsADirectoryError):
         add(frames, 2, 5000)
     assert there(frames) == [0]
-    assert frames.size() == (1, 2 * PAGE_NBYTES)
+    assert frames.size() == (1, 2 * FramesInDirectory.UNIT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00", "01", "02"]
 
 
 def test_a_directory_is_found_again_by_its_mark(tmp_path: Path) -> None:
-    frames = FramesInDirectory(tmp_path, "mark", 8 * PAGE_NBYTES)
+    frames = FramesInDirectory(tmp_path, "mark", 8 * FramesInDirectory.UNIT)
     for number in range(3):
         add(frames, number, 5000)
     (tmp_path / "00" / "not a key.mark.tensorwire").touch()
     (tmp_path / "00" / "00.other.tensorwire").touch()
     (tmp_path / "00" / "another's").touch()
-    again = FramesInDirectory(tmp_path, "mark", 8 * PAGE_NBYTES)
+    again = FramesInDirectory(tmp_path, "mark", 8 * FramesInDirectory.UNIT)
     assert there(again) == [0, 1, 2]
-    assert again.size() == (3, 6 * PAGE_NBYTES)
+    assert again.size() == (3, 6 * FramesInDirectory.UNIT)
     assert read(again, 1) == frame(1, 5000)
     assert {path.name for path in (tmp_path / "00").iterdir()} == {
         "00.mark.tensorwire", "another's", "not a key.mark.tensorwire",
     }  # fmt: skip
-    assert there(FramesInDirectory(tmp_path, "other", 8 * PAGE_NBYTES)) == []
+    assert there(FramesInDirectory(tmp_path, "other", 8 * FramesInDirectory.UNIT)) == []
 
 
 def test_threads_never_read_a_mixture(make: Callable[[int], KeptFrames]) -> None:
-    """More frames than have room, each of one number throughout: pages change hands while others are read."""
+    """More frames than have room, each of one number throughout: units change hands while others are read."""
     frames, errors = make(12), list[str]()
 
     def work(seed: int) -> None:
         generator = np.random.default_rng(seed)
-        buffer = memoryview(bytearray(4 * PAGE_NBYTES))
+        buffer = memoryview(bytearray(4 * BUFFER_NBYTES))
         for _ in range(60):
             number = int(generator.integers(8))
             buffer[:] = bytes([number]) * len(buffer)

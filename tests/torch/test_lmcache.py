@@ -1,4 +1,4 @@
-"""The serdes and adapters for LMCache, in LMCache's own storage manager. ``make lmcache`` has the environment for it."""
+"""The serdes and adapters for LMCache, in its own storage manager. ``make lmcache`` has the environment for it."""
 
 from __future__ import annotations
 

@@ -199,6 +199,7 @@ def test_the_best_is_dense_until_it_is_loaded(tmp_path: Path) -> None:
     assert form_of(tmp_path / "checkpoint-2") == (False, None)
 
 
+@pytest.mark.slow
 def test_rotation_by_the_trainer_takes_nothing_that_is_needed(tmp_path: Path) -> None:
     """As Trainer calls it: before the callback, by the times of directories, past the best one."""
     from transformers.trainer_utils import rotate_checkpoints

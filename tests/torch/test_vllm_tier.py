@@ -73,7 +73,7 @@ def test_chunks_come_back_into_other_slots(make_tier: Callable[..., Tier], place
 def test_it_holds_more_chunks_than_fit_dense(
     make_tier: Callable[..., Tier], place: dict[str, Any], profile: str
 ) -> None:
-    """The last ones are held: eviction goes by compressed bytes, in whole pages."""
+    """The last ones are held: eviction goes by compressed bytes."""
     room, given = 20, chunks(60)
     tier = make_tier(60, capacity_bytes=room * CHUNK_NBYTES, profile=profile, **place)
     assert tier.store(given).success
@@ -120,10 +120,10 @@ def damage(tier: Tier, number: int, change: Callable[[np.ndarray], None]) -> Non
     """Change the frame of a chunk where it lies."""
     frames: Any = tier.tier._frames
     entry = frames._entries[key_of(number)]
-    if entry.pages:
-        frame = frames._pages[list(entry.pages)].ravel()
+    if entry.units:
+        frame = frames._rows[list(entry.units)].ravel()
         change(frame[: entry.nbytes])
-        frames._pages[list(entry.pages)] = frame.reshape(len(entry.pages), -1)
+        frames._rows[list(entry.units)] = frame.reshape(len(entry.units), -1)
     else:
         path = frames._path(key_of(number))
         frame = np.fromfile(path, np.uint8)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..codec import new_buffer
-
 if TYPE_CHECKING:
     from ..codec import FrameReader
 
@@ -23,16 +21,23 @@ def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def transpose(page: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> memoryview:
     """A copy of a page with this shape, with its last two dimensions in each other's place."""
-    content = new_buffer(len(page))
+    content = _room(len(page))
     _copy(page, content, element_nbytes, sizes)
     return content
 
 
 def read_transposed(reader: FrameReader, blocks: memoryview, out: memoryview, threads: int) -> None:
     """Decode a frame, and put its content into `out` with the last two dimensions in each other's place."""
-    content = new_buffer(len(out))
+    content = _room(len(out))
     reader.decode(blocks, content, threads=threads)
     _copy(content, out, reader.info.bits // 8, reader.info.shape)
+
+
+def _room(nbytes: int) -> memoryview:
+    """Memory that the allocator keeps for the next page: new pages of the kernel would cost more than the copy."""
+    import numpy
+
+    return numpy.empty(nbytes, numpy.uint8).data
 
 
 def _copy(source: memoryview, target: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> None:

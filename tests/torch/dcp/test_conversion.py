@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import errno
-import io
 import json
 import pickle
 import subprocess
 import sys
 import warnings
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,48 +16,28 @@ import numpy
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors import safe_open
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from tensorwire import convert_checkpoint, load_file
 from tensorwire.checkpoint.operations import distributed_conversion
-from tensorwire.checkpoint.operations.distributed_tensors import MAX_NAMED
 from tensorwire.errors import (
     BaseMismatchError,
     CorruptDataError,
-    LimitExceededError,
     TruncatedDataError,
     UnsupportedTensorError,
 )
 from tensorwire.storage.local import InputFile, OutputFile
-from tensorwire.torch.dcp import TensorwireWriter
-from tests.support.distributed import same, save, state
+from tests.support.distributed import WRITERS, each_writer, from_safetensors, same, save, saved, shard, state
 from tests.support.stores import faulty_store
 from tests.support.versions import is_torch_before
 
 if TYPE_CHECKING:
     from tests.support.ranks import Ranks
-
-WRITERS = {"ours": TensorwireWriter, "torchs": dcp.FileSystemWriter}
-each_writer = pytest.mark.parametrize("writer", WRITERS)
-
-
-def saved(folder: Path, writer: str, content: dict[str, Any], **options: Any) -> Path:
-    dcp.save(content, storage_writer=WRITERS[writer](folder, **options))
-    return folder
-
-
-def loaded(folder: Path) -> dict[str, torch.Tensor]:
-    """As safetensors itself reads them."""
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        assert file.metadata() == {"format": "pt"}
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
 
 
 def save_on_ranks(folder: Path) -> dict[str, bytes]:
@@ -112,13 +89,13 @@ def test_four_ranks_become_one_directory_and_each_byte_is_read_once(
 def test_a_model_directory(tmp_path: Path, writer: str) -> None:
     saved(tmp_path / "c", writer, state(1))
     report = convert_checkpoint(tmp_path / "c", tmp_path / "all")
-    assert loaded(tmp_path / "all").keys() == {f"model.{name}" for name in state()["model"]}
+    assert from_safetensors(tmp_path / "all").keys() == {f"model.{name}" for name in state()["model"]}
     assert report.notices == (
         "names begin with a key of the state dict, 'model'; key (--key) takes what stands below one",
         *(f"left out, since it is no tensor: {name}" for name in ("step", "scheduler.rates", "scheduler.name")),
     )
     report = convert_checkpoint(tmp_path / "c", tmp_path / "model", key="model")
-    assert same(loaded(tmp_path / "model"), dict(sorted(state(1)["model"].items())))
+    assert same(from_safetensors(tmp_path / "model"), dict(sorted(state(1)["model"].items())))
     assert (report.notices, report.action, report.exact) == ((), "convert", True)
     assert [(file.path, file.num_tensors) for file in report.files] == [("model.safetensors", 7)]
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "c").stat().st_mode
@@ -168,7 +145,7 @@ def test_a_key_takes_what_stands_below_it(tmp_path: Path, key: str, expected: di
     }
     saved(tmp_path / "c", "ours", content)
     convert_checkpoint(tmp_path / "c", tmp_path / "out", key=key)
-    assert {name: int(each[0]) for name, each in loaded(tmp_path / "out").items()} == expected
+    assert {name: int(each[0]) for name, each in from_safetensors(tmp_path / "out").items()} == expected
     convert_checkpoint(tmp_path / "c", tmp_path / "out.pt", key=key, to="torch")
     found = torch.load(tmp_path / "out.pt")
     if key == "app":
@@ -227,6 +204,7 @@ def test_transformers_loads_it_with_the_files_beside_it(tmp_path: Path, writer: 
     assert same(dict(found.state_dict()), dict(model.state_dict()))
 
 
+@pytest.mark.slow
 def test_ours_needs_no_torch(tmp_path: Path) -> None:
     saved(tmp_path / "ours", "ours", state(1))
     saved(tmp_path / "torchs", "torchs", state(1))
@@ -244,7 +222,7 @@ def test_ours_needs_no_torch(tmp_path: Path) -> None:
     assert "'-' stands for one file" in ran.stderr
     assert "what torch's FileSystemWriter has written is read with PyTorch" in ran.stderr
     assert "a file of torch.save needs PyTorch" in ran.stderr
-    assert same(loaded(tmp_path / "out"), dict(sorted(state(1)["model"].items())))
+    assert same(from_safetensors(tmp_path / "out"), dict(sorted(state(1)["model"].items())))
 
 
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "float8_e8m0fnu", "uint16", "bool", "complex64"])
@@ -262,7 +240,7 @@ def test_other_dtypes(tmp_path: Path, writer: str, dtype: str) -> None:
     assert load_file(tmp_path / "out", framework="bytes")["w"] == words.numpy().tobytes()
     assert same(torch.load(tmp_path / "out.pt")["w"].view(torch.uint8), words)
     if dtype != "float4_e2m1fn_x2":  # which safetensors has in no shape ()
-        assert same(loaded(tmp_path / "out"), dict(sorted(values.items())))
+        assert same(from_safetensors(tmp_path / "out"), dict(sorted(values.items())))
 
 
 @each_writer
@@ -299,7 +277,7 @@ def test_relative_to_an_earlier_one(tmp_path: Path) -> None:
         convert_checkpoint(tmp_path / "second", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     convert_checkpoint(tmp_path / "second", tmp_path / "out", key="model", base=tmp_path / "first")
-    assert same(loaded(tmp_path / "out"), dict(sorted(second["model"].items())))
+    assert same(from_safetensors(tmp_path / "out"), dict(sorted(second["model"].items())))
 
 
 @each_writer
@@ -316,36 +294,31 @@ def test_urls(tmp_path: Path, writer: str) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out/model.safetensors").write_bytes(store.cat_file("/run/out/model.safetensors"))
         (tmp_path / "out.pt").write_bytes(store.cat_file("/run/out.pt"))
-    assert same(loaded(tmp_path / "out"), dict(sorted(state(1)["model"].items())))
+    assert same(from_safetensors(tmp_path / "out"), dict(sorted(state(1)["model"].items())))
     assert same(torch.load(tmp_path / "out.pt"), state(1))
-
-
-def _shard(folder: Path) -> Path:
-    (found,) = (path for path in folder.iterdir() if path.name.startswith("__"))
-    return found
 
 
 @pytest.mark.parametrize("to", ["safetensors", "torch"])
 @each_writer
 def test_a_damaged_one_leaves_nothing(tmp_path: Path, writer: str, to: Any) -> None:
     saved(tmp_path / "c", writer, state(1))
-    shard = _shard(tmp_path / "c")
-    data = shard.read_bytes()
+    file = shard(tmp_path / "c")
+    data = file.read_bytes()
     convert = partial(convert_checkpoint, tmp_path / "c", tmp_path / "out", to=to)
-    shard.write_bytes(data[: len(data) // 2])
+    file.write_bytes(data[: len(data) // 2])
     with pytest.raises(TruncatedDataError):
         convert()
     if writer == "ours":
         middle = len(data) // 2
-        shard.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+        file.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
     else:
         start = pickle.loads((tmp_path / "c/.metadata").read_bytes()).storage_data
         first = next(place.offset for index, place in start.items() if index.fqn == "model.weight")
-        shard.write_bytes(data[:first] + bytes(200) + data[first + 200 :])
+        file.write_bytes(data[:first] + bytes(200) + data[first + 200 :])
     with pytest.raises(CorruptDataError) as caught:
         convert()
-    assert shard.name in str(caught.value)
-    shard.unlink()
+    assert file.name in str(caught.value)
+    file.unlink()
     with pytest.raises(FileNotFoundError, match="is missing: copy it from where the checkpoint was saved"):
         convert()
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
@@ -382,128 +355,6 @@ def test_what_is_no_distributed_checkpoint_is_told(tmp_path: Path) -> None:
         convert_checkpoint(tmp_path / "pytorch_model_fsdp_0/.metadata", tmp_path / "out")
     with faulty_store(), pytest.raises(FileNotFoundError, match="expected a distributed checkpoint"):
         convert_checkpoint("faulty://run/none", tmp_path / "out")
-
-
-def _change(folder: Path, **members: Any) -> None:
-    """Give all places in the pickle of torch's writer other members."""
-    metadata = pickle.loads((folder / ".metadata").read_bytes())
-    for place in metadata.storage_data.values():
-        vars(place).update(copy.deepcopy(members))
-    (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
-
-
-@pytest.mark.parametrize(
-    ("members", "text"),
-    [
-        ({"relative_path": "../c/other"}, "the name of a file beside the metadata"),
-        ({"relative_path": "/etc/passwd"}, "the name of a file beside the metadata"),
-        ({"relative_path": 7}, "int in the place of str"),
-        ({"offset": -1}, "expected bytes of a file as the place of"),
-        ({"length": 1.5}, "float in the place of int"),
-        ({"transform_descriptors": ["stream.zstd"]}, "a transform of torch's FileSystemWriter has changed the parts"),
-        ({"offset": 0, "length": 40}, "expected a tensor as torch.save writes it"),
-    ],
-)
-def test_places_of_torch_that_lead_elsewhere(tmp_path: Path, members: dict[str, Any], text: str) -> None:
-    saved(tmp_path / "c", "torchs", state(1))
-    _change(tmp_path / "c", **members)
-    with pytest.raises(CorruptDataError, match=text):
-        convert_checkpoint(tmp_path / "c", tmp_path / "out")
-
-
-def test_a_forged_size_takes_no_memory(tmp_path: Path) -> None:
-    """A tensor of 4 exabytes, in two parts that cannot be so large. A part of ours has a frame with its size."""
-    saved(tmp_path / "c", "torchs", {"w": torch.ones(2**10)})
-    metadata = pickle.loads((tmp_path / "c/.metadata").read_bytes())
-    (place,) = metadata.storage_data.values()
-    half = torch.Size([2**59])
-    metadata.state_dict_metadata["w"].size = torch.Size([2**60])
-    metadata.state_dict_metadata["w"].chunks = [ChunkStorageMetadata(torch.Size([at]), half) for at in (0, 2**59)]
-    metadata.storage_data = {MetadataIndex("w", torch.Size([at])): copy.deepcopy(place) for at in (0, 2**59)}
-    (tmp_path / "c/.metadata").write_bytes(pickle.dumps(metadata, protocol=4))
-    with pytest.raises(CorruptDataError, match=f"expected a part of {2**61} bytes, got one in"):
-        convert_checkpoint(tmp_path / "c", tmp_path / "out")
-
-
-def test_a_part_that_repeats_itself_takes_no_more_than_it_says(tmp_path: Path) -> None:
-    saved(tmp_path / "c", "torchs", {"w": torch.ones(1000, 1000)})
-    torch.save(torch.ones(1).expand(1000, 1000), _shard(tmp_path / "c"))
-    _change(tmp_path / "c", offset=0, length=_shard(tmp_path / "c").stat().st_size)
-    with pytest.raises(CorruptDataError, match="expected a part of 4000000 bytes"):
-        convert_checkpoint(tmp_path / "c", tmp_path / "out")
-
-
-def rename(folder: Path, names: list[str]) -> None:
-    """Have the only tensor of a checkpoint of torch's under other names, all with its place."""
-    metadata = pickle.loads((folder / ".metadata").read_bytes())
-    place, *_ = metadata.storage_data.values()
-    tensor, *_ = metadata.state_dict_metadata.values()
-    metadata.state_dict_metadata = {name: copy.deepcopy(tensor) for name in names}
-    metadata.storage_data = {MetadataIndex(name, torch.Size([0])): copy.deepcopy(place) for name in names}
-    metadata.planner_data = {name: (name,) for name in names}
-    (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
-
-
-@pytest.mark.parametrize("to", ["safetensors", "torch"])
-def test_names_of_one_place_claim_no_more_than_the_limit(tmp_path: Path, to: Any) -> None:
-    """A thousand names more take less than 100 kB in the metadata, whatever is at their place."""
-    saved(tmp_path / "c", "torchs", {"w": torch.arange(2.0**18)})
-    nbytes = _shard(tmp_path / "c").stat().st_size
-    convert = partial(convert_checkpoint, tmp_path / "c", tmp_path / "out", to=to)
-    rename(tmp_path / "c", [f"t{index}" for index in range(1000)])
-    with pytest.raises(LimitExceededError, match=f"{MAX_NAMED} times the {nbytes} bytes of the file.*'t{MAX_NAMED}'"):
-        convert()
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
-    tied = [f"t{index}" for index in range(MAX_NAMED)]
-    rename(tmp_path / "c", tied)
-    convert()
-    found = loaded(tmp_path / "out") if to == "safetensors" else torch.load(tmp_path / "out")
-    assert same(found, dict.fromkeys(sorted(tied), torch.arange(2.0**18)))
-
-
-@each_writer
-@pytest.mark.parametrize("to", ["safetensors", "torch"])
-def test_tied_parameters(tmp_path: Path, writer: str, to: Any) -> None:
-    weight = torch.randn(40, 30)
-    saved(tmp_path / "c", writer, {f"layer{index}": weight for index in range(40)})
-    convert_checkpoint(tmp_path / "c", tmp_path / "out", to=to)
-    found = loaded(tmp_path / "out") if to == "safetensors" else torch.load(tmp_path / "out")
-    assert len(found) == 40
-    assert all(torch.equal(each, weight) for each in found.values())
-
-
-def pack(data: bytes) -> bytes:
-    """The same torch file with its members deflated."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
-        for info in old.infolist():
-            new.writestr(info.filename, old.read(info))
-    return packed.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("small", "large", "to"),
-    [
-        (torch.zeros(1000), torch.zeros(1 << 20), "safetensors"),
-        (torch.zeros(1000), torch.zeros(1 << 20), "torch"),
-        (b"step", bytes(1 << 22), "torch"),
-    ],
-)
-def test_what_is_packed_is_not_unpacked(
-    tmp_path: Path, small: Any, large: Any, to: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A few kilobytes of it may be gigabytes, and torch makes them before anything can look at their size."""
-    saved(tmp_path / "c", "torchs", {"w": small})
-    whole = io.BytesIO()
-    torch.save(large, whole)
-    data = pack(whole.getvalue())
-    assert len(data) < (1 << 22) // 100
-    _shard(tmp_path / "c").write_bytes(data)
-    _change(tmp_path / "c", offset=0, length=len(data))
-    monkeypatch.setattr(torch, "load", None)
-    with pytest.raises(ValueError, match=r"torch file that can be looked into, but its member '[^']*' is packed"):
-        convert_checkpoint(tmp_path / "c", tmp_path / "out", to=to)
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 DISTRIBUTED_NAME = "tensorwire-dcp.json"
 PICKLE_NAME = ".metadata"
+DATA_SUFFIX = ".distcp"
+"""How the names of files end that torch's FileSystemWriter writes for ranks."""
 FORMAT, VERSION = "tensorwire-dcp", 1
 MAX_NBYTES = 1 << 30
 """The most bytes of the JSON, and of the pickle: 5 million parts of tensors. Objects of the parser take up to
@@ -253,7 +255,7 @@ def refusal(root: Location, names: Iterable[str], advice: str = "") -> ValueErro
     present = set(names)
     if is_distributed(present):
         reader = f"storage_reader=tensorwire.torch.dcp.TensorwireReader({str(root)!r})"
-    elif PICKLE_NAME in present and any(name.endswith(".distcp") for name in present):
+    elif PICKLE_NAME in present and any(name.endswith(DATA_SUFFIX) for name in present):
         reader = f"checkpoint_id={str(root)!r}"
     else:
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._ground.filesystem import following
+from ..._ground.text import count, size
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, TORCH_FILE, recognise
 from ...files.json_object import check_nbytes
@@ -22,7 +23,7 @@ from ...storage.inputs import open_input, read_file
 from ...storage.local import InputFile, identity_of
 from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config, is_model_config
-from .distributed import is_distributed, refusal
+from .distributed import DATA_SUFFIX, is_distributed, refusal
 from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of, record_of
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
@@ -48,6 +49,9 @@ _MAX_OTHER_CONFIG_NBYTES = 1 << 18
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
+
+NOT_COMPRESSED = "copied, not compressed"
+"""How a notice begins of files that hold tensors and stay as they are."""
 
 _MIN_NOTICE_NBYTES = 64 << 10
 """A smaller file, such as a trainer's random numbers, has so little to gain that nothing is said."""
@@ -205,6 +209,7 @@ class _Looks:
         self._num_left, self._nbytes_left = min(MAX_KEPT, left // 4), MAX_KEPT_NBYTES
         self._records_room = _MAX_RECORDS_NBYTES
         self._others: dict[str, int] = {}
+        self._distributed: list[FoundFile] = []
         self.notices: list[str] = []
 
     def look(self, file: FoundFile) -> SourceFile:
@@ -249,8 +254,10 @@ class _Looks:
                 self._take_room(view)
                 return TORCH, view
         except FormatError as error:
-            if file.nbytes >= _MIN_NOTICE_NBYTES:
-                self.notices.append(f"copied, not compressed: {file.path}: {error.message}")
+            if file.nbytes >= _MIN_NOTICE_NBYTES and not file.path.endswith(DATA_SUFFIX):
+                self.notices.append(f"{NOT_COMPRESSED}: {file.path}: {error.message}")
+        if file.path.endswith(DATA_SUFFIX):
+            self._distributed.append(file)
         return REPLACED if is_index(file.path) or is_small_config else COPIED, opened
 
     def _note_other(self, file: FoundFile, opened: Opened) -> None:
@@ -262,13 +269,22 @@ class _Looks:
             self._others[pattern] = self._others.get(pattern, 0) + file.nbytes
 
     def note_others(self) -> list[str]:
-        """One note of all models in other formats, if they are large."""
+        """One note of what torch's writer of distributed checkpoints has written, and one of all models in other
+        formats, if they are large."""
+        found = []
+        nbytes = sum(file.nbytes for file in self._distributed)
+        if nbytes >= _MIN_NOTICE_NBYTES:
+            found.append(
+                f"{NOT_COMPRESSED}: {count(len(self._distributed), 'file')} of torch's FileSystemWriter, such as "
+                f"{self._distributed[0].path}, {size(nbytes)}; TensorwireWriter saves compressed ones, and a Trainer "
+                'under FSDP one file that can be compressed with fsdp_config={"state_dict_type": "FULL_STATE_DICT"}'
+            )
         nbytes = sum(self._others.values())
         if nbytes < _NOTED_NBYTES:
-            return []
+            return found
         patterns = sorted(self._others, key=lambda pattern: -self._others[pattern])
         options = " ".join(f"--exclude {pattern!r}" for pattern in patterns)
-        return [f"{nbytes / 1e6:,.1f} MB in other formats are copied as they are: {options} leaves them out"]
+        return [*found, f"{nbytes / 1e6:,.1f} MB in other formats are copied as they are: {options} leaves them out"]
 
     def _is_config(self, file: FoundFile, opened: Opened) -> bool:
         """Whether a file may be a configuration that says how a model beside it is stored."""

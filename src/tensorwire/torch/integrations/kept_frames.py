@@ -1,7 +1,7 @@
 """Frames by key in memory or in a directory, at most so many bytes; what was used least recently goes first.
 
-Room is counted in whole pages, which is what memory and file systems give. Any thread may call: a lock is held while
-the index changes, and never while bytes are copied, read or written.
+Room is counted in whole units, which is how it is given. Any thread may call: a lock is held while the index changes,
+and never while bytes are copied, read or written.
 """
 
 from __future__ import annotations
@@ -24,51 +24,50 @@ from ..._ground.new_file import temporary_files, temporary_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PAGE_NBYTES = 4096
+BUFFER_NBYTES = 4096
+"""Buffers that frames are copied from and to have a multiple of it."""
 
 _ENDING = ".tensorwire"
 
 _log = logging.getLogger(__name__)
 
 
-def num_pages(nbytes: int) -> int:
-    """How many pages that many bytes take."""
-    return -(-nbytes // PAGE_NBYTES)
-
-
 class _Entry:
-    """A frame that is kept. `pages`: where it lies, in memory. Its room is free once it is gone and not being read."""
+    """A frame that is kept. `units`: where it lies, in memory. Its room is free once it is gone and not being read."""
 
-    __slots__ = ("nbytes", "num_pages", "num_readers", "pages")
+    __slots__ = ("nbytes", "num_readers", "num_units", "units")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, unit: int) -> None:
         self.nbytes = nbytes
-        self.num_pages = num_pages(nbytes)
+        self.num_units = -(-nbytes // unit)
         self.num_readers = 0
-        self.pages = array("I")
+        self.units = array("I")
 
 
 class KeptFrames:
     """What both places have in common: the index, the order of use, and the room.
 
     Attributes:
+        UNIT: bytes of a unit.
         num_evicted: how many frames have gone to make room.
     """
+
+    UNIT = 4096  # of file systems
 
     def __init__(self, capacity_nbytes: int) -> None:
         self.num_evicted = 0
         self._lock = threading.Lock()
         self._entries = OrderedDict[bytes, _Entry]()
-        self._capacity = self._free = capacity_nbytes // PAGE_NBYTES
+        self._capacity = self._free = capacity_nbytes // self.UNIT
 
     def __contains__(self, key: object) -> bool:
         with self._lock:
             return key in self._entries
 
     def size(self) -> tuple[int, int]:
-        """How many frames there are, and how many bytes their pages have."""
+        """How many frames there are, and how many bytes their units have."""
         with self._lock:
-            return len(self._entries), (self._capacity - self._free) * PAGE_NBYTES
+            return len(self._entries), (self._capacity - self._free) * self.UNIT
 
     def touch(self, keys: Iterable[bytes]) -> None:
         """Take them for used just now."""
@@ -78,7 +77,7 @@ class KeptFrames:
                     self._entries.move_to_end(key)
 
     def add(self, key: bytes, buffer: memoryview, nbytes: int) -> bool:
-        """Keep the first `nbytes` of a buffer, whose size is a multiple of that of pages.
+        """Keep the first `nbytes` of a buffer.
 
         Returns:
             Whether it is kept: not if there is no room, even after others have gone.
@@ -86,12 +85,12 @@ class KeptFrames:
         Raises:
             OSError: a file cannot be written; nothing is left of it.
         """
-        entry = _Entry(nbytes)
+        entry = _Entry(nbytes, self.UNIT)
         evicted = list[bytes]()
         with self._lock:
-            found = self._make_room(entry.num_pages, evicted)
+            found = self._make_room(entry.num_units, evicted)
             if found:
-                self._free -= entry.num_pages
+                self._free -= entry.num_units
                 self._claim(entry)
         for each in evicted:
             self._remove(each)
@@ -111,7 +110,7 @@ class KeptFrames:
         return True
 
     def read(self, key: bytes, buffer: memoryview) -> int | None:
-        """Copy a frame into a buffer that has room for it in whole pages; its size, or None if there is none.
+        """Copy a frame into a buffer that has room for it in whole units; its size, or None if there is none.
 
         Raises:
             OSError: its file cannot be read.
@@ -141,7 +140,7 @@ class KeptFrames:
             self._remove(key)
 
     def _make_room(self, wanted: int, evicted: list[bytes]) -> bool:
-        """Let frames go until so many pages are free. Those that are being read stay."""
+        """Let frames go until so many units are free. Those that are being read stay."""
         if wanted > self._capacity:
             return False
         for key in list(self._entries) if self._free < wanted else ():
@@ -154,10 +153,10 @@ class KeptFrames:
         return self._free >= wanted
 
     def _release(self, entry: _Entry) -> None:
-        self._free += entry.num_pages
+        self._free += entry.num_units
 
     def _claim(self, entry: _Entry) -> None:
-        """Give it its pages; the lock is held."""
+        """Give it its units; the lock is held."""
 
     def _write(self, key: bytes, entry: _Entry, buffer: memoryview) -> None:
         raise NotImplementedError
@@ -170,40 +169,42 @@ class KeptFrames:
 
 
 class FramesInMemory(KeptFrames):
-    """Frames in pages of one range of memory.
+    """Frames in units of one range of memory.
 
     Allocated one by one, frames of unlike sizes leave gaps: with glibc the process takes a fifth more than their bytes.
     """
 
+    UNIT = 1024  # smaller ones would need more memory for their numbers than they save
+
     def __init__(self, capacity_nbytes: int) -> None:
         super().__init__(capacity_nbytes)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        memory = mmap.mmap(-1, max(1, self._capacity) * PAGE_NBYTES, flags=flags)
-        self._pages = np.frombuffer(memory, np.uint8).reshape(-1, PAGE_NBYTES)
+        memory = mmap.mmap(-1, max(1, self._capacity) * self.UNIT, flags=flags)
+        self._rows = np.frombuffer(memory, np.uint8).reshape(-1, self.UNIT)
         self._used_before = array("I")
         self._first_unused = 0
 
     def _claim(self, entry: _Entry) -> None:
-        first = max(0, len(self._used_before) - entry.num_pages)
-        entry.pages = self._used_before[first:]
+        first = max(0, len(self._used_before) - entry.num_units)
+        entry.units = self._used_before[first:]
         del self._used_before[first:]
-        num_new = entry.num_pages - len(entry.pages)
-        entry.pages.extend(range(self._first_unused, self._first_unused + num_new))
+        num_new = entry.num_units - len(entry.units)
+        entry.units.extend(range(self._first_unused, self._first_unused + num_new))
         self._first_unused += num_new
 
     def _release(self, entry: _Entry) -> None:
         super()._release(entry)
-        self._used_before.extend(entry.pages)
+        self._used_before.extend(entry.units)
 
     def _write(self, key: bytes, entry: _Entry, buffer: memoryview) -> None:
-        self._pages[np.frombuffer(entry.pages, np.uint32)] = _rows(buffer, entry)
+        self._rows[np.frombuffer(entry.units, np.uint32)] = self._rows_of(buffer, entry)
 
     def _read(self, key: bytes, entry: _Entry, buffer: memoryview) -> None:
-        np.take(self._pages, np.frombuffer(entry.pages, np.uint32), axis=0, out=_rows(buffer, entry), mode="clip")
+        out = self._rows_of(buffer, entry)
+        np.take(self._rows, np.frombuffer(entry.units, np.uint32), axis=0, out=out, mode="clip")  # "raise" would copy
 
-
-def _rows(buffer: memoryview, entry: _Entry) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    return np.frombuffer(buffer, np.uint8, entry.num_pages * PAGE_NBYTES).reshape(entry.num_pages, PAGE_NBYTES)
+    def _rows_of(self, buffer: memoryview, entry: _Entry) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+        return np.frombuffer(buffer, np.uint8, entry.num_units * self.UNIT).reshape(entry.num_units, self.UNIT)
 
 
 class FramesInDirectory(KeptFrames):
@@ -227,8 +228,8 @@ class FramesInDirectory(KeptFrames):
             _log.warning("frames are neither found nor stored in %s while this is so: %s", directory, error)
             return
         for _, key, nbytes in sorted(found):
-            entry = _Entry(nbytes)
-            self._free -= entry.num_pages
+            entry = _Entry(nbytes, self.UNIT)
+            self._free -= entry.num_units
             self._entries[key] = entry
         evicted = list[bytes]()
         self._make_room(0, evicted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -19,6 +19,7 @@ from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute, walk
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
 from ...checkpoint.bases import Form, bases_beside, form_of
+from ...checkpoint.directory.sources import NOT_COMPRESSED
 from ...codec import Profile, num_threads
 from ...errors import CorruptDataError
 from ...storage.staging import Staging, is_staging
@@ -55,6 +56,7 @@ class Recoder:
         self.facts = f"{profile}, anchor_every {anchor_every}"
         self._profile: Profile = profile
         self._anchor_every = anchor_every
+        self._has_told = False
         self._threads = threads
 
     def compress(self, path: Path, base: Path | None = None) -> None:
@@ -66,7 +68,8 @@ class Recoder:
 
         def make(new: Path) -> None:
             if not form.compressed:
-                compress_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
+                made = compress_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
+                self._tell(path, made.notices)
             elif form.base is None:
                 transcode_checkpoint(path, new, profile=self._profile, base=bases, threads=self._threads)
             else:
@@ -77,6 +80,14 @@ class Recoder:
                 raise CorruptDataError("what was written is not what was read", file=new)
 
         _replace(path, make)
+
+    def _tell(self, path: Path, notices: Sequence[str]) -> None:
+        """Warn once of files of tensors that stay as they are: each later checkpoint has them too."""
+        found = [notice for notice in notices if notice.startswith(NOT_COMPRESSED)]
+        if found and not self._has_told:
+            self._has_told = True
+            more = f" (and {len(found) - 1} more such notes)" if len(found) > 1 else ""
+            warnings.warn(f"{path}: {found[0]}{more}; each checkpoint has such files", stacklevel=2)
 
     def decompress(self, path: Path) -> None:
         """Make a checkpoint dense."""

@@ -33,7 +33,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ...kv import KVCodec
-from .kept_frames import PAGE_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames, num_pages
+from .kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -90,8 +90,8 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
         """What vLLM passes, and the options of the entry.
 
         Args:
-            capacity_bytes: how many bytes of frames are kept, in whole pages of 4 KiB. Of memory that much is reserved,
-                and used as it fills; each thread needs room for one chunk beside.
+            capacity_bytes: how many bytes of frames are kept: in memory in units of 1 KiB, in files of 4 KiB. Of memory
+                that much is reserved, and used as it fills; each thread needs room for one chunk beside.
             directory: where frames are kept, in a folder for the model and the shape of its cache. By default memory.
             profile: that of `tensorwire.compress`.
             threads: so many compress, and as many others decompress.
@@ -111,7 +111,8 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
         self.locality = None if locality is None else Locality(locality)
         self._codec = KVCodec(profile=profile)
         self._dtype, self._shape = self._elements()
-        self._scratch_nbytes = num_pages(self._codec.nbytes(self._dtype, self._shape)) * PAGE_NBYTES
+        bound = self._codec.nbytes(self._dtype, self._shape)
+        self._scratch_nbytes = -(-bound // BUFFER_NBYTES) * BUFFER_NBYTES
         self._counts, self._told = Counter[str](), Counter[str]()
         self._begin_anew(closed=False)
         self._frames: KeptFrames
@@ -284,8 +285,9 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
             is_first = what not in self._counts
             self._counts[what] += 1
         if is_first:
-            text, metric = _COUNTERS[what], _METRIC + what
-            _log.warning("%s This is told once; the metric %s counts on. The first: %s", text, metric, error or "-")
+            # As text: the error itself would keep vLLM's memory mapped.
+            found = "" if error is None else f" The first error: {type(error).__name__}: {error}"
+            _log.warning("%s%s told once: %s%s", _METRIC, what, _COUNTERS[what], found)
 
     def _close_in_child(self) -> None:
         """In a forked process, which has none of the threads, and where one may have held a lock."""
