@@ -263,10 +263,11 @@ def kv_fp8() -> Rows:
 def wires() -> Rows:
     """Bits a changed word at two learning rates; the first row has the part of the words that change."""
     steps = [row("engines", "wires", pair=pair) for pair in STEPS]
-    names = {"tensorwire, `fast`": "ours", "XOR, zstd 3": "xor_zstd", "index + value": "index_value"}
-    names |= {"all words": "dense", "a version, with its index": "version"}
+    names = {"tensorwire, `fast`": "ours", "tensorwire, `compact`": "ours_compact", "a version, `fast`": "version"}
+    names |= {"XOR, zstd 3": "xor_zstd", "XOR, zstd 1": "xor_zstd_1", "index + value": "index_value"}
+    names |= {"all words": "dense"}
     found = {name: " | ".join(f"{step[key]:,.1f}" for step in steps) for name, key in names.items()}
-    return {"words that change": " | ".join(f"{step['changed']:.1%}" for step in steps), **found}
+    return {"words that change": " | ".join(f"{100 * step['changed']:.1f} %" for step in steps), **found}
 
 
 def pages() -> Rows:

@@ -29,6 +29,7 @@ HEAD = """
 What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md),
 [what a training step changed](DOCS/deltas.md), and
 [new weights while they serve](DOCS/vllm.md#new-weights-while-it-serves).
+[What engines are sent](DOCS/engines.md) has it in one picture.
 """
 ALT = f"![Bits a changed word of four wires, and ratios of keys and values]({pictures.PICTURE})"
 
