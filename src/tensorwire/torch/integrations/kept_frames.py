@@ -140,17 +140,20 @@ class KeptFrames:
             self._remove(key)
 
     def _make_room(self, wanted: int, evicted: list[bytes]) -> bool:
-        """Let frames go until so many units are free. Those that are being read stay."""
-        if wanted > self._capacity:
-            return False
-        for key in list(self._entries) if self._free < wanted else ():
-            if self._free >= wanted:
+        """Let frames go until so many units are free, or none if that is not enough. Those that are being read stay."""
+        free = self._free
+        for key, entry in self._entries.items():
+            if free >= wanted or wanted > self._capacity:
                 break
-            if not self._entries[key].num_readers:
-                self._release(self._entries.pop(key))
-                self.num_evicted += 1
+            if not entry.num_readers:
                 evicted.append(key)
-        return self._free >= wanted
+                free += entry.num_units
+        if free < wanted:
+            evicted.clear()
+        for key in evicted:
+            self._release(self._entries.pop(key))
+        self.num_evicted += len(evicted)
+        return free >= wanted
 
     def _release(self, entry: _Entry) -> None:
         self._free += entry.num_units
