@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 HEAD = """
 # Results of engines
 
-What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md), and
+What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md),
+[what a training step changed](DOCS/deltas.md), and
 [new weights while they serve](DOCS/vllm.md#new-weights-while-it-serves).
 """
 ALT = f"![Bits a changed word of four wires, and ratios of keys and values]({pictures.PICTURE})"
