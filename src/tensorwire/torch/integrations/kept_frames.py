@@ -112,6 +112,8 @@ class KeptFrames:
     def read(self, key: bytes, buffer: memoryview) -> int | None:
         """Copy a frame into a buffer that has room for it in whole units; its size, or None if there is none.
 
+        A file that is gone, by another process or since the index said where it was, is none.
+
         Raises:
             OSError: its file cannot be read.
         """
@@ -123,6 +125,11 @@ class KeptFrames:
             entry.num_readers += 1
         try:
             self._read(key, entry, buffer)
+        except FileNotFoundError:
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    del self._entries[key]
+            return None
         finally:
             with self._lock:
                 entry.num_readers -= 1
