@@ -303,7 +303,7 @@ FOLDERS = {
         "doctor": {"device", "failures", "machine", "options", "output", "proof"},
         "fitting": {"architecture"},
         "fit": {"architecture", "failures", "fitting", "machine", "options", "output"},
-        "bench": {"failures", "machine", "measure", "options", "output"},
+        "bench": {"failures", "machine", "measure", "options", "output", "peers"},
         "generation": {"hub", "output"},
         "run": {"generation", "options", "output"},
         "completion": {"options", "program"},
