@@ -220,7 +220,7 @@ training: $(VENV)/.package $(VENV)/.bench ## Trainer's checkpoints, compressed a
 sync: $(VENV)/.package $(VENV)/.bench ## Publishing and following: CPU and bytes beside dense weights, xor and overwrite; the real model after each step
 	$(VENV)/bin/python -m benchmarks.sync $(SYNC)
 
-engines: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model $(VENV)/.transformers ## What inference engines take: ratios and speeds of keys and values, beside zstd, LZ4 and SplitZip's scheme
+engines: $(VENV)/.package $(VENV)/.bench $(VENV)/.test $(VENV)/.model $(VENV)/.transformers ## What inference engines take: keys and values beside zstd, LZ4 and SplitZip's scheme; changed weights beside XOR and index + value
 	$(VENV)/bin/python -m benchmarks.engines $(ENGINES)
 
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk

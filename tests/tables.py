@@ -14,6 +14,8 @@ from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from benchmarks.device import model
 from benchmarks.device.counts import KERNELS, PAGE
+from benchmarks.engines.delta import NEAR as STEPS
+from benchmarks.engines.pictures import PAGES as PICTURED
 from tests.support.figures import (
     BF16,
     F8,
@@ -258,6 +260,23 @@ def kv_fp8() -> Rows:
     return _kv_ratios("F8_E4M3")
 
 
+def wires() -> Rows:
+    """Bits a changed word at two learning rates; the first row has the part of the words that change."""
+    steps = [row("engines", "wires", pair=pair) for pair in STEPS]
+    names = {"tensorwire, `fast`": "ours", "tensorwire, `compact`": "ours_compact", "a version, `fast`": "version"}
+    names |= {"XOR, zstd 3": "xor_zstd", "XOR, zstd 1": "xor_zstd_1", "index + value": "index_value"}
+    names |= {"all words": "dense"}
+    found = {name: " | ".join(f"{step[key]:,.1f}" for step in steps) for name, key in names.items()}
+    return {"words that change": " | ".join(f"{100 * step['changed']:.1f} %" for step in steps), **found}
+
+
+def pages() -> Rows:
+    """Ratios of frames of 64 tokens, by the names in the picture."""
+    found = {each["with"]: each["both, 64"] for each in results("engines")["ratios"] if each["dtype"] == "BF16"}
+    names = {f"tensorwire, {name}" if name.startswith("`") else name: name for name in PICTURED}
+    return {name: f"{found[key]:.3f}" for name, key in names.items()}
+
+
 def kv_speed() -> Rows:
     """Speeds as multiples of zstd's, of frames with all layers and with one."""
     found: dict[str, list[str]] = {}
@@ -343,7 +362,7 @@ def models() -> Rows:
 
 LISTED: list[Callable[[], Rows]] = [tools, ratios, fast, missed, limited, in_memory, missed_inference, served, changes]
 LISTED += [near, far, applying, trainer, installed, dcp, training, tensors, remote, sync, traffic, rates, instructions]
-LISTED += [kv, kv_fp8, kv_speed]
+LISTED += [kv, kv_fp8, kv_speed, wires, pages]
 LISTED += [modelled, decoding, products, models]
 TABLES = {each.__name__: each for each in LISTED}
 

@@ -19,7 +19,7 @@ import pytest
 import tensorwire
 from tensorwire._ground.copies import not_copied
 from tensorwire.codec.products import PlacedFrame
-from tensorwire.codec.view.allocation import BytesBuilder
+from tensorwire.codec.view.bytes_builder import BytesBuilder
 from tensorwire.storage.direct import DirectFile
 from tensorwire.storage.local import InputFile, OutputFile
 from tensorwire.storage.spool import SpoolFile

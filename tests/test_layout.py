@@ -101,7 +101,6 @@ DOORS = {
     ("tensorwire", "checkpoint"): {""},
     ("tensorwire", "torch"): {"loading"},
     ("kv", "codec"): {""},
-    ("storage", "codec"): {""},
     ("files", "codec"): {""},
     ("files", "storage"): {"ahead", "inputs", "local", "locations", "pipeline", "pool", "readable", "remote", "spool"},
     ("checkpoint", "codec"): {""},
@@ -178,9 +177,9 @@ FOLDERS = {
     },
     "kv": {"codec": {"transposed"}},
     "codec/view": {
-        "allocation": {"buffers"},
+        "bytes_builder": {"buffers"},
         "arrays": {"buffers", "dtypes"},
-        "places": {"allocation", "arrays"},
+        "places": {"arrays"},
     },
     "codec/frame": {
         "layouts": {"core"},
@@ -328,7 +327,7 @@ FOLDERS = {
     "torch/installed": {
         "torch_load": {"look"},
         "safetensors_calls": {"look"},
-        "installation": {"diffusers_files", "exchange", "safetensors_calls", "torch_load"},
+        "installation": {"diffusers_files", "exchange", "safetensors_calls", "torch_load", "transformers_files"},
     },
     "torch/device": {
         "nvrtc": {"driver"},

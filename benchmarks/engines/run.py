@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import engines
+from benchmarks.engines import pictures
 from benchmarks.results_page import Page, measure_tables, of_tables
 from benchmarks.tables import add_options
 
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 HEAD = """
 # Results of engines
 
-What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md).
+What inference engines take of tensorwire: [pages of keys and values](DOCS/kv.md),
+[what a training step changed](DOCS/deltas.md), and
+[new weights while they serve](DOCS/vllm.md#new-weights-while-it-serves).
+[What engines are sent](DOCS/engines.md) has it in one picture.
 """
+ALT = f"![Bits a changed word of four wires, and ratios of keys and values]({pictures.PICTURE})"
 
 
 def sections() -> dict[str, ModuleType]:
@@ -42,7 +47,11 @@ def page() -> Page:
     def evaluate(results: dict[str, Any]) -> list[Verdict]:
         return [verdict for module in found for verdict in module.evaluate(results)]
 
-    return Page("engines", of_tables(HEAD, [table for module in found for table in module.TABLES], evaluate))
+    def shown(results: dict[str, Any]) -> list[str]:
+        return [ALT] if {"wires", "ratios"} <= results.keys() else []
+
+    tables = [table for module in found for table in module.TABLES]
+    return Page("engines", of_tables(HEAD, tables, evaluate, shown), draw=pictures.draw)
 
 
 def main() -> None:

@@ -91,7 +91,7 @@ def _row(way: str, taken: list[Any], seconds: list[float], nbytes: float, failed
     }
 
 
-TABLE = Table(
+WEIGHTS = Table(
     "weights",
     "New weights for vLLM while it serves",
     "vLLM on its CPU backend, a Llama of 32 million parameters in BF16, of which each step of AdamW changes a few "
@@ -116,9 +116,11 @@ TABLE = Table(
 )
 
 
-def verdicts(results: dict[str, Any]) -> list[Verdict]:
-    """What the targets of this table say."""
-    found = {row["way"]: row for row in results.get(TABLE.name, ())}.get(ENGINE, {})
+TABLES = (WEIGHTS,)
+
+
+def evaluate(results: dict[str, Any]) -> list[Verdict]:
+    found = {row["way"]: row for row in results.get(WEIGHTS.name, ())}.get(ENGINE, {})
     equal = found and found["equal"] == found["updates"]
     return [
         Verdict("equal to a fresh engine, in bits", "vLLM", equal if found else None, True),
@@ -156,12 +158,20 @@ def _trained(folder: Path, updates: int, sizes: dict[str, int]) -> tuple[list[in
 def _steps(folder: Path, updates: int, faults: dict[int, str]) -> Iterator[dict[str, Any]]:
     """Each version by the engine and from its checkpoint; which comes first changes. Behind a fault the engine does:
     vLLM's own reload would go on where the failed one ended."""
-    yield {"init": {"store": str(folder / "store")}, "silent": True}
+    yield {"init": {"store": str(folder / "followed")}, "silent": True}
     for number in range(1, updates + 1):
+        name = f"weight_v{number:06d}"
+        publish = [str(folder / store / name) for store in ("store", "followed")]
+        turns = [
+            {"update": number, "staged": number not in faults},
+            {"reload": str(folder / str(number))},
+        ]
         if number in faults:
-            yield {"update": number, "fault": faults[number], "silent": True}
-        turns = {"update": number, "staged": number not in faults}, {"reload": str(folder / str(number))}
-        yield from turns if number % 2 or number in faults else turns[::-1]
+            turns.insert(0, {"update": number, "fault": faults[number], "silent": True})
+        elif number % 2 == 0:
+            turns.reverse()
+        turns[0]["publish"] = publish
+        yield from turns
 
 
 def _run(folder: Path, program: str, cases: dict[str, Any]) -> Any:

@@ -112,11 +112,11 @@ TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
 
 /* The whole frame in one call, without extensions; sets the sizes and content_hash. dst may be smaller than
- * tw_frame_bound: TW_BUFFER_TOO_SMALL if the frame does not fit, which is found at the first blocks that do not. `base` is the base of a relative
- * frame, as many bytes as src; NULL for a plain one. Unless TW_KNOWN_BASE is set, the call hashes it and sets
- * frame->base_hash, whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. With
- * TW_REPLACE_BASE the base holds afterwards what the frame does, whatever others write to src meanwhile; after an error
- * its content is unspecified. */
+ * tw_frame_bound: TW_BUFFER_TOO_SMALL if the frame does not fit, which is found at the first blocks that do not. `base`
+ * is the base of a relative frame, as many bytes as src; NULL for a plain one. Unless TW_KNOWN_BASE is set, the call
+ * hashes it and sets frame->base_hash, whatever tw_frame_init was given. src and base are read once, as by
+ * tw_encode_blocks. With TW_REPLACE_BASE the base holds afterwards what the frame does, whatever others write to src
+ * meanwhile; after an error its content is unspecified. */
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst,
                        uint64_t dst_nbytes, uint32_t threads, uint32_t flags, tw_error* error);
 
@@ -129,9 +129,10 @@ typedef struct tw_leaves {
 /* A chunk of content: bytes [first_byte, first_byte + src_nbytes). Both are multiples of a block's size, block_words *
  * word_nbytes, but src_nbytes may also reach the end. Chunks come in order. `base` has the same bytes of the base, or
  * is NULL. The blocks go to dst, one behind the other, and `*written` is their size. `data_offset` is the size of all
- * blocks before. `index` (8 * num_blocks bytes, apart from dst) is that of the whole frame; the call fills in the blocks of the chunk.
- * `leaves` gets the leaves of the content that end in the chunk, `base_leaves`, if it is not NULL, those of the base.
- * src and base are read once: what others write there meanwhile is in the frame and in the hashes, or in neither. */
+ * blocks before. `index` (8 * num_blocks bytes, apart from dst) is that of the whole frame; the call fills in the
+ * blocks of the chunk. `leaves` gets the leaves of the content that end in the chunk, `base_leaves`, if it is not NULL,
+ * those of the base. src and base are read once: what others write there meanwhile is in the frame and in the hashes,
+ * or in neither. */
 TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
                             const void* base, uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written,
                             void* index, tw_leaves* leaves, tw_leaves* base_leaves, uint32_t threads, tw_error* error);

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.engines import kv, run
+from benchmarks.engines import delta, kv, pictures, run, weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _words(*numbers: float) -> np.ndarray:
@@ -61,3 +66,39 @@ def test_targets_are_those_of_fast() -> None:
     speeds = [speed | {"frame": f"64 tokens, {what}"} for what in (kv.ONE, kv.ALL)]
     found = list(kv.evaluate({"ratios": ratios, "speeds": speeds}))
     assert [(each.measured, each.met) for each in found] == [(1.5, True), (4.9, False), (7.0, True)]
+
+
+def test_a_weight_engine_is_as_good_as_its_answers_and_its_pause() -> None:
+    answers = [{"tokens": [[number]], "logprobs": [[0.5]]} for number in range(2)]
+    taken = [(answers[0], {**answers[0], "error": None}), (answers[1], {**answers[0], "error": None})]
+    row = weights._row(weights.ENGINE, taken, [0.5, 0.25, 1.0], 1e6, 1, 0.75)
+    assert (row["updates"], row["equal"], row["seconds"], row["range"]) == (2, 1, 0.5, [0.25, 1.0])
+    for equal, met in ((1, False), (2, True)):
+        found = weights.evaluate({"weights": [{**row, "equal": equal}]})
+        assert [(each.measured, each.met) for each in found] == [(met, met), (0.75, True)]
+    assert [each.met for each in weights.evaluate({})] == [None, None]
+
+
+def test_behind_a_failure_the_engine_comes_first(tmp_path: Path) -> None:
+    first, *steps = weights._steps(tmp_path, 4, {3: "load"})
+    assert set(first) == {"init", "silent"}
+    kinds = [next(key for key in step if key in ("update", "reload")) for step in steps]
+    assert kinds == ["update", "reload", "reload", "update", "update", "update", "reload", "reload", "update"]
+    assert [step.get("fault") for step in steps].index("load") == 4
+    assert [number for number, step in enumerate(steps) if "publish" in step] == [0, 2, 4, 7]
+
+
+def test_a_picture_has_all_wires_and_all_ratios(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    step = {"pair": delta.JUDGED, "changed": 0.018, "ours": 7.5, "xor_zstd": 20.25, "index_value": 48.0, "dense": 900.0}
+    ratios = [{"dtype": kv.BF16, "with": name, "both, 64": 1.25} for name in pictures.PAGES]
+    pictures.draw({"ratios": ratios}, tmp_path)
+    assert not list(tmp_path.iterdir())
+    for name in ("first.svg", "second.svg"):
+        pictures.draw({"wires": [step], "ratios": ratios}, tmp_path)
+        (tmp_path / pictures.PICTURE).rename(tmp_path / name)
+    picture = (tmp_path / "first.svg").read_text()
+    assert picture == (tmp_path / "second.svg").read_text()
+    assert len(picture) < 30_000
+    for text in (*pictures.WIRES.values(), *pictures.PAGES.values(), "1.8% of the words changed", "20.2", "1.250"):
+        assert text.replace("'", "&#x27;") in picture or text in picture

@@ -23,7 +23,10 @@ _FIGURE = re.compile(
     r"|(?<![\w.-])\d+\.\d{2,}(?![\w.])"  # a ratio, a speed in a table: 1.501
     r"|(?<![\w.-])\d[\d,]* of \d[\d,]*\b"  # 877 of 880
 )
-_VERSION = re.compile(r"(?i)\b(?:arXiv|torch|PyTorch|NCCL|Python|NumPy|Triton|CUDA|Debian|glibc)[\s\[(]*\d[\d.]*")
+_VERSION = re.compile(
+    r"(?i)\b(?:Accelerate|arXiv|torch|PyTorch|NCCL|Python|NumPy|Ray Train|Triton|TRL|CUDA|Debian|glibc)"
+    r"[\s\[\](]*\d[\d.]*"
+)
 
 
 def figures(text: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 CASES is a JSON object: name -> {"model": ..., "steps": [...], "as_on_gpu": ..., other arguments of ``vllm.LLM``}. A
 step is {"init": info}, {"update": version}, {"reload": checkpoint} or {"shutdown": null}, and may name a fault that is
-put in. With "staged" it begins once the thread has staged the version. RESULTS gets for each case what was generated
+put in. With "publish", the folder of a version is put into the store first, [from, to]; with "staged" the step begins
+once the thread has staged its version. RESULTS gets for each case what was generated
 before the steps, and for each step its error, the tensors that went to the model, how long it took, and what was
 generated behind it; nothing where "silent" is set, since vLLM ends with a request to a model that is half written.
 """
@@ -13,6 +14,7 @@ import gc
 import json
 import os
 import pkgutil
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -68,20 +70,19 @@ def put_in(fault: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def as_on_gpu() -> Iterator[None]:
-    """Weights stay as they are loaded, as on a GPU: a double of one, which computes on the CPU."""
-    import torch
-    import vllm.platforms
+def unpacked() -> Any:
+    """Weights stay as they are loaded, as on a GPU: with `as_cuda` a double of one, which computes on the CPU."""
 
     def plain(layer: Any, remove_weight: bool) -> None:
+        import torch
+
         layer.cpu_linear = torch.nn.functional.linear
 
-    with (
-        mock.patch("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", plain),
-        mock.patch.object(type(vllm.platforms.current_platform), "is_cuda_alike", return_value=True),
-    ):
-        yield
+    return mock.patch("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", plain)
+
+
+def as_cuda() -> Any:
+    return mock.patch("vllm.platforms.current_platform.is_cuda_alike", return_value=True)
 
 
 def worker(llm: Any) -> Any:
@@ -130,13 +131,16 @@ def act(llm: Any, step: dict[str, Any]) -> None:
 def take(llm: Any, step: dict[str, Any], double: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"error": None}
     fault = step.get("fault")
+    if "publish" in step:
+        source, place = map(Path, step["publish"])
+        shutil.copytree(source, place.with_name(f".{place.name}")).rename(place)
     if step.get("staged"):
         follower = worker(llm).weight_transfer_engine._ahead._follower
         wait_for(lambda: follower._staged is not None and follower._staged.version == step["update"])
     with ExitStack() as stack:
         names = stack.enter_context(watched(llm, fault))
         stack.enter_context(put_in(fault) if fault in _PLACES else nullcontext())
-        stack.enter_context(as_on_gpu() if double and "init" in step else nullcontext())
+        stack.enter_context(as_cuda() if double and "init" in step else nullcontext())
         start = time.perf_counter()
         try:
             act(llm, step)
@@ -157,7 +161,7 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
     llm = None
     steps, double = arguments.pop("steps"), arguments.pop("as_on_gpu", False)
     try:
-        with as_on_gpu() if double else nullcontext():
+        with unpacked() if double else nullcontext():
             llm = LLM(**SETTINGS | {"weight_transfer_config": {"backend": "tensorwire"}} | arguments)
         return {**generate(llm), "steps": [take(llm, step, double) for step in steps]}
     except Exception as error:

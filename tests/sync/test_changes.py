@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensorwire.errors import BaseMismatchError, CorruptDataError
+from tensorwire.errors import BaseMismatchError, CorruptDataError, FormatError
 from tensorwire.sync import Changes, Follower, Publisher, followed_arrays, frames
 from tests.support.command_line import damage
 from tests.support.sync_runs import FIRST, SECOND, THIRD, Weights, contents, follow, stepped
@@ -263,6 +263,28 @@ def _until_damage(changes: Changes) -> Any:
     yield next(tensors)
     with pytest.raises(CorruptDataError, match="tensor 'b'"):
         next(tensors)
+
+
+def test_no_damage_of_a_frame_makes_a_wrong_patch(tmp_path: Path) -> None:
+    follower, held, after = staged_in_place(tmp_path)
+    before, seen = contents(held), 0
+    [shard] = (tmp_path / "weight_v000001").glob("model-*.safetensors")
+    content = shard.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    for offset in range(start, len(content), (len(content) - start) // 40):
+        shard.write_bytes(content[:offset] + bytes([content[offset] ^ 1 << offset % 8]) + content[offset + 1 :])
+        another = Follower(tmp_path, held, in_place=True, verify=False, threads=1)
+        try:
+            another.stage()
+            found = patched(held, another.changes())
+        except FormatError:
+            seen += 1
+        else:
+            assert contents(found) == contents(after)  # damage of what no reader looks at
+        assert contents(held) == before
+    assert seen > 30
+    shard.write_bytes(content)
+    assert contents(patched(held, changes_of(follower))) == contents(after)
 
 
 @pytest.mark.parametrize("edit", ["written", "removed", "replaced"])

@@ -37,15 +37,22 @@ def bits(tensors: Any) -> dict[str, bytes]:
     return {name: tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for name, tensor in dict(tensors).items()}
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with versions 0 to 3 in `store`, and in `model` the checkpoint that is version 0."""
-    (tmp_path / "model").mkdir()
-    save_file(weights(0), tmp_path / "model" / "model.safetensors")
-    publisher = Publisher(tmp_path / "store", threads=1)
+    root = tmp_path_factory.mktemp("original")
+    (root / "model").mkdir()
+    save_file(weights(0), root / "model" / "model.safetensors")
+    publisher = Publisher(root / "store", threads=1)
     for number in range(4):
         publisher.publish(weights(number))
-    return tmp_path
+    return root
+
+
+@pytest.fixture
+def folders(original: Path, tmp_path: Path) -> Path:
+    """A copy of that."""
+    return Path(shutil.copytree(original, tmp_path / "folders"))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import tensorwire
 if TYPE_CHECKING:
     from torch import Tensor
 
+safetensors_torch = pytest.importorskip("safetensors.torch")
 base = pytest.importorskip("verl.checkpoint_engine.base", reason="verl is missing, which make verl installs apart")
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
@@ -231,6 +232,15 @@ def test_calls_out_of_order_say_what_is_missing(tmp_path: Path) -> None:
         asyncio.run(received(job.rollouts[0], 1))
     with pytest.raises(ValueError, match="expected is_master=True on rank 0 of the trainer"):
         type(job.ranks[0]).build_topology(1, 1, [{}, {}])
+
+
+def test_a_directory_with_another_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.directory.mkdir()
+    safetensors_torch.save_file({"mine": torch.ones(3)}, job.directory / "model.safetensors")
+    with pytest.raises(FileExistsError, match="name another directory"):
+        job.update(weights())
+    assert list(tensorwire.load_file(job.directory, framework="pt")) == ["mine"]
 
 
 def test_the_directory_may_be_removed_between_updates(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames on any machine, CPU target and number of threads.
 """
 
+from .._ground.allocation import new_buffer
 from .changes import ChangedElements
 from .frame.base_check import base_mismatch
 from .frame.chunks import FrameEncoder, FrameReader, blocks_of, is_labelled, same_frame
@@ -20,7 +21,6 @@ from .frame.layouts import FloatFields, float_fields
 from .frame.relative import check_takes_base, compress_bytes, compress_over
 from .frame.threads import num_threads
 from .hasher import ContentHasher
-from .view.allocation import new_buffer
 from .view.arrays import (
     AS_BYTES,
     TensorView,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+from .._ground.allocation import new_buffer
 from .frame.core import Error, function
-from .view.allocation import new_buffer
 from .view.buffers import Pin, pin_if_given
 from .view.dtypes import dtype_bits
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from .._ground.allocation import new_buffer
 from ..errors import LimitExceededError
 from .frame import core
 from .frame.base_check import check_base_hash, check_base_size, check_result, hash_of
@@ -14,7 +15,6 @@ from .frame.form import NO_HASH, checked_hash
 from .frame.layouts import word_bits
 from .frame.relative import base_to_encode, check_chain, compress_into, decode_checked, frame_of, is_same_memory
 from .frame.threads import num_threads
-from .view.allocation import BytesBuilder, new_buffer
 from .view.arrays import (
     TensorView,
     array_shape,
@@ -25,6 +25,7 @@ from .view.arrays import (
     empty_view,
     tensor_view,
 )
+from .view.bytes_builder import BytesBuilder
 
 if TYPE_CHECKING:
     import numpy

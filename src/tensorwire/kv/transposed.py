@@ -37,7 +37,7 @@ def _room(nbytes: int) -> memoryview:
     """Memory that the allocator keeps for the next page: new pages of the kernel would cost more than the copy."""
     import numpy
 
-    return memoryview(numpy.empty(nbytes, numpy.uint8))
+    return numpy.empty(nbytes, numpy.uint8).data
 
 
 def _copy(source: memoryview, target: memoryview, element_nbytes: int, sizes: tuple[int, ...]) -> None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import new_buffer
 
 Key = TypeVar("Key")
 WorkKey = TypeVar("WorkKey", contravariant=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import new_buffer
 
 if TYPE_CHECKING:
     from typing import Any

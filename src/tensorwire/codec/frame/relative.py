@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from ...errors import BaseMismatchError
-from ..view.allocation import BytesBuilder
 from ..view.arrays import tensor_view
 from ..view.buffers import Pin
+from ..view.bytes_builder import BytesBuilder
 from ..view.dtypes import dtype_bits
 from . import core
 from .base_check import check_base_hash, check_result, hash_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._ground.allocation import new_buffer
 from ...errors import ErrorContext, UnsupportedTensorError
-from .allocation import new_buffer
 from .arrays import address_of, check_dense, plain_array, tensor_view
 
 if TYPE_CHECKING:

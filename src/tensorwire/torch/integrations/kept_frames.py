@@ -112,6 +112,8 @@ class KeptFrames:
     def read(self, key: bytes, buffer: memoryview) -> int | None:
         """Copy a frame into a buffer that has room for it in whole units; its size, or None if there is none.
 
+        A file that is gone, by another process or since the index said where it was, is none.
+
         Raises:
             OSError: its file cannot be read.
         """
@@ -123,6 +125,11 @@ class KeptFrames:
             entry.num_readers += 1
         try:
             self._read(key, entry, buffer)
+        except FileNotFoundError:
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    del self._entries[key]
+            return None
         finally:
             with self._lock:
                 entry.num_readers -= 1
@@ -140,17 +147,20 @@ class KeptFrames:
             self._remove(key)
 
     def _make_room(self, wanted: int, evicted: list[bytes]) -> bool:
-        """Let frames go until so many units are free. Those that are being read stay."""
-        if wanted > self._capacity:
-            return False
-        for key in list(self._entries) if self._free < wanted else ():
-            if self._free >= wanted:
+        """Let frames go until so many units are free, or none if that is not enough. Those that are being read stay."""
+        free = self._free
+        for key, entry in self._entries.items():
+            if free >= wanted or wanted > self._capacity:
                 break
-            if not self._entries[key].num_readers:
-                self._release(self._entries.pop(key))
-                self.num_evicted += 1
+            if not entry.num_readers:
                 evicted.append(key)
-        return self._free >= wanted
+                free += entry.num_units
+        if free < wanted:
+            evicted.clear()
+        for key in evicted:
+            self._release(self._entries.pop(key))
+        self.num_evicted += len(evicted)
+        return free >= wanted
 
     def _release(self, entry: _Entry) -> None:
         self._free += entry.num_units

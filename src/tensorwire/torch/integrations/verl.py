@@ -150,7 +150,7 @@ class TensorwireCheckpointEngine(CheckpointEngine):  # type: ignore[misc] # the 
                 that it had.
         """
         await asyncio.to_thread(self._follow, self._known())
-        device = torch.accelerator.current_accelerator() or "cpu"
+        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         with open_file(self._directory, framework="pt") as reader:
             for name in reader:
                 yield name, reader.get_tensor(name).to(device)

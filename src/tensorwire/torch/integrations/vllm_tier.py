@@ -59,7 +59,7 @@ _GAUGES = {
 _COUNTERS = {
     "evicted": "Number of chunks that have gone to make room for others.",
     "refused": "Number of chunks that were not stored, because the compressed tier has no room for one of them.",
-    "damaged": "Number of chunks that were dropped, because their frame was damaged or gone.",
+    "damaged": "Number of chunks that were dropped, because their frame was damaged.",
     "failed": "Number of chunks that were not stored, because of an error such as a full disk.",
 }
 
@@ -69,7 +69,7 @@ _TIERS = weakref.WeakSet["CompressedTier"]()
 class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker does not see vLLM
     """Chunks of a key-value cache, compressed; those that were used least recently go first, by compressed bytes.
 
-    A chunk whose frame is damaged or gone is a miss, and is dropped. Errors after the start, such as those of a full
+    A chunk whose frame is damaged is a miss, and is dropped. Errors after the start, such as those of a full
     disk, are counted and logged once, and what could not be stored is a miss. `get_stats` tells the counts. After
     `shutdown`, and in a process that was forked from that of vLLM, all is a miss.
     """

@@ -1,4 +1,4 @@
-"""The memory that we allocate: for arrays, and for bytes objects that are filled before a caller sees them."""
+"""Bytes objects that are filled before a caller sees them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import mmap
 import sys
 from contextlib import suppress
 
+from ..._ground.allocation import PAGE_NBYTES, SMALL_NBYTES
 from ..._ground.copies import not_copied
 from .buffers import view_of_memory
 
-PAGE_NBYTES = mmap.PAGESIZE
 _HUGE_PAGE_NBYTES = 2 << 20
-_SMALL_NBYTES = 64 << 10  # below this, pages that the kernel maps and clears cost more than the work on them
 
 _new_bytes = ctypes.pythonapi["PyBytes_FromStringAndSize"]
 _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
@@ -29,24 +28,6 @@ _madvise = ctypes.CDLL(None)["madvise"]
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def new_buffer(nbytes: int) -> memoryview:
-    """New writable memory, page-aligned from one page on. Its content is unspecified."""
-    if nbytes < PAGE_NBYTES:
-        return memoryview(bytearray(nbytes))
-    if nbytes < _SMALL_NBYTES:
-        room = bytearray(nbytes + PAGE_NBYTES)
-        start = -ctypes.addressof(ctypes.c_char.from_buffer(room)) % PAGE_NBYTES
-        return memoryview(room)[start : start + nbytes]
-    try:
-        # Private: the default of the mmap module is shared memory, which has no huge pages and is shared after a fork.
-        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise MemoryError(f"no memory for {nbytes} bytes") from error
-    with suppress(OSError):  # a kernel without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)  # twice as fast to touch for the first time
-    return memoryview(pages)
-
-
 class BytesBuilder:
     """A bytes object that is filled in place and cut to size, without a copy if it is large: what C extensions do.
 
@@ -58,7 +39,7 @@ class BytesBuilder:
 
     def __init__(self, nbytes: int) -> None:
         self._object = ctypes.c_void_p()
-        if nbytes < _SMALL_NBYTES:  # a copy is cheaper
+        if nbytes < SMALL_NBYTES:  # a copy is cheaper
             self.data = memoryview(bytearray(nbytes))
             return
         with suppress(MemoryError):  # of CPython, which does not say how much
