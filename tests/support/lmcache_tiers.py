@@ -53,7 +53,7 @@ def keys(numbers: Sequence[int], model: str = "model") -> list[ObjectKey]:
 
 
 def layout(*tensors: Tensor) -> MemoryLayoutDesc:
-    """Of an object of these tensors."""
+    """What LMCache is told of an object of these tensors."""
     return MemoryLayoutDesc(shapes=[tensor.shape for tensor in tensors], dtypes=[tensor.dtype for tensor in tensors])
 
 

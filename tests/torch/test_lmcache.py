@@ -229,7 +229,7 @@ def test_objects_of_every_dtype(options: dict[str, Any], dtype: str, real: tuple
 def test_objects_of_several_tensors(
     make: Callable[..., dict[str, Any]], options: dict[str, Any], real: tuple[Tensor, ...], tmp_path: Path
 ) -> None:
-    """Of one model that has layers of several kinds."""
+    """A model that has layers of several kinds has such objects."""
     objects = [
         (each, each[0, :3].float(), each[1, 0].contiguous().view(torch.float8_e4m3fn), torch.arange(5 + 0 * number))
         for number, each in enumerate(real)
