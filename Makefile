@@ -182,7 +182,7 @@ vllm: $(VLLM_ENV)/.package ## The plug-in for vLLM on its CPU backend, in an env
 
 # LMCache warns when it is imported, before any mark of the tests is read.
 lmcache: $(LMCACHE_ENV)/.package ## The serde and the adapters for LMCache, in an environment of their own; Python 3.10 to 3.13
-	$(LMCACHE_ENV)/bin/python -m pytest -q -W default tests/torch/test_lmcache.py
+	$(LMCACHE_ENV)/bin/python -m pytest -q -W default tests/kv/test_lmcache.py
 
 # verl's base class imports Ray, Transformers and what its trainer needs. Its backends for GPUs are left out.
 verl: $(VERL_ENV)/.package ## The checkpoint engine for verl, in a job of Ray on CPUs, in an environment of its own; Python 3.10 to 3.12

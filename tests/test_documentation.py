@@ -37,7 +37,7 @@ SYNC_VERSIONS = ROOT / "docs" / "sync-versions.md"
 NOT_RUN = {
     "job/docs/index.md": "job/tests/service/test_diagnose.py runs it on a job",
     "job/docs/nccl.md": "it needs a job under NCCL; job/tests/nccl/test_nccl_ras.py asks a server instead",
-    "docs/lmcache.md": "it needs LMCache; make lmcache runs tests/torch/test_lmcache.py",
+    "docs/lmcache.md": "it needs LMCache; make lmcache runs tests/kv/test_lmcache.py",
     "docs/sync-engines.md": "it needs trainers and engines; the page says what of it was run, and by which program",
     "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
     "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-MODULE = "tensorwire.torch.integrations.lmcache"
+MODULE = "tensorwire.kv.lmcache"
 MEMORY_NBYTES = 256 << 20
 
 

@@ -28,9 +28,9 @@ from lmcache.v1.distributed.l2_adapters.config import get_l2_adapter_config_clas
 from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2AdapterConfig
 from lmcache.v1.distributed.serde import AsyncSerdeProcessor, Deserializer, Serializer, register_serde_factory
 
-from ...codec import FROM_TORCH, dtype_bits
-from ...errors import TensorwireError, UnsupportedVersionError
-from ...kv import KVCodec
+from ..codec import FROM_TORCH, dtype_bits
+from ..errors import TensorwireError, UnsupportedVersionError
+from .codec import KVCodec
 
 logger = init_logger(__name__)
 
