@@ -18,7 +18,7 @@ import torch
 from lmcache.v1.distributed import serde as lmcache_serde
 from lmcache.v1.distributed.l2_adapters import fs_l2_adapter
 
-from tensorwire.torch.integrations import lmcache as ours
+from tensorwire.kv import lmcache as ours
 from tests.support.lmcache_tiers import Tiers, dense, frames, keys, slots
 from tests.support.real_kv import chunks
 from tests.support.waiting import wait_for
