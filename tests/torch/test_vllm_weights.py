@@ -320,7 +320,7 @@ def test_the_trainer_keeps_its_ranks_in_step(tmp_path: Path) -> None:
     assert [name for name, *_ in calls] == ["start_weight_update", "update_weights", "finish_weight_update"]
     assert calls[-1] == ("finish_weight_update",)
     seen.clear()
-    layer.weight.data = torch.ones(2, 2).to_sparse()
+    layer.weight = torch.nn.Parameter(torch.ones(2, 2).to_sparse(), requires_grad=False)
     with pytest.raises(tensorwire.errors.UnsupportedTensorError):
         engine.publish()
     assert seen == ["weight", "bias"]
