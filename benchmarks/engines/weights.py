@@ -156,8 +156,8 @@ def _trained(folder: Path, updates: int, sizes: dict[str, int]) -> tuple[list[in
 
 
 def _steps(folder: Path, updates: int, faults: dict[int, str]) -> Iterator[dict[str, Any]]:
-    """Each version by the engine and from its checkpoint; which comes first changes. Behind a fault the engine does:
-    vLLM's own reload would go on where the failed one ended."""
+    """Each version by the engine and from its checkpoint; which comes first changes. Behind a fault the engine
+    does, which is what has to mend it."""
     yield {"init": {"store": str(folder / "followed")}, "silent": True}
     for number in range(1, updates + 1):
         name = f"weight_v{number:06d}"

@@ -41,10 +41,18 @@ def write_llama(path: Path, *, tied: bool = False, **sizes: int) -> None:
     model.save_pretrained(path, max_shard_size="500KB")
 
 
-def train(path: Path, trained: Path) -> None:
-    """A step of AdamW, large enough to change what comes next."""
+def write_mixtral(path: Path) -> None:
+    """A mixture of experts, random."""
+    config = transformers.MixtralConfig(**SIZES, num_local_experts=4, bos_token_id=1, eos_token_id=2)
+    transformers.MixtralForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+
+
+def train(path: Path, trained: Path, frozen: str = " ") -> None:
+    """A step of AdamW, large enough to change what comes next. Parameters with `frozen` in their names stay."""
     model = transformers.LlamaForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    optimizer = torch.optim.AdamW(
+        [parameter for name, parameter in model.named_parameters() if frozen not in name], lr=0.02
+    )
     tokens = torch.arange(120).reshape(4, 30) * 4
     model(input_ids=tokens, labels=tokens).loss.backward()
     optimizer.step()

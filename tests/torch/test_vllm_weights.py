@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.support.vllm_weight_cases import DIED, HALF, WHOLE
 
 pytest.importorskip("vllm", reason="vLLM is missing, which make vllm installs apart from everything else")
 
-from tests.support.vllm_models import OURS, damage, lose, run_cases, train, write_llama
+from tests.support.vllm_models import OURS, damage, lose, run_cases, train, write_llama, write_mixtral
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1800)]
 
@@ -36,8 +35,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("models")
     write_llama(root / "0", tied=False)
     write_llama(root / "tied", tied=True)
-    for before, after in pairwise(MODELS):
-        train(root / before, root / after)
+    write_mixtral(root / "experts")
+    train(root / "0", root / "1")
+    train(root / "1", root / "2", frozen="norm")
     tensorwire.compress_checkpoint(root / "0", root / "0 compressed")
     shutil.copytree(root / "2", root / "incomplete")
     lose(root / "incomplete", "model.layers.1.mlp.up_proj.weight")
@@ -103,6 +103,7 @@ def outcomes(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "compiled": case("0", begin("no anchor"), *updates(1), enforce_eager=False),
         "stays compressed": case("0 compressed", begin(), *updates(1), **OURS),
         "tied": case("tied", begin(), *updates(1)),
+        "experts": case("experts", begin(), *updates(1)),
         "in place": case(
             "0", begin(in_place=True), *updates(1, 2), {"update": 1, "fault": "load", "silent": True},
             *updates(2, 1, 0), as_on_gpu=True,
@@ -181,7 +182,11 @@ def test_what_is_refused_writes_nothing(outcomes: dict[str, Any], fresh: dict[st
 
 @pytest.mark.parametrize(
     ("case", "error"),
-    [("stays compressed", "vLLM cannot update weights that stay compressed"), ("tied", "the model has tied weights")],
+    [
+        ("stays compressed", "vLLM cannot update weights that stay compressed"),
+        ("tied", "the model has tied weights"),
+        ("experts", "vLLM's CPU backend cannot update model.layers.0.block_sparse_moe"),
+    ],
 )
 def test_a_model_that_takes_no_update_is_refused_at_the_beginning(
     outcomes: dict[str, Any], case: str, error: str
@@ -199,6 +204,7 @@ def test_in_place_changed_tensors_alone_are_written(outcomes: dict[str, Any], mo
     assert [step["error"] for step in found] == [None, None, "FaultError: load", None, None, None]
     given = {number: tensors(models / number) for number in MODELS}
     changed = sorted(name for name in given["1"] if not given["1"][name].equal(given["2"][name]))
+    assert len(changed) < len(given["0"])
     assert [step["names"] for step in found[:2]] == [sorted(given["0"]), changed]
     assert found[3]["names"] == sorted(given["0"])
     for number in (1, 3):
@@ -320,7 +326,7 @@ def test_the_trainer_keeps_its_ranks_in_step(tmp_path: Path) -> None:
     assert [name for name, *_ in calls] == ["start_weight_update", "update_weights", "finish_weight_update"]
     assert calls[-1] == ("finish_weight_update",)
     seen.clear()
-    layer.weight.data = torch.ones(2, 2).to_sparse()
+    layer.weight = torch.nn.Parameter(torch.ones(2, 2).to_sparse(), requires_grad=False)
     with pytest.raises(tensorwire.errors.UnsupportedTensorError):
         engine.publish()
     assert seen == ["weight", "bias"]

@@ -164,19 +164,33 @@ def checkpoint_directory(model_config: Any, load_config: Any) -> Path:
 
 
 def check_takes_updates(model: nn.Module) -> None:
-    """Raise ValueError for a model whose weights cannot be updated: they stay compressed, or are tied and on a CPU."""
+    """Raise ValueError for a model whose weights cannot be updated: they stay compressed, or vLLM's CPU backend has
+    them and they are tied, or converted otherwise than those of linear layers."""
     if any(isinstance(getattr(layer, "quant_method", None), CompressedLinearMethod) for layer in model.modules()):
         raise ValueError(_NO_UPDATE)
-    if current_platform.is_cpu() and len(list(model.parameters())) < len(
-        list(model.named_parameters(remove_duplicate=False))
-    ):
+    if not current_platform.is_cpu():
+        return
+    if len(list(model.parameters())) < len(list(model.named_parameters(remove_duplicate=False))):
         raise ValueError(_TIED)
+    for name, method in converted_layers(model):
+        raise ValueError(
+            f"vLLM's CPU backend cannot update {name}, whose weights {method} has converted; start vLLM again on the "
+            "new checkpoint"
+        )
+
+
+def converted_layers(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Layers whose weights vLLM may have converted when they were loaded, such as fused experts and quantized ones, and
+    what has done it."""
+    for name, layer in model.named_modules():
+        method = type(getattr(layer, "quant_method", None))
+        if method not in (type(None), UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
+            yield name, method.__name__
 
 
 def undo_begun_reload(model: nn.Module, model_config: Any) -> None:
     """Give layers in which a reload has ended midway the tensors back that it has put aside, so that another one can
-    begin. The content may be of two versions then. vLLM would go on where the first one ended, and leave old weights in
-    a layer that was nearly done."""
+    begin there, too: vLLM goes on where the first one ended. The content may be of two versions."""
     begun = [info for info in map(get_layerwise_info, model.modules()) if info.kernel_tensors is not None]
     if not begun:
         return

@@ -24,15 +24,13 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.attention import MLAAttention
-from vllm.model_executor.layers.linear import UnquantizedLinearMethod
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
 from ...checkpoint.directory.config_and_index import NAME
 from ...sync import Publisher
 from .staged_ahead import StagedAhead
-from .vllm import check_takes_updates, checkpoint_directory, register, undo_begun_reload
+from .vllm import check_takes_updates, checkpoint_directory, converted_layers, register, undo_begun_reload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -161,13 +159,9 @@ def _check_takes_in_place(model: nn.Module) -> None:
             f"expected a GPU with in_place, got {current_platform.device_type}, for which vLLM packs weights; leave "
             "in_place out"
         )
-    for name, layer in model.named_modules():
-        method = getattr(layer, "quant_method", None)
-        if isinstance(layer, MLAAttention) or type(method) not in (
-            type(None), UnquantizedLinearMethod, UnquantizedEmbeddingMethod,
-        ):  # fmt: skip
-            what = type(layer if method is None else method).__name__
-            raise ValueError(f"in_place cannot write {name}, whose weights {what} has converted; leave in_place out")
+    absorbed = [(name, "MLA") for name, layer in model.named_modules() if isinstance(layer, MLAAttention)]
+    for name, method in [*converted_layers(model), *absorbed]:
+        raise ValueError(f"in_place cannot write {name}, whose weights {method} has converted; leave in_place out")
 
 
 @dataclass
