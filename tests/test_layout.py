@@ -327,7 +327,7 @@ FOLDERS = {
     "torch/installed": {
         "torch_load": {"look"},
         "safetensors_calls": {"look"},
-        "installation": {"diffusers_files", "exchange", "safetensors_calls", "torch_load"},
+        "installation": {"diffusers_files", "exchange", "safetensors_calls", "torch_load", "transformers_files"},
     },
     "torch/device": {
         "nvrtc": {"driver"},

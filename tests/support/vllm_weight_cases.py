@@ -70,20 +70,19 @@ def put_in(fault: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def as_on_gpu() -> Iterator[None]:
-    """Weights stay as they are loaded, as on a GPU: a double of one, which computes on the CPU."""
-    import torch
-    import vllm.platforms
+def unpacked() -> Any:
+    """Weights stay as they are loaded, as on a GPU: with `as_cuda` a double of one, which computes on the CPU."""
 
     def plain(layer: Any, remove_weight: bool) -> None:
+        import torch
+
         layer.cpu_linear = torch.nn.functional.linear
 
-    with (
-        mock.patch("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", plain),
-        mock.patch.object(type(vllm.platforms.current_platform), "is_cuda_alike", return_value=True),
-    ):
-        yield
+    return mock.patch("vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm", plain)
+
+
+def as_cuda() -> Any:
+    return mock.patch("vllm.platforms.current_platform.is_cuda_alike", return_value=True)
 
 
 def worker(llm: Any) -> Any:
@@ -141,7 +140,7 @@ def take(llm: Any, step: dict[str, Any], double: bool) -> dict[str, Any]:
     with ExitStack() as stack:
         names = stack.enter_context(watched(llm, fault))
         stack.enter_context(put_in(fault) if fault in _PLACES else nullcontext())
-        stack.enter_context(as_on_gpu() if double and "init" in step else nullcontext())
+        stack.enter_context(as_cuda() if double and "init" in step else nullcontext())
         start = time.perf_counter()
         try:
             act(llm, step)
@@ -162,7 +161,7 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
     llm = None
     steps, double = arguments.pop("steps"), arguments.pop("as_on_gpu", False)
     try:
-        with as_on_gpu() if double else nullcontext():
+        with unpacked() if double else nullcontext():
             llm = LLM(**SETTINGS | {"weight_transfer_config": {"backend": "tensorwire"}} | arguments)
         return {**generate(llm), "steps": [take(llm, step, double) for step in steps]}
     except Exception as error:

@@ -24,7 +24,7 @@ Transformers compares all of it, so it never changes."""
 CONFIG_KEY = "quantization_config"
 WRAPPED_KEY = "wrapped"
 WEIGHTS_KEY = "transformers_weights"
-"""Of a config.json: the file of weights, or the index, that Transformers reads before it looks for others."""
+"""By it a config.json names the file of weights, or the index, that Transformers reads before it looks for others."""
 
 
 class Shard(NamedTuple):

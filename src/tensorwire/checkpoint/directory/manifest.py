@@ -32,6 +32,8 @@ _MAX_INDEX_VALUES = 24_000_000
 and bounds the memory that the objects of the parser take."""
 
 REPLACED, COPIED = "replaced", "copied"
+NOT_COMPRESSED = "copied, not compressed"
+"""How a notice begins of files that hold tensors and are COPIED."""
 OF_TENSORS = (SAFETENSORS, TORCH)
 """The kinds of files that are coded."""
 

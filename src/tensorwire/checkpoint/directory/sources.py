@@ -24,7 +24,16 @@ from ...storage.local import InputFile, identity_of
 from ...storage.staging import has_finished, partial_path
 from .config_and_index import is_compressed_config, is_model_config
 from .distributed import DATA_SUFFIX, is_distributed, refusal
-from .manifest import COPIED, OF_TENSORS, REPLACED, Manifest, ManifestFile, manifest_of, record_of
+from .manifest import (
+    COPIED,
+    NOT_COMPRESSED,
+    OF_TENSORS,
+    REPLACED,
+    Manifest,
+    ManifestFile,
+    manifest_of,
+    record_of,
+)
 from .paths import MANIFEST_NAME, FoundFile, expect_ended, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
@@ -49,9 +58,6 @@ _MAX_OTHER_CONFIG_NBYTES = 1 << 18
 
 _MAX_RECORDS_NBYTES = MAX_JSON_NBYTES * 3 // 4
 """What of a manifest the records of torch files may take: the headers of safetensors files need far less."""
-
-NOT_COMPRESSED = "copied, not compressed"
-"""How a notice begins of files that hold tensors and stay as they are."""
 
 _MIN_NOTICE_NBYTES = 64 << 10
 """A smaller file, such as a trainer's random numbers, has so little to gain that nothing is said."""

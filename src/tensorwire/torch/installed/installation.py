@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -105,8 +104,9 @@ class Installation:
             self.exchange.take_back()
 
     def _trainer(self) -> _Late:
-        # Importing it waits for a thread that is about to.
-        return _Late(self._pairs(transformers_files.loading, "load_sharded_checkpoint", import_module(_TRAINER)))
+        from transformers import trainer_utils  # waits for a thread that is about to import it
+
+        return _Late(self._pairs(transformers_files.loading, "load_sharded_checkpoint", trainer_utils))
 
     def _diffusers(self) -> _Late:
         from diffusers import configuration_utils  # waits for a thread that is about to import it

@@ -19,7 +19,7 @@ from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute, walk
 from ...checkpoint import compress_checkpoint, decompress_checkpoint, transcode_checkpoint, verify
 from ...checkpoint.bases import Form, bases_beside, form_of
-from ...checkpoint.directory.sources import NOT_COMPRESSED
+from ...checkpoint.directory.manifest import NOT_COMPRESSED
 from ...codec import Profile, num_threads
 from ...errors import CorruptDataError
 from ...storage.staging import Staging, is_staging
