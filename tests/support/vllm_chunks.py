@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tensorwire.torch.integrations.vllm_tier import CompressedTier
+    from tensorwire.kv.vllm import CompressedTier
 
 CHUNK_NBYTES = 128 << 10
-ENTRY = {"type": "CompressedTier", "module_path": "tensorwire.torch.integrations.vllm_tier"}
+ENTRY = {"type": "CompressedTier", "module_path": "tensorwire.kv.vllm"}
 REQUEST = ReqContext("request")
 
 

@@ -32,7 +32,7 @@ from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from ...kv import KVCodec
+from .codec import KVCodec
 from .kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tensorwire.torch.integrations.kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
+from tensorwire.kv.kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._ground.new_file import temporary_files, temporary_name
+from .._ground.new_file import temporary_files, temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
