@@ -248,8 +248,10 @@ def test_settings_that_there_are_not() -> None:
         KVCodec().nbytes("bfloat16", SHAPE)
     with pytest.raises(ValueError, match="expected a dtype of safetensors, got 'OWN'"):
         KVCodec().nbytes("OWN", SHAPE)
-    with pytest.raises(ValueError, match="shape"):
-        KVCodec().nbytes("BF16", (-1, 5))
+    for codec in (KVCodec(), KVCodec(max_ratio=0.7)):
+        for shape in ((-1, 5), (2**64, 5), (1,) * 65):
+            with pytest.raises(ValueError, match="expected a shape"):
+                codec.nbytes("BF16", shape)
     for dtype, shape in (("BF16", (64,)), ("F4", (64, 64))):
         with pytest.raises(ValueError, match="to transpose"):
             KVCodec(transposed=True).nbytes(dtype, shape)

@@ -14,6 +14,7 @@ from ..codec import (
     blocks_of,
     byte_view,
     check_dtype_name,
+    checked_shape,
     compress_bound,
     compress_bytes,
     dtype_bits,
@@ -91,6 +92,7 @@ class KVCodec:
 
         Raises:
             ValueError: there is no such dtype, or no such shape.
+            TypeError: `dtype` is no name, or `shape` no sequence of whole numbers.
         """
         sizes = shape_sizes(shape)
         dense = _page_nbytes(dtype, sizes, self.transposed)
@@ -111,6 +113,7 @@ class KVCodec:
             DoesNotFit: the page takes more than `out` has, or than `max_ratio` allows. `out` holds anything then.
             ValueError: dtype, shape and the size of `src` do not go together; or a buffer is not contiguous, or `out`
                 is read-only or overlaps `src`.
+            TypeError: as `nbytes`.
             UnsupportedTensorError: something is no buffer of the CPU.
         """
         sizes = shape_sizes(shape)
@@ -170,8 +173,7 @@ def _page_nbytes(dtype: str, sizes: tuple[int, ...], transposed: bool) -> int:
     bits = dtype_bits(check_dtype_name(dtype))
     if not bits:
         raise ValueError(f"expected a dtype of safetensors, got {dtype!r}")
-    if any(size < 0 for size in sizes):
-        raise ValueError(f"expected a shape of sizes from 0 on, got {sizes}")
+    checked_shape(sizes)
     if transposed and (len(sizes) < 2 or bits % 8):
         raise ValueError(f"expected tokens and channels of whole bytes to transpose, got {dtype} and {sizes}")
     return -(-prod(sizes) * bits // 8)

@@ -42,6 +42,7 @@ def page_shape(axes: str, sizes: Sequence[int]) -> tuple[int, int, int]:
 
     Raises:
         ValueError: there are not as many letters as sizes, or there is none or more than one for tokens.
+        TypeError: `sizes` is no sequence of whole numbers.
     """
     sizes = shape_sizes(sizes)
     tokens = [axis for axis, letter in enumerate(axes) if letter in "NT"]
