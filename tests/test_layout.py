@@ -115,7 +115,6 @@ DOORS = {
     ("safetensors", "checkpoint"): {"", "tensors.as_safetensors", "tensors.opening", "tensors.saving"},
     ("safetensors", "files"): {"names"},
     ("torch", "codec"): {"", "device_blocks", "products"},
-    ("torch", "kv"): {""},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "staging", "upload"},
     ("torch", "files"): {
         "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
@@ -175,7 +174,7 @@ FOLDERS = {
         "products": {"frame", "view"},
         "whole": {"frame", "view"},
     },
-    "kv": {"codec": {"transposed"}},
+    "kv": {"codec": {"transposed"}, "lmcache": {"codec"}, "vllm": {"codec", "kept_frames"}},
     "codec/view": {
         "bytes_builder": {"buffers"},
         "arrays": {"buffers", "dtypes"},
@@ -298,6 +297,7 @@ FOLDERS = {
         "verify": {"failures", "options", "output"},
         "diff": {"failures", "options", "output"},
         "inspect": {"options", "output", "plot"},
+        "measure": {"peers"},
         "proof": {"machine"},
         "device": {"machine", "proof"},
         "doctor": {"device", "failures", "machine", "options", "output", "proof"},
@@ -305,7 +305,7 @@ FOLDERS = {
         "fit": {"architecture", "failures", "fitting", "machine", "options", "output"},
         "bench": {"failures", "machine", "measure", "options", "output", "peers"},
         "generation": {"hub", "output"},
-        "run": {"generation", "options", "output"},
+        "run": {"generation", "hub", "options", "output"},
         "completion": {"options", "program"},
         "sync": {"failures", "group", "options", "output"},
     },

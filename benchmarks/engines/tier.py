@@ -55,7 +55,7 @@ TABLES = (
         "vLLM's compressed tier",
         "Chunks of all-MiniLM-L6-v2's keys and values in BF16, of all 6 layers, over 16,384 tokens of docstrings. "
         f"vLLM's factory makes the tier; its room would hold {ROOM:.0%} of the chunks if they were dense. "
-        "All are stored in their order, so the first ones go. Those that are still there are loaded into zeroed "
+        "All are stored in their order, so the first ones go. Chunks that are still there are loaded into zeroed "
         "memory and compared. Files take whole blocks of 4 KiB, which weighs where chunks are small. Used: what the "
         "process has grown by, with room for a chunk in each of its 4 threads, or what the files take on the disk, "
         "of the room. The connector, which copies from a GPU into vLLM's first tier, was not run.",

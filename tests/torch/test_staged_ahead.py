@@ -24,7 +24,7 @@ NAMES = ["embed", "head", "norm"]
 
 
 def weights(number: int) -> Tensors:
-    """Those of a version. The norm never changes, and the head changes with every second version."""
+    """Weights of a version. The norm never changes, and the head changes with every second version."""
     parts = {"embed": number, "head": number // 2, "norm": 0}
     shapes = {"embed": (32, 64), "head": (32, 64), "norm": (64,)}
     return {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._ground.copies import not_copied
 from .._ground.new_file import temporary_files, temporary_name
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class KeptFrames:
         UNIT: bytes of a unit.
         num_evicted: how many frames have gone to make room.
     """
+
+    __reduce_ex__ = not_copied("a lock", "make another one")
 
     UNIT = 4096  # of file systems
 
@@ -147,7 +150,7 @@ class KeptFrames:
             self._remove(key)
 
     def _make_room(self, wanted: int, evicted: list[bytes]) -> bool:
-        """Let frames go until so many units are free, or none if that is not enough. Those that are being read stay."""
+        """Let frames go until so many units are free, or none if that is not enough. What is being read stays."""
         free = self._free
         for key, entry in self._entries.items():
             if free >= wanted or wanted > self._capacity:
@@ -184,6 +187,8 @@ class FramesInMemory(KeptFrames):
     Allocated one by one, frames of unlike sizes leave gaps: with glibc the process takes a fifth more than their bytes.
     """
 
+    __reduce_ex__ = not_copied("a map", "make another one")
+
     UNIT = 1024  # smaller ones would need more memory for their numbers than they save
 
     def __init__(self, capacity_nbytes: int) -> None:
@@ -218,7 +223,9 @@ class FramesInMemory(KeptFrames):
 
 
 class FramesInDirectory(KeptFrames):
-    """Frames in files, one each, for their owner alone. Those of an earlier run are found when this is made."""
+    """Frames in files, one each, for their owner alone. Files of an earlier run are found."""
+
+    __reduce_ex__ = not_copied("an open directory", "make another one of the same directory")
 
     def __init__(self, directory: Path, mark: str, capacity_nbytes: int) -> None:
         """Make the directory and list it. Files that lie there count too; those with another mark are removed.

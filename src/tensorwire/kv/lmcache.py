@@ -28,6 +28,7 @@ from lmcache.v1.distributed.l2_adapters.config import get_l2_adapter_config_clas
 from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2AdapterConfig
 from lmcache.v1.distributed.serde import AsyncSerdeProcessor, Deserializer, Serializer, register_serde_factory
 
+from .._ground.copies import not_copied
 from ..codec import FROM_TORCH, dtype_bits
 from ..errors import TensorwireError, UnsupportedVersionError
 from .codec import KVCodec
@@ -46,6 +47,8 @@ _LENGTH = 8
 
 class _Counts:
     """What became of objects in this process, where it was not what LMCache wanted. The first of a kind is logged."""
+
+    __reduce_ex__ = not_copied("a lock", "use the one that the module has")
 
     def __init__(self) -> None:
         self._lock = Lock()

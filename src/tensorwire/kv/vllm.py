@@ -32,6 +32,7 @@ from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from .._ground.copies import not_copied
 from .codec import KVCodec
 from .kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
@@ -74,6 +75,8 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
     `shutdown`, and in a process that was forked from that of vLLM, all is a miss.
     """
 
+    __reduce_ex__ = not_copied("threads and a lock", "have vLLM make another one")
+
     def __init__(
         self,
         offloading_spec: Any,
@@ -90,8 +93,8 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
         """What vLLM passes, and the options of the entry.
 
         Args:
-            capacity_bytes: how many bytes of frames are kept: in memory in units of 1 KiB, in files of 4 KiB. Of memory
-                that much is reserved, and used as it fills; each thread needs room for one chunk beside.
+            capacity_bytes: how many bytes of frames are kept: in memory in units of 1 KiB, in files of 4 KiB. Memory
+                is reserved at once, and used as it fills; each thread needs room for one chunk beside.
             directory: where frames are kept, in a folder for the model and the shape of its cache. By default memory.
             profile: that of `tensorwire.compress`.
             threads: so many compress, and as many others decompress.
@@ -181,7 +184,7 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
             self._changed.wait_for(lambda: self._num_under_way == 0)
 
     def shutdown(self) -> None:
-        """Wait for the chunks that threads are at. Those that none has begun fail, and are told of as others are."""
+        """Wait for the chunks that threads are at. Chunks that none has begun fail, and are told of as others are."""
         with self._changed:
             self._closed = True
             threads, self._threads = self._threads, []

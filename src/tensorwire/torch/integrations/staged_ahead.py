@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._ground.copies import not_copied
 from ...checkpoint import open_file
 from ...sync import Follower
 
@@ -39,6 +40,8 @@ class StagedAhead:
     the memory of the host, and what changes is there twice from when it is staged until it is taken. Any thread may use
     this; one at a time gets an update.
     """
+
+    __reduce_ex__ = not_copied("a thread and a lock", "make another one")
 
     def __init__(
         self, store: str | os.PathLike[str], checkpoint: str | os.PathLike[str], threads: int | None = None
