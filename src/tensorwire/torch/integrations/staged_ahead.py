@@ -24,8 +24,7 @@ _POLL_SECONDS, _MAX_POLL_SECONDS = 0.5, 64.0
 
 _log = logging.getLogger(__name__)
 
-
-Layout = tuple[torch.dtype, tuple[int, ...]]
+_Layout = tuple[torch.dtype, tuple[int, ...]]
 
 
 class _Closed(BaseException):
@@ -59,7 +58,7 @@ class StagedAhead:
         """
         self._store, self._checkpoint = store, checkpoint
         self._held: dict[str, Tensor] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, _Layout] = {}
         self._follower = Follower(store, self._held, framework="pt", threads=threads)
         open_file(checkpoint, framework="pt").close()  # what is missing is told at once, and not by the thread
         self._differing: set[str] | None = None  # names of which the model may not have what we have; None for all
@@ -159,7 +158,7 @@ class StagedAhead:
             raise _Closed
 
 
-def _layout(tensor: Tensor) -> Layout:
+def _layout(tensor: Tensor) -> _Layout:
     return tensor.dtype, tuple(tensor.shape)
 
 
