@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,18 +34,6 @@ SIZES = {
     "num_key_value_heads": 4,
 }
 STEP = 1e-6
-
-
-def interpreter() -> Path | None:
-    """A Python that has vLLM: this one, or that of ``make vllm``."""
-    if importlib.util.find_spec("vllm") is not None:
-        return Path(sys.executable)
-    found = environment.ROOT / "build" / "vllm-env" / "bin" / "python"
-    return found if found.exists() else None
-
-
-def missing() -> str:
-    return "" if interpreter() else "vLLM is missing, which make vllm installs in an environment of its own"
 
 
 def measure(quick: bool) -> list[Row]:
@@ -112,7 +99,7 @@ WEIGHTS = Table(
         ("of reload_weights, by turns", "of_reload", ".3f"),
     ),
     measure,
-    missing=missing,
+    missing=partial(environment.lacks, "vllm"),
 )
 
 
@@ -176,9 +163,9 @@ def _steps(folder: Path, updates: int, faults: dict[int, str]) -> Iterator[dict[
 
 def _run(folder: Path, program: str, cases: dict[str, Any]) -> Any:
     """Cases of `tests.support`, in the environment of vLLM."""
-    results = folder / f"{program}.json"
-    (folder / "cases.json").write_text(json.dumps(cases))
-    command = [str(interpreter()), "-m", f"tests.support.{program}", str(folder / "cases.json"), str(results)]
+    given, results = folder / "cases.json", folder / f"{program}.json"
+    given.write_text(json.dumps(cases))
+    command = [environment.interpreter("vllm"), "-m", f"tests.support.{program}", given, results]
     variables = {**os.environ, "VLLM_CACHE_ROOT": str(folder / "cache"), "VLLM_LOGGING_LEVEL": "ERROR"}
     subprocess.run(command, env=variables, cwd=environment.ROOT, check=True, stdout=subprocess.DEVNULL)
     return json.loads(results.read_text())
