@@ -81,8 +81,8 @@ def _row(way: str, taken: list[Any], seconds: list[float], nbytes: float, failed
 WEIGHTS = Table(
     "weights",
     "New weights for vLLM while it serves",
-    "vLLM on its CPU backend, a Llama of 32 million parameters in BF16, of which each step of AdamW changes a few "
-    "percent. Each version is taken in two ways, in turns: by the weight engine, once its thread has staged the "
+    "vLLM on its CPU backend, a Llama of 32 million parameters in BF16, versions a step of AdamW apart. Each version "
+    "is taken in two ways, in turns: by the weight engine, once its thread has staged the "
     "version, and by reload_weights from a checkpoint that is in the page cache. The pause is the time of the calls "
     "that make the weights new. Behind each of them, tokens and likelihoods of four prompts are compared in bits with "
     "those of an engine that was started on the checkpoint. Failures were put in before four of the updates: in the "

@@ -93,7 +93,7 @@ class StagedAhead:
             if staged is None and self._follower.version != version:
                 text = f"version {version:06d} is not in this store; publish it, or ask for one that is there"
                 raise FileNotFoundError(errno.ENOENT, text, str(self._store))
-            if staged is not None:  # else it is held, and what the thread has staged is another one
+            if staged is not None:  # else it is held
                 self._follower.commit()
                 if self._differing is not None:
                     self._differing.update(staged.names)
