@@ -44,7 +44,8 @@ class KVCodec:
     may fork between calls. No memory is allocated for a page, except for a copy of a transposed one.
 
     Attributes:
-        profile, max_ratio, transposed, threads: as they were given.
+        profile, max_ratio, transposed: as they were given.
+        threads: how many one call takes.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class KVCodec:
             transposed: whether the elements of a channel are coded one after the other, those of all tokens, and not
                 those of a token. The last two dimensions of shapes are tokens and channels then. Pages are copied, so
                 that is slower.
-            threads: of one call; None for all usable cores. A thread takes 512 KiB of a page at a time.
+            threads: how many one call takes; None for all usable cores. A thread takes 512 KiB of a page at a time.
 
         Raises:
             ValueError: there is no such profile, `max_ratio` is not above 0 and at most 1, or `threads` is no number of

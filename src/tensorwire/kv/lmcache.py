@@ -33,16 +33,16 @@ from ..codec import FROM_TORCH, dtype_bits
 from ..errors import TensorwireError, UnsupportedVersionError
 from .codec import KVCodec
 
-logger = init_logger(__name__)
+_log = init_logger(__name__)
 
 _OPTIONS = ("profile", "transposed", "threads")
 _WORKERS = 2
 """Threads of LMCache's pool for each serde: a load need not wait until an object is stored."""
-_PAGE = 4096
-"""What lengths are multiples of. A file system takes whole pages anyway, `use_odirect` needs them, and LMCache keeps a
+_UNIT = 4096
+"""What lengths are multiples of. A file system takes whole ones anyway, `use_odirect` needs them, and LMCache keeps a
 type of ctypes for each length that it has met."""
-_LENGTH = 8
-"""Bytes of a number in front of the frames: the length of each but the last. So an object of one tensor is a frame."""
+_LENGTH_NBYTES = 8
+"""Of a number in front of the frames: the length of each but the last. So an object of one tensor is a frame."""
 
 
 class _Counts:
@@ -60,9 +60,7 @@ class _Counts:
             first = self._counts[kind] == 1
         if first:
             name = f"{key.model_name}, chunk {key.chunk_hash.hex()}"  # without the user's salt
-            logger.warning(
-                "tensorwire: %s: %s: %s; more of these are counted only", kind.replace("_", " "), name, error
-            )
+            _log.warning("tensorwire: %s: %s: %s; more of these are counted only", kind.replace("_", " "), name, error)
 
     def of_all(self) -> dict[str, int]:
         with self._lock:
@@ -92,23 +90,23 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
 
     def estimate_serialized_size(self, layout_desc: Any) -> int:
         pages = [_page(*each) for each in zip(layout_desc.dtypes, layout_desc.shapes, strict=True)]
-        return _whole_pages(_LENGTH * (len(pages) - 1) + sum(self._codec.nbytes(*page) for page in pages))
+        return _whole_units(_LENGTH_NBYTES * (len(pages) - 1) + sum(self._codec.nbytes(*page) for page in pages))
 
     def serialize(self, src: Any, dst: Any, key: Any = None) -> int:
         """Raises, so that LMCache caches nothing of the batch: `DoesNotFit`."""
         out = memoryview(dst.byte_array).cast("B")
         pages = list(_pages_of(src))
-        end = _LENGTH * (len(pages) - 1)
+        end = _LENGTH_NBYTES * (len(pages) - 1)
         try:
             for number, (tensor, dtype, shape) in enumerate(pages):
                 nbytes = self._codec.encode(tensor, out[end:], dtype, shape)
                 if number < len(pages) - 1:
-                    out[_LENGTH * number :][:_LENGTH] = nbytes.to_bytes(_LENGTH, "little")
+                    out[_LENGTH_NBYTES * number :][:_LENGTH_NBYTES] = nbytes.to_bytes(_LENGTH_NBYTES, "little")
                 end += nbytes
         except (TensorwireError, ValueError) as error:
             _counts.add("not_cached", key, error)
             raise
-        stored = len(out) if self._codec.max_ratio is not None else min(_whole_pages(end), len(out))
+        stored = len(out) if self._codec.max_ratio is not None else min(_whole_units(end), len(out))
         out[end:stored] = bytes(stored - end)  # what was there before is another user's
         return stored
 
@@ -116,11 +114,11 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
         """Raises, so that LMCache takes the batch as missed: `FormatError`, or `ValueError` for another layout."""
         stored = memoryview(src.byte_array).cast("B")
         pages = list(_pages_of(dst))
-        start = _LENGTH * (len(pages) - 1)
+        start = _LENGTH_NBYTES * (len(pages) - 1)
         try:
             for number, (tensor, dtype, shape) in enumerate(pages):
                 self._codec.decode(stored[start:], tensor, dtype, shape)
-                start += int.from_bytes(stored[_LENGTH * number :][:_LENGTH], "little")
+                start += int.from_bytes(stored[_LENGTH_NBYTES * number :][:_LENGTH_NBYTES], "little")
         except (TensorwireError, ValueError) as error:
             _counts.add("not_loaded", key, error)
             frames = _loaded_by.get(src)
@@ -129,8 +127,8 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
             raise
 
 
-def _whole_pages(nbytes: int) -> int:
-    return -(-nbytes // _PAGE) * _PAGE
+def _whole_units(nbytes: int) -> int:
+    return -(-nbytes // _UNIT) * _UNIT
 
 
 def _pages_of(memory: Any) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
