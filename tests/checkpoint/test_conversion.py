@@ -13,7 +13,6 @@ from tensorwire import FrameReader, compress
 from tensorwire.checkpoint import (
     compress_checkpoint,
     decompress_checkpoint,
-    diff,
     load_file,
     save_file,
     transcode_checkpoint,

@@ -42,7 +42,7 @@ _UNIT = 4096
 """What lengths are multiples of. A file system takes whole ones anyway, `use_odirect` needs them, and LMCache keeps a
 type of ctypes for each length that it has met."""
 _LENGTH_NBYTES = 8
-"""Bytes of a number in front of the frames: the length of each but the last. So an object of one tensor is a frame."""
+"""A number in front of the frames has so many: the length of each but the last. So an object of one tensor is a frame."""
 
 
 class _Counts:
