@@ -40,7 +40,7 @@ NOT_RUN = {
     "docs/lmcache.md": "it needs LMCache; make lmcache runs tests/kv/test_lmcache.py",
     "docs/sync-engines.md": "it needs trainers and engines; the page says what of it was run, and by which program",
     "docs/traffic.md": "it needs ranks; examples/traffic_fsdp.py and tests/torch/traffic run what it shows",
-    "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
+    "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm*.py and tests/kv/test_vllm*.py",
     "docs/training.md": "it needs a model and data; test_trainer_callback.py and test_lightning.py run what it shows",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
 }

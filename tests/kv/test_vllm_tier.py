@@ -326,7 +326,8 @@ def test_a_read_only_directory_is_a_miss(shared: Path, since: str) -> None:
         ({"capacity_bytes": "1 GB"}, "capacity_bytes"),
         ({"threads": 0}, "threads"),
         ({"profile": "smallest"}, "smallest"),
-        ({"locality": "NEAR"}, "NEAR"),
+        ({"locality": "NEAR"}, "expected one of LOCAL, REMOTE as locality, got 'NEAR'"),
+        ({"directory": 5}, "expected directory of a secondary tier to be the name of one, got 5"),
     ],
 )
 def test_bad_options_are_refused(option: dict[str, Any], message: str) -> None:

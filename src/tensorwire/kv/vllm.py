@@ -109,6 +109,10 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
         for name, value in (("capacity_bytes", capacity_bytes), ("threads", threads)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"expected {name} of a secondary tier to be a number from 1 on, got {value!r}")
+        if not isinstance(directory, str | None):
+            raise ValueError(f"expected directory of a secondary tier to be the name of one, got {directory!r:.60}")
+        if locality not in (None, *Locality.__members__):
+            raise ValueError(f"expected one of {', '.join(Locality.__members__)} as locality, got {locality!r:.60}")
         in_memory = directory is None
         self.medium = Medium.CPU if in_memory else Medium.STORAGE
         self.cache_hit_source = CacheHitSource.HOST if in_memory else CacheHitSource.DISK
