@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import errno
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +176,35 @@ def test_a_damaged_file_is_a_miss_once(
         tiers.forget()
         store(tiers, tmp_path, real)
         check_loads(tiers, real)
+
+
+@pytest.mark.parametrize("adapter", [frames, partial(slots, max_ratio=0.7)], ids=["frames", "slots"])
+@pytest.mark.parametrize(
+    ("facts", "others"),
+    [
+        ({}, {"chunk_hash": bytes(32)}),
+        ({"cache_salt": "a user"}, {"cache_salt": "another"}),
+        ({}, {"model_name": "another model"}),
+        ({}, {"kv_rank": 1}),
+    ],
+    ids=["chunk", "user", "model", "rank"],
+)
+def test_the_object_of_another_key_is_a_miss(
+    adapter: Callable[..., dict[str, Any]],
+    facts: dict[str, Any],
+    others: dict[str, Any],
+    real: tuple[Tensor, ...],
+    tmp_path: Path,
+) -> None:
+    with Tiers(adapter(tmp_path)) as tiers:
+        name = replace(NAMES[1], **facts)
+        tiers.store([name], real[:1], lambda: len(files(tmp_path)) == 1)
+        (first,) = files(tmp_path)
+        tiers.store([replace(NAMES[1], **others)], real[1:2], lambda: len(files(tmp_path)) == 2)
+        (second,) = set(files(tmp_path)) - {first}
+        shutil.copyfile(second, first)
+        tiers.forget()
+        assert not tiers.load([name], real[0])
 
 
 def test_a_damaged_slot_is_a_miss(real: tuple[Tensor, ...], tmp_path: Path) -> None:
