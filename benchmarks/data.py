@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from tensorwire.codec import dtype_bits, exponent_histogram, float_fields, new_buffer
+from tensorwire._ground.allocation import new_buffer
+from tensorwire.codec import dtype_bits, exponent_histogram, float_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

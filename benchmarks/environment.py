@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -79,6 +80,25 @@ def asked(function: Callable[..., Any], *arguments: Any, **variables: str) -> An
     return json.loads(
         subprocess.run(line, check=True, input=given, stdout=subprocess.PIPE, env=child(**variables)).stdout
     )
+
+
+def interpreter(package: str) -> Path:
+    """A Python that has a package which `make PACKAGE` installs apart from everything else: this one, or the one there,
+    which may be missing."""
+    here = importlib.util.find_spec(package) is not None
+    return Path(sys.executable) if here else ROOT / "build" / f"{package}-env" / "bin" / "python"
+
+
+def lacks(package: str) -> str:
+    """Why there is no such Python; "" if there is one."""
+    return "" if interpreter(package).exists() else f"{package} is missing: run make {package} first"
+
+
+def printed(package: str, module: str, *arguments: str | Path) -> Any:
+    """What a program of ours prints in its last line, as JSON, where that package is."""
+    command = [interpreter(package), "-m", module, *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=child())
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def on_each_target(function: Callable[..., Any], *arguments: Any, **variables: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -46,6 +47,21 @@ def interleave(
         if all(value is None for value in values):
             values[0] = warm_up[name]
     return seconds
+
+
+def cpu_by_turns(calls: Mapping[_Name, Callable[[], object]], rounds: int) -> dict[_Name, Seconds]:
+    """The CPU seconds that each call takes of this thread, interleaved."""
+
+    def operation(call: Callable[[], object]) -> Callable[[], float]:
+        def run() -> float:
+            start = time.thread_time()
+            call()
+            return time.thread_time() - start
+
+        return run
+
+    operations = {name: operation(call) for name, call in calls.items()}
+    return interleave(operations, dict.fromkeys(calls, 0.0), rounds, math.inf)
 
 
 def over(seconds: float, budget: float) -> float:

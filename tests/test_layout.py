@@ -234,7 +234,7 @@ FOLDERS = {
         "manifest": {"paths"},
         "config_and_index": {"manifest", "paths"},
         "distributed": {"distributed_pickle", "paths"},
-        "shards": {"config_and_index", "distributed", "manifest", "paths"},
+        "shards": {"config_and_index", "distributed", "paths"},
         "sources": {"config_and_index", "distributed", "manifest", "paths"},
         "order": {"manifest", "paths", "sources"},
         "replaceable": {"manifest", "paths", "sources"},

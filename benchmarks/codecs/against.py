@@ -56,7 +56,8 @@ class Worker:
 
 def work(content: Path, dtype: str) -> None:
     """Answer each line, `operation/profile`, with the seconds and the frame's size; the line `cpu` with the target."""
-    from tensorwire.codec import compress, compress_bound, decompress, new_buffer
+    from tensorwire._ground.allocation import new_buffer
+    from tensorwire.codec import compress, compress_bound, decompress
     from tensorwire.codec.frame import core
 
     nbytes = content.stat().st_size

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import data, environment, summary
 from benchmarks.tables import of_columns
 from benchmarks.timing import interleave, pinned, relative, spread, timed
-from tensorwire.codec import (
-    FrameEncoder,
-    FrameReader,
-    compress,
-    compress_bound,
-    decompress,
-    dtype_bits,
-    new_buffer,
-)  # fmt: skip
+from tensorwire._ground.allocation import new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader, compress, compress_bound, decompress, dtype_bits
 from tensorwire.codec.frame import core as _core
 
 if TYPE_CHECKING:

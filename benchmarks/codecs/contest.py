@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.timing import interleave, over, pinned, relative, speed, timed
+from tensorwire._ground.allocation import new_buffer
 from tensorwire.cli.peers import ADAPTERS
-from tensorwire.codec import new_buffer
 from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:

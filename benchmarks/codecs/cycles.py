@@ -24,7 +24,8 @@ from benchmarks.results_page import Page
 from benchmarks.synthetic_pairs import synthetic_pair
 from benchmarks.tables import of_columns
 from benchmarks.timing import pinned, timed
-from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
+from tensorwire._ground.allocation import new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits
 from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:

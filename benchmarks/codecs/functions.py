@@ -21,7 +21,8 @@ import numpy as np
 
 from benchmarks import environment, summary
 from benchmarks.timing import pinned
-from tensorwire.codec import FrameEncoder, FrameReader, new_buffer
+from tensorwire._ground.allocation import new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader
 from tensorwire.codec.frame import core
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from benchmarks.codecs import contest
 from benchmarks.codecs.targets import MIXED
 from benchmarks.data import Dataset, entropy
 from benchmarks.tables import of_columns
+from tensorwire._ground.allocation import new_buffer
 from tensorwire.cli.peers import ADAPTERS
-from tensorwire.codec import new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

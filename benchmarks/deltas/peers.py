@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tensorwire import compress, compress_bound, decompress
+from tensorwire._ground.allocation import new_buffer
 from tensorwire._ground.version import __version__
 from tensorwire.cli.peers import ADAPTERS as PLAIN
-from tensorwire.codec import new_buffer
 
 
 class Codec:

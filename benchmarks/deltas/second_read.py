@@ -18,6 +18,7 @@ from benchmarks.environment import on_each_target
 from benchmarks.results_page import keep_rows
 from benchmarks.timing import interleave, timed
 from tensorwire import codec
+from tensorwire._ground.allocation import new_buffer
 
 NUMEL = 1 << 25
 CHANGED = (0.001, 0.018, 0.5)
@@ -30,7 +31,7 @@ def _measure(share: float) -> tuple[float, float]:
     words = random.standard_normal(NUMEL, dtype=np.float32).view(np.uint32) >> 16
     base = words.astype(np.uint16)
     content = base + (random.random(NUMEL) < share).astype(np.uint16)
-    out = codec.new_buffer(tensorwire.compress_bound(content, dtype="BF16"))
+    out = new_buffer(tensorwire.compress_bound(content, dtype="BF16"))
 
     def encode() -> None:
         encoder = codec.FrameEncoder("BF16", (NUMEL,), relative=True, threads=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks.tables import Row, Table
-from benchmarks.timing import pinned, relative, spread
+from benchmarks.timing import cpu_by_turns, pinned, relative, spread
 from benchmarks.verdicts import Verdict
 from tensorwire import compress, compress_bound, decompress
 from tensorwire.sync import Follower, Publisher
@@ -21,6 +20,7 @@ from tensorwire.sync import Follower, Publisher
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from benchmarks.timing import Seconds
     from benchmarks.trained_pairs import Checkpoint, Pair
 
     Words = np.ndarray[Any, np.dtype[np.uint16]]
@@ -142,18 +142,12 @@ def measure_speeds(quick: bool) -> list[Row]:
         wires = _wires(max(new.size for _, new in sides))
         ways = {key: _ways(wire, sides) for key, wire in wires.items()}
         ways["patches"] = {"decode": _patches(pair, store)}
-        seconds: dict[tuple[str, str], list[float | None]] = {}
-        for _ in range(rounds):
-            for key, both in ways.items():
-                for way, call in both.items():
-                    start = time.thread_time()
-                    call()
-                    seconds.setdefault((key, way), []).append(time.thread_time() - start)
+        seconds = cpu_by_turns({(key, way): call for key, both in ways.items() for way, call in both.items()}, rounds)
     nbytes = sum(pair.new[name].nbytes for name in pair.matrices())
     return [_row(key, nbytes, seconds) for key in ways]
 
 
-def _row(key: str, nbytes: int, seconds: dict[tuple[str, str], list[float | None]]) -> Row:
+def _row(key: str, nbytes: int, seconds: dict[tuple[str, str], Seconds]) -> Row:
     row: Row = {"wire": key, "with": WIRES[key]}
     for way in ("encode", "decode"):
         taken = seconds.get((key, way))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 from benchmarks.data import entropy
 from benchmarks.engines.captured import CONTEXT, KINDS, TOKENS, minilm
 from benchmarks.tables import Row, Table
-from benchmarks.timing import pinned, relative, spread
+from benchmarks.timing import cpu_by_turns, pinned, relative, spread
 from benchmarks.verdicts import Verdict
 from tensorwire.kv import KVCodec
 
@@ -165,19 +164,15 @@ def _pages_of(captured: Captured, tokens: int, what: str) -> Iterable[Page]:
 
 
 def _speeds(tokens: int, what: str, pages: list[Page], rounds: int) -> Iterator[Row]:
-    calls = _calls(pages)
-    seconds: dict[str, tuple[list[float | None], list[float | None]]] = {name: ([], []) for name in calls}
-    for _ in range(rounds):
-        for name, both in calls.items():
-            for call, taken in zip(both, seconds[name], strict=True):
-                start = time.thread_time()
-                call()
-                taken.append(time.thread_time() - start)
+    calls, ways = _calls(pages), ("encode", "decode")
+    by_way = {(name, way): call for name, both in calls.items() for way, call in zip(ways, both, strict=True)}
+    seconds = cpu_by_turns(by_way, rounds)
     nbytes = sum(page.nbytes for page in pages)
-    for name, both in seconds.items():
+    for name in calls:
         row: Row = {"frame": f"{tokens} tokens, {what}", "nbytes": pages[0].nbytes, "with": name}
-        for way, taken, zstd in zip(("encode", "decode"), both, seconds[ZSTD], strict=True):
-            compared = relative(taken, zstd)
+        for way in ways:
+            taken = seconds[name, way]
+            compared = relative(taken, seconds[ZSTD, way])
             row[way] = spread([nbytes / each / 1e9 for each in taken if each])["median"]
             row[f"{way}, of zstd"] = None if compared is None else compared["median"]
         yield row

@@ -4,9 +4,9 @@ of its own: python -m benchmarks.engines.lmcache [--quick] prints the rows as JS
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,13 @@ from benchmarks.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PYTHON = environment.ROOT / "build" / "lmcache-env" / "bin" / "python"
 OBJECTS = 8
 TOKENS = 256
 DENSE = "LMCache's own files"
 
 
 def measure(quick: bool) -> list[Row]:
-    if not PYTHON.exists():
-        raise FileNotFoundError(f"{PYTHON} is missing: run make lmcache first")
-    command = [PYTHON, "-m", "benchmarks.engines.lmcache", *(["--quick"] if quick else [])]
-    done = subprocess.run(command, cwd=environment.ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    rows: list[Row] = environment.printed("lmcache", "benchmarks.engines.lmcache", *(["--quick"] if quick else []))
     return rows
 
 
@@ -84,6 +79,7 @@ TABLES = (
             ("sizes", "sizes", "d"), ("hits", "hits", "d"), ("equal", "equal", "d"),
         ),
         measure,
+        missing=partial(environment.lacks, "lmcache"),
     ),
 )  # fmt: skip
 

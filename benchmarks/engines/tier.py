@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -25,21 +22,15 @@ if TYPE_CHECKING:
 
 CHUNKS = (16, 64, 256)
 """Tokens of a chunk. 16 is a block of vLLM's."""
-_PYTHON = "TENSORWIRE_VLLM_PYTHON"
 
 
 def measure(quick: bool) -> list[Row]:
     """In a process of the environment that has vLLM."""
-    python = os.environ.get(_PYTHON) or environment.ROOT / "build" / "vllm-env" / "bin" / "python"
-    if not Path(python).is_file():
-        sys.exit(f"expected a Python that has vLLM at {python}: run make vllm, or name one in {_PYTHON}")
     captured = minilm(CONTEXT if quick else TOKENS)
     with TemporaryDirectory() as folder:
         for tokens in CHUNKS:
             np.save(Path(folder, f"{tokens}.npy"), _chunks(captured, tokens))
-        command = [python, "-m", "benchmarks.engines.tier_program", folder]
-        done = subprocess.run(command, cwd=environment.ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    found: list[Row] = json.loads(done.stdout.splitlines()[-1])
+        found: list[Row] = environment.printed("vllm", "benchmarks.engines.tier_program", folder)
     return found
 
 
@@ -66,6 +57,7 @@ TABLES = (
             ("used", "used", ".1%"),
         ),
         measure,
+        missing=partial(environment.lacks, "vllm"),
     ),
 )  # fmt: skip
 

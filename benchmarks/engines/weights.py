@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,18 +34,6 @@ SIZES = {
     "num_key_value_heads": 4,
 }
 STEP = 1e-6
-
-
-def interpreter() -> Path | None:
-    """A Python that has vLLM: this one, or that of ``make vllm``."""
-    if importlib.util.find_spec("vllm") is not None:
-        return Path(sys.executable)
-    found = environment.ROOT / "build" / "vllm-env" / "bin" / "python"
-    return found if found.exists() else None
-
-
-def missing() -> str:
-    return "" if interpreter() else "vLLM is missing, which make vllm installs in an environment of its own"
 
 
 def measure(quick: bool) -> list[Row]:
@@ -94,8 +81,8 @@ def _row(way: str, taken: list[Any], seconds: list[float], nbytes: float, failed
 WEIGHTS = Table(
     "weights",
     "New weights for vLLM while it serves",
-    "vLLM on its CPU backend, a Llama of 32 million parameters in BF16, of which each step of AdamW changes a few "
-    "percent. Each version is taken in two ways, in turns: by the weight engine, once its thread has staged the "
+    "vLLM on its CPU backend, a Llama of 32 million parameters in BF16, versions a step of AdamW apart. Each version "
+    "is taken in two ways, in turns: by the weight engine, once its thread has staged the "
     "version, and by reload_weights from a checkpoint that is in the page cache. The pause is the time of the calls "
     "that make the weights new. Behind each of them, tokens and likelihoods of four prompts are compared in bits with "
     "those of an engine that was started on the checkpoint. Failures were put in before four of the updates: in the "
@@ -112,7 +99,7 @@ WEIGHTS = Table(
         ("of reload_weights, by turns", "of_reload", ".3f"),
     ),
     measure,
-    missing=missing,
+    missing=partial(environment.lacks, "vllm"),
 )
 
 
@@ -176,9 +163,9 @@ def _steps(folder: Path, updates: int, faults: dict[int, str]) -> Iterator[dict[
 
 def _run(folder: Path, program: str, cases: dict[str, Any]) -> Any:
     """Cases of `tests.support`, in the environment of vLLM."""
-    results = folder / f"{program}.json"
-    (folder / "cases.json").write_text(json.dumps(cases))
-    command = [str(interpreter()), "-m", f"tests.support.{program}", str(folder / "cases.json"), str(results)]
+    given, results = folder / "cases.json", folder / f"{program}.json"
+    given.write_text(json.dumps(cases))
+    command = [environment.interpreter("vllm"), "-m", f"tests.support.{program}", given, results]
     variables = {**os.environ, "VLLM_CACHE_ROOT": str(folder / "cache"), "VLLM_LOGGING_LEVEL": "ERROR"}
     subprocess.run(command, env=variables, cwd=environment.ROOT, check=True, stdout=subprocess.DEVNULL)
     return json.loads(results.read_text())

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.clock import load_clock
 from benchmarks.timing import pinned, timed
-from tensorwire.codec import new_buffer
+from tensorwire._ground.allocation import new_buffer
 from tensorwire.storage.direct import READ_NBYTES as READ_AT_ONCE
 from tensorwire.storage.direct import DirectFile
 from tensorwire.storage.local import InputFile

@@ -16,8 +16,8 @@ import pytest
 from benchmarks import data, environment, summary
 from benchmarks.codecs import against, calls, contest, cycles, enec, report
 from benchmarks.timing import interleave, relative, speed
+from tensorwire._ground.allocation import new_buffer
 from tensorwire.cli.peers import ADAPTERS
-from tensorwire.codec import new_buffer
 from tensorwire.codec.frame import core
 
 EXPONENTS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}

@@ -90,7 +90,8 @@ def test_what_breaks_a_rule_is_refused(name: str, tmp_path: Path) -> None:
     entry = INVALID[name]
     with pytest.raises(errors.TensorwireError) as caught:
         READ[entry["read"]](FOLDER / entry["path"], tmp_path / "x")
-    assert type(caught.value).__name__ == entry["error"]
+    public = next(each.__name__ for each in type(caught.value).__mro__ if hasattr(errors, each.__name__))
+    assert public == entry["error"]
     assert not (tmp_path / "x").exists()
     if entry["error"] == "UnsupportedVersionError" and "required" in name:
         assert "'later features'" in str(caught.value)

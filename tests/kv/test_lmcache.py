@@ -263,8 +263,7 @@ def test_objects_of_several_tensors(
 ) -> None:
     """A model that has layers of several kinds has such objects."""
     objects = [
-        (each, each[0, :3].float(), each[1, 0].contiguous().view(torch.float8_e4m3fn), torch.arange(5 + 0 * number))
-        for number, each in enumerate(real)
+        (each, each[0, :3].float(), each[1, 0].contiguous().view(torch.float8_e4m3fn), torch.arange(5)) for each in real
     ]
     with Tiers(make(tmp_path, **options)) as tiers:
         if make is not frames:  # what is random, or too short, fits no slot of its own size

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
     from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
-    from tests.support.vllm_chunks import CHUNK_NBYTES, ENTRY, REQUEST, Tier, chunks, config, key_of
+    from tests.support.vllm_chunks import CHUNK_NBYTES, ENTRY, REQUEST, Tier, chunks, config, files, key_of
 
 from tests.support.processes import OTHER_USER, exit_code
 
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
-
-
-def files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def test_chunks_come_back_into_other_slots(make_tier: Callable[..., Tier], place: dict[str, Any]) -> None:
@@ -194,7 +190,7 @@ def test_a_directory_is_found_again(make_tier: Callable[..., Tier], tmp_path: Pa
     first.tier.shutdown()
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     (folder / ".tensorwire-0123456789abcdef").write_bytes(b"left by a process that was killed")
-    for path in (path for path in files(folder)):
+    for path in files(folder):
         number = int(path.name[:64], 16) if path.name[0] != "." else 0
         os.utime(path, (1000 + number, 1000 + number))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,18 +16,16 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from vllm.v1.kv_offload.base import LookupResult
 
-    from tests.support.vllm_chunks import CHUNK_NBYTES, REQUEST, Tier, chunks, key_of
+    from tests.support.vllm_chunks import CHUNK_NBYTES, REQUEST, Tier, chunks, files, key_of
 
 from tests.support.processes import exit_code
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
-
-
-def files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def test_drain_waits_and_nothing_gets_lost(make_tier: Callable[..., Tier], place: dict[str, Any]) -> None:
@@ -109,8 +106,7 @@ def test_it_closes_with_jobs_under_way(make_tier: Callable[..., Tier], place: di
     assert codec.has_begun.wait(60)
     closing = threading.Thread(target=tier.tier.shutdown)
     closing.start()
-    with tier.tier._changed:
-        assert tier.tier._closed or tier.tier._changed.wait(0.2) is not None
+    wait_for(lambda: tier.tier._closed)
     codec.may_go_on.set()
     closing.join(60)
     assert not closing.is_alive()

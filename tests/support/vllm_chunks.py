@@ -19,6 +19,7 @@ from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -35,6 +36,10 @@ def chunks(count: int, *, seed: int = 0) -> NDArray[np.uint8]:
     scales = np.exp(generator.normal(size=64) / 4).astype(np.float32)
     values = generator.normal(size=(count, CHUNK_NBYTES // 128, 64)).astype(np.float32) * scales
     return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8).reshape(count, CHUNK_NBYTES)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def key_of(number: int) -> OffloadKey:

@@ -323,6 +323,19 @@ def test_an_earlier_version_can_be_asked_for(tmp_path: Path) -> None:
         publisher.publish(first, version=1_000_000)
 
 
+def test_what_is_held_can_be_kept_after_another_version_was_staged(tmp_path: Path) -> None:
+    publisher, current, held = Publisher(tmp_path, threads=1), weights(), dict[str, Any]()
+    publisher.publish(current)
+    follower = Follower(tmp_path, held, threads=1)
+    follow(follower, 0)
+    publisher.publish(stepped(current, 0))
+    assert follower.stage() is not None
+    assert follower.stage(version=0) is None
+    assert follower.state == "at"
+    follower.commit()
+    assert (follower.version, contents(held)) == (0, contents(current))
+
+
 def test_waiting_ends_when_a_version_comes_or_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher = Publisher(tmp_path, threads=1)
     follower = Follower(tmp_path, {}, threads=1)

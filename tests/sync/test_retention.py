@@ -145,13 +145,13 @@ def test_more_tensors_than_a_version_has_are_refused(
 def test_an_index_that_could_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to = Publisher(tmp_path, threads=1)
     to.publish(FIRST)
-    monkeypatch.setattr("tensorwire.checkpoint.directory.manifest.MAX_INDEX_NBYTES", 3000)
+    monkeypatch.setattr("tensorwire.checkpoint.directory.config_and_index.MAX_INDEX_NBYTES", 3000)
     many = {f"tensor.{number}": np.zeros(1) for number in range(40)}
     with pytest.raises(LimitExceededError, match="expected an index of at most 3,000 bytes"):
         to.publish(many)
     assert folders(tmp_path) == ["weight_v000000"]
     follow(Follower(tmp_path, {}, threads=1), 0)
-    monkeypatch.setattr("tensorwire.checkpoint.directory.manifest.MAX_INDEX_NBYTES", 300)
+    monkeypatch.setattr("tensorwire.checkpoint.directory.config_and_index.MAX_INDEX_NBYTES", 300)
     with pytest.raises(LimitExceededError, match=r"at most 300 bytes.*weight_v000000"):
         Follower(tmp_path, {}, threads=1).stage()
 

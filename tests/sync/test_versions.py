@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.checkpoint.directory.manifest import checked_index
+from tensorwire.checkpoint.directory.config_and_index import checked_index
 from tensorwire.errors import CorruptDataError, LimitExceededError
 from tensorwire.sync import versions
 from tensorwire.sync.versions import (
@@ -165,12 +165,12 @@ def test_an_index_is_parsed_if_it_was_dumped(monkeypatch: pytest.MonkeyPatch) ->
     """One limit, whichever side looks."""
     given = version(0, {f"a,[{{{number}": tensor(number) for number in range(20)}, None)
     data = dump_index(given)
-    manifest = "tensorwire.checkpoint.directory.manifest"
+    place = "tensorwire.checkpoint.directory.config_and_index"
     count = sum(map(data.count, (b",", b"[", b"{")))
     for name, most in (("MAX_INDEX_NBYTES", len(data)), ("_MAX_INDEX_VALUES", count)):
-        monkeypatch.setattr(f"{manifest}.{name}", most)
+        monkeypatch.setattr(f"{place}.{name}", most)
         assert checked_index(dump_index(given)) == data
-        monkeypatch.setattr(f"{manifest}.{name}", most - 1)
+        monkeypatch.setattr(f"{place}.{name}", most - 1)
         for call in (lambda: dump_index(given), lambda: checked_index(data)):
             with pytest.raises(LimitExceededError):
                 call()

@@ -17,6 +17,7 @@ from tensorwire.errors import CorruptDataError
 from tensorwire.sync import Follower, Publisher
 from tensorwire.torch.integrations import staged_ahead
 from tensorwire.torch.integrations.staged_ahead import StagedAhead
+from tests.support.command_line import damage
 from tests.support.waiting import wait_for
 
 Tensors = dict[str, torch.Tensor]
@@ -157,19 +158,12 @@ def fail(ahead: StagedAhead, version: int, error: BaseException) -> list[str]:
     return names
 
 
-def damage(version: Path) -> bytes:
-    (file,) = version.glob("*.safetensors")
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    return whole
-
-
 def test_a_damaged_version_is_told_and_the_others_are_taken(
     opened: Any, folders: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    version = folders / "store" / "weight_v000003"
-    (file,) = version.glob("*.safetensors")
-    whole = damage(version)
+    (file,) = (folders / "store" / "weight_v000003").glob("*.safetensors")
+    whole = file.read_bytes()
+    damage(file, -1)
     with caplog.at_level(logging.WARNING):
         ahead = opened()
         wait_for(lambda: len(caplog.records) > 0)

@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -221,12 +222,18 @@ def test_take_does_not_wait(tmp_path: Path) -> None:
 def test_command_that_takes_too_long_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_finding, "LIMIT_SECONDS", 0.4)
     pid, before = tmp_path / "pid", children()
+    past = on_finding.LIMIT_SECONDS
+
+    def monotonic() -> float:
+        """The time is up as soon as the child has begun."""
+        return time.monotonic() + (past if pid.exists() and pid.read_text() else 0)
+
+    monkeypatch.setattr(on_finding, "time", SimpleNamespace(monotonic=monotonic, strftime=time.strftime))
     with running(["sh", "-c", f"sleep 61 & echo $! > {shlex.quote(str(pid))}; wait"]) as (command, troubles):
         command.take("run-1", [not_entered()])
         wait_for(lambda: bool(troubles))
-        assert troubles == ["the command of --on-finding failed: it took longer than 0.4 s and was killed"]
+        assert troubles == ["the command of --on-finding failed: it took longer than 30 s and was killed"]
         assert children() == before
     wait_for(lambda: state(int(pid.read_text()))[0] in "ZX")  # its parent is dead: init waits for it
 

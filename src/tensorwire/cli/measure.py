@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from .._ground.allocation import new_buffer
 from ..checkpoint import open_file
-from ..codec import dtype_bits, new_buffer
+from ..codec import dtype_bits
 
 if TYPE_CHECKING:
     from .peers import Adapter

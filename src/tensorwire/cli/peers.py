@@ -15,8 +15,9 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from .._ground.allocation import new_buffer
 from .._ground.version import __version__
-from ..codec import compress, compress_bound, decompress, dtype_bits, new_buffer
+from ..codec import compress, compress_bound, decompress, dtype_bits
 
 if TYPE_CHECKING:
     from ..codec import Profile

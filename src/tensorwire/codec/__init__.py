@@ -10,7 +10,6 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames on any machine, CPU target and number of threads.
 """
 
-from .._ground.allocation import new_buffer
 from .changes import ChangedElements
 from .frame.base_check import base_mismatch
 from .frame.chunks import FrameEncoder, FrameReader, blocks_of, is_labelled, same_frame
@@ -92,7 +91,6 @@ __all__ = [
     "frame_info",
     "is_labelled",
     "library_version",
-    "new_buffer",
     "num_threads",
     "same_frame",
     "shape_sizes",

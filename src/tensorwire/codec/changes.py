@@ -26,8 +26,8 @@ class ChangedElements:
 
     Attributes:
         index_dtype: "I32", or "I64" where the tensor has more than 2**31 - 1 elements.
-        indices: their numbers in the flat tensor, ascending.
-        values: what they are in the tensor.
+        indices: the bytes of their numbers in the flat tensor, ascending, each of `index_dtype`.
+        values: the bytes that they have in the tensor.
     """
 
     def __init__(self, dtype: str, nbytes: int) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import new_buffer
 from ..storage.ahead import Ahead
 from .loader import TASK_NBYTES, Scratch, check_tasks, content_tasks
 

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import content_hash, new_buffer
+from ..codec import content_hash
 from ..errors import ErrorContext, FormatError
 from ..storage.pool import run_all
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..codec import ContentHasher, content_hash, new_buffer
+from .._ground.allocation import new_buffer
+from ..codec import ContentHasher, content_hash
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..storage.pipeline import WINDOW_NBYTES
 from .header import Header, build_header, packed

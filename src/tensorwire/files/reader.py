@@ -8,17 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import (
-    ContentHasher,
-    FrameReader,
-    base_mismatch,
-    check_label,
-    check_padding,
-    content_hash,
-    new_buffer,
-    torch_name,
-)
+from ..codec import ContentHasher, FrameReader, base_mismatch, check_label, check_padding, content_hash, torch_name
 from ..errors import (
     CorruptDataError,
     ErrorContext,

@@ -14,8 +14,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer, same_frame
+from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, same_frame
 from ..errors import ErrorContext, LimitExceededError
 from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
 from .base import MAX_RELATIVE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import isfinite, prod
+from numbers import Real
 from typing import TYPE_CHECKING, get_args
 
 from .._ground.text import in_a_line
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+_ADVICE = "leave the page out of the cache, keep it as it is, or promise less: a larger max_ratio, or none"
+
+
 class KVCodec:
     """Encode pages of a key-value cache, and decode them.
 
@@ -40,7 +44,8 @@ class KVCodec:
     may fork between calls. No memory is allocated for a page, except for a copy of a transposed one.
 
     Attributes:
-        profile, max_ratio, transposed, threads: as they were given.
+        profile, max_ratio, transposed: as they were given.
+        threads: how many one call takes.
     """
 
     def __init__(
@@ -59,14 +64,21 @@ class KVCodec:
             transposed: whether the elements of a channel are coded one after the other, those of all tokens, and not
                 those of a token. The last two dimensions of shapes are tokens and channels then. Pages are copied, so
                 that is slower.
-            threads: of one call; None for all usable cores. A thread takes 512 KiB of a page at a time.
+            threads: how many one call takes; None for all usable cores. A thread takes 512 KiB of a page at a time.
 
         Raises:
             ValueError: there is no such profile, `max_ratio` is not above 0 and at most 1, or `threads` is no number of
                 threads.
+            TypeError: an option is of another type, such as the text of a configuration.
         """
         if profile not in get_args(Profile):
             raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
+        # The text "false" of a configuration would be true, and turn on what it turns off.
+        if not isinstance(transposed, bool):
+            raise TypeError(f"expected true or false as transposed, got {transposed!r:.60}")
+        for name, value in (("max_ratio", max_ratio), ("threads", threads)):
+            if isinstance(value, bool) or not isinstance(value, Real | None):
+                raise TypeError(f"expected a number as {name}, got {value!r:.60}")
         if max_ratio is not None and not (isfinite(max_ratio) and 0 < max_ratio <= 1):
             raise ValueError(f"expected a max_ratio above 0 and at most 1, the part of a page's size, got {max_ratio}")
         self.profile: Profile = profile
@@ -122,7 +134,7 @@ class KVCodec:
         if not self.transposed:
             return self._compress(page, target, dtype, sizes)
         if len(target) < len(MARK):
-            raise DoesNotFit(f"expected a page of at most {len(target)} bytes, got a larger one")
+            raise DoesNotFit(f"expected a page of at most {len(target)} bytes, got a larger one", advice=_ADVICE)
         content = transpose(page, dtype_bits(dtype) // 8, sizes)
         nbytes = self._compress(content, target[len(MARK) :], dtype, swapped(sizes))
         target[: len(MARK)] = MARK
@@ -160,7 +172,11 @@ class KVCodec:
         reader.decode(blocks, target, threads=self.threads)
 
     def _compress(self, content: memoryview, out: memoryview, dtype: str, sizes: tuple[int, ...]) -> int:
-        return compress_bytes(content, out, dtype=dtype, shape=sizes, profile=self.profile, threads=self.threads)
+        try:
+            return compress_bytes(content, out, dtype=dtype, shape=sizes, profile=self.profile, threads=self.threads)
+        except DoesNotFit as error:
+            error.advice = _ADVICE
+            raise
 
 
 @lru_cache(256)

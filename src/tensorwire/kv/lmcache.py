@@ -34,18 +34,18 @@ from ..codec import FROM_TORCH, dtype_bits
 from ..errors import CorruptDataError, TensorwireError, UnsupportedVersionError
 from .codec import KVCodec
 
-logger = init_logger(__name__)
+_log = init_logger(__name__)
 
 _OPTIONS = ("profile", "transposed", "threads")
 _WORKERS = 2
 """Threads of LMCache's pool for each serde: a load need not wait until an object is stored."""
-_PAGE = 4096
-"""What lengths are multiples of. A file system takes whole pages anyway, `use_odirect` needs them, and LMCache keeps a
+_UNIT = 4096
+"""What lengths are multiples of. A file system takes whole ones anyway, `use_odirect` needs them, and LMCache keeps a
 type of ctypes for each length that it has met."""
-_LENGTH = 8
-"""Bytes of a number in front of the frames: the length of each but the last. So an object of one tensor is a frame."""
-_LABEL = 32
-"""Bytes at the end of an object, which follow from its key: one that lies under another key is damaged."""
+_LENGTH_NBYTES = 8
+"""A number in front of the frames has so many: the length of each but the last. So an object of one tensor is a frame."""
+_LABEL_NBYTES = 32
+"""Those at the end of an object follow from its key: one that lies under another key is damaged."""
 
 
 class _Counts:
@@ -63,9 +63,7 @@ class _Counts:
             first = self._counts[kind] == 1
         if first:
             name = f"{key.model_name}, chunk {key.chunk_hash.hex()}"  # without the user's salt
-            logger.warning(
-                "tensorwire: %s: %s: %s; more of these are counted only", kind.replace("_", " "), name, error
-            )
+            _log.warning("tensorwire: %s: %s: %s; more of these are counted only", kind.replace("_", " "), name, error)
 
     def of_all(self) -> dict[str, int]:
         with self._lock:
@@ -95,38 +93,40 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
 
     def estimate_serialized_size(self, layout_desc: Any) -> int:
         pages = [_page(*each) for each in zip(layout_desc.dtypes, layout_desc.shapes, strict=True)]
-        return _whole_pages(_LENGTH * (len(pages) - 1) + _LABEL + sum(self._codec.nbytes(*page) for page in pages))
+        return _whole_units(
+            _LENGTH_NBYTES * (len(pages) - 1) + _LABEL_NBYTES + sum(self._codec.nbytes(*page) for page in pages)
+        )
 
     def serialize(self, src: Any, dst: Any, key: Any) -> int:
         """Raises, so that LMCache caches nothing of the batch: `DoesNotFit`."""
         out = memoryview(dst.byte_array).cast("B")
-        room = out[: len(out) - _LABEL]
+        room = out[: len(out) - _LABEL_NBYTES]
         pages = list(_pages_of(src))
-        end = _LENGTH * (len(pages) - 1)
+        end = _LENGTH_NBYTES * (len(pages) - 1)
         try:
             for number, (tensor, dtype, shape) in enumerate(pages):
                 nbytes = self._codec.encode(tensor, room[end:], dtype, shape)
                 if number < len(pages) - 1:
-                    out[_LENGTH * number :][:_LENGTH] = nbytes.to_bytes(_LENGTH, "little")
+                    out[_LENGTH_NBYTES * number :][:_LENGTH_NBYTES] = nbytes.to_bytes(_LENGTH_NBYTES, "little")
                 end += nbytes
         except (TensorwireError, ValueError) as error:
             _counts.add("not_cached", key, error)
             raise
-        stored = len(out) if self._codec.max_ratio is not None else min(_whole_pages(end + _LABEL), len(out))
-        out[end:stored] = bytes(stored - end - _LABEL) + _label(key)  # what was there before is another user's
+        stored = len(out) if self._codec.max_ratio is not None else min(_whole_units(end + _LABEL_NBYTES), len(out))
+        out[end:stored] = bytes(stored - end - _LABEL_NBYTES) + _label(key)  # what was there before is another user's
         return stored
 
     def deserialize(self, src: Any, dst: Any, key: Any) -> None:
         """Raises, so that LMCache takes the batch as missed: `FormatError`, or `ValueError` for another layout."""
         stored = memoryview(src.byte_array).cast("B")
         pages = list(_pages_of(dst))
-        start = _LENGTH * (len(pages) - 1)
+        start = _LENGTH_NBYTES * (len(pages) - 1)
         try:
-            if stored[-_LABEL:] != _label(key):
+            if stored[-_LABEL_NBYTES:] != _label(key):
                 raise CorruptDataError("expected the object that was stored under this key, got a part, or another one")
             for number, (tensor, dtype, shape) in enumerate(pages):
                 self._codec.decode(stored[start:], tensor, dtype, shape)
-                start += int.from_bytes(stored[_LENGTH * number :][:_LENGTH], "little")
+                start += int.from_bytes(stored[_LENGTH_NBYTES * number :][:_LENGTH_NBYTES], "little")
         except (TensorwireError, ValueError) as error:
             _counts.add("not_loaded", key, error)
             frames = _loaded_by.get(src)
@@ -137,11 +137,11 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
 
 def _label(key: Any) -> bytes:
     facts = (key.model_name, key.kv_rank, key.object_group_id, key.chunk_hash, key.cache_salt)
-    return hashlib.blake2b(repr(facts).encode(), digest_size=_LABEL).digest()
+    return hashlib.blake2b(repr(facts).encode(), digest_size=_LABEL_NBYTES).digest()
 
 
-def _whole_pages(nbytes: int) -> int:
-    return -(-nbytes // _PAGE) * _PAGE
+def _whole_units(nbytes: int) -> int:
+    return -(-nbytes // _UNIT) * _UNIT
 
 
 def _pages_of(memory: Any) -> Iterator[tuple[Any, str, tuple[int, ...]]]:

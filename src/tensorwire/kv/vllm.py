@@ -33,6 +33,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .._ground.copies import not_copied
+from ..codec import dtype_bits
 from .codec import KVCodec
 from .kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
@@ -140,7 +141,7 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
         dtype = _DTYPES.get(name, "U8")
         if name not in _DTYPES:
             _log.warning("vLLM's cache has the dtype %s, which tensorwire codes as bytes: expect a low ratio", name)
-        return dtype, [self.block_size_bytes // {"BF16": 2, "F16": 2, "F32": 4}.get(dtype, 1)]
+        return dtype, [8 * self.block_size_bytes // dtype_bits(dtype)]
 
     def _begin_anew(self, *, closed: bool) -> None:
         """No job is under way. In a forked process another thread may have held the lock."""

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from .._ground.allocation import new_buffer
 from ..checkpoint.directory.shards import find_shards
-from ..codec import content_hash, new_buffer, tensor_view
+from ..codec import content_hash, tensor_view
 from ..errors import ErrorContext
 from ..files.beside import open_beside
 from ..files.header import check_given_name

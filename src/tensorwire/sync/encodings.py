@@ -8,8 +8,8 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from .._ground.allocation import new_buffer
 from .._ground.packages import require
-from ..codec import new_buffer
 from ..errors import BaseMismatchError, CorruptDataError, LimitExceededError, TruncatedDataError
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._ground.allocation import new_buffer
 from .._ground.text import count
 from ..codec import (
     AS_BYTES,
@@ -14,7 +15,6 @@ from ..codec import (
     array_layout,
     as_array,
     changed_in_place,
-    new_buffer,
     tensor_view,
     tied_names,
 )

@@ -151,8 +151,9 @@ class Follower:
                 the tensor at work.
 
         Returns:
-            What `commit` will put in place. None if nothing newer came in time. If the newest version of the store is
-            older than the one that is held, a RuntimeWarning says so.
+            What `commit` will put in place. None if nothing newer came in time, or if `version` is held: then nothing
+            is staged any more. If the newest version of the store is older than the one that is held, a RuntimeWarning
+            says so.
 
         Raises:
             FormatError: a version is damaged; the target is what it was, as after every error.
@@ -170,6 +171,8 @@ class Follower:
             goal = self._goal(version, position)
             if goal is not None:
                 return self._stage(goal, version, progress)
+            if version is not None and version == position.number:
+                self._staged = None  # the version that is held is wanted, and not the one that was staged
             wait = _POLL_SECONDS if deadline is None else min(_POLL_SECONDS, deadline - time.monotonic())
             if wait <= 0:
                 return None

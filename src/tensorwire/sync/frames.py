@@ -7,7 +7,8 @@ from math import lcm
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from ..codec import FrameReader, base_mismatch, check_frame_size, content_hash, decompress, new_buffer
+from .._ground.allocation import new_buffer
+from ..codec import FrameReader, base_mismatch, check_frame_size, content_hash, decompress
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.names import shown
 from ..storage.progress import Meter

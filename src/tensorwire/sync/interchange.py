@@ -11,10 +11,10 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._ground.allocation import new_buffer
 from .._ground.filesystem import absolute
-from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import read_index
-from ..codec import as_array, check_framework_name, new_buffer, num_threads, tensor_view
+from ..checkpoint.directory.config_and_index import read_index, weight_map
+from ..codec import as_array, check_framework_name, num_threads, tensor_view
 from ..errors import BaseMismatchError, CorruptDataError, ErrorContext, UnsupportedVersionError
 from ..files.header import check_dtype
 from ..files.json_object import load

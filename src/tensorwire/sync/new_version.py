@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._ground.filesystem import remove_empty, rename_new
 from .._ground.new_file import temporary_files, temporary_name
-from ..checkpoint.directory.manifest import checked_index
+from ..checkpoint.directory.config_and_index import checked_index
 from ..files.header import build_header, packed
 from ..files.json_object import dump
 from ..storage.local import OutputFile, sync_directory

@@ -9,18 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
 from .._ground.text import count, in_a_line, size
-from ..codec import (
-    check_takes_base,
-    compress,
-    compress_over,
-    content_hash,
-    frame_info,
-    new_buffer,
-    num_threads,
-    tensor_view,
-)
+from ..codec import check_takes_base, compress, compress_over, content_hash, frame_info, num_threads, tensor_view
 from ..errors import BaseMismatchError, ErrorContext, FormatError, TensorwireError
 from ..files.frame_file import Stored
 from ..files.header import check_dtype

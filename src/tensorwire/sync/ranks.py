@@ -16,7 +16,7 @@ from collections.abc import Callable, KeysView, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..checkpoint.directory.manifest import checked_index, read_index
+from ..checkpoint.directory.config_and_index import checked_index, read_index
 from ..errors import CorruptDataError, ErrorContext, FormatError
 from ..files.json_object import canonical, load
 from ..files.names import payload_name, shown

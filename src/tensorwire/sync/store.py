@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._ground.new_file import temporary_files
-from ..checkpoint.directory.manifest import read_index
+from ..checkpoint.directory.config_and_index import read_index
 from ..codec import content_hash
 from ..errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError
 from ..files.reader import StoredFile

@@ -9,8 +9,7 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..checkpoint.directory.config_and_index import weight_map
-from ..checkpoint.directory.manifest import checked_index
+from ..checkpoint.directory.config_and_index import checked_index, weight_map
 from ..codec import dtype_bits
 from ..errors import CorruptDataError, FormatError, LimitExceededError
 from ..files.base import identity

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
-from ..codec import as_array, new_buffer, torch_name
+from ..codec import as_array, torch_name
 from ..files.load_ahead import LoadAhead
 from ..files.loader import load_contents
 from ..storage.ahead import Ahead, aligned

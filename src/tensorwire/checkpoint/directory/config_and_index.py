@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import CorruptDataError, ErrorContext, UnsupportedVersionError
-from ...files.json_object import dump, load
+from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
+from ...files.json_object import check_nbytes, dump, load
 from ...files.names import REQUIRED_KEY, check_required, is_version, payload_name, shown, shown_value
-from .manifest import VERSION, read_index
+from ...storage.inputs import open_input
+from .manifest import VERSION
 from .paths import is_listable, without_dots
 
 if TYPE_CHECKING:
     from ...storage.locations import Location
+    from ...storage.readable import Readable
 
 NAME = "tensorwire"
 """The first word of a ``quant_method`` of ours."""
@@ -25,6 +27,10 @@ CONFIG_KEY = "quantization_config"
 WRAPPED_KEY = "wrapped"
 WEIGHTS_KEY = "transformers_weights"
 """By it a config.json names the file of weights, or the index, that Transformers reads before it looks for others."""
+MAX_INDEX_NBYTES = 512 << 20
+_MAX_INDEX_VALUES = 24_000_000
+"""The most of an index that lists tensors, a million of them or more. Counting its commas and brackets takes a moment,
+and bounds the memory that the objects of the parser take."""
 
 
 class Shard(NamedTuple):
@@ -55,6 +61,32 @@ class Index(NamedTuple):
     members: dict[str, Any]
     files: dict[str, str]
     notices: list[str]
+
+
+def read_index(location: Location) -> bytes:
+    """The text of an index.
+
+    Raises:
+        LimitExceededError: it is larger than indexes are.
+    """
+    with open_input(location) as file:
+        return index_in(file)
+
+
+def index_in(file: Readable) -> bytes:
+    """The same of an index that is open."""
+    check_nbytes(file.nbytes, MAX_INDEX_NBYTES, "an index")
+    return checked_index(file.read(0, file.nbytes))
+
+
+def checked_index(data: bytes) -> bytes:
+    """The text of an index that `read_index` reads; LimitExceededError for any other."""
+    check_nbytes(len(data), MAX_INDEX_NBYTES, "an index")
+    if (found := sum(map(data.count, (b",", b"[", b"{")))) > _MAX_INDEX_VALUES:
+        raise LimitExceededError(
+            f"expected an index of at most {_MAX_INDEX_VALUES:,} commas and brackets, got {found:,}"
+        )
+    return data
 
 
 def read_config(location: Location) -> dict[str, Any]:

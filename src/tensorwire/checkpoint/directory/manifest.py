@@ -22,15 +22,9 @@ from .paths import MANIFEST_NAME, check_paths
 if TYPE_CHECKING:
     from ...files.reader import StoredFile
     from ...storage.locations import Location
-    from ...storage.readable import Readable
 
 FORMAT = "tensorwire-checkpoint"
 VERSION = 1
-MAX_INDEX_NBYTES = 512 << 20
-_MAX_INDEX_VALUES = 24_000_000
-"""The most of an index that lists tensors, a million of them or more. Counting its commas and brackets takes a moment,
-and bounds the memory that the objects of the parser take."""
-
 REPLACED, COPIED = "replaced", "copied"
 NOT_COMPRESSED = "copied, not compressed"
 """How a notice begins of files that hold tensors and are COPIED."""
@@ -267,32 +261,6 @@ def parse_manifest(data: bytes) -> Manifest:
     if MANIFEST_NAME in paths:
         raise CorruptDataError("expected a manifest that does not list itself")
     return manifest
-
-
-def read_index(location: Location) -> bytes:
-    """The text of an index.
-
-    Raises:
-        LimitExceededError: it is larger than indexes are.
-    """
-    with open_input(location) as file:
-        return index_in(file)
-
-
-def index_in(file: Readable) -> bytes:
-    """The same of an index that is open."""
-    check_nbytes(file.nbytes, MAX_INDEX_NBYTES, "an index")
-    return checked_index(file.read(0, file.nbytes))
-
-
-def checked_index(data: bytes) -> bytes:
-    """The text of an index that `read_index` reads; LimitExceededError for any other."""
-    check_nbytes(len(data), MAX_INDEX_NBYTES, "an index")
-    if (found := sum(map(data.count, (b",", b"[", b"{")))) > _MAX_INDEX_VALUES:
-        raise LimitExceededError(
-            f"expected an index of at most {_MAX_INDEX_VALUES:,} commas and brackets, got {found:,}"
-        )
-    return data
 
 
 def _parse_paths(body: dict[str, Any], name: str) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from ...files.names import MAX_JSON_NBYTES, shown
 from ...files.torch_file import torch_view
 from ...storage.inputs import open_input, read_file
 from ...storage.locations import path_in
-from .config_and_index import WEIGHTS_KEY, parse_index
+from .config_and_index import WEIGHTS_KEY, parse_index, read_index
 from .distributed import is_distributed, named_files, open_shard, refusal
-from .manifest import read_index
 from .paths import (
     CONFIG_NAME,
     FoundFile,

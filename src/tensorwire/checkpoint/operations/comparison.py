@@ -8,7 +8,8 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...codec import dtype_bits, new_buffer
+from ..._ground.allocation import new_buffer
+from ...codec import dtype_bits
 from ...files.base import Base
 from ...files.torch_file import open_stored
 from ...files.transfer import file_sha256

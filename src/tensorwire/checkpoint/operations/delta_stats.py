@@ -7,7 +7,8 @@ from collections.abc import Callable
 from math import log2
 from typing import TYPE_CHECKING, Any
 
-from ...codec import FrameEncoder, dtype_bits, exponent_histogram, float_fields, new_buffer
+from ..._ground.allocation import new_buffer
+from ...codec import FrameEncoder, dtype_bits, exponent_histogram, float_fields
 from ...files.writer import may_save, saves
 from ...storage.pipeline import WINDOW_NBYTES
 from ..differences import ChangedWords, DeltaStats, DtypeStats

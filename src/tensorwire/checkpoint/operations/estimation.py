@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...codec import compress, dtype_bits, new_buffer, num_threads
+from ..._ground.allocation import new_buffer
+from ...codec import compress, dtype_bits, num_threads
 from ...errors import ErrorContext
 from ...files.files_before import MIN_BESIDE_NBYTES
 from ...files.torch_file import open_stored, places

@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from math import log2, prod
 from typing import TYPE_CHECKING, Any
 
-from ...codec import exponent_histogram, float_fields, new_buffer
+from ..._ground.allocation import new_buffer
+from ...codec import exponent_histogram, float_fields
 from ...errors import BaseMismatchError, ErrorContext
 from ...files.torch_file import open_stored
 from ...storage.locations import locate, said

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import close, lock_now, lstat, mark, remove_empty, unlock
 from ..._ground.folder import Folder
-from ...checkpoint.directory.config_and_index import weight_map
-from ...checkpoint.directory.manifest import index_in
+from ...checkpoint.directory.config_and_index import index_in, weight_map
 from ...checkpoint.directory.paths import SYNC_DIRECTORY, is_index, is_safetensors
 from ...checkpoint.directory.shards import WHOLE_NAME
 from ...errors import BaseMismatchError, ErrorContext, FormatError

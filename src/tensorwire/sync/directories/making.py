@@ -8,8 +8,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from ..._ground.allocation import new_buffer
 from ..._ground.filesystem import naming, reserve
-from ...codec import ContentHasher, new_buffer
+from ...codec import ContentHasher
 from ...errors import BaseMismatchError
 from ...files.header import Header, build_header, packed
 from ...files.json_object import dump

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...codec import new_buffer
+from ..._ground.allocation import new_buffer
 from ...storage.direct import READ_NBYTES
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ _POLL_SECONDS, _MAX_POLL_SECONDS = 0.5, 64.0
 
 _log = logging.getLogger(__name__)
 
-
-Layout = tuple[torch.dtype, tuple[int, ...]]
+_Layout = tuple[torch.dtype, tuple[int, ...]]
 
 
 class _Closed(BaseException):
@@ -59,7 +58,7 @@ class StagedAhead:
         """
         self._store, self._checkpoint = store, checkpoint
         self._held: dict[str, Tensor] = {}
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, _Layout] = {}
         self._follower = Follower(store, self._held, framework="pt", threads=threads)
         open_file(checkpoint, framework="pt").close()  # what is missing is told at once, and not by the thread
         self._differing: set[str] | None = None  # names of which the model may not have what we have; None for all
@@ -94,7 +93,7 @@ class StagedAhead:
             if staged is None and self._follower.version != version:
                 text = f"version {version:06d} is not in this store; publish it, or ask for one that is there"
                 raise FileNotFoundError(errno.ENOENT, text, str(self._store))
-            if staged is not None:  # else it is held, and what the thread has staged is another one
+            if staged is not None:  # else it is held
                 self._follower.commit()
                 if self._differing is not None:
                     self._differing.update(staged.names)
@@ -159,7 +158,7 @@ class StagedAhead:
             raise _Closed
 
 
-def _layout(tensor: Tensor) -> Layout:
+def _layout(tensor: Tensor) -> _Layout:
     return tensor.dtype, tuple(tensor.shape)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._ground.allocation import new_buffer
 from ..._ground.copies import not_copied
-from ...codec import new_buffer
 from ..frames.open_frame import Origin, attach, opened
 
 if TYPE_CHECKING:

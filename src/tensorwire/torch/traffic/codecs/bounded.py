@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ....codec import compress, decompress, frame_info
+from ....codec import check_frame_size, compress, decompress, frame_info
 from ....errors import CorruptDataError, FormatError, TruncatedDataError
 from ..arguments import expect_integer, expect_number
 
@@ -129,6 +129,7 @@ def _frame(numbers: np.ndarray) -> Tensor:
 def _numbers(frame: np.ndarray, count: int) -> np.ndarray:
     """So many numbers, whose width the frame tells; it is checked before memory is taken."""
     info = frame_info(frame.data)
+    check_frame_size(info, frame.nbytes)
     if info.dtype not in ("U8", "U16", "U32") or info.shape != (count,):
         raise FormatError(f"expected {count} numbers, got a frame of {info.dtype} {info.shape}")
     numbers: np.ndarray = decompress(frame.data, threads=torch.get_num_threads())

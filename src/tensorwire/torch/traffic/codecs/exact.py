@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ....codec import compress, compress_bound, decompress, frame_info
+from ....codec import check_frame_size, compress, compress_bound, decompress, frame_info
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,9 @@ class Exact:
 
     def decode(self, message: Tensor, out: Tensor, base: Tensor | None = None) -> None:
         frame = message.numpy()
-        base = base if frame_info(frame).base_hash is not None else None
+        info = frame_info(frame)
+        check_frame_size(info, frame.nbytes)
+        base = base if info.base_hash is not None else None
         decompress(frame, base=base, out=out, threads=torch.get_num_threads())
 
 
