@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from tensorwire import CorruptDataError
 from tensorwire.kv.kept_frames import BUFFER_NBYTES, FramesInDirectory, FramesInMemory, KeptFrames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture(params=["memory", "directory"])
@@ -131,6 +132,35 @@ def test_a_directory_is_found_again_by_its_mark(tmp_path: Path) -> None:
         "00.mark.tensorwire", "another's", "not a key.mark.tensorwire",
     }  # fmt: skip
     assert there(FramesInDirectory(tmp_path, "other", 8 * FramesInDirectory.UNIT)) == []
+
+
+def test_a_file_under_another_name_or_in_another_directory_is_damaged(tmp_path: Path) -> None:
+    unit = FramesInDirectory.UNIT
+    frames = FramesInDirectory(tmp_path / "frames", "mark", 8 * unit)
+    others = FramesInDirectory(tmp_path / "others", "mark", 8 * unit)
+    for number in range(4):
+        add(frames, number, 5000)
+    add(others, 2, 5000)
+    names = [Path(f"{number:02x}", f"{number:02x}.mark.tensorwire") for number in range(4)]
+    first, second, third, last = (tmp_path / "frames" / name for name in names)
+    first.rename(tmp_path / "kept")
+    second.rename(first)
+    (tmp_path / "kept").rename(second)
+    (tmp_path / "others" / names[2]).replace(third)
+    last.write_bytes(last.read_bytes()[:-1])
+    for number in range(4):
+        with pytest.raises(CorruptDataError, match="expected the file that was written under this name"):
+            read(frames, number)
+
+
+def test_a_folder_that_is_a_link_is_not_cleared(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file.tensorwire").touch()
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "00").symlink_to(elsewhere)
+    assert there(FramesInDirectory(tmp_path / "frames", "mark", 8 * FramesInDirectory.UNIT)) == []
+    assert (elsewhere / "file.tensorwire").exists()
 
 
 def test_threads_never_read_a_mixture(make: Callable[[int], KeptFrames]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import errno
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +178,35 @@ def test_a_damaged_file_is_a_miss_once(
         check_loads(tiers, real)
 
 
+@pytest.mark.parametrize("adapter", [frames, partial(slots, max_ratio=0.7)], ids=["frames", "slots"])
+@pytest.mark.parametrize(
+    ("facts", "others"),
+    [
+        ({}, {"chunk_hash": bytes(32)}),
+        ({"cache_salt": "a user"}, {"cache_salt": "another"}),
+        ({}, {"model_name": "another model"}),
+        ({}, {"kv_rank": 1}),
+    ],
+    ids=["chunk", "user", "model", "rank"],
+)
+def test_the_object_of_another_key_is_a_miss(
+    adapter: Callable[..., dict[str, Any]],
+    facts: dict[str, Any],
+    others: dict[str, Any],
+    real: tuple[Tensor, ...],
+    tmp_path: Path,
+) -> None:
+    with Tiers(adapter(tmp_path)) as tiers:
+        name = replace(NAMES[1], **facts)
+        tiers.store([name], real[:1], lambda: len(files(tmp_path)) == 1)
+        (first,) = files(tmp_path)
+        tiers.store([replace(NAMES[1], **others)], real[1:2], lambda: len(files(tmp_path)) == 2)
+        (second,) = set(files(tmp_path)) - {first}
+        shutil.copyfile(second, first)
+        tiers.forget()
+        assert not tiers.load([name], real[0])
+
+
 def test_a_damaged_slot_is_a_miss(real: tuple[Tensor, ...], tmp_path: Path) -> None:
     with Tiers(slots(tmp_path, max_ratio=0.7)) as tiers:
         store(tiers, tmp_path, real)
@@ -241,7 +273,7 @@ def test_objects_of_several_tensors(
         assert [bits(each) for each in found] == [bits(each) for each in objects]
 
 
-def test_a_file_is_a_frame_and_zeros(real: tuple[Tensor, ...], tmp_path: Path) -> None:
+def test_a_file_is_a_frame_zeros_and_a_label(real: tuple[Tensor, ...], tmp_path: Path) -> None:
     """Nothing of what the memory held before: that may be another user's."""
     with Tiers(frames(tmp_path)) as tiers:
         store(tiers, tmp_path, [random(each, seed) for seed, each in enumerate(real)])
@@ -253,7 +285,7 @@ def test_a_file_is_a_frame_and_zeros(real: tuple[Tensor, ...], tmp_path: Path) -
         info = tensorwire.frame_info(data)
         assert (info.dtype, info.shape) == ("BF16", tuple(tensor.shape))
         assert len(data) % 4096 == 0
-        assert not any(data[info.frame_nbytes :])
+        assert not any(data[info.frame_nbytes : -32]), "the label of the key is behind"
         assert bits([tensorwire.decompress(data, framework="pt")]) == bits([tensor])
 
 

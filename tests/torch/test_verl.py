@@ -294,3 +294,12 @@ def test_a_job_of_ray_with_verls_manager_and_worker_groups(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr[-4000:]
     figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [each["checkpoint_engine/anchor"] for each in figures] == [1, 0, 0]
+
+
+def test_the_file_that_is_locked_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "another's").write_text("content")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory" / ".tensorwire-verl").symlink_to(tmp_path / "another's")
+    with pytest.raises(OSError, match="symbolic links"):
+        Job(tmp_path, num_rollouts=1).update(weights())
+    assert (tmp_path / "another's").read_text() == "content"

@@ -52,6 +52,7 @@ class KVCodec:
     def __init__(
         self,
         profile: Profile = "fast",
+        *,
         max_ratio: float | None = None,
         transposed: bool = False,
         threads: int | None = 1,

@@ -6,6 +6,7 @@ and never while bytes are copied, read or written.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import mmap
 import os
@@ -21,6 +22,7 @@ import numpy as np
 
 from .._ground.copies import not_copied
 from .._ground.new_file import temporary_files, temporary_name
+from ..errors import CorruptDataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +31,8 @@ BUFFER_NBYTES = 4096
 """Buffers that frames are copied from and to have a multiple of it."""
 
 _ENDING = ".tensorwire"
+_LABEL_NBYTES = 32
+"""What is behind the frame in a file. Room does not count it, as a file rarely takes one more unit for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +123,7 @@ class KeptFrames:
 
         Raises:
             OSError: its file cannot be read.
+            CorruptDataError: its file is cut, or was written under another name.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -223,7 +228,11 @@ class FramesInMemory(KeptFrames):
 
 
 class FramesInDirectory(KeptFrames):
-    """Frames in files, one each, for their owner alone. Files of an earlier run are found."""
+    """Frames in files, one each, for their owner alone. Files of an earlier run are found.
+
+    Behind its frame a file has a label, which follows from its name and from that of the directory: a file that was
+    exchanged with another one, or comes from another directory, is damaged. It is no signature.
+    """
 
     __reduce_ex__ = not_copied("an open directory", "make another one of the same directory")
 
@@ -260,13 +269,19 @@ class FramesInDirectory(KeptFrames):
         found = []
         for path in self._directory.glob(f"[0-9a-f][0-9a-f]/*{_ENDING}"):
             status = path.lstat()
+            if path.parent.is_symlink():  # what is there is not ours to remove
+                continue
             if not path.name.endswith(self._ending):
                 self._unlink(path)
             elif stat.S_ISREG(status.st_mode):
                 with suppress(ValueError):
                     key = bytes.fromhex(path.name.removesuffix(self._ending))
-                    found.append((status.st_mtime_ns, key, status.st_size))
+                    found.append((status.st_mtime_ns, key, max(0, status.st_size - _LABEL_NBYTES)))
         return found
+
+    def _label(self, path: Path) -> bytes:
+        place = os.fsencode(f"{self._directory.name}/{path.name}")
+        return hashlib.blake2b(place, digest_size=_LABEL_NBYTES).digest()
 
     def _path(self, key: bytes) -> Path:
         name = key.hex()
@@ -278,21 +293,24 @@ class FramesInDirectory(KeptFrames):
         try:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb", buffering=0) as file:
-                left = buffer[: entry.nbytes]
-                while left:
-                    left = left[file.write(left) :]
+                for part in (buffer[: entry.nbytes], memoryview(self._label(path))):
+                    left = part
+                    while left:
+                        left = left[file.write(left) :]
             new.replace(path)
         except BaseException:
             self._unlink(new)
             raise
 
     def _read(self, key: bytes, entry: _Entry, buffer: memoryview) -> None:
-        descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        path = self._path(key)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             left = buffer[: entry.nbytes]
             while left and (count := file.readinto(left)):
                 left = left[count:]
-        left[:] = bytes(len(left))  # of a file that was cut; what stood here before is another frame's
+            if file.read(_LABEL_NBYTES + 1) != self._label(path):
+                raise CorruptDataError("expected the file that was written under this name, got a part, or another one")
 
     def _remove(self, key: bytes) -> None:
         self._unlink(self._path(key))

@@ -12,6 +12,7 @@ docs/lmcache.md says how to use them. Nothing of LMCache is patched.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from lmcache.v1.distributed.serde import AsyncSerdeProcessor, Deserializer, Seri
 
 from .._ground.copies import not_copied
 from ..codec import FROM_TORCH, dtype_bits
-from ..errors import TensorwireError, UnsupportedVersionError
+from ..errors import CorruptDataError, TensorwireError, UnsupportedVersionError
 from .codec import KVCodec
 
 _log = init_logger(__name__)
@@ -43,6 +44,8 @@ _UNIT = 4096
 type of ctypes for each length that it has met."""
 _LENGTH_NBYTES = 8
 """What a number in front of the frames takes: the length of each but the last. An object of one tensor is a frame."""
+_LABEL_NBYTES = 32
+"""What follows from the key at the end of an object takes: one that lies under another key is damaged."""
 
 
 class _Counts:
@@ -90,32 +93,37 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
 
     def estimate_serialized_size(self, layout_desc: Any) -> int:
         pages = [_page(*each) for each in zip(layout_desc.dtypes, layout_desc.shapes, strict=True)]
-        return _whole_units(_LENGTH_NBYTES * (len(pages) - 1) + sum(self._codec.nbytes(*page) for page in pages))
+        return _whole_units(
+            _LENGTH_NBYTES * (len(pages) - 1) + _LABEL_NBYTES + sum(self._codec.nbytes(*page) for page in pages)
+        )
 
-    def serialize(self, src: Any, dst: Any, key: Any = None) -> int:
+    def serialize(self, src: Any, dst: Any, key: Any) -> int:
         """Raises, so that LMCache caches nothing of the batch: `DoesNotFit`."""
         out = memoryview(dst.byte_array).cast("B")
+        room = out[: len(out) - _LABEL_NBYTES]
         pages = list(_pages_of(src))
         end = _LENGTH_NBYTES * (len(pages) - 1)
         try:
             for number, (tensor, dtype, shape) in enumerate(pages):
-                nbytes = self._codec.encode(tensor, out[end:], dtype, shape)
+                nbytes = self._codec.encode(tensor, room[end:], dtype, shape)
                 if number < len(pages) - 1:
                     out[_LENGTH_NBYTES * number :][:_LENGTH_NBYTES] = nbytes.to_bytes(_LENGTH_NBYTES, "little")
                 end += nbytes
         except (TensorwireError, ValueError) as error:
             _counts.add("not_cached", key, error)
             raise
-        stored = len(out) if self._codec.max_ratio is not None else min(_whole_units(end), len(out))
-        out[end:stored] = bytes(stored - end)  # what was there before is another user's
+        stored = len(out) if self._codec.max_ratio is not None else min(_whole_units(end + _LABEL_NBYTES), len(out))
+        out[end:stored] = bytes(stored - end - _LABEL_NBYTES) + _label(key)  # what was there before is another user's
         return stored
 
-    def deserialize(self, src: Any, dst: Any, key: Any = None) -> None:
+    def deserialize(self, src: Any, dst: Any, key: Any) -> None:
         """Raises, so that LMCache takes the batch as missed: `FormatError`, or `ValueError` for another layout."""
         stored = memoryview(src.byte_array).cast("B")
         pages = list(_pages_of(dst))
         start = _LENGTH_NBYTES * (len(pages) - 1)
         try:
+            if stored[-_LABEL_NBYTES:] != _label(key):
+                raise CorruptDataError("expected the object that was stored under this key, got a part, or another one")
             for number, (tensor, dtype, shape) in enumerate(pages):
                 self._codec.decode(stored[start:], tensor, dtype, shape)
                 start += int.from_bytes(stored[_LENGTH_NBYTES * number :][:_LENGTH_NBYTES], "little")
@@ -125,6 +133,11 @@ class _Serde(Serializer, Deserializer):  # type: ignore[misc] # the checker does
             if frames and isinstance(error, ValueError) and not isinstance(error, UnsupportedVersionError):
                 frames.delete([key])  # or it would be a miss for ever: LMCache stores no key that is there
             raise
+
+
+def _label(key: Any) -> bytes:
+    facts = (key.model_name, key.kv_rank, key.object_group_id, key.chunk_hash, key.cache_salt)
+    return hashlib.blake2b(repr(facts).encode(), digest_size=_LABEL_NBYTES).digest()
 
 
 def _whole_units(nbytes: int) -> int:

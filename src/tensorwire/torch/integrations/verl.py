@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import secrets
 import time
 from pathlib import Path
@@ -24,7 +25,6 @@ from ...checkpoint import open_file
 from ...sync import Follower, Publisher
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
     from torch import Tensor
@@ -170,7 +170,8 @@ class TensorwireCheckpointEngine(CheckpointEngine):  # type: ignore[misc] # the 
         """Have the directory hold a version. One worker of a node makes it; the others wait, and find it there."""
         deadline = time.monotonic() + self._timeout
         self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / _LOCK).open("wb") as lock:
+        descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             follower = Follower(self._store, self._directory, storage_options=self._storage_options)
             if follower.version == version:
