@@ -270,7 +270,10 @@ def test_a_setting_of_another_type_is_named(option: dict[str, Any]) -> None:
 
 def test_repr() -> None:
     assert repr(KVCodec()) == "<KVCodec fast>"
-    assert repr(KVCodec("compact", max_ratio=0.7, transposed=True)) == "<KVCodec compact, at most 0.7 of a page, transposed>"
+    assert (
+        repr(KVCodec("compact", max_ratio=0.7, transposed=True))
+        == "<KVCodec compact, at most 0.7 of a page, transposed>"
+    )
 
 
 # Threads and processes ------------------------------------------------------------------------------------------------
