@@ -107,7 +107,7 @@ CLAIMS: dict[str, list[str]] = {
         f"{FAST[-1]['vs_memcpy']:.2f}]",
         f"two cores compress at {_command('tensorwire compress')} GB/s and decompress at "
         f"{_command('tensorwire decompress')}.",
-        f"store keys and values as frames, at [{_of_pages('`fast`')} % of BF16]",
+        f"stores keys and values as frames, at [{_of_pages('`fast`')} % of BF16]",
         f"takes {turn('exact, resident', cpu='avx2')} times as long as with dense torch in `resident`, "
         f"{turn('exact, fast', cpu='avx2')} times in `fast`",
         f"With AVX512_BF16 it takes {turn('exact, resident')} to {turn('exact, fast')} times as long by turns, "

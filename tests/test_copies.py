@@ -56,6 +56,7 @@ KEEP_NOTHING = {
     "tensorwire_job.page.worker_server._UnixConnection": "closed before the method returns",
     "tensorwire.torch.products.joint._Waiting": "the module keeps the only one",
     "tensorwire.torch.tensors.elsewhere._Pickling": "the module keeps the only one",
+    "tensorwire.torch.integrations.verl.TensorwireCheckpointEngine": "closed before the method returns",
     "tensorwire.storage.remote.RemotePath": "one lock for each store, which the module keeps",
 }
 

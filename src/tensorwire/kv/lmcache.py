@@ -43,9 +43,9 @@ _UNIT = 4096
 """What lengths are multiples of. A file system takes whole ones anyway, `use_odirect` needs them, and LMCache keeps a
 type of ctypes for each length that it has met."""
 _LENGTH_NBYTES = 8
-"""What a number in front of the frames takes: the length of each but the last. An object of one tensor is a frame."""
+"""A number in front of the frames, the length of each but the last. So an object of one tensor begins with a frame."""
 _LABEL_NBYTES = 32
-"""What follows from the key at the end of an object takes: one that lies under another key is damaged."""
+"""So many bytes at the end of an object follow from its key: one that lies under another key is damaged."""
 
 
 class _Counts:
