@@ -176,6 +176,19 @@ def test_a_damaged_version_is_told_and_the_others_are_taken(
     assert bits(take(ahead, 3)) == bits(weights(3))
 
 
+def test_a_store_without_a_version_is_told_once(opened: Any, folders: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        ahead = opened(store="another")
+        wait_for(lambda: len(caplog.records) > 0)
+        with pytest.raises(FileNotFoundError):
+            take(ahead, 0)
+        (folders / "store").rename(folders / "another")
+        wait_for(lambda: staged(ahead) == 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"tensorwire: {folders / 'another'} has no version yet; if the trainer has published one, this is another place"
+    ]
+
+
 @pytest.mark.parametrize(
     ("other", "error"),
     [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS, _MAX_POLL_SECONDS = 0.5, 64.0
 
+_EMPTY = "has no version yet; if the trainer has published one, this is another place"
 _log = logging.getLogger(__name__)
 
 _Layout = tuple[torch.dtype, tuple[int, ...]]
@@ -143,8 +144,11 @@ class StagedAhead:
                 try:
                     with self._lock:
                         self._read_checkpoint()
-                        self._follower.stage(progress=self._go_on)
-                    told, wait = "", _POLL_SECONDS
+                        staged = self._follower.stage(progress=self._go_on)
+                    is_empty, wait = staged is None and self._follower.version is None, _POLL_SECONDS
+                    if is_empty and told != _EMPTY:
+                        _log.warning("tensorwire: %s %s", self._store, _EMPTY)
+                    told = _EMPTY if is_empty else ""
                 except Exception as error:
                     if told != str(error):
                         _log.warning("tensorwire cannot stage the newest version of %s: %s", self._store, error)
