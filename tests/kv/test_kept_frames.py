@@ -190,3 +190,8 @@ def test_threads_never_read_a_mixture(make: Callable[[int], KeptFrames]) -> None
     finally:
         sys.setswitchinterval(interval)
     assert not errors
+
+
+def test_more_memory_than_there_is_is_told_with_its_size() -> None:
+    with pytest.raises(MemoryError, match=f"no memory for {1 << 60} bytes"):
+        FramesInMemory(1 << 60)

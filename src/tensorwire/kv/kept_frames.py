@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import mmap
 import os
 import stat
 import threading
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._ground.allocation import new_buffer
 from .._ground.copies import not_copied
 from .._ground.new_file import temporary_files, temporary_name
 from ..errors import CorruptDataError
@@ -192,14 +192,13 @@ class FramesInMemory(KeptFrames):
     Allocated one by one, frames of unlike sizes leave gaps: with glibc the process takes a fifth more than their bytes.
     """
 
-    __reduce_ex__ = not_copied("a map", "make another one")
+    __reduce_ex__ = not_copied("memory that is lent", "make another one")
 
     UNIT = 1024  # smaller ones would need more memory for their numbers than they save
 
     def __init__(self, capacity_nbytes: int) -> None:
         super().__init__(capacity_nbytes)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        memory = mmap.mmap(-1, max(1, self._capacity) * self.UNIT, flags=flags)
+        memory = new_buffer(max(1, self._capacity) * self.UNIT)
         self._rows = np.frombuffer(memory, np.uint8).reshape(-1, self.UNIT)
         self._used_before = array("I")
         self._first_unused = 0

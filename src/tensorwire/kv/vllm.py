@@ -103,7 +103,7 @@ class CompressedTier(SecondaryTierManager):  # type: ignore[misc] # the checker 
 
         Raises:
             ValueError: an option has no such value.
-            OSError: there is not so much memory.
+            MemoryError: there is not so much memory.
         """
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         for name, value in (("capacity_bytes", capacity_bytes), ("threads", threads)):
