@@ -145,10 +145,10 @@ class StagedAhead:
                     with self._lock:
                         self._read_checkpoint()
                         staged = self._follower.stage(progress=self._go_on)
-                    is_empty, wait = staged is None and self._follower.version is None, _POLL_SECONDS
-                    if is_empty and told != _EMPTY:
-                        _log.warning("tensorwire: %s %s", self._store, _EMPTY)
-                    told = _EMPTY if is_empty else ""
+                    news = _EMPTY if staged is None and self._follower.version is None else ""
+                    if news and news != told:
+                        _log.warning("tensorwire: %s %s", self._store, news)
+                    told, wait = news, _POLL_SECONDS
                 except Exception as error:
                     if told != str(error):
                         _log.warning("tensorwire cannot stage the newest version of %s: %s", self._store, error)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
+from ..._ground.filesystem import unlock
 from ...checkpoint import open_file
 from ...sync import Follower, Publisher
 
@@ -171,8 +172,8 @@ class TensorwireCheckpointEngine(CheckpointEngine):  # type: ignore[misc] # the 
         deadline = time.monotonic() + self._timeout
         self._directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             follower = Follower(self._store, self._directory, storage_options=self._storage_options)
             if follower.version == version:
                 return
@@ -182,6 +183,8 @@ class TensorwireCheckpointEngine(CheckpointEngine):  # type: ignore[misc] # the 
                     "error says why, or this node does not have the trainer's store under that name"
                 )
             follower.commit()
+        finally:
+            unlock(descriptor)
 
 
 def _floating(name: str) -> torch.dtype:
