@@ -80,6 +80,7 @@ SHIM(float) shim_float_of_f16(u32 bits);
 #define COLD static __attribute__((noinline))
 #define GLOBAL static
 #define BOUNDS(threads, blocks)
+#define CONSTANT static const
 #define __restrict__
 #define SHARED(type, name) type* const name = (type*)shim_dynamic_shared()
 #define SHARED_ARRAY(type, name, count) \
@@ -100,6 +101,9 @@ DEV u32 prmt(u32 a, u32 b, u32 selector) {
 DEV u32 bits_of(u32 mask, u32 a, u32 b) { return (mask & a) | (~mask & b); }
 DEV u32 __funnelshift_r(u32 low, u32 high, u32 shift) { return (u32)((low | (u64)high << 32) >> (shift & 31)); }
 DEV int __popc(u32 v) { return __builtin_popcount(v); }
+DEV int __ffs(u32 v) { return __builtin_ffs(v); }
+DEV int __clz(u32 v) { return v ? __builtin_clz(v) : 32; }
+DEV u64 __umul64hi(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 template <class T>
 DEV T min(T a, T b) {
   return b < a ? b : a;
@@ -126,6 +130,14 @@ DEV u32 __shfl_sync(u32 mask, u32 value, u32 lane, u32 width = 32) {
 DEV u32 __shfl_up_sync(u32 mask, u32 value, u32 delta, u32 width = 32) {
   return shim_shuffle(SHUFFLE_UP, mask, value, delta, width);
 }
+DEV u64 __shfl_sync(u32 mask, u64 value, u32 lane, u32 width = 32) {
+  u32 low = __shfl_sync(mask, (u32)value, lane, width);
+  return low | (u64)__shfl_sync(mask, (u32)(value >> 32), lane, width) << 32;
+}
+template <class T>
+DEV T __shfl_xor_sync(u32 mask, T value, u32 lanes) {
+  return __shfl_sync(mask, value, (threadIdx.x & 31) ^ lanes);
+}
 template <int LANES>
 DEV u32 add_before(u32 sum, int distance) {
   u32 other = __shfl_up_sync(0xffffffffu, sum, distance, LANES);
@@ -133,6 +145,17 @@ DEV u32 add_before(u32 sum, int distance) {
 }
 DEV u32 __ballot_sync(u32 mask, bool value) { return shim_ballot(mask, value); }
 DEV bool __any_sync(u32 mask, bool value) { return shim_ballot(mask, value) != 0; }
+DEV u32 __reduce_max_sync(u32 mask, u32 value) {
+  for (u32 lanes = 1; lanes < 32; lanes *= 2) {
+    u32 other = __shfl_xor_sync(mask, value, lanes);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+DEV u32 __reduce_add_sync(u32 mask, u32 value) {
+  for (u32 lanes = 1; lanes < 32; lanes *= 2) value += __shfl_xor_sync(mask, value, lanes);
+  return value;
+}
 DEV void __syncwarp(u32 = 0xffffffffu) { shim_sync_warp(); }
 DEV void __syncthreads() { shim_sync_threads(); }
 DEV void mma_bf16(float* c, const u32* a, const u32* b) { shim_mma(MMA_BF16, c, a, b); }
@@ -162,6 +185,10 @@ DEV void wgmma_bf16(float (*c)[4], const u32* a, u64 b) {
   }
 SHIM_ATOMIC(atomicAdd, (T)(old + value))
 SHIM_ATOMIC(atomicMin, value < old ? value : old)
+SHIM_ATOMIC(atomicMax, value > old ? value : old)
+SHIM_ATOMIC(atomicOr, (T)(old | value))
+SHIM_ATOMIC(atomicExch, value)
+DEV void __threadfence() {}
 
 // Shared memory by 32-bit addresses -------------------------------------------------------------------------------
 

@@ -239,11 +239,12 @@ def _with_subclasses(kind: type) -> set[type]:
 
 
 def _sources(header: str, folder: Path) -> list[Path]:
-    """A header and all that it includes."""
+    """A header and all that it includes: a test's own, or those of the package."""
     found: list[Path] = []
     names = [header]
     while names:
-        path = folder / names.pop()
+        name = names.pop()
+        path = folder / name if (folder / name).exists() else CUDA / name
         if path not in found:
             found.append(path)
             names += re.findall(r'^#include "(?!dev\.h)(.+)"', path.read_text(), re.MULTILINE)

@@ -14,6 +14,7 @@ typedef unsigned long long u64;
 #define COLD static __device__ __noinline__   // rare code, which would only push the common code apart
 #define GLOBAL __global__
 #define BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)  // of a block; blocks at once on a processor
+#define CONSTANT static __device__ __constant__ const
 
 // Memory that the threads of a block share: as much as the launch asks for, or an array of fixed size.
 #define SHARED(type, name) extern __shared__ __align__(16) type name[]
