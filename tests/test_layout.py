@@ -269,11 +269,15 @@ FOLDERS = {
         "frames": {"small_files", "store", "versions"},
         "ranks": {"store", "versions"},
         "new_shards": {"small_files", "store", "versions"},
-        "publisher": {"checkpoints", "frames", "new_shards", "ranks", "small_files", "store", "versions"},
+        "copies": {"versions"},
+        "elsewhere": {"copies", "frames", "versions"},
+        "publisher": {
+            "checkpoints", "copies", "elsewhere", "frames", "new_shards", "ranks", "small_files", "store", "versions",
+        },
         "followed_arrays": {"checkpoints", "frames", "versions"},
         "changes": {"followed_arrays", "versions"},
         "directories": {"frames", "small_files", "versions"},
-        "follower": {"changes", "directories", "followed_arrays", "frames", "store", "versions"},
+        "follower": {"changes", "directories", "elsewhere", "followed_arrays", "frames", "store", "versions"},
     },
     "sync/directories": {
         "kept": {"making", "note"},
