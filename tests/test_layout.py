@@ -117,14 +117,14 @@ DOORS = {
     ("torch", "codec"): {"", "device_blocks", "products"},
     ("torch", "storage"): {"ahead", "direct", "local", "locations", "pages", "pool", "spool", "staging", "upload"},
     ("torch", "files"): {
-        "beside", "header", "json_object", "load_ahead", "loader", "names", "original_file", "original_record",
-        "original_view", "reader",
+        "beside", "frame_file", "header", "json_object", "load_ahead", "loader", "names", "original_file",
+        "original_record", "original_view", "reader", "writer",
     },
     ("torch", "checkpoint"): {
         "", "bases", "directory.config_and_index", "directory.distributed", "directory.manifest",
         "tensors.as_safetensors", "tensors.saving",
     },
-    ("torch", "sync"): {""},
+    ("torch", "sync"): {"", "copies", "elsewhere", "frames", "versions"},
     ("sync", "codec"): {""},
     ("sync", "storage"): {"inputs", "local", "locations", "pool", "progress", "upload"},
     ("sync", "files"): {"base", "beside", "frame_file", "header", "json_object", "names", "reader", "writer"},
@@ -349,6 +349,7 @@ FOLDERS = {
         "library": {"driver", "orders", "plan", "product", "product_cascades", "product_rows", "rows"},
         "frame": {"cuda_kernels", "driver", "library", "nvidia", "planned", "product", "product_rows", "triton"},
         "engines": {"binaries", "frame", "nvidia", "nvrtc", "triton"},
+        "sync": {"frame", "writing"},
     },
     "torch/device/triton": {
         "blocks": {"fields"},

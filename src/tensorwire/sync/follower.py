@@ -52,8 +52,8 @@ class Follower:
 
     Args:
         store: the directory or URL that a `Publisher` writes to.
-        target: a dict of NumPy arrays or of torch tensors on the CPU, or a directory of plain safetensors files, which
-            may be absent at first. A directory has a checkpoint of the store or none, and one follower. Its files are
+        target: a dict of NumPy arrays or of torch tensors, or a directory of plain safetensors files, which may be
+            absent at first. Tensors on a device need `in_place`, and an import of tensorwire.torch before. A directory has a checkpoint of the store or none, and one follower. Its files are
             links to those of the version that serves, in a folder of its own below ``.tensorwire-sync``.
         framework: what new arrays of a dict are, "np" or "pt"; by default what those that they replace are, and NumPy
             arrays in an empty dict.
@@ -198,12 +198,12 @@ class Follower:
 
         Raises:
             ValueError: nothing is staged.
-            TypeError: the target is a directory.
+            TypeError: the target is a directory, or tensors on a device.
         """
         if not isinstance(self._target, ArraysTarget):
             raise TypeError(
-                "expected a follower of a dict in this process's memory, got one of a directory, whose files an engine "
-                "loads anew, or of tensors on a device, which commit() changes"
+                "expected a follower of a dict, got one of a directory, whose files an engine loads anew, or of tensors "
+                "on a device, which commit() changes"
             )
         staged = self._staged
         if staged is None:

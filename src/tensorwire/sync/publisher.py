@@ -232,9 +232,11 @@ class Publisher:
         """Write what changed.
 
         Args:
-            named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors on the CPU: a mapping, or
-                pairs in any order, of which one at a time is in use. One may be written to meanwhile; then
-                followers get a mix of old and new values, the same ones that the next version is relative to.
+            named_tensors: all tensors, or those of this rank, NumPy arrays or torch tensors: a mapping, or pairs in
+                any order, of which one at a time is in use. One in this process's memory may be written to meanwhile;
+                then followers get a mix of old and new values, the same ones that the next version is relative to.
+                Those on a device, once tensorwire.torch was imported, are encoded there on torch's current stream, and
+                only frames come to the host.
             version: its number, above that of the version before; by default the next one. Ranks give the same one.
             anchor: have this version hold all tensors. Rank 0 decides.
             small_files: a directory, or the URL of one, whose small files (config.json, the tokenizer) travel with this

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,8 +152,8 @@ class DeviceTarget:
             name = others[0]
             places = ("the version", "the dict") if name in goal.tensors else ("the dict", "the version")
             raise ValueError(
-                f"expected the same tensors in the version and in the dict, got {shown(name)} in {places[0]} and not in "
-                f"{places[1]}"
+                f"expected the same tensors in the version and in the dict, got {shown(name)} in {places[0]} and not "
+                f"in {places[1]}"
             )
         for name, tensor in self._arrays.items():
             wanted, found = goal.tensors[name], _layout(tensor)
@@ -190,7 +191,7 @@ def _tied(arrays: Mapping[str, Any]) -> dict[str, str]:
         if tensor.numel():
             spans.append((str(tensor.device), tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, name))
     spans.sort(key=lambda span: span[:3])
-    for before, after in zip(spans, spans[1:], strict=False):
+    for before, after in itertools.pairwise(spans):
         if before[:3] == after[:3]:
             found[after[3]] = found[before[3]]
         elif before[0] == after[0] and after[1] < before[2]:
