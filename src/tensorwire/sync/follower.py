@@ -53,8 +53,9 @@ class Follower:
     Args:
         store: the directory or URL that a `Publisher` writes to.
         target: a dict of NumPy arrays or of torch tensors, or a directory of plain safetensors files, which may be
-            absent at first. Tensors on a device need `in_place`, and an import of tensorwire.torch before. A directory has a checkpoint of the store or none, and one follower. Its files are
-            links to those of the version that serves, in a folder of its own below ``.tensorwire-sync``.
+            absent at first. Tensors on a device need `in_place`, and an import of tensorwire.torch before. A directory
+            has a checkpoint of the store or none, and one follower. Its files are links to those of the version that
+            serves, in a folder of its own below ``.tensorwire-sync``.
         framework: what new arrays of a dict are, "np" or "pt"; by default what those that they replace are, and NumPy
             arrays in an empty dict.
         in_place: arrays keep their memory, and files their place on the disk. `stage` then takes nothing but memory
@@ -202,8 +203,8 @@ class Follower:
         """
         if not isinstance(self._target, ArraysTarget):
             raise TypeError(
-                "expected a follower of a dict, got one of a directory, whose files an engine loads anew, or of tensors "
-                "on a device, which commit() changes"
+                "expected a follower of a dict, got one of a directory, whose files an engine loads anew, or of "
+                "tensors on a device, which commit() changes"
             )
         staged = self._staged
         if staged is None:
