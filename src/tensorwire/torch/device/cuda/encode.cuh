@@ -38,7 +38,7 @@ struct OneTier {
   static constexpr u32 STRIDE = 8 * LEAD;
 };
 
-// Shared memory of an encoder. `list_nbytes` for each warp; with those of its words no block is stored for want of it.
+// Shared memory of an encoder. A warp with more escapes than `list_nbytes` goes over its runs that have some twice.
 struct EncodeRoom {
   u32* counters;  // kCounters
   u8* lists;
@@ -538,30 +538,44 @@ DEV u32 one_tier_nbytes(u32 n) {
   return 4 * (field_nwords(n, L::REST_BITS) + field_nwords(n, OneTier<L>::WIDTH));
 }
 
-// Encode all streams; how many words escape, or more than kMostEscapes where a list did not hold its own.
-template <class L, bool WHOLE, bool SUMS>
-DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom& room, u64* sums, u32& found,
-                       u32& earlier) {
+// What escapes of the pairs of a warp that `escaping` tells, from `first` on, and of the run that is short; how many.
+// Those are listed that `list` has room for.
+template <class L, bool WHOLE>
+COLD u32 list_escapes(const u8* words, u32 n, u32 lo, u8* out, u32 first, u32 escaping, u8* list, u32 list_nbytes) {
   Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
-  u32 warp = threadIdx.x >> 5, each = pairs_of_warp(n), runs = n >> 8, escaping = 0;
-  u32 first = min(warp * each, (runs + 1) / 2), end = min(first + each, (runs + 1) / 2);
-  u8* list = room.lists + warp * room.list_nbytes;
-  u32 pair = encode_pairs<L, WHOLE, SUMS, 2, true>(block, first, min(end, runs / 2), escaping, sums);
-  encode_pairs<L, WHOLE, SUMS, 1, false>(block, pair, end, escaping, sums);
-  if (first < end) escaping >>= 32 - (end - first);
-  found = 0;
+  u32 found = 0;
 #pragma unroll 1
   for (; escaping; escaping &= escaping - 1)
-    found = list_pair(block, first + __ffs(escaping) - 1, list, room.list_nbytes, found);
-  if (!WHOLE && warp == kEncodingWarps - 1 && n % 256)
-    found = encode_short_run(block, lo, list, room.list_nbytes, found);
-  if (block.lane == 0) room.counters[kFound + warp] = found;
+    found = list_pair(block, first + __ffs(escaping) - 1, list, list_nbytes, found);
+  if (!WHOLE && threadIdx.x >> 5 == kEncodingWarps - 1 && n % 256)
+    found = encode_short_run(block, lo, list, list_nbytes, found);
+  return found;
+}
+
+// The escapes of a warp.
+struct Escapes {
+  u32 first, escaping;  // as list_escapes takes them
+  u32 found, earlier;   // how many there are, and in all warps before
+};
+
+// Encode all streams but the escapes, which are listed; how many there are in all.
+template <class L, bool WHOLE, bool SUMS>
+DEV u32 encode_streams(const u8* words, u32 n, u32 lo, u8* out, const EncodeRoom& room, u64* sums, Escapes& own) {
+  Encoding<L, WHOLE> block(words, (u32*)out, n, lo);
+  u32 warp = threadIdx.x >> 5, each = pairs_of_warp(n), runs = n >> 8, first = min(warp * each, (runs + 1) / 2);
+  u32 end = min(first + each, (runs + 1) / 2);
+  own = {first, 0, 0, 0};
+  u32 pair = encode_pairs<L, WHOLE, SUMS, 2, true>(block, first, min(end, runs / 2), own.escaping, sums);
+  encode_pairs<L, WHOLE, SUMS, 1, false>(block, pair, end, own.escaping, sums);
+  if (first < end) own.escaping >>= 32 - (end - first);
+  u8* list = room.lists + warp * room.list_nbytes;
+  if (own.escaping || !WHOLE)
+    own.found = list_escapes<L, WHOLE>(words, n, lo, out, first, own.escaping, list, room.list_nbytes);
+  if (block.lane == 0) room.counters[kFound + warp] = own.found;
   __syncthreads();
   u32 count = block.lane < kEncodingWarps ? room.counters[kFound + block.lane] : 0;
-  earlier = __reduce_add_sync(0xffffffffu, block.lane < warp ? count : 0);
-  u32 total = __reduce_add_sync(0xffffffffu, count);
-  bool fits = __reduce_max_sync(0xffffffffu, count) <= room.list_nbytes;
-  return fits ? total : kMostEscapes + 1;
+  own.earlier = __reduce_add_sync(0xffffffffu, block.lane < warp ? count : 0);
+  return __reduce_add_sync(0xffffffffu, count);
 }
 
 template <class L, bool WHOLE, bool SUMS>
@@ -575,14 +589,17 @@ DEV Encoded encode_block(const u8* words, u32 n, Sampled sampled, u32 align, u8*
   bool constant = sampled.alike && raw > align && is_constant<L>(words, n, room);
   bool coded = !constant && nbytes < raw && nbytes <= capacity;
   if (coded) {
-    u32 found, earlier = 0;
-    escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, found, earlier);
+    Escapes own;
+    escapes = encode_streams<L, WHOLE, FROM_REGISTERS>(words, n, sampled.lo, out, room, sums, own);
     u32 end = streams + escapes;
     nbytes = (((end + 3) & ~3u) + kOneTierDescriptor + align - 1) & ~(align - 1);
     if (nbytes < raw && escapes <= kMostEscapes && nbytes <= capacity) {
-      const u8* list = room.lists + warp * room.list_nbytes;
+      u8 *list = room.lists + warp * room.list_nbytes, *to = out + streams + own.earlier;
+      if (own.found > room.list_nbytes)
+        list_escapes<L, WHOLE>(words, n, sampled.lo, out, own.first, own.escaping, to, own.found);
+      else
 #pragma unroll 1
-      for (u32 i = lane; i < found; i += 32) out[streams + earlier + i] = list[i];
+        for (u32 i = lane; i < own.found; i += 32) to[i] = list[i];
       finish_block(out, end, nbytes, kOneTierDescriptor, [&](u32 i) -> u32 {
         return i == 0    ? sampled.lo
                : i == 3  ? escapes
