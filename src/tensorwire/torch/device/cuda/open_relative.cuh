@@ -86,7 +86,7 @@ DEV Status shape_status(const u8* header, Opened* opened) {
   }
   if (nbytes != (numel * bits + 7) / 8) return kCorrupt;
   u64 block_nbytes = (u64)at<u32>(header, 72) * word, blocks = (nbytes + block_nbytes - 1) / block_nbytes;
-  if (blocks >> 32) return kLimitExceeded;
+  if (blocks > 1ull << 32) return kLimitExceeded;
   u64 data_nbytes = at<u64>(header, 64), header_nbytes = at<u64>(header, 56);
   bool has_index = !is_relative(header) || data_nbytes;
   u32 index_at = kFixedNbytes + 8 * ndim;
