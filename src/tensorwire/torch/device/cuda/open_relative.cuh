@@ -206,7 +206,7 @@ GLOBAL void BOUNDS(kRelativeThreads, 1)
         else if (at<u64>(header, 32) != pair.dtype[0] || at<u64>(header, 40) != pair.dtype[1] ||
                  at<u64>(header, 48) != pair.nbytes)
           said[0] = kAnotherTensor;
-        else if (word != pair.word_nbytes || own->header_nbytes >> 32)
+        else if (word != pair.word_nbytes || own->header_nbytes >> 32 || pair.nbytes >> 40)
           said[0] = kHostOnly;
         else if (pair.room < own->header_nbytes)
           said[0] = kTruncated;
