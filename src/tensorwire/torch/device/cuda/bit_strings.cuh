@@ -15,21 +15,27 @@ DEV void put_bits(u32* words, u32 at, u32 value) {
   if (high) atomicOr(word + 1, high);
 }
 
+// Codes of up to 32 bits together.
+struct Codes {
+  u32 bits = 0, width = 0;
+
+  METHOD void add(u32 value, u32 more) { bits |= value << width, width += more; }
+  // golomb(order)
+  METHOD void add_golomb(u32 value, u32 order) {
+    u32 sum = value + (1u << order), more = bit_length(sum) - 1 - order;
+    add(1u << more, more + 1);
+    add(sum & ((1u << (more + order)) - 1), more + order);
+  }
+};
+
 struct BitString {
   u32* words;
   u32 nbits;
 
-  // A code of the string as a whole.
-  METHOD void put(u32 value, u32 width) {
-    if ((threadIdx.x & 31) == 0) put_bits(words, nbits, value);
-    nbits += width;
-  }
-
-  // golomb(order) of a value below 2^16.
-  METHOD void put_golomb(u32 value, u32 order) {
-    u32 sum = value + (1u << order), more = bit_length(sum) - 1 - order;
-    put(1u << more, more + 1);
-    put(sum & ((1u << (more + order)) - 1), more + order);
+  // Codes of the string as a whole.
+  METHOD void put(const Codes& codes) {
+    if ((threadIdx.x & 31) == 0) put_bits(words, nbits, codes.bits);
+    nbits += codes.width;
   }
 
   // A code of each lane that has one: `zeros`, then the bits of `code` up to a length of all; 0 for a lane without one.
@@ -41,9 +47,9 @@ struct BitString {
     nbits += __shfl_sync(0xffffffffu, end, 31);
   }
 
-  // Rice's code of each lane that has a gap, with `extra` bits behind it.
+  // Rice's code of each lane that has a gap, and `extra` bits behind it.
   METHOD void put_gaps(bool has, u32 gap, u32 k, u32 behind, u32 extra) {
-    u32 zeros = gap >> k, low = gap & ((1u << k) - 1);
+    u32 zeros = gap >> k, low = gap - (zeros << k);
     put_each(zeros, 1 | low << 1 | behind << (k + 1), has ? zeros + 1 + k + extra : 0);
   }
 };
@@ -51,4 +57,7 @@ struct BitString {
 // The k of Rice's code that suits gaps of this sum below 2^16, at least one of them: the best one for gaps of members
 // at random places. That is the least k with 2^k >= 0.4812 * (mean + 1 / 2): 0.4812 is the logarithm of the golden
 // ratio.
-DEV u32 rice_k(u32 sum, u32 count) { return bit_length(((2 * sum + count) * 123 - 1) / (512 * count)); }
+DEV u32 rice_k(u32 sum, u32 count) {
+  u32 wanted = (2 * sum + count) * 123 - 1, unit = 512 * count, more = bit_length(wanted), less = bit_length(unit);
+  return more < less ? 0 : more - less + (wanted >= unit << (more - less));  // the bit length of wanted / unit
+}

@@ -49,10 +49,13 @@ struct SparseShared {
     };
     u32 block[3 * kMostChanged / 2];
   };
-  u64 last[2], last_base[2];     // the last eight words, if some of them do not exist
+  u8 classes[256];               // by exponent
+  u32 limits[kClasses + 1];      // see limit_of
+  uint4 last, last_base;         // the last eight words, if some of them do not exist
   uint2 before[kSparseThreads];  // words before a thread's first one that reach limits 0 and 1, and limit 2
   uint2 sums[kSparseWarps];
-  u32 counts[kSparseWarps][kClasses];
+  u32 counts[kSparseWarps][kClasses];             // of changed words that a warp takes
+  uint2 sorted[kClasses];                         // the first changed word of each class, and how many they are
   u32 nbits[2 * kClasses], begins[2 * kClasses];  // of the parts
 };
 
@@ -63,12 +66,12 @@ struct Packed {
                        ONE = L::NBYTES == 2 ? 0x10001u : 0x1010101u;
   static constexpr u32 SIGN = 1u << (8 * L::NBYTES - 1), NREGISTERS = 2 * L::NBYTES;  // of eight words
 
-  static METHOD void load(u32* eight, const u8* words, u32 number) {
+  static METHOD void load(u32* eight, const u8* words) {
     if (NREGISTERS == 4) {
-      uint4 four = ((const uint4*)words)[number];
+      uint4 four = *(const uint4*)words;
       eight[0] = four.x, eight[1] = four.y, eight[2 % NREGISTERS] = four.z, eight[3 % NREGISTERS] = four.w;
     } else {
-      uint2 two = ((const uint2*)words)[number];
+      uint2 two = *(const uint2*)words;
       eight[0] = two.x, eight[1] = two.y;
     }
   }
@@ -106,33 +109,12 @@ struct Packed {
 // Of a tensor: up to three ascending exponents, a byte each, and in the highest byte how many they are.
 DEV u32 num_thresholds(u32 thresholds) { return thresholds >> 24; }
 
-// From which magnitude on a word is of class 1, 2, 3. Classes that do not exist begin where no magnitude is.
+// From which magnitude on words in a register are of a class; that of a class that does not exist is never reached.
 template <class L>
-struct Limits {
-  u32 at[kLimits];
-
-  METHOD Limits(u32 thresholds) {
-#pragma unroll
-    for (u32 i = 0; i < kLimits; i++)
-      at[i] = i < num_thresholds(thresholds) ? (thresholds >> 8 * i & 255) << L::MANTISSA_BITS : Packed<L>::SIGN;
-  }
-  METHOD u32 class_of(u32 word) const {
-    u32 magnitude = word & (Packed<L>::SIGN - 1), number = 0;
-#pragma unroll
-    for (u32 i = 0; i < kLimits; i++) number += magnitude >= at[i];
-    return number;
-  }
-  // Where a class begins and ends.
-  METHOD uint2 around(u32 number) const {
-    uint2 found = {0, Packed<L>::SIGN};
-#pragma unroll
-    for (u32 i = 0; i < kLimits; i++) {
-      if (i < number) found.x = at[i];
-      if (kLimits - 1 - i >= number) found.y = at[kLimits - 1 - i];
-    }
-    return found;
-  }
-};
+DEV u32 limit_of(u32 thresholds, u32 number) {
+  u32 magnitude = (thresholds >> 8 * (number - 1) & 255) << L::MANTISSA_BITS;
+  return number == 0 ? 0 : (number <= num_thresholds(thresholds) ? magnitude : Packed<L>::SIGN) * Packed<L>::ONE;
+}
 
 DEV u32 eight_at(u32 number) { return number + number / kEightsOfThread * 4; }
 
@@ -155,16 +137,16 @@ DEV uint2 sums_before(uint2 own, uint2* sums, u32& total) {
   return before;
 }
 
-// The lanes that have a changed word, by its class.
+// The lanes that have a changed word, by its class: 0 where there is none.
 struct Classed {
   u32 all, odd, upper;
 
   METHOD Classed(bool exists, u32 number) {
     all = __ballot_sync(0xffffffffu, exists);
-    odd = __ballot_sync(0xffffffffu, exists && number & 1);
-    upper = __ballot_sync(0xffffffffu, exists && number & 2);
+    odd = __ballot_sync(0xffffffffu, number & 1);
+    upper = __ballot_sync(0xffffffffu, number & 2);
   }
-  METHOD u32 of(u32 number) const { return all & (number & 1 ? odd : ~odd) & (number & 2 ? upper : ~upper); }
+  METHOD u32 of(u32 number) const { return all & (odd ^ ((number & 1) - 1)) & (upper ^ ((number >> 1) - 1)); }
 };
 
 // Changed words that a warp takes.
@@ -177,81 +159,70 @@ struct Share {
   }
 };
 
-// Where changed words stand once they are sorted: those of class lane & 3, and the first one of this warp among them.
-struct Sorted {
-  u32 begin, count, own;
-
-  METHOD Sorted(const u32 (*counts)[kClasses]) {
-    u32 number = threadIdx.x & 3, warp = threadIdx.x >> 5;
-    begin = count = own = 0;
-#pragma unroll
-    for (u32 w = 0; w < kSparseWarps; w++) {
-      u32 some = counts[w][number];
-      count += some;
-      if (w < warp) own += some;
-    }
-#pragma unroll
-    for (u32 c = 0; c < kLimits; c++) {
-      u32 some = __shfl_sync(0xffffffffu, count, c);
-      if (c < number) begin += some;
-    }
-    own += begin;
-  }
-};
-
 // What the steps share.
 template <class L>
 struct SparseBlock {
   typedef Packed<L> P;
   const u8 *words, *base;
   u32 n;
-  Limits<L> limits;
   SparseShared* shared;
+
+  // What is known of classes before words are looked at.
+  METHOD void fill_classes(u32 thresholds) const {
+    u32 number = 0;
+#pragma unroll
+    for (u32 i = 0; i < kLimits; i++)
+      number += i < num_thresholds(thresholds) && threadIdx.x >= (thresholds >> 8 * i & 255);
+    shared->classes[threadIdx.x] = (u8)number;
+    if (threadIdx.x <= kClasses) shared->limits[threadIdx.x] = limit_of<L>(thresholds, threadIdx.x);
+  }
 
   // (1) ----------------------------------------------------------------------------------------------------------
 
-  METHOD u32 compared(const u32* own, const u32* old) const {
-    u32 signs[P::NREGISTERS];
+  METHOD u32 compared(const u32* limits, const u8* own_words, const u8* old_words) const {
+    u32 own[P::NREGISTERS], old[P::NREGISTERS], signs[P::NREGISTERS];
+    P::load(own, own_words), P::load(old, old_words);
 #pragma unroll
     for (u32 i = 0; i < P::NREGISTERS; i++) signs[i] = P::differ(own[i], old[i]);
     u32 mask = P::mask(signs), counts = 0;
 #pragma unroll
-    for (u32 j = kLimits; j--;) {
+    for (u32 j = kLimits; j; j--) {
 #pragma unroll
-      for (u32 i = 0; i < P::NREGISTERS; i++) signs[i] = P::reach(old[i], limits.at[j] * P::ONE);
+      for (u32 i = 0; i < P::NREGISTERS; i++) signs[i] = P::reach(old[i], limits[j]);
       counts = (counts << 8) + P::count(signs);
     }
     return (counts << 8) + mask;
   }
 
   METHOD void compare() const {
-    u32 own[P::NREGISTERS], old[P::NREGISTERS], full = n / 8, i = threadIdx.x;
-    u32* to = shared->eights + eight_at(i);
-    const u8 *from = kept(words + i * 8 * L::NBYTES), *from_base = kept(base + i * 8 * L::NBYTES);
-#pragma unroll 2
-    for (; i < full; i += kSparseThreads) {
-      P::load(own, from, 0), P::load(old, from_base, 0);
-      *to = compared(own, old);
-      from += kStepNbytes, from_base += kStepNbytes, to += kStepEights;
+    constexpr u32 NBYTES = kSparseThreads * 8 * L::NBYTES;
+    u32 limits[kClasses], i = threadIdx.x, full = n / 8, *to = shared->eights + eight_at(i);
+#pragma unroll
+    for (u32 j = 0; j < kClasses; j++) limits[j] = shared->limits[j];
+    const u8 *own = kept(words + i * 8 * L::NBYTES), *old = kept(base + i * 8 * L::NBYTES);
+#pragma unroll 1
+    for (; i + kSparseThreads < full; i += 2 * kSparseThreads, own += 2 * NBYTES, old += 2 * NBYTES) {
+      u32 first = compared(limits, own, old), second = compared(limits, own + NBYTES, old + NBYTES);
+      to[0] = first, to[kStepEights] = second;
+      to += 2 * kStepEights;
     }
 #pragma unroll 1
-    for (; i < kEights; i += kSparseThreads, to += kStepEights) *to = i == full ? compare_last() : 0;
+    for (; i < kEights; i += kSparseThreads, own += NBYTES, old += NBYTES, to += kStepEights) {
+      if (i == full) copy_last(), own = (const u8*)&shared->last, old = (const u8*)&shared->last_base;
+      *to = i <= full ? compared(limits, own, old) : 0;
+    }
   }
-  static constexpr u32 kStepNbytes = kSparseThreads * 8 * L::NBYTES;
   static constexpr u32 kStepEights = kSparseThreads + kSparseThreads / kEightsOfThread * 4;
 
-  // The last eight, of which some words do not exist: as if they had not changed.
-  METHOD u32 compare_last() const {
-    u32 own[P::NREGISTERS], old[P::NREGISTERS], first = n / 8 * 8;
-    u8 *last = (u8*)shared->last, *last_base = (u8*)shared->last_base;
-    shared->last[0] = shared->last[1] = shared->last_base[0] = shared->last_base[1] = 0;
+  // The last eight, of which some words do not exist: as if they had not changed. All may be such.
+  METHOD void copy_last() const {
+    u32 first = n / 8 * 8;
+    shared->last = shared->last_base = {0, 0, 0, 0};
 #pragma unroll 1
     for (u32 i = 0; first + i < n; i++) {
-      P::store_word(last, i, P::word_at(words, first + i));
-      P::store_word(last_base, i, P::word_at(base, first + i));
+      P::store_word((u8*)&shared->last, i, P::word_at(words, first + i));
+      P::store_word((u8*)&shared->last_base, i, P::word_at(base, first + i));
     }
-    P::load(own, last, 0), P::load(old, last_base, 0);
-    return compared(own, old);
   }
 
   // (2) ----------------------------------------------------------------------------------------------------------
@@ -292,11 +263,15 @@ struct SparseBlock {
 
   // (4) ----------------------------------------------------------------------------------------------------------
 
+  METHOD u32 class_of(u32 word) const {
+    return shared->classes[word >> L::MANTISSA_BITS & ((1u << L::EXPONENT_BITS) - 1)];
+  }
+
   METHOD void count_classes(const Share& share) const {
     u32 lane = threadIdx.x & 31, own = 0;
     for (u32 i = share.begin + lane; i - lane < share.end; i += 32) {
       bool exists = i < share.end;
-      u32 number = exists ? limits.class_of(P::word_at(base, shared->places[i])) : 0;
+      u32 number = exists ? class_of(P::word_at(base, shared->places[i])) : 0;
       own += __popc(Classed(exists, number).of(lane & 3));
     }
     if (lane < kClasses) shared->counts[threadIdx.x >> 5][lane] = own;
@@ -307,22 +282,40 @@ struct SparseBlock {
   // How many words of its class stand before the one at `place`.
   METHOD u32 rank_of(u32 place, u32 number) const {
     u32 i = place / 8, found = shared->eights[eight_at(i)], eight[P::NREGISTERS];
-    uint2 before = shared->before[i / kEightsOfThread], limit = limits.around(number);
+    uint2 before = shared->before[i / kEightsOfThread];
+    u32 from = shared->limits[number], end = shared->limits[number + 1];
     // Four numbers of 16 bits: words before the eight, and those of them that reach limits 0, 1 and 2.
     u32 low = bits_of(0xffffu, i * 8, before.x) + lower_count(found), high = before.y + upper_counts(found);
     u32 two = (u32)(pair64(low, high) >> 16 * number);
-    P::load(eight, i < n / 8 ? base + i * 8 * L::NBYTES : (const u8*)shared->last_base, 0);
+    P::load(eight, i < n / 8 ? base + i * 8 * L::NBYTES : (const u8*)&shared->last_base);
 #pragma unroll
-    for (u32 j = 0; j < P::NREGISTERS; j++)
-      eight[j] = P::reach(eight[j], limit.x * P::ONE) & ~P::reach(eight[j], limit.y * P::ONE);
+    for (u32 j = 0; j < P::NREGISTERS; j++) eight[j] = P::reach(eight[j], from) & ~P::reach(eight[j], end);
     return (two & 0xffff) - (two >> 16) + __popc(P::mask(eight) & ((1u << place % 8) - 1));
   }
 
+  // Where a warp's changed words of class lane & 3 begin once all are sorted.
+  METHOD u32 first_of_share() const {
+    u32 number = threadIdx.x & 3, warp = threadIdx.x >> 5, count = 0, begin = 0, own = 0;
+#pragma unroll
+    for (u32 w = 0; w < kSparseWarps; w++) {
+      u32 some = shared->counts[w][number];
+      count += some;
+      if (w < warp) own += some;
+    }
+#pragma unroll
+    for (u32 c = 0; c < kLimits; c++) {
+      u32 some = __shfl_sync(0xffffffffu, count, c);
+      if (c < number) begin += some;
+    }
+    if (threadIdx.x < kClasses) shared->sorted[number] = {begin, count};
+    return begin + own;
+  }
+
   METHOD void sort(const Share& share) const {
-    u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, at = Sorted(shared->counts).own;
+    u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, at = first_of_share();
     for (u32 i = share.begin + lane; i - lane < share.end; i += 32) {
       bool exists = i < share.end;
-      u32 place = exists ? shared->places[i] : 0, old = P::word_at(base, place), number = limits.class_of(old);
+      u32 place = exists ? shared->places[i] : 0, old = P::word_at(base, place), number = exists ? class_of(old) : 0;
       Classed classed(exists, number);
       u32 to = __shfl_sync(0xffffffffu, at, number) + __popc(classed.of(number) & below);
       at += __popc(classed.of(lane & 3));
@@ -338,68 +331,65 @@ struct SparseBlock {
 
 // The changed words of a class: their gaps and the signs of their steps.
 DEV void put_positions(BitString& string, const u16* ranks, u32 count, u32 k) {
-  string.put_golomb(count, kCountOrder);
-  if (!count) return;
-  string.put(k, kRiceBits);
-  for (u32 i = threadIdx.x & 31, first = 0; first < count; first += 32, i += 32) {
+  Codes codes;
+  codes.add_golomb(count, kCountOrder);
+  if (count) codes.add(k, kRiceBits);
+  string.put(codes);
+  for (u32 lane = threadIdx.x & 31, i = lane; i - lane < count; i += 32) {
     bool has = i < count;
     u32 rank = has ? ranks[i] : 0, next = i && has ? (ranks[i - 1] >> 1) + 1u : 0;
     string.put_gaps(has, (rank >> 1) - next, k, rank & 1, 1);
   }
 }
 
-// Which of 32 sizes are at least so large, and which are not.
-struct Members {
-  u32 large, others;
-
-  METHOD Members(bool exists, u32 size, u32 least) {
-    large = __ballot_sync(0xffffffffu, exists && size >= least);
-    others = __ballot_sync(0xffffffffu, exists) & ~large;
-  }
-};
-
-DEV u32 behind_last(u32 mask) { return 32 - __clz(mask); }
-
 // set(count) of those sizes that are at least so large. They move to the front, in order; returns how many they are.
-DEV u32 put_large(BitString& string, u16* sizes, u32 count, u32 least) {
-  u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, num_large = 0, large_end = 0, others_end = 0;
+// `members` gets the numbers of these, and from its end on those of the others.
+DEV u32 put_large(BitString& string, u16* sizes, u16* members, u32 count, u32 least) {
+  u32 lane = threadIdx.x & 31, below = (1u << lane) - 1, num_large = 0;
   for (u32 i = lane; i - lane < count; i += 32) {
-    Members members(i < count, i < count ? sizes[i] : 0, least);
-    num_large += __popc(members.large);
-    if (members.large) large_end = i - lane + behind_last(members.large);
-    if (members.others) others_end = i - lane + behind_last(members.others);
-  }
-  bool inverted = num_large > count / 2;
-  u32 num_members = inverted ? count - num_large : num_large;
-  string.put(inverted, 1);
-  string.put_golomb(num_members, 0);
-  if (!num_members) return num_large;
-  u32 k = rice_k((inverted ? others_end : large_end) - num_members, num_members), next = 0, to = 0;
-  string.put(k, kRiceBits);
-  for (u32 i = lane; i - lane < count; i += 32) {
-    u32 size = i < count ? sizes[i] : 0;
-    Members each(i < count, size, least);
-    u32 members = inverted ? each.others : each.large, earlier = members & below;
-    string.put_gaps(members >> lane & 1, i - (earlier ? i - lane + behind_last(earlier) : next), k, 0, 0);
-    if (members) next = i - lane + behind_last(members);
+    u32 size = i < count ? sizes[i] : 0, large = __ballot_sync(0xffffffffu, size >= least);
+    u32 earlier = num_large + __popc(large & below);
     __syncwarp();
-    if (each.large >> lane & 1) sizes[to + __popc(each.large & below)] = (u16)size;
-    to += __popc(each.large);
+    if (size >= least) sizes[earlier] = (u16)size;
+    if (i < count) members[size >= least ? earlier : count - 1 - (i - earlier)] = (u16)i;
+    num_large += __popc(large);
+  }
+  __syncwarp();
+  bool inverted = num_large > count / 2;
+  u32 num_members = inverted ? count - num_large : num_large, k = 0;
+  const u16* own = inverted ? members + count - 1 : members;
+  int step = inverted ? -1 : 1;
+  Codes codes;
+  codes.add(inverted, 1);
+  codes.add_golomb(num_members, 0);
+  if (num_members) {
+    k = rice_k(own[step * (int)(num_members - 1)] + 1 - num_members, num_members);
+    codes.add(k, kRiceBits);
+  }
+  string.put(codes);
+  for (u32 i = lane; i - lane < num_members; i += 32) {
+    bool has = i < num_members;
+    u32 member = has ? own[step * (int)i] : 0, next = i && has ? own[step * (int)(i - 1)] + 1u : 0;
+    string.put_gaps(has, member - next, k, 0, 0);
   }
   __syncwarp();
   return num_large;
 }
 
 // The sizes of the steps of a class, which are no longer there afterwards.
-DEV void put_sizes(BitString& string, u16* sizes, u32 count) {
-  for (u32 least = 2; least <= kFirstLargeStep && count; least++) count = put_large(string, sizes, count, least);
+DEV void put_sizes(BitString& string, u16* sizes, u16* members, u32 count) {
+#pragma unroll 1
+  for (u32 least = 2; least <= kFirstLargeStep && count; least++)
+    count = put_large(string, sizes, members, count, least);
   if (!count) return;
   // An order that about half of the sizes are too long for.
   u32 lane = threadIdx.x & 31, sum = 0;
   for (u32 i = lane; i < count; i += 32) sum += bit_length(sizes[i] - kFirstLargeStep + 1) - 1;
   u32 order = __reduce_add_sync(0xffffffffu, sum) / count;
-  string.put(order, kGolombBits);
-  for (u32 i = lane, first = 0; first < count; first += 32, i += 32) {
+  Codes codes;
+  codes.add(order, kGolombBits);
+  string.put(codes);
+  for (u32 i = lane; i - lane < count; i += 32) {
     u32 value = (i < count ? sizes[i] - kFirstLargeStep : 0) + (1u << order), more = bit_length(value) - 1 - order;
     u32 low = value & ((1u << (more + order)) - 1);
     string.put_each(more, 1 | low << 1, i < count ? 2 * more + 1 + order : 0);
@@ -409,17 +399,17 @@ DEV void put_sizes(BitString& string, u16* sizes, u32 count) {
 // Where a warp writes its part: warps 0 to 3 the positions of a class each, warps 4 to 7 the sizes.
 DEV void put_parts(SparseShared* shared, u32 num_classes) {
   u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, number = warp % kClasses;
-  Sorted sorted(shared->counts);
-  u32 sum = sorted.count ? (shared->ranks[sorted.begin + sorted.count - 1] >> 1) + 1 - sorted.count : 0;
-  u32 k = sorted.count ? rice_k(sum, sorted.count) : 0;
+  uint2 sorted = shared->sorted[lane % kClasses];
+  u32 sum = sorted.y ? (shared->ranks[sorted.x + sorted.y - 1] >> 1) + 1 - sorted.y : 0;
+  u32 k = sorted.y ? rice_k(sum, sorted.y) : 0;
   // What parts take at most: a position, whose quotients have no larger sum; a size.
-  u32 most = lane < kClasses ? sorted.count * (k + 2) + (sum >> k) : sorted.count * kMostSizeBits;
+  u32 most = lane < kClasses ? sorted.y * (k + 2) + (sum >> k) : sorted.y * kMostSizeBits;
   u32 room = most / 32 + 4, end = room;
 #pragma unroll
   for (int d = 1; d < 2 * (int)kClasses; d *= 2) end = add_before<32>(end, d);
   u32 begin = __shfl_sync(0xffffffffu, end - room, warp);
   room = __shfl_sync(0xffffffffu, room, warp);
-  u32 first = __shfl_sync(0xffffffffu, sorted.begin, number), count = __shfl_sync(0xffffffffu, sorted.count, number);
+  u32 first = __shfl_sync(0xffffffffu, sorted.x, number), count = __shfl_sync(0xffffffffu, sorted.y, number);
   k = __shfl_sync(0xffffffffu, k, number);
   BitString string = {shared->strings + begin, 0};
   for (u32 i = lane; i < room; i += 32) string.words[i] = 0;
@@ -428,7 +418,7 @@ DEV void put_parts(SparseShared* shared, u32 num_classes) {
     if (warp < kClasses)
       put_positions(string, shared->ranks + first, count, k);
     else
-      put_sizes(string, shared->sizes + first, count);
+      put_sizes(string, shared->sizes + first, shared->places + first, count);
   }
   if (lane == 0) shared->nbits[warp] = string.nbits, shared->begins[warp] = begin;
 }
@@ -459,8 +449,10 @@ DEV u32 join_parts(SparseShared* shared, u32 thresholds, u32 raw) {
 
 template <class L>
 DEV Change sparse_block(const u8* words, const u8* base, u32 n, u32 thresholds, SparseShared* shared) {
-  SparseBlock<L> block = {words, base, n, Limits<L>(thresholds), shared};
+  SparseBlock<L> block = {words, base, n, shared};
   u32 masks[kEightsOfThread / 4], count;
+  block.fill_classes(thresholds);
+  __syncthreads();
   block.compare();
   __syncthreads();
   u32 to = block.add_up(masks, count);
