@@ -36,8 +36,23 @@ DEV u32 bits_of(u32 mask, u32 a, u32 b) {
   return r;
 }
 
+// Bits in which a and b differ, and what they share with c, or have together with c.
+DEV u32 unlike_and(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+DEV u32 unlike_or(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xBE;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+
 // Byte k of `octets`, added to `sum`.
 DEV u32 add_byte(u32 octets, int k, u32 sum) { return __dp4a(octets, 1u << 8 * k, sum); }
+
+// The products of the signed bytes of a and b, added to `sum`.
+DEV u32 add_products(u32 a, u32 b, u32 sum) { return (u32)__dp4a((int)a, (int)b, (int)sum); }
 
 // sum + a * b, all bits of the product.
 DEV u64 add_product(u32 a, u32 b, u64 sum) {
