@@ -47,6 +47,12 @@ _ERRORS: dict[Status, tuple[type[Exception], str]] = {
 }
 
 
+def status_of(error: Exception) -> Status:
+    """The number of an error of the format, as a kernel would give it."""
+    numbers = {kind: status for status, (kind, _) in _ERRORS.items()}
+    return next(numbers[kind] for kind in type(error).__mro__ if kind in numbers)
+
+
 def raise_for(status: torch.Tensor) -> None:
     """Raise the error that the first number other than 0 means. Waits for the device.
 
